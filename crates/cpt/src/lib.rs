@@ -1,0 +1,1 @@
+//! CPU partitions: topology, patterns, and one pinned runtime per partition.

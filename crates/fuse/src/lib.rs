@@ -1,0 +1,1 @@
+//! A mount for the kernel: FUSE over the client library.

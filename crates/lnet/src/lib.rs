@@ -1,0 +1,1 @@
+//! LNet: NIDs, peers, portals, credits, and the drivers lo and tcp.

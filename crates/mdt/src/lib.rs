@@ -1,0 +1,1 @@
+//! The metadata target: names, attributes, layouts, FID sequences and their location.

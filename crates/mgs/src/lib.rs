@@ -1,0 +1,1 @@
+//! The management server: configuration logs and target registration.

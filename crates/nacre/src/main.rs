@@ -1,0 +1,3 @@
+//! The `nacre` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What a target stores: a transactional index (metadata) and objects (data).

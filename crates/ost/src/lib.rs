@@ -1,0 +1,1 @@
+//! The object target: objects, precreation, grants, read and write.

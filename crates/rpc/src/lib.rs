@@ -1,0 +1,1 @@
+//! ptlrpc: requests and replies, bulk, imports and exports, services per partition.

@@ -1,0 +1,1 @@
+//! Every message, structure, opcode and flag of Lustre's network protocol, as plain data.
