@@ -1,0 +1,1 @@
+//! What a client or a server learns from the MGS: configuration logs, read and watched; target registration.

@@ -1,0 +1,1 @@
+//! Parameters under Lustre names: one registry, read and set at run time.
