@@ -1,0 +1,130 @@
+//! Names and patterns of parameters.
+//!
+//! A name is a path of components separated by dots, as `lctl` prints it. A NID inside a name has dots of its own
+//! (`obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats`): it stays one component. In a pattern `*` and `?` match within
+//! one component, never across a dot, and `[abc]` matches one character of a set.
+
+/// Splits a name or a pattern into components.
+pub(crate) fn components(name: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    for part in name.split(['.', '/']) {
+        let octet = |s: &String| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+        if part.contains('@') && out.len() >= 3 && out[out.len() - 3..].iter().all(octet) {
+            let octets = out.split_off(out.len() - 3);
+            out.push(format!("{}.{part}", octets.join(".")));
+        } else {
+            out.push(part.to_owned());
+        }
+    }
+    out
+}
+
+/// Whether `name` is matched by `pattern`, component by component.
+pub(crate) fn matches(pattern: &[String], name: &[String]) -> bool {
+    pattern.len() == name.len()
+        && pattern
+            .iter()
+            .zip(name)
+            .all(|(p, n)| component_matches(p.as_bytes(), n.as_bytes()))
+}
+
+/// Matches one component. Backtracks to the latest `*` only, so the cost is at most pattern times name.
+fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p + 1, n));
+            p += 1;
+        } else if let Some(len) = one_char(&pattern[p..], name[n]) {
+            p += len;
+            n += 1;
+        } else if let Some((after, taken)) = star {
+            star = Some((after, taken + 1));
+            p = after;
+            n = taken + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+/// How many bytes of the pattern match this one character, if they do.
+fn one_char(pattern: &[u8], c: u8) -> Option<usize> {
+    match pattern.first()? {
+        b'?' => Some(1),
+        b'[' => {
+            let end = pattern.iter().position(|&b| b == b']')?;
+            set_has(&pattern[1..end], c).then_some(end + 1)
+        }
+        &p => (p == c).then_some(1),
+    }
+}
+
+/// Whether the inside of a `[...]` holds the character; understands ranges and a leading `!` or `^`.
+fn set_has(set: &[u8], c: u8) -> bool {
+    let (negated, set) = match set {
+        [b'!' | b'^', rest @ ..] => (true, rest),
+        _ => (false, set),
+    };
+    let mut found = false;
+    let mut i = 0;
+    while i < set.len() {
+        if i + 2 < set.len() && set[i + 1] == b'-' {
+            found |= (set[i]..=set[i + 2]).contains(&c);
+            i += 3;
+        } else {
+            found |= set[i] == c;
+            i += 1;
+        }
+    }
+    found != negated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn m(pattern: &str, name: &str) -> bool {
+        matches(&components(pattern), &components(name))
+    }
+
+    #[test]
+    fn a_star_stays_within_one_component() {
+        assert!(m(
+            "osc.*.max_rpcs_in_flight",
+            "osc.fs-OST0000-osc-ab12.max_rpcs_in_flight"
+        ));
+        assert!(m(
+            "osc.fs-OST*-osc-*.max_*",
+            "osc.fs-OST0000-osc-ab12.max_dirty_mb"
+        ));
+        assert!(!m("osc.*", "osc.fs-OST0000-osc-ab12.max_dirty_mb"));
+        assert!(!m("*.max_dirty_mb", "osc.fs-OST0000-osc-ab12.max_dirty_mb"));
+    }
+
+    #[test]
+    fn a_nid_is_one_component() {
+        let name = "obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats";
+        assert_eq!(components(name).len(), 5);
+        assert!(m("obdfilter.*.exports.*.stats", name));
+        assert!(m("obdfilter.*.exports.10.0.0.1@tcp.stats", name));
+        assert!(!m("obdfilter.*.exports.10.0.0.2@tcp.stats", name));
+    }
+
+    #[test]
+    fn sets_ranges_and_question_marks_match_one_character() {
+        assert!(m("a[bc]d", "acd"));
+        assert!(!m("a[!bc]d", "acd"));
+        assert!(m("OST000[0-3]", "OST0002"));
+        assert!(m("OST000?", "OST0009"));
+        assert!(!m("OST000?", "OST000"));
+        assert!(!m("a[b", "ab"));
+    }
+
+    #[test]
+    fn slashes_are_as_good_as_dots() {
+        assert!(m("osc/*/stats", "osc.x.stats"));
+    }
+}

@@ -1,0 +1,104 @@
+//! One parameter: how its value is shown and, where that is allowed, set.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+type Show = dyn Fn() -> String + Send + Sync;
+type Set = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
+/// A parameter. Cheap to clone.
+#[derive(Clone)]
+pub struct Param {
+    pub(crate) show: Arc<Show>,
+    pub(crate) set: Option<Arc<Set>>,
+    pub(crate) about: &'static str,
+}
+
+impl Param {
+    /// A parameter that only shows something.
+    pub fn read_only(show: impl Fn() -> String + Send + Sync + 'static) -> Param {
+        Param {
+            show: Arc::new(show),
+            set: None,
+            about: "",
+        }
+    }
+
+    /// A parameter that can be set; `set` says in words what it expects when it refuses a value.
+    pub fn read_write(
+        show: impl Fn() -> String + Send + Sync + 'static,
+        set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Param {
+        Param {
+            show: Arc::new(show),
+            set: Some(Arc::new(set)),
+            about: "",
+        }
+    }
+
+    /// A whole number that its owner reads from an atomic.
+    pub fn atomic(value: Arc<AtomicU64>, range: RangeInclusive<u64>) -> Param {
+        let shown = value.clone();
+        Param::read_write(
+            move || shown.load(Ordering::Relaxed).to_string(),
+            move |text| {
+                let (low, high) = (range.start(), range.end());
+                let n = text.trim().parse::<u64>().ok().filter(|n| range.contains(n));
+                let n = n.ok_or_else(|| format!("expected a whole number from {low} to {high}"))?;
+                value.store(n, Ordering::Relaxed);
+                Ok(())
+            },
+        )
+    }
+
+    /// A switch, shown as Lustre shows it: 0 or 1.
+    pub fn switch(value: Arc<AtomicBool>) -> Param {
+        let shown = value.clone();
+        Param::read_write(
+            move || u8::from(shown.load(Ordering::Relaxed)).to_string(),
+            move |text| {
+                let on = match text.trim() {
+                    "1" | "on" | "y" | "yes" | "true" => true,
+                    "0" | "off" | "n" | "no" | "false" => false,
+                    _ => return Err("expected 0 or 1".to_owned()),
+                };
+                value.store(on, Ordering::Relaxed);
+                Ok(())
+            },
+        )
+    }
+
+    /// The same parameter with a line of documentation.
+    pub fn about(self, about: &'static str) -> Param {
+        Param { about, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_number_outside_its_range_is_refused_and_changes_nothing() {
+        let value = Arc::new(AtomicU64::new(8));
+        let p = Param::atomic(value.clone(), 1..=256);
+        let set = p.set.clone().unwrap();
+        assert_eq!(set("0"), Err("expected a whole number from 1 to 256".to_owned()));
+        assert!(set("many").is_err());
+        assert_eq!(value.load(Ordering::Relaxed), 8);
+        set(" 16\n").unwrap();
+        assert_eq!((p.show)(), "16");
+    }
+
+    #[test]
+    fn a_switch_is_shown_as_a_digit() {
+        let p = Param::switch(Arc::new(AtomicBool::new(true)));
+        let set = p.set.clone().unwrap();
+        assert_eq!((p.show)(), "1");
+        set("off").unwrap();
+        assert_eq!((p.show)(), "0");
+        assert!(set("perhaps").is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! The registry: names to parameters.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::{Param, ParamError, glob};
+
+/// What is known of a parameter without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamInfo {
+    /// Its full name.
+    pub name: String,
+    /// Whether it can be set.
+    pub writable: bool,
+    /// One line of documentation, or nothing.
+    pub about: &'static str,
+}
+
+struct Entry {
+    id: u64,
+    components: Vec<String>,
+    param: Param,
+}
+
+#[derive(Default)]
+struct Inner {
+    entries: RwLock<BTreeMap<String, Entry>>,
+    next_id: AtomicU64,
+}
+
+/// All parameters of a process. Cheap to clone; clones are the same registry.
+#[derive(Clone, Default)]
+pub struct Registry(Arc<Inner>);
+
+/// Keeps a name in the registry; dropping it takes the name out.
+#[must_use = "the parameter is unregistered when this is dropped"]
+pub struct Registered {
+    registry: Registry,
+    name: String,
+    id: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut entries = self.registry.0.entries.write();
+        // Somebody may have taken the name over since (a target that restarts before the old one is gone).
+        if entries.get(&self.name).is_some_and(|e| e.id == self.id) {
+            entries.remove(&self.name);
+        }
+    }
+}
+
+/// Parameters that share a prefix and an end of life.
+pub struct Group {
+    registry: Registry,
+    prefix: String,
+    held: Vec<Registered>,
+}
+
+impl Group {
+    /// Registers `<prefix>.<name>`.
+    pub fn add(&mut self, name: &str, param: Param) -> &mut Group {
+        self.held
+            .push(self.registry.register(format!("{}.{name}", self.prefix), param));
+        self
+    }
+}
+
+impl Registry {
+    /// Puts a parameter in. A name that is there already is taken over.
+    pub fn register(&self, name: impl Into<String>, param: Param) -> Registered {
+        let name = name.into();
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry {
+            id,
+            components: glob::components(&name),
+            param,
+        };
+        self.0.entries.write().insert(name.clone(), entry);
+        Registered {
+            registry: self.clone(),
+            name,
+            id,
+        }
+    }
+
+    /// A group of parameters below `prefix`.
+    pub fn group(&self, prefix: impl Into<String>) -> Group {
+        Group {
+            registry: self.clone(),
+            prefix: prefix.into(),
+            held: Vec::new(),
+        }
+    }
+
+    /// What there is under names that the pattern matches, in the order of names.
+    pub fn list(&self, pattern: &str) -> Vec<ParamInfo> {
+        let info = |(name, p): (String, Param)| ParamInfo {
+            name,
+            writable: p.set.is_some(),
+            about: p.about,
+        };
+        self.matching(pattern).into_iter().map(info).collect()
+    }
+
+    /// Names and values of what the pattern matches.
+    pub fn get(&self, pattern: &str) -> Vec<(String, String)> {
+        self.matching(pattern)
+            .into_iter()
+            .map(|(name, p)| (name, (p.show)()))
+            .collect()
+    }
+
+    /// Sets everything that the pattern matches and returns the new values. A parameter that cannot be set at all
+    /// refuses the whole call before anything is changed.
+    pub fn set(&self, pattern: &str, value: &str) -> Result<Vec<(String, String)>, ParamError> {
+        let found = self.matching(pattern);
+        if found.is_empty() {
+            return Err(ParamError::NotFound {
+                pattern: pattern.to_owned(),
+            });
+        }
+        let mut setters = Vec::with_capacity(found.len());
+        for (name, param) in found {
+            let set = param
+                .set
+                .clone()
+                .ok_or_else(|| ParamError::ReadOnly { name: name.clone() })?;
+            setters.push((name, param, set));
+        }
+        let mut out = Vec::with_capacity(setters.len());
+        for (name, param, set) in setters {
+            set(value).map_err(|why| ParamError::Invalid {
+                name: name.clone(),
+                value: value.to_owned(),
+                why,
+            })?;
+            out.push((name, (param.show)()));
+        }
+        Ok(out)
+    }
+
+    fn matching(&self, pattern: &str) -> Vec<(String, Param)> {
+        let pattern = glob::components(pattern);
+        let entries = self.0.entries.read();
+        let matched = entries
+            .iter()
+            .filter(|(_, e)| glob::matches(&pattern, &e.components));
+        matched.map(|(name, e)| (name.clone(), e.param.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn number(value: u64) -> Param {
+        Param::atomic(Arc::new(AtomicU64::new(value)), 0..=100)
+    }
+
+    #[test]
+    fn a_pattern_reads_and_sets_all_that_it_matches() {
+        let registry = Registry::default();
+        let mut osc = registry.group("osc.fs-OST0000-osc-1");
+        osc.add("max_dirty_mb", number(32))
+            .add("max_rpcs_in_flight", number(8));
+        let _other = registry.register("osc.fs-OST0001-osc-1.max_dirty_mb", number(16));
+
+        let values: Vec<String> = registry
+            .get("osc.*.max_dirty_mb")
+            .into_iter()
+            .map(|(_, v)| v)
+            .collect();
+        assert_eq!(values, ["32", "16"]);
+        let set = registry.set("osc.*.max_dirty_mb", "64").unwrap();
+        assert_eq!(set.len(), 2);
+        assert!(set.iter().all(|(_, v)| v == "64"));
+    }
+
+    #[test]
+    fn a_name_is_gone_with_its_owner_but_not_with_a_former_owner() {
+        let registry = Registry::default();
+        let first = registry.register("a.b", number(1));
+        let second = registry.register("a.b", number(2));
+        drop(first);
+        assert_eq!(registry.get("a.b"), [("a.b".to_owned(), "2".to_owned())]);
+        drop(second);
+        assert!(registry.list("*.*").is_empty());
+    }
+
+    #[test]
+    fn setting_refuses_the_unknown_and_the_read_only() {
+        let registry = Registry::default();
+        let _shown = registry.register(
+            "a.version",
+            Param::read_only(|| "1".to_owned()).about("the version"),
+        );
+        assert_eq!(
+            registry.set("x", "1"),
+            Err(ParamError::NotFound {
+                pattern: "x".to_owned()
+            })
+        );
+        assert_eq!(
+            registry.set("a.*", "1"),
+            Err(ParamError::ReadOnly {
+                name: "a.version".to_owned()
+            })
+        );
+        let info = registry.list("a.version");
+        assert_eq!((info[0].writable, info[0].about), (false, "the version"));
+    }
+
+    #[test]
+    fn nothing_is_set_when_one_of_the_matched_is_read_only() {
+        let registry = Registry::default();
+        let _number = registry.register("a.a", number(1));
+        let _shown = registry.register("a.b", Param::read_only(String::new));
+        assert!(registry.set("a.*", "2").is_err());
+        assert_eq!(registry.get("a.a")[0].1, "1");
+    }
+}
