@@ -1,0 +1,101 @@
+//! The project's own chores, the same for people and CI: `cargo xtask check|test|demo|setup`.
+//!
+//! Each command installs what it needs where it may (Debian packages as root, `cargo-deny` for anybody) and says what
+//! is missing where it may not. A stage that fails ends the command with its name and a non-zero status.
+
+mod demo;
+mod setup;
+mod stage;
+#[cfg(test)]
+mod tidy;
+
+use std::process::ExitCode;
+
+use stage::{Stage, cargo};
+
+const HELP: &str = "usage: cargo xtask COMMAND
+
+  check   format, lints, documentation, licences and advisories
+  test    install what the tests need, then run them all
+  demo    install what the demonstration needs, then run it (options go on to `nacre demo`)
+  setup   only install what the other commands need";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.first().map(String::as_str) {
+        Some("check") => check(),
+        Some("test") => test(&args[1..]),
+        Some("demo") => demo::run(&args[1..]),
+        Some("setup") => setup::packages().and_then(|()| setup::cargo_deny()),
+        Some("help" | "--help" | "-h") => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => Err(HELP.to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that looks at the code without running it.
+fn check() -> Result<(), String> {
+    Stage::new("format").run(cargo(["fmt", "--all", "--check"]))?;
+    let lints = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    Stage::new("lints").run(cargo(lints))?;
+    let mut doc = cargo([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+        "--locked",
+    ]);
+    Stage::new("documentation").run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
+    setup::cargo_deny()?;
+    Stage::new("licences, bans, sources").run(cargo([
+        "deny",
+        "--locked",
+        "--offline",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ]))?;
+    advisories()
+}
+
+/// Advisories need a database from the network: without it this is said aloud, and is not a failure of the code.
+fn advisories() -> Result<(), String> {
+    let stage = Stage::new("advisories");
+    if stage.passes(cargo(["deny", "fetch", "db"])) {
+        return stage.run(cargo([
+            "deny",
+            "--locked",
+            "check",
+            "--disable-fetch",
+            "advisories",
+        ]));
+    }
+    println!("!!! advisories NOT CHECKED: the advisory database cannot be fetched from here");
+    Ok(())
+}
+
+/// Every test; further arguments go to `cargo test`.
+fn test(more: &[String]) -> Result<(), String> {
+    setup::packages()?;
+    setup::mounts_work()?;
+    let mut tests = cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    Stage::new("tests").run(tests.args(more))
+}

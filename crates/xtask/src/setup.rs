@@ -1,0 +1,92 @@
+//! What a fresh Debian machine lacks, and how to get it.
+
+use std::process::{Command, Stdio};
+
+use crate::stage::{Stage, cargo};
+
+/// A program that tests or the demonstration run, and the Debian package that has it.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("cc", "build-essential"),
+    ("fusermount3", "fuse3"),
+    ("git", "git"),
+    ("ip", "iproute2"),
+    ("rsync", "rsync"),
+    ("sqlite3", "sqlite3"),
+    ("setfattr", "attr"),
+];
+
+/// Installs the packages of programs that are not there.
+pub(crate) fn packages() -> Result<(), String> {
+    let missing: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(p, _)| !has(p))
+        .map(|&(_, package)| package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    if !is_root() || !has("apt-get") {
+        return Err(format!(
+            "!!! set-up: these Debian packages are missing: {names}\n    install them as root (apt-get install {names}) and run this again"
+        ));
+    }
+    let stage = Stage::new("set-up: Debian packages");
+    let apt = |args: &[&str]| {
+        let mut c = Command::new("apt-get");
+        c.env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["-q", "-y"])
+            .args(args);
+        c
+    };
+    stage.run(apt(&["update"]))?;
+    stage.run(apt(&[
+        &["install", "--no-install-recommends"],
+        missing.as_slice(),
+    ]
+    .concat()))
+}
+
+/// Installs cargo-deny unless it is there.
+pub(crate) fn cargo_deny() -> Result<(), String> {
+    if has("cargo-deny") || quiet(cargo(["deny", "--version"])) {
+        return Ok(());
+    }
+    Stage::new("set-up: cargo-deny").run(cargo(["install", "--locked", "cargo-deny"]))
+}
+
+/// Fails with the reason where no file system can be mounted: the tests would only say so one by one.
+pub(crate) fn mounts_work() -> Result<(), String> {
+    match std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+    {
+        Ok(_) => Ok(()),
+        Err(e) => Err(format!(
+            "!!! /dev/fuse cannot be opened ({e}): most tests mount a file system\n    \
+             load the module (modprobe fuse), or give the container the device (--device /dev/fuse --cap-add SYS_ADMIN)"
+        )),
+    }
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|dir| dir.join(program).is_file())
+}
+
+fn quiet(mut command: Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+/// Whether we run as root: `/proc/self` belongs to the effective user.
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}

@@ -1,0 +1,152 @@
+//! Style as ordinary tests: what reviewers would otherwise have to look for.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::stage::root;
+
+/// Every crate and its floor. A crate may use only crates of lower floors (ARCHITECTURE.md).
+const FLOORS: [(&str, u32); 16] = [
+    ("wire", 0),
+    ("cpt", 0),
+    ("params", 0),
+    ("lnet", 1),
+    ("rpc", 2),
+    ("ldlm", 3),
+    ("osd", 3),
+    ("mgc", 4),
+    ("mgs", 5),
+    ("mdt", 5),
+    ("ost", 5),
+    ("client", 5),
+    ("fuse", 6),
+    ("nacre", 7),
+    ("bench", 7),
+    ("xtask", 0),
+];
+
+/// A file longer than this wants to be two.
+const LINES_MAX: usize = 600;
+
+fn floor(name: &str) -> Option<u32> {
+    FLOORS.iter().find(|(n, _)| *n == name).map(|&(_, f)| f)
+}
+
+/// Files below `dir` with the extension, without build outputs and hidden folders.
+fn files(dir: &Path, ext: &str) -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && name != "shared" && !name.starts_with('.') {
+            out.extend(files(&path, ext));
+        } else if path.extension().is_some_and(|e| e == ext) {
+            out.push(path);
+        }
+    }
+    out
+}
+
+fn sources() -> Vec<(PathBuf, String)> {
+    files(&root().join("crates"), "rs")
+        .into_iter()
+        .map(|p| (p.clone(), fs::read_to_string(&p).unwrap()))
+        .collect()
+}
+
+/// Names of the workspace's crates that a manifest depends on, those for tests included.
+fn depends_on(manifest: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut within = false;
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            within = line.ends_with("dependencies]");
+        } else if within && let Some((name, _)) = line.split_once(['.', '=', ' ']) {
+            out.push(name.to_owned());
+        }
+    }
+    out.retain(|n| floor(n).is_some());
+    out
+}
+
+fn assert_none(what: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn crates_use_only_lower_floors() {
+    let mut wrong = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let dir = entry.unwrap().path();
+        let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+        let Some(own) = floor(&name) else {
+            wrong.push(format!("{name} has no floor in FLOORS"));
+            continue;
+        };
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        let upward = depends_on(&manifest)
+            .into_iter()
+            .filter(|d| floor(d).is_some_and(|f| f >= own));
+        wrong.extend(upward.map(|d| format!("{name} (floor {own}) uses {d} (floor {})", floor(&d).unwrap())));
+    }
+    assert_none("imports that run upwards", wrong);
+}
+
+#[test]
+fn files_are_short() {
+    let long = sources().into_iter().filter_map(|(path, text)| {
+        let lines = text.lines().count();
+        (lines > LINES_MAX).then(|| format!("{} has {lines} lines", path.display()))
+    });
+    assert_none("files to split", long.collect());
+}
+
+#[test]
+fn files_begin_with_a_paragraph_about_themselves() {
+    let bare = sources().into_iter().filter(|(_, text)| !text.starts_with("//!"));
+    assert_none(
+        "files without module documentation",
+        bare.map(|(p, _)| p.display().to_string()).collect(),
+    );
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Put together here so that this file does not find itself.
+    let marks = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+        concat!("#[ign", "ore"),
+    ];
+    let mut left = Vec::new();
+    for (path, text) in sources() {
+        for (i, line) in text.lines().enumerate() {
+            if marks.iter().any(|m| line.contains(m)) {
+                left.push(format!("{}:{}: {}", path.display(), i + 1, line.trim()));
+            }
+        }
+    }
+    assert_none("marks of unfinished work", left);
+}
+
+#[test]
+fn links_in_the_documentation_lead_somewhere() {
+    let mut dead = Vec::new();
+    for page in files(root(), "md") {
+        let text = fs::read_to_string(&page).unwrap();
+        for (i, _) in text.match_indices("](") {
+            let target = text[i + 2..].split(')').next().unwrap_or_default();
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            if !page.parent().unwrap().join(file).exists() {
+                dead.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert_none("dead links", dead);
+}
