@@ -1,1 +1,166 @@
 //! Every message, structure, opcode and flag of Lustre's network protocol, as plain data.
+//!
+//! No I/O, no clock, no state: structures with their sizes and offsets, constants, request formats, and the parsing and
+//! building of what is made of them. Names are Lustre's own (`mdt_body` is [`MdtBody`], with a field `mbo_fid1`), so that
+//! documentation, captures and debug logs can be read beside the code. Bytes from outside are never trusted: a length is
+//! checked before it is used, and every reader returns an error, never a panic, on any input.
+//!
+//! Everything is also found at the crate's root, `wire::MdtBody`, `wire::MDS_REINT`.
+
+pub mod changelog;
+pub mod codec;
+pub mod consts;
+pub mod dir;
+pub mod ea;
+pub mod errno;
+pub mod fid;
+pub mod format;
+pub mod hsm;
+pub mod ids;
+pub mod layout;
+pub mod ldlm;
+pub mod llog;
+pub mod lmv;
+pub mod lnet;
+pub mod lov;
+pub mod mdt;
+pub mod mgs;
+pub mod msg;
+pub mod names;
+pub mod nid;
+pub mod ost;
+pub mod out;
+pub mod policy;
+pub mod ptlrpc;
+pub mod quota;
+pub mod reint;
+pub mod srpc;
+pub mod text;
+
+pub use codec::{Reader, WireError, Writer, round_up8};
+pub use errno::Errno;
+pub use ids::{Fid, before_nul, nul_terminated};
+pub use layout::{Field, Layout, WireField, WireStruct};
+pub use msg::Message;
+pub use nid::Nid;
+pub use policy::LdlmPolicyData;
+pub use text::Text;
+
+pub use changelog::{
+    ChangelogExtExtraFlags, ChangelogExtJobid, ChangelogExtOpenmode, ChangelogExtRename, ChangelogExtUidgid,
+    ChangelogExtXattr, ChangelogRec, ChangelogSetinfo,
+};
+pub use dir::{LuDirent, LuDirpage, LudaType};
+pub use ea::{
+    FilterFid, FilterFid210, FilterFid1823, FilterFid2429, HsmAttrs, LinkEaEntry, LinkEaHeader,
+    LustreMdtAttrs, LustreOstAttrs, LustreSomAttrs, OstLayout, PosixAclXattrEntry, PosixAclXattrHeader,
+};
+pub use fid::{
+    FidArray, GetinfoFid2path, Getparent, LlFid, LuExtent, LuFid, LuSeqRange, LuSeqRangeArray, OstId,
+};
+pub use hsm::{
+    HsmActionItem, HsmActionList, HsmCurrentAction, HsmExtent, HsmProgressKernel, HsmRequest, HsmStateSet,
+    HsmUserItem, HsmUserState,
+};
+pub use ldlm::{
+    BarrierLvb, LayoutIntent, LdlmExtent, LdlmFlockWire, LdlmGlBarrierDesc, LdlmGlLquotaDesc, LdlmInodebits,
+    LdlmIntent, LdlmLockDesc, LdlmReply, LdlmRequest, LdlmResId, LdlmResourceDesc, LquotaLvb, OstLvb,
+    OstLvbV1,
+};
+pub use llog::{
+    LlogAgentReqRec, LlogCatid, LlogChangelogRec, LlogChangelogUserRec, LlogChangelogUserRec2, LlogCookie,
+    LlogGen, LlogGenRec, LlogLogHdr, LlogLogid, LlogLogidRec, LlogRecHdr, LlogRecTail, LlogSetattr64Rec,
+    LlogSetattr64RecV2, LlogSizeChangeRec, LlogUnlink64Rec, LlogUnlinkRec, LlogUpdateRecord, LlogdBody,
+    LlogdConnBody, UpdateRecords,
+};
+pub use lmv::{LmvDesc, LmvForeignMd, LmvMdsMdV1, LmvUserMdV1, LmvUserMdsData};
+pub use lnet::{
+    KsockHelloMsg, KsockHelloMsgNid4, KsockMsgHdr, LnetAcceptorConnreq, LnetAcceptorConnreqV2, LnetAck,
+    LnetCounters, LnetCountersCommon, LnetCountersHealth, LnetGet, LnetHandleWire, LnetHdr, LnetHdrNid4,
+    LnetHello, LnetMagicversion, LnetNiLargeStatus, LnetNiStatus, LnetNid, LnetNidMdEntry, LnetNidMetadata,
+    LnetPingInfo, LnetProcessIdPacked, LnetPut, LnetReply,
+};
+pub use lov::{
+    LovCompMdEntryV1, LovCompMdV1, LovDesc, LovForeignMd, LovHsmBase, LovMdsMdV1, LovMdsMdV3, LovOstDataV1,
+    LovUserMdV1, LovUserMdV3, LovUserOstDataV1,
+};
+pub use mdt::{CloseData, CloseDataResyncDone, MdcSwapLayouts, MdcSwapLayouts217, MdtBody, MdtIoepoch};
+pub use mgs::{
+    CfgMarker, LustreCfg, MgsConfigBody, MgsConfigRes, MgsNidtblEntry, MgsSendParam, MgsTargetInfo,
+    MgsTargetNidlist,
+};
+pub use ost::{
+    Fiemap, FiemapExtent, LadviseHdr, LlFiemapInfoKey, LuLadvise, NiobufRemote, ObdIoobj, ObdStatfs, Obdo,
+    OstBody,
+};
+pub use out::{
+    BatchUpdateReply, BatchUpdateRequest, ButUpdateBuffer, ButUpdateHeader, LfsckReply, LfsckRequest,
+    ObjectUpdate, ObjectUpdateParam, ObjectUpdateReply, ObjectUpdateRequest, ObjectUpdateResult,
+    OutReadReply, OutUpdateBuffer, OutUpdateHeader, UpdateOp,
+};
+pub use ptlrpc::{
+    IdxInfo, LuIdxpage, LustreHandle, LustreMsgV2, ObdConnectData, ObdUuid, PtlrpcBody, PtlrpcBodyV2,
+};
+pub use quota::{
+    LquotaAcctRec, LquotaGlbRec, LquotaId, LquotaSlvRec, ObdDqblk, ObdDqinfo, ObdQuotactl, QuotaBody,
+};
+pub use reint::{
+    MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecResync, MdtRecSetattr, MdtRecSetxattr,
+    MdtRecUnlink,
+};
+pub use srpc::{
+    LstBid, LstSid, LstTestBulkParam, LstTestPingParam, SfwCounters, SrpcBatchReply, SrpcBatchReqst,
+    SrpcBrwReply, SrpcBrwReqst, SrpcCounters, SrpcDebugReply, SrpcDebugReqst, SrpcGenericReply,
+    SrpcGenericReqst, SrpcJoinReply, SrpcJoinReqst, SrpcMksnReply, SrpcMksnReqst, SrpcMsg, SrpcPingReply,
+    SrpcPingReqst, SrpcRmsnReply, SrpcRmsnReqst, SrpcStatReply, SrpcStatReqst, SrpcTestReply, SrpcTestReqst,
+    TestBulkReq, TestBulkReqV1, TestPingReq,
+};
+
+// The constants are re-exported whole: their names are Lustre's, each declared once, and `consts` tells where.
+pub use consts::changelog::*;
+pub use consts::connect::*;
+pub use consts::fid::*;
+pub use consts::hsm::*;
+pub use consts::inode::*;
+pub use consts::lcfg::*;
+pub use consts::ldlm::*;
+pub use consts::llog::*;
+pub use consts::lmv::*;
+pub use consts::lnet::*;
+pub use consts::lov::*;
+pub use consts::mdt::*;
+pub use consts::mgs::*;
+pub use consts::obd::*;
+pub use consts::opcodes::*;
+pub use consts::out::*;
+pub use consts::portals::*;
+pub use consts::ptlrpc::*;
+pub use consts::quota::*;
+pub use consts::srpc::*;
+pub use names::*;
+
+/// The layout of every structure of the protocol that is implemented.
+pub fn structs() -> impl Iterator<Item = &'static Layout> {
+    [
+        changelog::STRUCTS,
+        dir::STRUCTS,
+        ea::STRUCTS,
+        fid::STRUCTS,
+        hsm::STRUCTS,
+        ldlm::STRUCTS,
+        llog::STRUCTS,
+        lmv::STRUCTS,
+        lnet::STRUCTS,
+        lov::STRUCTS,
+        mdt::STRUCTS,
+        mgs::STRUCTS,
+        ost::STRUCTS,
+        out::STRUCTS,
+        ptlrpc::STRUCTS,
+        quota::STRUCTS,
+        reint::STRUCTS,
+        srpc::STRUCTS,
+    ]
+    .into_iter()
+    .flatten()
+}

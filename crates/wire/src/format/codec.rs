@@ -1,0 +1,179 @@
+//! How the bytes of a buffer are read, without knowing its type at compile time: for tools that show or check any message.
+
+use crate::codec::{Reader, Result, WireError, Writer};
+use crate::consts::opcodes::{
+    REINT_CREATE, REINT_LINK, REINT_MIGRATE, REINT_OPEN, REINT_RENAME, REINT_RESYNC, REINT_RMENTRY,
+    REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
+};
+use crate::layout::{Layout, WireStruct};
+use crate::ldlm::LdlmRequest;
+use crate::reint::{
+    MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecResync, MdtRecSetattr, MdtRecSetxattr,
+    MdtRecUnlink,
+};
+use bytes::Bytes;
+use std::fmt::Debug;
+
+/// A structure's operations on bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ops {
+    /// Its name, size, fields.
+    pub layout: Layout,
+    /// Reads the bytes and writes them again.
+    pub rebuild: fn(&[u8]) -> Result<Bytes>,
+    /// Reads the bytes and says every field.
+    pub show: fn(&[u8]) -> Result<String>,
+}
+
+impl Ops {
+    /// The operations of a structure.
+    pub const fn of<T: WireStruct + Debug>() -> Ops {
+        Ops {
+            layout: T::LAYOUT,
+            rebuild: |b| T::from_bytes(b).map(|v| v.to_bytes()),
+            show: |b| T::from_bytes(b).map(|v| format!("{v:?}")),
+        }
+    }
+}
+
+/// What the bytes of a buffer are.
+#[derive(Clone, Copy, Debug)]
+pub enum Codec {
+    /// One structure; bytes may follow it.
+    Struct(Ops),
+    /// Structures, one after the other.
+    Array(Ops),
+    /// A lock request: a structure whose array of handles has any length.
+    Lock,
+    /// A record of a modifying operation: its first word says which.
+    Reint,
+    /// Text with a NUL.
+    Text,
+    /// Words of 4 bytes.
+    U32s,
+    /// One word of 8 bytes.
+    U64,
+    /// Bytes that only their receiver understands.
+    Bytes,
+}
+
+/// The structure of a modifying operation's record.
+pub fn reint_ops(buf: &[u8]) -> Result<Ops> {
+    Ok(match Reader::new("rr_opcode", buf).u32()? {
+        REINT_SETATTR => Ops::of::<MdtRecSetattr>(),
+        REINT_CREATE | REINT_OPEN => Ops::of::<MdtRecCreate>(),
+        REINT_LINK => Ops::of::<MdtRecLink>(),
+        REINT_UNLINK | REINT_RMENTRY => Ops::of::<MdtRecUnlink>(),
+        REINT_RENAME | REINT_MIGRATE => Ops::of::<MdtRecRename>(),
+        REINT_SETXATTR => Ops::of::<MdtRecSetxattr>(),
+        REINT_RESYNC => Ops::of::<MdtRecResync>(),
+        _ => Ops::of::<MdtRecReint>(),
+    })
+}
+
+impl Codec {
+    /// Reads a whole buffer as what it is and writes it again. An empty buffer is one that is not used.
+    pub fn rebuild(&self, buf: &[u8]) -> Result<Bytes> {
+        if buf.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let mut w = Writer::with_capacity(buf.len());
+        match self {
+            Codec::Struct(ops) => append(&mut w, *ops, buf)?,
+            Codec::Reint => append(&mut w, reint_ops(buf)?, buf)?,
+            Codec::Array(ops) => {
+                for item in items(ops.layout, buf)? {
+                    w.put(&(ops.rebuild)(item)?);
+                }
+            }
+            Codec::Lock => {
+                let words = lock_handles(buf)?;
+                let head = LdlmRequest::from_bytes(&with_two_handles(buf))?;
+                let built = head.to_bytes_with(&words);
+                w.put(&built[..buf.len().min(built.len())]);
+            }
+            Codec::U32s => {
+                let mut r = Reader::new("u32 array", buf);
+                while !r.is_empty() {
+                    w.u32(r.u32()?);
+                }
+            }
+            Codec::U64 => w.u64(Reader::new("u64", buf).u64()?),
+            Codec::Text | Codec::Bytes => w.put(buf),
+        }
+        Ok(w.finish())
+    }
+
+    /// Says every field.
+    pub fn show(&self, buf: &[u8]) -> Result<String> {
+        if buf.is_empty() {
+            return Ok(String::new());
+        }
+        Ok(match self {
+            Codec::Struct(ops) => (ops.show)(buf)?,
+            Codec::Reint => (reint_ops(buf)?.show)(buf)?,
+            Codec::Array(ops) => items(ops.layout, buf)?
+                .map(ops.show)
+                .collect::<Result<Vec<_>>>()?
+                .join(", "),
+            Codec::Lock => {
+                let head = LdlmRequest::from_bytes(&with_two_handles(buf))?;
+                format!("{:?} handles {:x?}", head.lock_desc, lock_handles(buf)?)
+            }
+            Codec::Text => format!("{:?}", String::from_utf8_lossy(crate::before_nul(buf))),
+            Codec::U32s => format!(
+                "{:?}",
+                buf.as_chunks::<4>()
+                    .0
+                    .iter()
+                    .map(|w| u32::from_le_bytes(*w))
+                    .collect::<Vec<_>>()
+            ),
+            Codec::U64 => format!("{:#x}", Reader::new("u64", buf).u64()?),
+            Codec::Bytes => format!("{} bytes", buf.len()),
+        })
+    }
+}
+
+/// One structure, rebuilt, and the bytes after it as they are.
+fn append(w: &mut Writer, ops: Ops, buf: &[u8]) -> Result<()> {
+    w.put(&(ops.rebuild)(buf)?);
+    w.put(&buf[ops.layout.size..]);
+    Ok(())
+}
+
+/// The items of an array, which must fill the buffer.
+fn items(layout: Layout, buf: &[u8]) -> Result<std::slice::ChunksExact<'_, u8>> {
+    let chunks = buf.chunks_exact(layout.size);
+    match chunks.remainder().len() {
+        0 => Ok(chunks),
+        found => Err(WireError::Short {
+            what: layout.name,
+            expected: layout.size,
+            found,
+        }),
+    }
+}
+
+/// Every handle that the buffer has room for, whatever its count says.
+fn lock_handles(buf: &[u8]) -> Result<Vec<u64>> {
+    let fixed = LdlmRequest::FIXED;
+    let (found, what) = (buf.len(), LdlmRequest::NAME);
+    let words = buf.get(fixed..).ok_or(WireError::Short {
+        what,
+        expected: fixed,
+        found,
+    })?;
+    Ok(words
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|w| u64::from_le_bytes(*w))
+        .collect())
+}
+
+fn with_two_handles(buf: &[u8]) -> Vec<u8> {
+    let mut whole = buf.to_vec();
+    whole.resize(LdlmRequest::SIZE.max(buf.len()), 0);
+    whole
+}

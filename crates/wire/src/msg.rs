@@ -1,0 +1,306 @@
+//! The message of an RPC: a header, then buffers at 8-byte boundaries (`lustre_msg_v2`).
+//!
+//! Parsing takes slices of the received bytes and copies nothing. Buffer 0 is always the `ptlrpc_body`; what the others
+//! are is said by the request's format. A buffer that is not there reads as empty.
+
+use crate::codec::{Reader, Result, WireError, Writer, round_up8};
+use crate::consts::ptlrpc::{
+    LUSTRE_MSG_MAGIC_V2, LUSTRE_MSG_MAGIC_V2_SWABBED, MSGHDR_AT_SUPPORT, PTLRPC_MAX_BUFLEN,
+};
+use crate::ids::before_nul;
+use crate::layout::WireStruct;
+use crate::ptlrpc::{LustreMsgV2, PtlrpcBody, PtlrpcBodyV2};
+use bytes::Bytes;
+
+/// Buffers in one message at most.
+pub const MAX_BUFFERS: usize = 32;
+
+/// Where a final reply begins in the client's buffer: after the room for an early one.
+pub const EARLY_REPLY_SIZE: usize = LustreMsgV2::size_of_header(1) + PtlrpcBody::SIZE;
+
+impl LustreMsgV2 {
+    /// Bytes of a header of `n` buffers.
+    pub const fn size_of_header(n: usize) -> usize {
+        round_up8(Self::SIZE + 4 * n)
+    }
+}
+
+/// A message: the header's fields and the buffers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// `lm_secflvr`: security flavour, and which part of the system the sender is.
+    pub secflvr: u32,
+    /// `lm_repsize`: room for the reply, where the client announces it.
+    pub repsize: u32,
+    /// `lm_cksum`: of an early reply's body.
+    pub cksum: u32,
+    /// `lm_flags`: `MSGHDR_AT_SUPPORT`, ...
+    pub flags: u32,
+    /// `lm_opc`: a copy of the opcode, normally 0.
+    pub opc: u32,
+    /// The buffers; the first is the body.
+    pub bufs: Vec<Bytes>,
+}
+
+impl Message {
+    /// A message of `body` and the buffers that follow it, from a sender that takes early replies.
+    pub fn new(body: &PtlrpcBody, bufs: impl IntoIterator<Item = Bytes>) -> Message {
+        Message {
+            flags: MSGHDR_AT_SUPPORT,
+            bufs: std::iter::once(body.to_bytes()).chain(bufs).collect(),
+            ..Message::default()
+        }
+    }
+
+    /// Reads a message; bytes after it are ignored.
+    pub fn parse(bytes: &Bytes) -> Result<Message> {
+        let h = LustreMsgV2::from_bytes(bytes)?;
+        if h.lm_magic != LUSTRE_MSG_MAGIC_V2 {
+            let what = match h.lm_magic {
+                LUSTRE_MSG_MAGIC_V2_SWABBED => "lustre_msg_v2 of a big-endian peer",
+                _ => "lustre_msg_v2",
+            };
+            let (expected, found) = (LUSTRE_MSG_MAGIC_V2.into(), h.lm_magic.into());
+            return Err(WireError::Magic {
+                what,
+                expected,
+                found,
+            });
+        }
+        let count = h.lm_bufcount as usize;
+        if count == 0 || count > MAX_BUFFERS {
+            let found = h.lm_bufcount.into();
+            return Err(WireError::Value {
+                what: "lm_bufcount",
+                expected: "1 to 32",
+                found,
+            });
+        }
+        let short = |expected| WireError::Short {
+            what: "lustre_msg_v2",
+            expected,
+            found: bytes.len(),
+        };
+        let mut at = LustreMsgV2::size_of_header(count);
+        let lens = bytes.get(LustreMsgV2::SIZE..at).ok_or(short(at))?;
+        let mut lens = Reader::new("lm_buflens", lens);
+        let mut bufs = Vec::with_capacity(count);
+        for _ in 0..count {
+            let len = lens.u32()? as usize;
+            let limit = PTLRPC_MAX_BUFLEN as usize;
+            if len > limit {
+                return Err(WireError::TooLong {
+                    what: "lm_buflens",
+                    limit,
+                    found: len,
+                });
+            }
+            if at + len > bytes.len() {
+                return Err(short(at + len));
+            }
+            bufs.push(bytes.slice(at..at + len));
+            at += round_up8(len);
+        }
+        Ok(Message {
+            secflvr: h.lm_secflvr,
+            repsize: h.lm_repsize,
+            cksum: h.lm_cksum,
+            flags: h.lm_flags,
+            opc: h.lm_opc,
+            bufs,
+        })
+    }
+
+    /// The message's bytes.
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::with_capacity(self.len());
+        LustreMsgV2 {
+            lm_bufcount: self.bufs.len() as u32,
+            lm_secflvr: self.secflvr,
+            lm_magic: LUSTRE_MSG_MAGIC_V2,
+            lm_repsize: self.repsize,
+            lm_cksum: self.cksum,
+            lm_flags: self.flags,
+            lm_opc: self.opc,
+            lm_padding_3: 0,
+        }
+        .write(&mut w);
+        for buf in &self.bufs {
+            w.u32(buf.len() as u32);
+        }
+        w.align8();
+        for buf in &self.bufs {
+            w.put(buf);
+            w.align8();
+        }
+        w.finish()
+    }
+
+    /// Bytes of the built message.
+    pub fn len(&self) -> usize {
+        self.bufs
+            .iter()
+            .fold(LustreMsgV2::size_of_header(self.bufs.len()), |n, b| {
+                n + round_up8(b.len())
+            })
+    }
+
+    /// Whether it has no buffer at all, not even a body.
+    pub fn is_empty(&self) -> bool {
+        self.bufs.is_empty()
+    }
+
+    /// The body; a short one of an old peer is filled with zeros.
+    pub fn body(&self) -> Result<PtlrpcBody> {
+        let buf = self.buf(0);
+        if buf.len() >= PtlrpcBody::SIZE {
+            return PtlrpcBody::from_bytes(buf);
+        }
+        if buf.len() < PtlrpcBodyV2::SIZE {
+            let (expected, found) = (PtlrpcBodyV2::SIZE, buf.len());
+            return Err(WireError::Short {
+                what: PtlrpcBody::NAME,
+                expected,
+                found,
+            });
+        }
+        let mut whole = [0; PtlrpcBody::SIZE];
+        whole[..buf.len()].copy_from_slice(buf);
+        PtlrpcBody::from_bytes(&whole)
+    }
+
+    /// Replaces the body.
+    pub fn set_body(&mut self, body: &PtlrpcBody) {
+        match self.bufs.first_mut() {
+            Some(first) => *first = body.to_bytes(),
+            None => self.bufs.push(body.to_bytes()),
+        }
+    }
+
+    /// A buffer; empty when it is not there.
+    pub fn buf(&self, i: usize) -> &[u8] {
+        self.bufs.get(i).map_or(&[], |b| &b[..])
+    }
+
+    /// A buffer, shared with the message; empty when it is not there.
+    pub fn bytes(&self, i: usize) -> Bytes {
+        self.bufs.get(i).cloned().unwrap_or_default()
+    }
+
+    /// The structure at the front of a buffer.
+    pub fn get<T: WireStruct>(&self, i: usize) -> Result<T> {
+        T::from_bytes(self.buf(i))
+    }
+
+    /// The bytes of a string's buffer, without the NUL: names are bytes, not text.
+    pub fn name(&self, i: usize) -> &[u8] {
+        before_nul(self.buf(i))
+    }
+
+    /// The text of a string's buffer.
+    pub fn str(&self, i: usize) -> Result<&str> {
+        let name = self.name(i);
+        std::str::from_utf8(name).map_err(|_| WireError::Text {
+            what: "string buffer",
+            expected: "UTF-8",
+            text: String::from_utf8_lossy(name).chars().take(80).collect(),
+        })
+    }
+}
+
+/// The checksum of an early reply: CRC-32 of its body, without the final inversion.
+pub fn early_reply_cksum(body: &[u8]) -> u32 {
+    body.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |c, _| {
+            if c & 1 == 1 { c >> 1 ^ 0xedb8_8320 } else { c >> 1 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{EARLY_REPLY_SIZE, Message, early_reply_cksum};
+    use crate::{MdtBody, PtlrpcBody, WireError, WireStruct};
+    use bytes::Bytes;
+
+    fn sample() -> Message {
+        let body = PtlrpcBody {
+            pb_opc: 33,
+            pb_transno: 7,
+            ..Default::default()
+        };
+        Message::new(
+            &body,
+            [
+                MdtBody::default().to_bytes(),
+                Bytes::new(),
+                Bytes::from_static(b"name\0"),
+            ],
+        )
+    }
+
+    #[test]
+    fn a_message_is_rebuilt_byte_for_byte() {
+        let built = sample().build();
+        assert_eq!(built.len(), 48 + 184 + 216 + 8);
+        let parsed = Message::parse(&built).unwrap();
+        assert_eq!(parsed, sample());
+        assert_eq!(parsed.build(), built);
+        assert_eq!(parsed.body().unwrap().pb_transno, 7);
+        assert_eq!(parsed.str(3).unwrap(), "name");
+        assert_eq!(parsed.buf(9), b"");
+    }
+
+    #[test]
+    fn a_message_cut_anywhere_is_refused() {
+        let built = sample().build();
+        for end in 0..built.len() - 8 {
+            assert!(Message::parse(&built.slice(..end)).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn counts_and_lengths_out_of_bounds_are_refused() {
+        let mut bytes = sample().build().to_vec();
+        bytes[0] = 33;
+        let err = Message::parse(&Bytes::from(bytes.clone())).unwrap_err();
+        assert!(matches!(
+            err,
+            WireError::Value {
+                what: "lm_bufcount",
+                ..
+            }
+        ));
+        bytes[0] = 4;
+        bytes[32..36].copy_from_slice(&0xfa001u32.to_le_bytes());
+        let err = Message::parse(&Bytes::from(bytes)).unwrap_err();
+        assert!(matches!(
+            err,
+            WireError::TooLong {
+                what: "lm_buflens",
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn the_body_of_an_old_peer_is_completed() {
+        let body = PtlrpcBody {
+            pb_opc: 400,
+            ..Default::default()
+        };
+        let mut m = Message::new(&body, []);
+        m.bufs[0] = m.bufs[0].slice(..152);
+        assert_eq!(m.body().unwrap(), body);
+        m.bufs[0] = m.bufs[0].slice(..151);
+        assert!(m.body().is_err());
+    }
+
+    #[test]
+    fn an_early_reply_leaves_room_of_224_bytes() {
+        assert_eq!(EARLY_REPLY_SIZE, 224);
+        // The check value of CRC-32 is 0xcbf43926; without the final inversion it is its complement.
+        assert_eq!(early_reply_cksum(b"123456789"), !0xcbf4_3926);
+    }
+}
