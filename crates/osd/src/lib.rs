@@ -1,1 +1,68 @@
 //! What a target stores: a transactional index (metadata) and objects (data).
+//!
+//! Two small traits, [`Index`] and [`Objects`], each with an implementation in memory and one on the local file
+//! system; [`target`] is what `mkfs` leaves in a target's directory and what keeps two servers from opening it at
+//! the same time. The traits assume neither cheap synchronous commits nor local paths.
+
+mod error;
+mod index;
+mod memory_index;
+mod memory_objects;
+mod objects;
+pub mod target;
+mod transactions;
+
+use std::{path::PathBuf, sync::Arc};
+
+pub use error::OsdError;
+pub use index::{Batch, Index, KEY_RESERVED, prefix_end};
+pub use memory_index::MemoryIndex;
+pub use memory_objects::MemoryObjects;
+pub use objects::{ObjAttr, Objects, Seek, SetAttr};
+pub use transactions::{InFlight, Transactions};
+
+/// Where a target keeps its things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// In this process's memory: gone when it ends.
+    Memory,
+    /// In a directory of the local file system, the target's own (see [`target`]).
+    Local(PathBuf),
+}
+
+/// The longest piece in which a read hands over data: what goes into one bulk descriptor.
+pub const READ_PIECE: u64 = 1 << 20;
+
+/// Space of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size of a block, bytes.
+    pub bsize: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub bfree: u64,
+    /// Blocks free to everyone.
+    pub bavail: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Inodes free.
+    pub ffree: u64,
+}
+
+/// Opens a target's index; makes an empty one where there is none.
+pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
+    match kind {
+        StoreKind::Memory => Ok(Arc::new(MemoryIndex::new())),
+        StoreKind::Local(_) => Err(OsdError::Invalid("no local index yet")),
+    }
+}
+
+/// Opens a target's objects; `index` is the index of the same target, where local objects keep their attributes.
+pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Arc<dyn Objects>, OsdError> {
+    let _ = index;
+    match kind {
+        StoreKind::Memory => Ok(Arc::new(MemoryObjects::new())),
+        StoreKind::Local(_) => Err(OsdError::Invalid("no local objects yet")),
+    }
+}

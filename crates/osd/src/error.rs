@@ -1,0 +1,88 @@
+//! What can go wrong in a store, and the errno a client sees for it.
+
+use std::{io, path::PathBuf};
+
+use wire::Errno;
+
+/// A store's error.
+#[derive(Debug, thiserror::Error)]
+pub enum OsdError {
+    /// The local file system refused an operation.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was tried ("read", "sync", ...).
+        what: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The index's engine failed.
+    #[error("index {}: {what}: {why}", path.display())]
+    Engine {
+        /// What was tried.
+        what: &'static str,
+        /// The index's directory.
+        path: PathBuf,
+        /// The engine's own words.
+        why: String,
+    },
+    /// A sync failed before; what the disk holds is not known, so nothing more is promised.
+    #[error("store {}: an earlier sync failed, nothing is durable any more: {why}", path.display())]
+    Failed {
+        /// The store's directory.
+        path: PathBuf,
+        /// The first failure.
+        why: String,
+    },
+    /// A record of the store does not have the form that this version writes.
+    #[error("store {}: bad record {what}: {why}", path.display())]
+    Corrupt {
+        /// The store's directory.
+        path: PathBuf,
+        /// Which record.
+        what: String,
+        /// What was expected, what was found.
+        why: String,
+    },
+    /// There is no such object, or no data where it was sought.
+    #[error("no such object or no data there")]
+    NotFound,
+    /// The operation is not possible with these arguments.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// The device is full.
+    #[error("no space left")]
+    NoSpace,
+}
+
+impl OsdError {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OsdError {
+        let path = path.into();
+        move |source| match source.raw_os_error() {
+            Some(libc::ENOSPC) => OsdError::NoSpace,
+            _ => OsdError::Io { what, path, source },
+        }
+    }
+
+    /// The errno that a client sees.
+    pub fn errno(&self) -> Errno {
+        match self {
+            OsdError::NotFound => Errno::ENOENT,
+            OsdError::Invalid(_) => Errno::EINVAL,
+            OsdError::NoSpace => Errno::ENOSPC,
+            OsdError::Io { source, .. } => match source.raw_os_error() {
+                Some(libc::EOPNOTSUPP) => Errno::EOPNOTSUPP,
+                Some(libc::EFBIG) => Errno::EFBIG,
+                _ => Errno::EIO,
+            },
+            OsdError::Engine { .. } | OsdError::Failed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
+        }
+    }
+}
+
+impl From<OsdError> for Errno {
+    fn from(e: OsdError) -> Errno {
+        e.errno()
+    }
+}

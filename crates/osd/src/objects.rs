@@ -1,0 +1,125 @@
+//! Objects: the data of files, each a sparse run of bytes with a few attributes, named by a FID.
+//!
+//! An object comes into being with its first write or attribute; precreation leaves no trace here. A method that
+//! finds no object behaves as for an empty one, except where it says otherwise. What is written is visible at once
+//! and durable after [`Objects::sync`]. All methods are asynchronous: the local store does its file I/O on threads
+//! of its own.
+
+use bytes::Bytes;
+use cpt::BoxFuture;
+use wire::Fid;
+
+use crate::{OsdError, StatFs};
+
+/// What an object is, besides its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjAttr {
+    /// Size, bytes.
+    pub size: u64,
+    /// Space it takes, units of 512 bytes.
+    pub blocks: u64,
+    /// Access, modification and change time, seconds and nanoseconds since 1970.
+    pub atime: (i64, u32),
+    /// Modification time.
+    pub mtime: (i64, u32),
+    /// Change time.
+    pub ctime: (i64, u32),
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project.
+    pub projid: u32,
+    /// The file that it is a part of: its FID, in whose version field is the stripe's index. Zero when not known.
+    pub parent: Fid,
+    /// Layout version of the file (FLR).
+    pub layout_version: u32,
+    /// Transaction number of the last change of data.
+    pub data_version: u64,
+}
+
+/// A change of attributes: what is `None` stays. Not for the size, which [`Objects::punch`] changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Access time.
+    pub atime: Option<(i64, u32)>,
+    /// Modification time.
+    pub mtime: Option<(i64, u32)>,
+    /// Change time.
+    pub ctime: Option<(i64, u32)>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Project.
+    pub projid: Option<u32>,
+    /// The file that it is a part of.
+    pub parent: Option<Fid>,
+    /// Layout version.
+    pub layout_version: Option<u32>,
+    /// Transaction number of the last change of data.
+    pub data_version: Option<u64>,
+}
+
+impl SetAttr {
+    pub(crate) fn apply_to(&self, a: &mut ObjAttr) {
+        macro_rules! each {
+            ($($f:ident),*) => { $( if let Some(v) = self.$f { a.$f = v; } )* };
+        }
+        each!(atime, mtime, ctime, uid, gid, projid, parent, layout_version, data_version);
+    }
+}
+
+/// What to look for with [`Objects::seek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next hole; the end of the object is one.
+    Hole,
+}
+
+/// Data objects.
+pub trait Objects: Send + Sync {
+    /// Reads up to `len` bytes, fewer at the end of the object; holes read as zeros. In pieces of at most 1 MiB.
+    fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>>;
+
+    /// Writes, and sets attributes with it.
+    fn write(
+        &self,
+        fid: Fid,
+        offset: u64,
+        data: Vec<Bytes>,
+        attr: SetAttr,
+    ) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Frees `start..end`; with `end == u64::MAX` sets the size to `start` instead. Sets attributes with it.
+    fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Reserves space for `start..end`, growing the object unless `keep_size`.
+    fn fallocate(
+        &self,
+        fid: Fid,
+        start: u64,
+        end: u64,
+        keep_size: bool,
+    ) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// The next data or hole at or after `offset`; [`OsdError::NotFound`] beyond the end, or where there is no more data.
+    fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>>;
+
+    /// The attributes; `None` when there is no such object.
+    fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>>;
+
+    /// Sets attributes.
+    fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Removes the object; true when there was one.
+    fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>>;
+
+    /// Waits until one object (or all) is on disk, with its attributes, as of this call.
+    fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Space used and free.
+    fn statfs(&self) -> BoxFuture<'_, Result<StatFs, OsdError>>;
+}
