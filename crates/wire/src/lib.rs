@@ -7,6 +7,7 @@
 //!
 //! Everything is also found at the crate's root, `wire::MdtBody`, `wire::MDS_REINT`.
 
+pub mod brw;
 pub mod changelog;
 pub mod codec;
 pub mod consts;
