@@ -1,1 +1,22 @@
 //! The lock manager: a pure state machine, and thin glue to rpc for servers and clients.
+//!
+//! [`Namespace`] is the state machine: one shard of a target's locks. It takes requests, cancels, and the time, and
+//! gives back what is to be done: callbacks to send, waiters to wake, clients to evict. Everything about modes
+//! ([`LockMode`]), what locks cover ([`Policy`]) and who waits for whom is decided there, without I/O.
+
+mod action;
+mod conflict;
+mod extent;
+mod flock;
+mod lock;
+mod mode;
+mod namespace;
+mod policy;
+mod resource;
+mod timers;
+
+pub use action::{Action, NewLock, Placed, Refusal};
+pub use lock::{Holder, Lock, LockId, Waiter};
+pub use mode::LockMode;
+pub use namespace::Namespace;
+pub use policy::{Extent, Flock, Ibits, LockType, Policy};

@@ -1,0 +1,24 @@
+//! Whether two locks of one resource can be held at once.
+
+use crate::lock::Lock;
+use crate::mode::LockMode;
+use crate::policy::{Extent, Policy};
+
+/// Whether the two locks exclude each other. Both are of the same resource; who holds them matters for flocks only,
+/// where the owner's own ranges never conflict.
+pub(crate) fn conflict(a: &Lock, b: &Lock) -> bool {
+    match (&a.policy, &b.policy) {
+        (Policy::Extent(x), Policy::Extent(y)) => extents_conflict(a.mode, x, b.mode, y),
+        _ if a.mode.compatible(b.mode) => false,
+        (Policy::Ibits(x), Policy::Ibits(y)) => x.bits & y.bits != 0,
+        (Policy::Flock(x), Policy::Flock(y)) => (a.holder, x.owner) != (b.holder, y.owner) && x.overlaps(y),
+        _ => true,
+    }
+}
+
+/// Group locks of one group go together and no others do.
+fn extents_conflict(a_mode: LockMode, a: &Extent, b_mode: LockMode, b: &Extent) -> bool {
+    let compatible = a_mode.compatible(b_mode)
+        && (a_mode != LockMode::Group || b_mode != LockMode::Group || a.gid == b.gid);
+    !compatible && a.overlaps(b)
+}

@@ -1,0 +1,275 @@
+//! Flocks: ranges of a file that owners lock, as `fcntl` and `flock` mean it.
+//!
+//! An owner's ranges never conflict with each other: a new one replaces what it covers of the owner's, joins those of
+//! its mode that it touches, and cuts those of the other mode. Unlocking is a request of mode NL. A request that would
+//! wait for an owner who, directly or over others, waits for the asking owner is refused as a deadlock; since owners
+//! wait in several files, all flocks of a target live in one shard.
+
+use crate::action::{Action, NewLock, Placed, Refusal};
+use crate::conflict::conflict;
+use crate::lock::{Holder, Lock, LockId};
+use crate::mode::LockMode;
+use crate::namespace::Namespace;
+use crate::policy::{Flock, LockType, Policy};
+use crate::resource::Resource;
+use std::collections::HashSet;
+use std::time::Instant;
+use wire::LdlmResId;
+
+type Owner = (Holder, u64);
+
+impl Namespace {
+    pub(crate) fn enqueue_flock(
+        &mut self,
+        now: Instant,
+        new: &NewLock,
+        out: &mut Vec<Action>,
+    ) -> Result<Placed, Refusal> {
+        if !matches!(new.mode, LockMode::Pr | LockMode::Pw | LockMode::Nl) {
+            return Err(Refusal::WrongMode);
+        }
+        if new.test {
+            return self.test_flock(new);
+        }
+        if new.mode == LockMode::Nl {
+            let id = self.locks.passing_id();
+            if self.carve(new, None)?.gave_way {
+                self.reprocess(now, &new.res, out);
+            }
+            return Ok(Placed::Unlocked(id));
+        }
+        let id = self.insert(new)?;
+        if self.is_blocked(id) {
+            let refusal = match new.no_wait {
+                true => Some(Refusal::WouldBlock),
+                false if self.deadlocks(id) => Some(Refusal::Deadlock),
+                false => None,
+            };
+            if let Some(refusal) = refusal {
+                self.forget(id);
+                return Err(refusal);
+            }
+            self.queue(id);
+            if let Some(owner) = owner(new.holder, &new.policy) {
+                self.flock_waits.entry(owner).or_default().push(id);
+            }
+            return Ok(Placed::Queued { id, by_granted: true });
+        }
+        let gave_way = self.grant_flock(id).inspect_err(|_| {
+            self.forget(id);
+        })?;
+        if gave_way {
+            self.reprocess(now, &new.res, out);
+        }
+        Ok(Placed::Granted(id))
+    }
+
+    /// Grants the waiting flocks that nothing granted is in the way of, in the order of waiting, then tells those whose
+    /// waiting has become a deadlock.
+    pub(crate) fn reprocess_flocks(&mut self, res: &LdlmResId, out: &mut Vec<Action>) {
+        let mut granted_any = true;
+        while std::mem::take(&mut granted_any) {
+            for id in self.waiting_ids(res) {
+                if self.is_blocked(id) {
+                    continue;
+                }
+                if let Ok(gave_way) = self.grant_flock(id) {
+                    self.announce(id, false, out);
+                    // An owner that went from writing to reading may have let others in who wait before it.
+                    granted_any |= gave_way;
+                }
+            }
+        }
+        for id in self.waiting_ids(res) {
+            if self.locks.get(id).is_some_and(|l| l.tell_deadlock) && self.deadlocks(id) {
+                self.announce(id, true, out);
+                self.forget(id);
+            }
+        }
+    }
+
+    /// Takes a lock that is no more out of the list of what its owner waits for.
+    pub(crate) fn forget_flock_wait(&mut self, lock: &Lock) {
+        let Some(owner) = owner(lock.holder, &lock.policy) else {
+            return;
+        };
+        if let Some(waits) = self.flock_waits.get_mut(&owner) {
+            waits.retain(|w| *w != lock.id);
+            if waits.is_empty() {
+                self.flock_waits.remove(&owner);
+            }
+        }
+    }
+
+    fn waiting_ids(&self, res: &LdlmResId) -> Vec<LockId> {
+        self.resources
+            .get(res)
+            .map(|r| r.waiting.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    fn test_flock(&mut self, new: &NewLock) -> Result<Placed, Refusal> {
+        let id = self.insert(new)?;
+        let conflict = self
+            .locks
+            .get(id)
+            .and_then(|want| self.granted(&new.res).find(|held| conflict(held, want)).cloned());
+        self.forget(id);
+        Ok(Placed::Tested {
+            id: self.locks.passing_id(),
+            conflict,
+        })
+    }
+
+    fn is_blocked(&self, id: LockId) -> bool {
+        self.locks
+            .get(id)
+            .is_some_and(|want| self.granted(&want.res).any(|held| conflict(held, want)))
+    }
+
+    /// Grants a flock: its owner's other ranges make room or join it. True when the owner holds less than before
+    /// somewhere.
+    fn grant_flock(&mut self, id: LockId) -> Result<bool, Refusal> {
+        let Some(lock) = self.locks.get(id) else {
+            return Ok(false);
+        };
+        let (holder, cookie, res, mode) = (lock.holder, lock.cookie, lock.res, lock.mode);
+        let new = NewLock {
+            tell_deadlock: lock.tell_deadlock,
+            ..NewLock::new(holder, cookie, res, mode, lock.policy)
+        };
+        let carved = self.carve(&new, Some(id))?;
+        if let Some(lock) = self.locks.get_mut(id) {
+            let wait = lock.clone();
+            lock.policy = Policy::Flock(carved.range);
+            self.forget_flock_wait(&wait);
+        }
+        // The owner's ranges that joined this one may have been the resource's only locks.
+        let resource = self
+            .resources
+            .entry(res)
+            .or_insert_with(|| Resource::new(LockType::Flock));
+        resource.leave_queue(id);
+        resource.add(id, &mut self.locks);
+        Ok(carved.gave_way)
+    }
+
+    /// Makes room for a range among its owner's granted ones: those of the same mode that touch it are joined into it,
+    /// what it covers of others goes.
+    fn carve(&mut self, new: &NewLock, id: Option<LockId>) -> Result<Carved, Refusal> {
+        let Policy::Flock(want) = new.policy else {
+            return Err(Refusal::WrongType);
+        };
+        if !self.locks.has_room() {
+            return Err(Refusal::Full);
+        }
+        let mut out = Carved {
+            range: want,
+            gave_way: false,
+        };
+        let own: Vec<(LockId, LockMode, Flock)> = self
+            .granted(&new.res)
+            .filter(|l| Some(l.id) != id && owner(l.holder, &l.policy) == Some((new.holder, want.owner)))
+            .filter_map(|l| match l.policy {
+                Policy::Flock(f) => Some((l.id, l.mode, f)),
+                _ => None,
+            })
+            .collect();
+        for (held, mode, range) in own {
+            if mode == new.mode {
+                if range.start <= want.end.saturating_add(1) && want.start <= range.end.saturating_add(1) {
+                    out.range.start = out.range.start.min(range.start);
+                    out.range.end = out.range.end.max(range.end);
+                    self.forget(held);
+                }
+                continue;
+            }
+            if !range.overlaps(&want) {
+                continue;
+            }
+            out.gave_way = true;
+            let below = (range.start < want.start).then(|| Flock {
+                end: want.start - 1,
+                ..range
+            });
+            let above = (range.end > want.end).then(|| Flock {
+                start: want.end + 1,
+                ..range
+            });
+            match (below, above) {
+                (Some(rest), None) | (None, Some(rest)) => self.set_range(held, rest),
+                (Some(below), Some(above)) => {
+                    self.set_range(held, below);
+                    self.split_off(held, above)?;
+                }
+                (None, None) => drop(self.forget(held)),
+            }
+        }
+        Ok(out)
+    }
+
+    fn set_range(&mut self, id: LockId, range: Flock) {
+        if let Some(lock) = self.locks.get_mut(id) {
+            lock.policy = Policy::Flock(range);
+        }
+    }
+
+    /// A second lock for the upper part of a range that was cut in the middle; an owner's ranges are disjoint, so there
+    /// is at most one such range in a request's way.
+    fn split_off(&mut self, from: LockId, range: Flock) -> Result<(), Refusal> {
+        let Some(lock) = self.locks.get(from) else {
+            return Ok(());
+        };
+        let new = NewLock::new(
+            lock.holder,
+            lock.cookie,
+            lock.res,
+            lock.mode,
+            Policy::Flock(range),
+        );
+        let id = self.insert(&new)?;
+        if let Some(resource) = self.resources.get_mut(&new.res) {
+            resource.add(id, &mut self.locks);
+        }
+        Ok(())
+    }
+
+    /// Whether the owner of a waiting flock, through those in its way and what they wait for, waits for itself.
+    fn deadlocks(&self, id: LockId) -> bool {
+        let Some(start) = self.locks.get(id).and_then(|l| owner(l.holder, &l.policy)) else {
+            return false;
+        };
+        let mut seen: HashSet<Owner> = HashSet::new();
+        let mut todo = self.owners_in_the_way(id);
+        while let Some(next) = todo.pop() {
+            if next == start {
+                return true;
+            }
+            if seen.insert(next) {
+                let waits = self.flock_waits.get(&next).into_iter().flatten();
+                todo.extend(waits.flat_map(|w| self.owners_in_the_way(*w)));
+            }
+        }
+        false
+    }
+
+    fn owners_in_the_way(&self, id: LockId) -> Vec<Owner> {
+        let Some(want) = self.locks.get(id) else {
+            return Vec::new();
+        };
+        let held = self.granted(&want.res).filter(|held| conflict(held, want));
+        held.filter_map(|l| owner(l.holder, &l.policy)).collect()
+    }
+}
+
+struct Carved {
+    range: Flock,
+    gave_way: bool,
+}
+
+fn owner(holder: Holder, policy: &Policy) -> Option<Owner> {
+    match policy {
+        Policy::Flock(f) => Some((holder, f.owner)),
+        _ => None,
+    }
+}

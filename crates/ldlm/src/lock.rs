@@ -1,0 +1,182 @@
+//! One lock as a server knows it, and the table of all locks of a shard.
+//!
+//! A lock's id is its handle on the wire: the low byte is the shard, then the place in the shard's table, then a
+//! number that no other lock of this place had. So a handle leads to its lock without a map, and a handle of the past
+//! leads nowhere.
+
+use crate::mode::LockMode;
+use crate::policy::Policy;
+use std::fmt;
+use wire::{LdlmLockDesc, LdlmResId, LdlmResourceDesc};
+
+/// A lock's handle: what the protocol calls the server's cookie. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockId(pub u64);
+
+const SHARD_BITS: u32 = 8;
+const SLOT_BITS: u32 = 24;
+const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+
+impl LockId {
+    /// How many shards a handle can name.
+    pub const SHARDS_MAX: usize = 1 << SHARD_BITS;
+
+    fn new(shard: u8, slot: u32, serial: u32) -> LockId {
+        LockId(
+            (u64::from(serial) << (SHARD_BITS + SLOT_BITS))
+                | (u64::from(slot) << SHARD_BITS)
+                | u64::from(shard),
+        )
+    }
+
+    /// The shard that the lock lives in.
+    pub const fn shard(self) -> usize {
+        (self.0 & (Self::SHARDS_MAX as u64 - 1)) as usize
+    }
+
+    fn slot(self) -> usize {
+        ((self.0 >> SHARD_BITS) & u64::from(SLOTS_MAX - 1)) as usize
+    }
+}
+
+impl fmt::Debug for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Who holds a lock: a client's export by its handle, or the server itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder(pub u64);
+
+impl Holder {
+    /// The server itself: nobody sends it callbacks, it lets go by itself.
+    pub const SERVER: Holder = Holder(0);
+}
+
+/// Who learns of it when a queued lock is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// The client, by a completion callback.
+    Client,
+    /// Code in this process.
+    Local,
+}
+
+/// One lock.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    /// Its handle.
+    pub id: LockId,
+    /// Who holds it.
+    pub holder: Holder,
+    /// The holder's own cookie for it.
+    pub cookie: u64,
+    /// Of what.
+    pub res: LdlmResId,
+    /// What it covers.
+    pub policy: Policy,
+    /// How.
+    pub mode: LockMode,
+    /// Granted, or waiting in its resource's queue.
+    pub granted: bool,
+    /// The holder was told that the lock is in the way.
+    pub ast_sent: bool,
+    /// The lock goes away as soon as the holder is told (`LDLM_FL_CANCEL_ON_BLOCK`).
+    pub cancel_on_block: bool,
+    /// It is granted exactly as it was asked for (`LDLM_FL_NO_EXPANSION`).
+    pub no_expansion: bool,
+    /// A waiting flock that is found in a deadlock can be told so (`OBD_CONNECT_FLOCK_DEAD`).
+    pub tell_deadlock: bool,
+    /// Who learns of the grant.
+    pub waiter: Waiter,
+    /// Place in the resource's list of granted locks.
+    pub(crate) place: u32,
+}
+
+impl Lock {
+    /// The lock as the wire describes it.
+    pub fn desc(&self) -> LdlmLockDesc {
+        LdlmLockDesc {
+            l_resource: LdlmResourceDesc {
+                lr_type: self.policy.ty().wire(),
+                lr_pad: 0,
+                lr_name: self.res,
+            },
+            l_req_mode: self.mode.wire(),
+            l_granted_mode: if self.granted { self.mode.wire() } else { 0 },
+            l_policy_data: self.policy.to_wire(),
+        }
+    }
+}
+
+/// All locks of a shard, in slots that are used again.
+#[derive(Debug)]
+pub(crate) struct LockTable {
+    slots: Vec<Option<Lock>>,
+    free: Vec<u32>,
+    shard: u8,
+    serial: u32,
+}
+
+impl LockTable {
+    /// An empty table; `seed` keeps its handles apart from those of an earlier life of the server.
+    pub(crate) fn new(shard: u8, seed: u64) -> LockTable {
+        LockTable {
+            slots: Vec::new(),
+            free: Vec::new(),
+            shard,
+            serial: (seed ^ (seed >> 32)) as u32,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether one more lock fits.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < SLOTS_MAX as usize - 1
+    }
+
+    /// Puts a lock in, with an id made for it. `None` when the table is full.
+    pub(crate) fn insert(&mut self, mut lock: Lock) -> Option<LockId> {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u32::try_from(self.slots.len())
+                    .ok()
+                    .filter(|s| *s < SLOTS_MAX - 1)?;
+                self.slots.push(None);
+                slot
+            }
+        };
+        lock.id = LockId::new(self.shard, slot, self.serial);
+        let id = lock.id;
+        self.slots[slot as usize] = Some(lock);
+        Some(id)
+    }
+
+    /// An id for a lock that is over as soon as it is answered (an unlock, a test): of a slot that is never used.
+    pub(crate) fn passing_id(&mut self) -> LockId {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        LockId::new(self.shard, SLOTS_MAX - 1, self.serial)
+    }
+
+    pub(crate) fn get(&self, id: LockId) -> Option<&Lock> {
+        self.slots.get(id.slot())?.as_ref().filter(|l| l.id == id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: LockId) -> Option<&mut Lock> {
+        self.slots.get_mut(id.slot())?.as_mut().filter(|l| l.id == id)
+    }
+
+    pub(crate) fn remove(&mut self, id: LockId) -> Option<Lock> {
+        self.get(id)?;
+        let slot = id.slot();
+        let lock = self.slots.get_mut(slot)?.take();
+        self.free.push(slot as u32);
+        lock
+    }
+}

@@ -1,0 +1,468 @@
+//! The lock manager's state machine: one shard of a target's locks.
+//!
+//! It owns every lock of its resources, granted and waiting, and decides who gets what and when. It does no I/O and has
+//! no clock: the caller brings events and the time, and carries out the [`Action`]s that come back. The order of
+//! decisions is the protocol's: a request is granted when nothing granted and nothing that waits longer is in its way;
+//! otherwise it queues, and every holder in its way is told once.
+
+use crate::action::{Action, NewLock, Placed, Refusal};
+use crate::extent;
+use crate::lock::{Holder, Lock, LockId, LockTable, Waiter};
+use crate::mode::LockMode;
+use crate::policy::{Ibits, LockType, Policy};
+use crate::resource::Resource;
+use crate::timers::Timers;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+use wire::LdlmResId;
+
+/// One shard of the locks of a target.
+#[derive(Debug)]
+pub struct Namespace {
+    pub(crate) locks: LockTable,
+    pub(crate) resources: HashMap<LdlmResId, Resource>,
+    /// Every client's locks, by the client's cookies.
+    pub(crate) by_client: BTreeSet<(Holder, u64, LockId)>,
+    /// The waiting flocks of an owner, for finding deadlocks.
+    pub(crate) flock_waits: HashMap<(Holder, u64), Vec<LockId>>,
+    timers: Timers,
+}
+
+impl Namespace {
+    /// An empty shard. `seed` keeps its handles apart from those of an earlier life of the server; `timeout_min` is
+    /// what a holder who is told has at least (`ldlm_enqueue_min`).
+    pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
+        Namespace {
+            locks: LockTable::new(shard, seed),
+            resources: HashMap::new(),
+            by_client: BTreeSet::new(),
+            flock_waits: HashMap::new(),
+            timers: Timers::new(timeout_min),
+        }
+    }
+
+    /// Asks for a lock.
+    pub fn enqueue(&mut self, now: Instant, new: &NewLock, out: &mut Vec<Action>) -> Result<Placed, Refusal> {
+        let ty = new.policy.ty();
+        if self.resources.get(&new.res).is_some_and(|r| r.ty != ty) {
+            return Err(Refusal::WrongType);
+        }
+        if ty == LockType::Flock {
+            return self.enqueue_flock(now, new, out);
+        }
+        let id = self.insert(new)?;
+        let mut queued = false;
+        loop {
+            let (by_granted, by_waiting) = self.in_the_way(id);
+            if !by_granted && !by_waiting {
+                if self.grant(id) {
+                    return Ok(Placed::Granted(id));
+                }
+                self.forget(id);
+                return Err(Refusal::WouldBlock);
+            }
+            if new.no_wait {
+                self.forget(id);
+                return Err(Refusal::WouldBlock);
+            }
+            if !queued {
+                self.queue(id);
+                queued = true;
+            }
+            if !self.ask_blockers(now, id, out) {
+                return Ok(Placed::Queued { id, by_granted });
+            }
+        }
+    }
+
+    /// Takes a lock away, granted or waiting. The lock as it was, `None` when there is none of this handle.
+    pub fn cancel(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> Option<Lock> {
+        let lock = self.forget(id)?;
+        self.timers.done(id, now);
+        if !lock.granted && lock.waiter == Waiter::Local {
+            out.push(Action::Wake { id, granted: false });
+        }
+        if is_write_extent(&lock) {
+            out.push(Action::Stale(lock.res));
+        }
+        self.reprocess(now, &lock.res, out);
+        Some(lock)
+    }
+
+    /// Keeps only `keep` of the bits of an inode-bits lock; a lock that keeps nothing is cancelled. The bits that are
+    /// left, `None` when there is no such granted lock.
+    pub fn convert(&mut self, now: Instant, id: LockId, keep: u64, out: &mut Vec<Action>) -> Option<u64> {
+        let lock = self.locks.get_mut(id).filter(|l| l.granted)?;
+        let Policy::Ibits(held) = lock.policy else {
+            return None;
+        };
+        let bits = held.bits & keep;
+        if bits == 0 {
+            self.cancel(now, id, out);
+            return Some(0);
+        }
+        lock.policy = Policy::ibits(bits);
+        lock.ast_sent = false;
+        let res = lock.res;
+        self.timers.done(id, now);
+        self.reprocess(now, &res, out);
+        Some(bits)
+    }
+
+    /// A client is gone: all its locks go.
+    pub fn drop_holder(&mut self, now: Instant, holder: Holder, out: &mut Vec<Action>) -> usize {
+        let ids: Vec<LockId> = self.of_holder(holder).collect();
+        let mut touched: Vec<LdlmResId> = Vec::new();
+        for id in &ids {
+            let Some(lock) = self.forget(*id) else { continue };
+            self.timers.done(*id, now);
+            if !lock.granted && lock.waiter == Waiter::Local {
+                out.push(Action::Wake {
+                    id: *id,
+                    granted: false,
+                });
+            }
+            if is_write_extent(&lock) {
+                out.push(Action::Stale(lock.res));
+            }
+            touched.push(lock.res);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for res in &touched {
+            self.reprocess(now, res, out);
+        }
+        ids.len()
+    }
+
+    /// The client works under its locks of this resource: those it was asked for get their time again.
+    pub fn prolong(&mut self, now: Instant, holder: Holder, res: &LdlmResId) {
+        if self.timers.is_empty() {
+            return;
+        }
+        let Some(resource) = self.resources.get(res) else {
+            return;
+        };
+        for lock in resource.granted().iter().filter_map(|id| self.locks.get(*id)) {
+            if lock.holder == holder && lock.ast_sent {
+                self.timers.prolong(lock.id, now);
+            }
+        }
+    }
+
+    /// Names the holders whose time is over.
+    pub fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
+        for (id, after) in self.timers.expired(now) {
+            if let Some(lock) = self.locks.get(id) {
+                out.push(Action::Evict {
+                    holder: lock.holder,
+                    id,
+                    after,
+                });
+            }
+        }
+    }
+
+    /// Whether some holder was told and has not given back yet.
+    pub fn is_asking(&self) -> bool {
+        !self.timers.is_empty()
+    }
+
+    /// Changes what a holder who is told has at least.
+    pub fn set_timeout_min(&mut self, min: Duration) {
+        self.timers.set_min(min);
+    }
+
+    /// The lock of a handle.
+    pub fn get(&self, id: LockId) -> Option<&Lock> {
+        self.locks.get(id)
+    }
+
+    /// The lock that a client calls `cookie`.
+    pub fn find(&self, holder: Holder, cookie: u64) -> Option<&Lock> {
+        let first = (holder, cookie, LockId(0));
+        let last = (holder, cookie, LockId(u64::MAX));
+        self.by_client
+            .range(first..=last)
+            .next()
+            .and_then(|(_, _, id)| self.locks.get(*id))
+    }
+
+    /// The granted locks of a resource.
+    pub fn granted<'a>(&'a self, res: &LdlmResId) -> impl Iterator<Item = &'a Lock> + 'a {
+        let ids = self.resources.get(res).map_or(&[][..], Resource::granted);
+        ids.iter().filter_map(|id| self.locks.get(*id))
+    }
+
+    /// The waiting locks of a resource, the one that waits longest first.
+    pub fn waiting<'a>(&'a self, res: &LdlmResId) -> impl Iterator<Item = &'a Lock> + 'a {
+        self.resources
+            .get(res)
+            .into_iter()
+            .flat_map(|r| r.waiting.iter())
+            .filter_map(|id| self.locks.get(*id))
+    }
+
+    /// The locks whose holders to ask when somebody wants the size of an object that is `size` bytes long on disk.
+    pub fn writers_beyond(&self, res: &LdlmResId, size: u64) -> Vec<Lock> {
+        let ids = extent::writers_beyond(size, self.granted(res));
+        ids.into_iter()
+            .filter_map(|id| self.locks.get(id).cloned())
+            .collect()
+    }
+
+    /// How many locks there are, waiting ones included.
+    pub fn lock_count(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// How many resources have locks.
+    pub fn resource_count(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// How many locks wait.
+    pub fn waiting_count(&self) -> usize {
+        self.resources.values().map(|r| r.waiting.len()).sum()
+    }
+
+    fn of_holder(&self, holder: Holder) -> impl Iterator<Item = LockId> + '_ {
+        let range = (holder, 0, LockId(0))..=(holder, u64::MAX, LockId(u64::MAX));
+        self.by_client.range(range).map(|(_, _, id)| *id)
+    }
+
+    /// Makes a lock that is neither granted nor waiting yet.
+    pub(crate) fn insert(&mut self, new: &NewLock) -> Result<LockId, Refusal> {
+        let lock = new_lock(new);
+        let id = self.locks.insert(lock).ok_or(Refusal::Full)?;
+        self.resources
+            .entry(new.res)
+            .or_insert_with(|| Resource::new(new.policy.ty()));
+        if new.holder != Holder::SERVER {
+            self.by_client.insert((new.holder, new.cookie, id));
+        }
+        Ok(id)
+    }
+
+    /// Takes a lock out of every list, and an empty resource with it. Nobody is told.
+    pub(crate) fn forget(&mut self, id: LockId) -> Option<Lock> {
+        let lock = self.locks.remove(id)?;
+        self.by_client.remove(&(lock.holder, lock.cookie, id));
+        if let Some(resource) = self.resources.get_mut(&lock.res) {
+            resource.remove(&lock, &mut self.locks);
+            if resource.is_empty() {
+                self.resources.remove(&lock.res);
+            }
+        }
+        self.forget_flock_wait(&lock);
+        Some(lock)
+    }
+
+    /// Puts a lock at the end of its resource's queue.
+    pub(crate) fn queue(&mut self, id: LockId) {
+        let Some(res) = self.locks.get(id).map(|l| l.res) else {
+            return;
+        };
+        if let Some(resource) = self.resources.get_mut(&res) {
+            resource.waiting.push_back(id);
+        }
+    }
+
+    /// Whether granted locks, and locks that wait longer, are in the way of this one.
+    fn in_the_way(&self, id: LockId) -> (bool, bool) {
+        let Some(want) = self.locks.get(id) else {
+            return (false, false);
+        };
+        let Some(resource) = self.resources.get(&want.res) else {
+            return (false, false);
+        };
+        let by_granted = resource.blockers(want, &self.locks).next().is_some();
+        // Who joins a group that holds the object must not wait for those whom the group keeps out.
+        let joins = want.mode == LockMode::Group
+            && !by_granted
+            && self.granted(&want.res).any(|l| l.mode == LockMode::Group);
+        (
+            by_granted,
+            !joins && resource.blockers_ahead(want, &self.locks).next().is_some(),
+        )
+    }
+
+    /// Grants a lock that nothing is in the way of: decides how much of what is welcome it gets. False when that comes
+    /// to nothing.
+    fn grant(&mut self, id: LockId) -> bool {
+        let Some(want) = self.locks.get(id) else {
+            return false;
+        };
+        let Some(resource) = self.resources.get(&want.res) else {
+            return false;
+        };
+        let policy = match want.policy {
+            Policy::Extent(asked) => {
+                let others = resource
+                    .granted()
+                    .iter()
+                    .chain(&resource.waiting)
+                    .filter_map(|o| self.locks.get(*o));
+                if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want.mode) {
+                    Policy::Extent(extent::grown(want, &asked, std::iter::empty()))
+                } else {
+                    Policy::Extent(extent::grown(want, &asked, others))
+                }
+            }
+            Policy::Ibits(asked) => Policy::ibits(asked.bits | self.free_bits(want, &asked, resource)),
+            other => other,
+        };
+        if policy == Policy::ibits(0) {
+            return false;
+        }
+        let res = want.res;
+        if let Some(lock) = self.locks.get_mut(id) {
+            lock.policy = policy;
+        }
+        if let Some(resource) = self.resources.get_mut(&res) {
+            resource.leave_queue(id);
+            resource.add(id, &mut self.locks);
+        }
+        true
+    }
+
+    /// Which of the welcome bits nobody is in the way of.
+    fn free_bits(&self, want: &Lock, asked: &Ibits, resource: &Resource) -> u64 {
+        let welcome = asked.try_bits & !asked.bits;
+        if welcome == 0 {
+            return 0;
+        }
+        let probe = Lock {
+            policy: Policy::ibits(welcome),
+            ..want.clone()
+        };
+        let taken = resource
+            .blockers(&probe, &self.locks)
+            .chain(resource.blockers_ahead(&probe, &self.locks));
+        welcome & !taken.fold(0, |bits, l| bits | l.policy.bits())
+    }
+
+    /// Tells every holder in the way of a waiting lock. Locks that go as soon as they are in the way, go; true when
+    /// there were such. (Those never were in the way of one that waits longer, or they would be gone.)
+    fn ask_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
+        let Some(want) = self.locks.get(id) else {
+            return false;
+        };
+        let Some(resource) = self.resources.get(&want.res) else {
+            return false;
+        };
+        let unasked: Vec<LockId> = resource
+            .blockers(want, &self.locks)
+            .filter(|l| !l.ast_sent)
+            .map(|l| l.id)
+            .collect();
+        if unasked.is_empty() {
+            return false;
+        }
+        let mut blocked = want.desc();
+        if let Policy::Ibits(i) = want.policy {
+            // In this callback the second word says which bits must go.
+            blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
+        }
+        let mut cancelled = false;
+        for held in unasked {
+            let Some(lock) = self.locks.get_mut(held) else {
+                continue;
+            };
+            lock.ast_sent = true;
+            if lock.holder == Holder::SERVER {
+                continue;
+            }
+            if lock.cancel_on_block {
+                out.push(Action::Blocking {
+                    lock: lock.clone(),
+                    blocked,
+                });
+                self.forget(held);
+                cancelled = true;
+                continue;
+            }
+            match completion_of(held, out) {
+                Some(told) => *told = true,
+                None => out.push(Action::Blocking {
+                    lock: lock.clone(),
+                    blocked,
+                }),
+            }
+            self.timers.arm(held, now);
+        }
+        cancelled
+    }
+
+    /// Something went away: grants what can be granted now, in the order of waiting, and tells those in the way of
+    /// what still waits.
+    pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
+        let Some(resource) = self.resources.get(res) else {
+            return;
+        };
+        if resource.waiting.is_empty() {
+            return;
+        }
+        if resource.ty == LockType::Flock {
+            return self.reprocess_flocks(res, out);
+        }
+        let waiting: Vec<LockId> = resource.waiting.iter().copied().collect();
+        for id in waiting {
+            loop {
+                let (by_granted, by_waiting) = self.in_the_way(id);
+                if !by_granted && !by_waiting && self.grant(id) {
+                    self.announce(id, false, out);
+                }
+                if !by_granted || !self.ask_blockers(now, id, out) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Says to whoever waits that a lock is granted, or, of a flock, that it never will be.
+    pub(crate) fn announce(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
+        let Some(lock) = self.locks.get(id) else { return };
+        match lock.waiter {
+            Waiter::Client => out.push(Action::Completion {
+                lock: lock.clone(),
+                ast_sent: false,
+                deadlock,
+            }),
+            Waiter::Local => out.push(Action::Wake {
+                id,
+                granted: !deadlock,
+            }),
+        }
+    }
+}
+
+/// The "is in the way already" of a completion that has not left yet.
+fn completion_of(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
+    out.iter_mut().rev().find_map(|a| match a {
+        Action::Completion { lock, ast_sent, .. } if lock.id == id => Some(ast_sent),
+        _ => None,
+    })
+}
+
+fn is_write_extent(lock: &Lock) -> bool {
+    lock.granted && matches!(lock.policy, Policy::Extent(_)) && !lock.mode.compatible(LockMode::Pr)
+}
+
+fn new_lock(new: &NewLock) -> Lock {
+    Lock {
+        id: LockId(0),
+        holder: new.holder,
+        cookie: new.cookie,
+        res: new.res,
+        policy: new.policy,
+        mode: new.mode,
+        granted: false,
+        ast_sent: false,
+        cancel_on_block: new.cancel_on_block,
+        no_expansion: new.no_expansion,
+        tell_deadlock: new.tell_deadlock,
+        waiter: new.waiter,
+        place: 0,
+    }
+}

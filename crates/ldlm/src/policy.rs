@@ -1,0 +1,225 @@
+//! What a lock covers, by the type of its resource: nothing more than the resource, an extent, inode bits, a range
+//! of a file for an owner.
+
+use wire::LdlmPolicyData;
+
+/// The kinds of resources; the discriminants are the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum LockType {
+    /// The whole resource (configuration, quota).
+    Plain = 10,
+    /// Bytes of an object.
+    Extent = 11,
+    /// A file's byte ranges as `fcntl` and `flock` lock them.
+    Flock = 12,
+    /// Parts of an inode.
+    Ibits = 13,
+}
+
+impl LockType {
+    /// The type as a number on the wire.
+    pub const fn wire(self) -> u32 {
+        self as u32
+    }
+
+    /// The type of a number from the wire; `None` when it is no type.
+    pub fn from_wire(ty: u32) -> Option<LockType> {
+        match ty {
+            10 => Some(LockType::Plain),
+            11 => Some(LockType::Extent),
+            12 => Some(LockType::Flock),
+            13 => Some(LockType::Ibits),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes `start` to `end` inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+    /// Group of a group lock, else 0.
+    pub gid: u64,
+}
+
+impl Extent {
+    /// The whole object.
+    pub const WHOLE: Extent = Extent {
+        start: 0,
+        end: wire::OBD_OBJECT_EOF,
+        gid: 0,
+    };
+
+    /// Whether a byte is in both.
+    pub const fn overlaps(&self, other: &Extent) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+
+    /// Whether every byte of `other` is in this one.
+    pub const fn contains(&self, other: &Extent) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+}
+
+/// Inode bits: those that must be granted, and those that are welcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ibits {
+    /// `MDS_INODELOCK_*` that the lock waits for.
+    pub bits: u64,
+    /// `MDS_INODELOCK_*` that it gets only if they are free when it is placed. Zero once granted.
+    pub try_bits: u64,
+}
+
+/// A range of a file for an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flock {
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+    /// Who locks, opaque; meaningful together with the client.
+    pub owner: u64,
+    /// The process, for `F_GETLK`.
+    pub pid: u32,
+}
+
+impl Flock {
+    /// Whether a byte is in both.
+    pub const fn overlaps(&self, other: &Flock) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// What a lock covers. The variant is the type of the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// All of the resource.
+    Plain,
+    /// Bytes.
+    Extent(Extent),
+    /// Inode bits.
+    Ibits(Ibits),
+    /// A file range of an owner.
+    Flock(Flock),
+}
+
+impl Policy {
+    /// Bytes `start` to `end` inclusive.
+    pub const fn extent(start: u64, end: u64) -> Policy {
+        Policy::Extent(Extent { start, end, gid: 0 })
+    }
+
+    /// Inode bits.
+    pub const fn ibits(bits: u64) -> Policy {
+        Policy::Ibits(Ibits { bits, try_bits: 0 })
+    }
+
+    /// The type of resource it belongs to.
+    pub const fn ty(&self) -> LockType {
+        match self {
+            Policy::Plain => LockType::Plain,
+            Policy::Extent(_) => LockType::Extent,
+            Policy::Ibits(_) => LockType::Ibits,
+            Policy::Flock(_) => LockType::Flock,
+        }
+    }
+
+    /// The inode bits; 0 for other types.
+    pub const fn bits(&self) -> u64 {
+        match self {
+            Policy::Ibits(i) => i.bits,
+            _ => 0,
+        }
+    }
+
+    /// The policy that the wire's union says for a type; `None` when it makes no sense (an end before the start).
+    pub fn from_wire(ty: LockType, data: &LdlmPolicyData) -> Option<Policy> {
+        let (start, end) = (data.start(), data.end());
+        match ty {
+            LockType::Plain => Some(Policy::Plain),
+            LockType::Ibits => Some(Policy::Ibits(Ibits {
+                bits: data.bits(),
+                try_bits: data.try_bits(),
+            })),
+            _ if start > end => None,
+            LockType::Extent => Some(Policy::Extent(Extent {
+                start,
+                end,
+                gid: data.gid(),
+            })),
+            LockType::Flock => Some(Policy::Flock(Flock {
+                start,
+                end,
+                owner: data.owner(),
+                pid: data.pid(),
+            })),
+        }
+    }
+
+    /// The wire's union.
+    pub fn to_wire(&self) -> LdlmPolicyData {
+        match self {
+            Policy::Plain => LdlmPolicyData::default(),
+            Policy::Extent(e) => LdlmPolicyData::extent(e.start, e.end, e.gid),
+            Policy::Ibits(i) => LdlmPolicyData::inodebits(i.bits, i.try_bits),
+            Policy::Flock(f) => LdlmPolicyData::flock(f.start, f.end, f.owner, f.pid),
+        }
+    }
+
+    /// Whether a granted lock of this policy serves a caller who wants `want`.
+    pub fn covers(&self, want: &Policy) -> bool {
+        match (self, want) {
+            (Policy::Plain, Policy::Plain) => true,
+            (Policy::Extent(have), Policy::Extent(want)) => have.contains(want) && have.gid == want.gid,
+            (Policy::Ibits(have), Policy::Ibits(want)) => have.bits & want.bits == want.bits,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Extent, Flock, LockType, Policy};
+
+    #[test]
+    fn policies_survive_the_wire() {
+        let all = [
+            Policy::Plain,
+            Policy::Extent(Extent {
+                start: 4096,
+                end: 8191,
+                gid: 7,
+            }),
+            Policy::ibits(0x13),
+            Policy::Flock(Flock {
+                start: 1,
+                end: 2,
+                owner: 0xffff_8880_0000_0001,
+                pid: 4711,
+            }),
+        ];
+        for p in all {
+            assert_eq!(Policy::from_wire(p.ty(), &p.to_wire()), Some(p));
+        }
+    }
+
+    #[test]
+    fn a_range_that_ends_before_it_begins_is_refused() {
+        let backwards = wire::LdlmPolicyData::extent(5, 4, 0);
+        assert_eq!(Policy::from_wire(LockType::Extent, &backwards), None);
+        assert_eq!(Policy::from_wire(LockType::Flock, &backwards), None);
+    }
+
+    #[test]
+    fn a_wider_lock_covers_a_narrower_wish() {
+        assert!(Policy::extent(0, 100).covers(&Policy::extent(10, 100)));
+        assert!(!Policy::extent(0, 100).covers(&Policy::extent(10, 101)));
+        assert!(Policy::ibits(0x13).covers(&Policy::ibits(0x3)));
+        assert!(!Policy::ibits(0x13).covers(&Policy::ibits(0x4)));
+    }
+}

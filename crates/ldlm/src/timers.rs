@@ -1,0 +1,134 @@
+//! Until when holders who were told must have given their locks back.
+//!
+//! The time allowed is one and a half times what giving back took lately, and never less than the configured minimum
+//! (`ldlm_enqueue_min`).
+
+use crate::lock::LockId;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+struct Asked {
+    since: Instant,
+    deadline: Instant,
+}
+
+/// The holders who were told, by their locks.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    asked: HashMap<LockId, Asked>,
+    due: BTreeSet<(Instant, LockId)>,
+    estimate: Duration,
+    min: Duration,
+}
+
+impl Timers {
+    pub(crate) fn new(min: Duration) -> Timers {
+        Timers {
+            asked: HashMap::new(),
+            due: BTreeSet::new(),
+            estimate: Duration::ZERO,
+            min,
+        }
+    }
+
+    /// How long a holder has.
+    pub(crate) fn allowed(&self) -> Duration {
+        self.min.max(self.estimate.mul_f32(1.5))
+    }
+
+    pub(crate) fn set_min(&mut self, min: Duration) {
+        self.min = min;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// The holder of `id` is told now.
+    pub(crate) fn arm(&mut self, id: LockId, now: Instant) {
+        self.disarm(id);
+        let deadline = now + self.allowed();
+        self.due.insert((deadline, id));
+        self.asked.insert(id, Asked { since: now, deadline });
+    }
+
+    /// The holder of `id` is at work for it: its time begins again.
+    pub(crate) fn prolong(&mut self, id: LockId, now: Instant) {
+        let deadline = now + self.allowed();
+        if let Some(asked) = self.asked.get_mut(&id)
+            && deadline > asked.deadline
+        {
+            self.due.remove(&(asked.deadline, id));
+            asked.deadline = deadline;
+            self.due.insert((deadline, id));
+        }
+    }
+
+    /// The holder of `id` gave it back.
+    pub(crate) fn done(&mut self, id: LockId, now: Instant) {
+        if let Some(asked) = self.disarm(id) {
+            let took = now.saturating_duration_since(asked.since);
+            self.estimate = took.max(self.estimate.mul_f32(0.9));
+        }
+    }
+
+    fn disarm(&mut self, id: LockId) -> Option<Asked> {
+        let asked = self.asked.remove(&id)?;
+        self.due.remove(&(asked.deadline, id));
+        Some(asked)
+    }
+
+    /// The locks whose holders ran out of time, and how long ago they were told. Each is named once.
+    pub(crate) fn expired(&mut self, now: Instant) -> Vec<(LockId, Duration)> {
+        let mut out = Vec::new();
+        while let Some(&(deadline, id)) = self.due.first() {
+            if deadline > now {
+                break;
+            }
+            if let Some(asked) = self.disarm(id) {
+                out.push((id, now.saturating_duration_since(asked.since)));
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Timers;
+    use crate::lock::LockId;
+    use std::time::{Duration, Instant};
+
+    const MIN: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn a_holder_has_the_minimum_and_is_named_once() {
+        let mut t = Timers::new(MIN);
+        let start = Instant::now();
+        t.arm(LockId(1), start);
+        assert!(t.expired(start + Duration::from_secs(99)).is_empty());
+        assert_eq!(t.expired(start + MIN), [(LockId(1), MIN)]);
+        assert!(t.expired(start + MIN).is_empty());
+        assert!(t.is_empty());
+    }
+
+    #[test]
+    fn work_begins_the_time_again() {
+        let mut t = Timers::new(MIN);
+        let start = Instant::now();
+        t.arm(LockId(1), start);
+        t.prolong(LockId(1), start + Duration::from_secs(50));
+        assert!(t.expired(start + Duration::from_secs(149)).is_empty());
+        assert_eq!(t.expired(start + Duration::from_secs(150)).len(), 1);
+    }
+
+    #[test]
+    fn slow_holders_earn_more_time_for_those_after_them() {
+        let mut t = Timers::new(MIN);
+        let start = Instant::now();
+        t.arm(LockId(1), start);
+        t.done(LockId(1), start + Duration::from_secs(90));
+        assert_eq!(t.allowed(), Duration::from_secs(135));
+    }
+}
