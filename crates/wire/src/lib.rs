@@ -7,20 +7,26 @@
 //!
 //! Everything is also found at the crate's root, `wire::MdtBody`, `wire::MDS_REINT`.
 
+pub mod acl;
 pub mod brw;
 pub mod changelog;
 pub mod codec;
+pub mod config;
 pub mod consts;
 pub mod dir;
+pub mod dirpage;
 pub mod ea;
 pub mod errno;
 pub mod fid;
 pub mod format;
+pub mod frame;
 pub mod hsm;
 pub mod ids;
 pub mod layout;
 pub mod ldlm;
+pub mod linkea;
 pub mod llog;
+pub mod llog_file;
 pub mod lmv;
 pub mod lnet;
 pub mod lov;
@@ -36,6 +42,7 @@ pub mod ptlrpc;
 pub mod quota;
 pub mod reint;
 pub mod srpc;
+pub mod striping;
 pub mod text;
 
 pub use codec::{Reader, WireError, Writer, round_up8};

@@ -1,0 +1,380 @@
+//! What travels on a socklnd connection: the connector's request, the two hellos, then frames.
+//!
+//! A frame is a 24-byte header and, unless it is a NOOP, an LNet header and its payload. Only the forms for IPv4 are
+//! here (protocol versions 2 and 3); version 4 is refused, so that a peer falls back.
+
+use crate::codec::{Reader, Result, WireError, Writer};
+use crate::consts::lnet::{
+    KSOCK_MSG_LNET, KSOCK_MSG_NOOP, KSOCK_PROTO_V2, KSOCK_PROTO_V3, LNET_MAX_PAYLOAD, LNET_MSG_ACK,
+    LNET_MSG_GET, LNET_MSG_PUT, LNET_MSG_REPLY, LNET_NI_STATUS_UP, LNET_PING_FEAT_BASE,
+    LNET_PING_FEAT_NI_STATUS, LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_ACCEPTOR_VERSION, LNET_PROTO_MAGIC,
+    LNET_PROTO_PING_MAGIC, LNET_WIRE_HANDLE_COOKIE_NONE,
+};
+use crate::layout::WireStruct;
+use crate::lnet::{
+    KsockHelloMsgNid4, KsockMsgHdr, LnetAcceptorConnreq, LnetAck, LnetGet, LnetHandleWire, LnetHdrNid4,
+    LnetNiStatus, LnetPingInfo, LnetPut, LnetReply,
+};
+use crate::nid::Nid;
+use bytes::Bytes;
+
+/// Bytes of a frame before its payload.
+pub const FRAME_HEAD: usize = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE;
+
+/// IP addresses that a hello may list.
+const HELLO_IPS_MAX: u32 = 16;
+
+/// NIs that a ping reply may list.
+const PING_NIS_MAX: u32 = 4096;
+
+fn magic(what: &'static str, expected: u32, found: u32) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(WireError::Magic {
+        what,
+        expected: expected.into(),
+        found: found.into(),
+    })
+}
+
+impl LnetAcceptorConnreq {
+    /// The request to reach `nid`.
+    pub fn to(nid: Nid) -> Self {
+        Self {
+            acr_magic: LNET_PROTO_ACCEPTOR_MAGIC,
+            acr_version: LNET_PROTO_ACCEPTOR_VERSION,
+            acr_nid: nid,
+        }
+    }
+
+    /// Refuses another magic or version.
+    pub fn check(&self) -> Result<()> {
+        magic("lnet_acceptor_connreq", LNET_PROTO_ACCEPTOR_MAGIC, self.acr_magic)?;
+        if self.acr_version == LNET_PROTO_ACCEPTOR_VERSION {
+            return Ok(());
+        }
+        Err(WireError::Value {
+            what: "acr_version",
+            expected: "1",
+            found: self.acr_version.into(),
+        })
+    }
+}
+
+impl KsockHelloMsgNid4 {
+    /// Refuses another magic, a version without this form, or too long a list of addresses.
+    ///
+    /// `kshm_nips` addresses of 4 bytes follow the hello and must be read too.
+    pub fn check(&self) -> Result<()> {
+        magic("ksock_hello_msg", LNET_PROTO_MAGIC, self.kshm_magic)?;
+        if !(KSOCK_PROTO_V2..=KSOCK_PROTO_V3).contains(&self.kshm_version) {
+            return Err(WireError::Value {
+                what: "kshm_version",
+                expected: "2 or 3",
+                found: self.kshm_version.into(),
+            });
+        }
+        if self.kshm_nips > HELLO_IPS_MAX {
+            let (limit, found) = (HELLO_IPS_MAX as usize, self.kshm_nips as usize);
+            return Err(WireError::TooLong {
+                what: "kshm_nips",
+                limit,
+                found,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl LnetHandleWire {
+    /// No handle: no acknowledgement is wanted.
+    pub const NONE: Self = LnetHandleWire {
+        wh_interface_cookie: LNET_WIRE_HANDLE_COOKIE_NONE,
+        wh_object_cookie: LNET_WIRE_HANDLE_COOKIE_NONE,
+    };
+
+    /// Whether this is no handle.
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+}
+
+/// What an LNet message asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LnetMsg {
+    /// The data of a PUT arrived.
+    Ack(LnetAck),
+    /// Data for a portal.
+    Put(LnetPut),
+    /// A wish for data of a portal.
+    Get(LnetGet),
+    /// The data of a GET.
+    Reply(LnetReply),
+}
+
+impl LnetMsg {
+    /// `LNET_MSG_PUT`, ...
+    pub const fn kind(&self) -> u32 {
+        match self {
+            LnetMsg::Ack(_) => LNET_MSG_ACK,
+            LnetMsg::Put(_) => LNET_MSG_PUT,
+            LnetMsg::Get(_) => LNET_MSG_GET,
+            LnetMsg::Reply(_) => LNET_MSG_REPLY,
+        }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        let end = w.len() + 40;
+        match self {
+            LnetMsg::Ack(m) => m.write(w),
+            LnetMsg::Put(m) => m.write(w),
+            LnetMsg::Get(m) => m.write(w),
+            LnetMsg::Reply(m) => m.write(w),
+        }
+        w.pad_to(end);
+    }
+}
+
+impl LnetHdrNid4 {
+    /// What the header's union holds; refuses unknown types and payloads that the type may not have.
+    pub fn message(&self) -> Result<LnetMsg> {
+        let limit = match self.r#type {
+            LNET_MSG_PUT | LNET_MSG_REPLY => LNET_MAX_PAYLOAD,
+            _ => 0,
+        };
+        let msg = match self.r#type {
+            LNET_MSG_ACK => LnetMsg::Ack(LnetAck::from_bytes(&self.msg)?),
+            LNET_MSG_PUT => LnetMsg::Put(LnetPut::from_bytes(&self.msg)?),
+            LNET_MSG_GET => LnetMsg::Get(LnetGet::from_bytes(&self.msg)?),
+            LNET_MSG_REPLY => LnetMsg::Reply(LnetReply::from_bytes(&self.msg)?),
+            other => {
+                return Err(WireError::Value {
+                    what: "lnet_hdr.type",
+                    expected: "ACK, PUT, GET or REPLY",
+                    found: other.into(),
+                });
+            }
+        };
+        if self.payload_length > limit {
+            let found = self.payload_length as usize;
+            return Err(WireError::TooLong {
+                what: "lnet_hdr.payload_length",
+                limit: limit as usize,
+                found,
+            });
+        }
+        Ok(msg)
+    }
+
+    /// The header of a message from `src` to `dest`, each a NID and a process id.
+    pub fn new(src: (Nid, u32), dest: (Nid, u32), msg: &LnetMsg, payload_length: u32) -> Self {
+        let mut w = Writer::with_capacity(40);
+        msg.write(&mut w);
+        let mut union = [0; 40];
+        union.copy_from_slice(&w.finish());
+        LnetHdrNid4 {
+            dest_nid: dest.0,
+            src_nid: src.0,
+            dest_pid: dest.1,
+            src_pid: src.1,
+            r#type: msg.kind(),
+            payload_length,
+            msg: union,
+        }
+    }
+}
+
+/// The head of a frame: everything but the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameHead {
+    /// Only zero-copy cookies, or a keepalive.
+    Noop {
+        /// `ksh_zc_cookies`
+        cookies: [u64; 2],
+    },
+    /// An LNet message, followed by `header.payload_length` bytes.
+    Lnet {
+        /// `ksh_zc_cookies`: one that the sender wants back, one that it gives back.
+        cookies: [u64; 2],
+        /// Who to whom.
+        header: LnetHdrNid4,
+        /// What.
+        msg: LnetMsg,
+    },
+}
+
+impl FrameHead {
+    /// Reads the head from the front of `bytes` and says how long it is; `None` when more bytes are needed.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(FrameHead, usize)>> {
+        if bytes.len() < KsockMsgHdr::SIZE {
+            return Ok(None);
+        }
+        let ksh = KsockMsgHdr::from_bytes(bytes)?;
+        let cookies = ksh.ksh_zc_cookies;
+        match ksh.ksh_type {
+            KSOCK_MSG_NOOP => Ok(Some((FrameHead::Noop { cookies }, KsockMsgHdr::SIZE))),
+            KSOCK_MSG_LNET if bytes.len() < FRAME_HEAD => Ok(None),
+            KSOCK_MSG_LNET => {
+                let header = LnetHdrNid4::from_bytes(&bytes[KsockMsgHdr::SIZE..])?;
+                let msg = header.message()?;
+                Ok(Some((FrameHead::Lnet { cookies, header, msg }, FRAME_HEAD)))
+            }
+            other => Err(WireError::Value {
+                what: "ksh_type",
+                expected: "NOOP 0xc0 or LNET 0xc1",
+                found: other.into(),
+            }),
+        }
+    }
+
+    /// Bytes that follow the head.
+    pub fn payload_len(&self) -> usize {
+        match self {
+            FrameHead::Noop { .. } => 0,
+            FrameHead::Lnet { header, .. } => header.payload_length as usize,
+        }
+    }
+
+    /// The head's bytes.
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::with_capacity(FRAME_HEAD);
+        let (ksh_type, cookies) = match self {
+            FrameHead::Noop { cookies } => (KSOCK_MSG_NOOP, cookies),
+            FrameHead::Lnet { cookies, .. } => (KSOCK_MSG_LNET, cookies),
+        };
+        KsockMsgHdr {
+            ksh_type,
+            ksh_csum: 0,
+            ksh_zc_cookies: *cookies,
+        }
+        .write(&mut w);
+        if let FrameHead::Lnet { header, .. } = self {
+            header.write(&mut w);
+        }
+        w.finish()
+    }
+}
+
+/// What a node answers to a ping: its features and its interfaces, `0@lo` first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PingReply {
+    /// `LNET_PING_FEAT_*`
+    pub features: u32,
+    /// Process id, `LNET_PID_LUSTRE`.
+    pub pid: u32,
+    /// Each interface's NID and status; the first is `0@lo`, whose status is a sequence number.
+    pub nis: Vec<LnetNiStatus>,
+}
+
+impl PingReply {
+    /// The reply of a node with these NIDs, all up, that is known by nothing more than a ping.
+    pub fn up(pid: u32, sequence: u32, nids: &[Nid]) -> PingReply {
+        let lo = LnetNiStatus {
+            ns_nid: Nid::LO,
+            ns_status: sequence,
+            ns_msg_size: 0,
+        };
+        let others = nids.iter().filter(|n| !n.is_lo());
+        let up = others.map(|&ns_nid| LnetNiStatus {
+            ns_nid,
+            ns_status: LNET_NI_STATUS_UP,
+            ns_msg_size: 0,
+        });
+        let features = LNET_PING_FEAT_BASE | LNET_PING_FEAT_NI_STATUS;
+        PingReply {
+            features,
+            pid,
+            nis: std::iter::once(lo).chain(up).collect(),
+        }
+    }
+
+    /// Reads a reply; what follows the listed interfaces is ignored.
+    pub fn parse(bytes: &[u8]) -> Result<PingReply> {
+        let mut r = Reader::new("lnet_ping_info", bytes);
+        let info = LnetPingInfo::read(&mut r)?;
+        magic("lnet_ping_info", LNET_PROTO_PING_MAGIC, info.pi_magic)?;
+        if info.pi_nnis > PING_NIS_MAX {
+            let (limit, found) = (PING_NIS_MAX as usize, info.pi_nnis as usize);
+            return Err(WireError::TooLong {
+                what: "pi_nnis",
+                limit,
+                found,
+            });
+        }
+        // A short buffer holds as many interfaces as fit: pingers may ask for fewer bytes than there are.
+        let fit = (info.pi_nnis as usize).min(r.rest().len() / LnetNiStatus::SIZE);
+        let nis = (0..fit)
+            .map(|_| LnetNiStatus::read(&mut r))
+            .collect::<Result<_>>()?;
+        Ok(PingReply {
+            features: info.pi_features,
+            pid: info.pi_pid,
+            nis,
+        })
+    }
+
+    /// The reply's bytes.
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::new();
+        LnetPingInfo {
+            pi_magic: LNET_PROTO_PING_MAGIC,
+            pi_features: self.features,
+            pi_pid: self.pid,
+            pi_nnis: self.nis.len() as u32,
+        }
+        .write(&mut w);
+        for ni in &self.nis {
+            ni.write(&mut w);
+        }
+        w.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{FRAME_HEAD, FrameHead, LnetMsg, PingReply};
+    use crate::{LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
+
+    fn put(payload: u32) -> FrameHead {
+        let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
+        let msg = LnetMsg::Put(LnetPut {
+            ack_wmd: LnetHandleWire::NONE,
+            match_bits: 7,
+            ptl_index: 12,
+            ..Default::default()
+        });
+        FrameHead::Lnet {
+            cookies: [0, 0],
+            header: LnetHdrNid4::new((nid, 12345), (nid, 12345), &msg, payload),
+            msg,
+        }
+    }
+
+    #[test]
+    fn a_frame_is_rebuilt_and_waits_for_its_bytes() {
+        let bytes = put(9).build();
+        assert_eq!(bytes.len(), FRAME_HEAD);
+        for end in 0..FRAME_HEAD {
+            assert_eq!(FrameHead::parse(&bytes[..end]).unwrap(), None, "{end}");
+        }
+        let (head, len) = FrameHead::parse(&bytes).unwrap().unwrap();
+        assert_eq!((head, len, head.payload_len()), (put(9), FRAME_HEAD, 9));
+    }
+
+    #[test]
+    fn payloads_beyond_a_mebibyte_are_refused() {
+        assert!(FrameHead::parse(&put(1 << 20).build()).is_ok());
+        assert!(FrameHead::parse(&put((1 << 20) + 1).build()).is_err());
+    }
+
+    #[test]
+    fn a_ping_reply_lists_lo_first() {
+        let reply = PingReply::up(12345, 1, &[Nid::LO, "10.0.0.1@tcp".parse().unwrap()]);
+        let bytes = reply.build();
+        assert_eq!(bytes.len(), 16 + 2 * 16);
+        assert_eq!(PingReply::parse(&bytes).unwrap(), reply);
+        assert_eq!(PingReply::parse(&bytes[..40]).unwrap().nis.len(), 1);
+    }
+}

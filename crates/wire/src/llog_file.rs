@@ -1,0 +1,377 @@
+//! A log file: an 8-KiB header with a bitmap of live records, then records in 8-KiB chunks that no record crosses.
+//!
+//! Where a record does not fit, or would leave a gap too small for a record, the rest of the chunk is one pad record.
+//! A pad uses up an index, but is never live.
+
+use crate::codec::{Reader, Result, WireError, Writer, round_up8};
+use crate::consts::llog::{
+    LLOG_F_IS_PLAIN, LLOG_HDR_MAGIC, LLOG_MIN_CHUNK_SIZE, LLOG_MIN_REC_SIZE, LLOG_OP_MAGIC, LLOG_OP_MASK,
+    LLOG_PAD_MAGIC,
+};
+use crate::layout::WireStruct;
+use crate::llog::{LlogLogHdr, LlogRecHdr, LlogRecTail};
+use crate::ptlrpc::ObdUuid;
+use bytes::Bytes;
+
+/// Bytes of the header and of a chunk.
+pub const CHUNK: usize = LLOG_MIN_CHUNK_SIZE as usize;
+
+/// Bytes of a record's header and tail.
+const FRAME: usize = LLOG_MIN_REC_SIZE as usize;
+
+/// Indices that the header's bitmap has room for.
+const INDEX_MAX: u32 = 2024 * 32 - 1;
+
+/// One record, without header and tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its index in the log.
+    pub index: u32,
+    /// `OBD_CFG_REC`, ...
+    pub kind: u32,
+    /// `lrh_id`: normally 0.
+    pub id: u32,
+    /// What it holds.
+    pub data: &'a [u8],
+}
+
+impl Record<'_> {
+    /// Whether it only fills a chunk.
+    pub fn is_pad(&self) -> bool {
+        self.kind == LLOG_PAD_MAGIC
+    }
+
+    /// Bytes of the record in the file.
+    pub fn size(&self) -> usize {
+        round_up8(self.data.len()) + FRAME
+    }
+
+    /// Appends the record as it lies in the file.
+    pub fn write(&self, w: &mut Writer) {
+        let len = self.size() as u32;
+        LlogRecHdr {
+            lrh_len: len,
+            lrh_index: self.index,
+            lrh_type: self.kind,
+            lrh_id: self.id,
+        }
+        .write(w);
+        let end = w.len() + len as usize - FRAME;
+        w.put(self.data);
+        w.pad_to(end);
+        LlogRecTail {
+            lrt_len: len,
+            lrt_index: self.index,
+        }
+        .write(w);
+    }
+}
+
+/// The records of one chunk, or of the part of one that a reader received; zeros end it.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    reader: Reader<'a>,
+}
+
+/// Reads the records of a chunk, pads included.
+pub fn records(chunk: &[u8]) -> Records<'_> {
+    Records {
+        reader: Reader::new("llog record", chunk),
+    }
+}
+
+impl<'a> Records<'a> {
+    fn one(&mut self) -> Result<Option<Record<'a>>> {
+        if self.reader.rest().iter().take(4).all(|b| *b == 0) {
+            return Ok(None);
+        }
+        let head = LlogRecHdr::read(&mut self.reader)?;
+        let len = head.lrh_len as usize;
+        if !(FRAME..=CHUNK).contains(&len) || !len.is_multiple_of(8) {
+            return Err(WireError::Value {
+                what: "lrh_len",
+                expected: "24 to 8192, a multiple of 8",
+                found: len as u64,
+            });
+        }
+        if head.lrh_type & LLOG_OP_MASK != LLOG_OP_MAGIC {
+            return Err(WireError::Magic {
+                what: "lrh_type",
+                expected: LLOG_OP_MAGIC.into(),
+                found: head.lrh_type.into(),
+            });
+        }
+        let data = self.reader.take(len - FRAME)?;
+        let tail = LlogRecTail::read(&mut self.reader)?;
+        if (tail.lrt_len, tail.lrt_index) != (head.lrh_len, head.lrh_index) {
+            let found = u64::from(tail.lrt_index) << 32 | u64::from(tail.lrt_len);
+            return Err(WireError::Value {
+                what: "llog_rec_tail",
+                expected: "the header's length and index",
+                found,
+            });
+        }
+        Ok(Some(Record {
+            index: head.lrh_index,
+            kind: head.lrh_type,
+            id: head.lrh_id,
+            data,
+        }))
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let one = self.one();
+        if one.is_err() {
+            self.reader = Reader::new("llog record", &[]);
+        }
+        one.transpose()
+    }
+}
+
+impl LlogLogHdr {
+    /// Refuses what is not the header of a log.
+    pub fn check(&self) -> Result<()> {
+        let (found, expected) = (self.llh_hdr.lrh_type, LLOG_HDR_MAGIC);
+        if found != expected {
+            return Err(WireError::Magic {
+                what: "llog_log_hdr",
+                expected: expected.into(),
+                found: found.into(),
+            });
+        }
+        let (found, len) = (self.llh_hdr.lrh_len, CHUNK as u32);
+        if found != len || self.llh_tail.lrt_len != len {
+            return Err(WireError::Value {
+                what: "llog_log_hdr length",
+                expected: "8192",
+                found: found.into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The last index used.
+    pub fn last_index(&self) -> u32 {
+        self.llh_tail.lrt_index
+    }
+
+    /// Whether the record of this index is live.
+    pub fn is_live(&self, index: u32) -> bool {
+        let word = self.llh_bitmap.get(index as usize / 32).copied().unwrap_or(0);
+        word >> (index % 32) & 1 == 1
+    }
+
+    fn set_live(&mut self, index: u32, live: bool) {
+        if let Some(word) = self.llh_bitmap.get_mut(index as usize / 32) {
+            let bit = 1 << (index % 32);
+            *word = if live { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+/// A whole log in memory, as its file's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    header: LlogLogHdr,
+    body: Vec<u8>,
+}
+
+impl Log {
+    /// An empty log.
+    pub fn new(uuid: ObdUuid, timestamp: i64) -> Log {
+        let len = CHUNK as u32;
+        let mut header = LlogLogHdr {
+            llh_hdr: LlogRecHdr {
+                lrh_len: len,
+                lrh_index: 0,
+                lrh_type: LLOG_HDR_MAGIC,
+                lrh_id: 0,
+            },
+            llh_timestamp: timestamp,
+            llh_count: 1,
+            llh_bitmap_offset: 88,
+            llh_flags: LLOG_F_IS_PLAIN,
+            llh_tgtuuid: uuid,
+            llh_tail: LlogRecTail {
+                lrt_len: len,
+                lrt_index: 0,
+            },
+            ..Default::default()
+        };
+        header.set_live(0, true);
+        Log {
+            header,
+            body: Vec::new(),
+        }
+    }
+
+    /// Reads a log file, every record of it.
+    pub fn parse(file: &[u8]) -> Result<Log> {
+        let header = LlogLogHdr::from_bytes(file)?;
+        header.check()?;
+        let log = Log {
+            header,
+            body: file[CHUNK..].to_vec(),
+        };
+        for record in log.records() {
+            record?;
+        }
+        Ok(log)
+    }
+
+    /// The file's bytes.
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::with_capacity(CHUNK + self.body.len());
+        self.header.write(&mut w);
+        w.put(&self.body);
+        w.finish()
+    }
+
+    /// The header.
+    pub fn header(&self) -> &LlogLogHdr {
+        &self.header
+    }
+
+    /// Bytes of the file.
+    pub fn len(&self) -> usize {
+        CHUNK + self.body.len()
+    }
+
+    /// Whether no record is live.
+    pub fn is_empty(&self) -> bool {
+        self.header.llh_count <= 1
+    }
+
+    /// Every record, pads and cancelled ones included.
+    pub fn records(&self) -> impl Iterator<Item = Result<Record<'_>>> {
+        self.body.chunks(CHUNK).flat_map(records)
+    }
+
+    /// The records that count.
+    pub fn live(&self) -> impl Iterator<Item = Result<Record<'_>>> {
+        self.records().filter(|r| {
+            r.as_ref()
+                .map_or(true, |r| !r.is_pad() && self.header.is_live(r.index))
+        })
+    }
+
+    /// The chunk that holds the record `index`, or the first one after it: where it begins in the file, and its bytes.
+    pub fn chunk_of(&self, index: u32) -> Option<(usize, &[u8])> {
+        self.body.chunks(CHUNK).enumerate().find_map(|(i, chunk)| {
+            let last = records(chunk).map_while(|r| r.ok()).last()?;
+            (last.index >= index).then_some((CHUNK * (i + 1), chunk))
+        })
+    }
+
+    /// Adds a record and returns its index.
+    pub fn append(&mut self, kind: u32, id: u32, data: &[u8]) -> Result<u32> {
+        // A record that almost fills a chunk would leave a gap too small for a pad.
+        let limit = CHUNK - 2 * FRAME;
+        if data.len() > limit {
+            return Err(WireError::TooLong {
+                what: "llog record",
+                limit,
+                found: data.len(),
+            });
+        }
+        let size = round_up8(data.len()) + FRAME;
+        let left = CHUNK - self.body.len() % CHUNK;
+        if left != CHUNK && left != size && left < size + FRAME {
+            self.push(LLOG_PAD_MAGIC, 0, &vec![0; left - FRAME])?;
+        }
+        let index = self.push(kind, id, data)?;
+        self.header.set_live(index, true);
+        self.header.llh_count += 1;
+        Ok(index)
+    }
+
+    /// Makes a record dead.
+    pub fn cancel(&mut self, index: u32) {
+        if index > 0 && self.header.is_live(index) {
+            self.header.set_live(index, false);
+            self.header.llh_count -= 1;
+        }
+    }
+
+    fn push(&mut self, kind: u32, id: u32, data: &[u8]) -> Result<u32> {
+        let index = self.header.last_index() + 1;
+        if index > INDEX_MAX {
+            let (limit, found) = (INDEX_MAX as usize, index as usize);
+            return Err(WireError::TooLong {
+                what: "llog index",
+                limit,
+                found,
+            });
+        }
+        let mut w = Writer::new();
+        Record {
+            index,
+            kind,
+            id,
+            data,
+        }
+        .write(&mut w);
+        self.body.extend_from_slice(&w.finish());
+        self.header.llh_tail.lrt_index = index;
+        Ok(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{CHUNK, Log};
+    use crate::{OBD_CFG_REC, ObdUuid};
+    use proptest::prelude::{any, prop, proptest};
+
+    fn empty() -> Log {
+        Log::new(ObdUuid::new("config_uuid").unwrap(), 1)
+    }
+
+    #[test]
+    fn cancelled_records_do_not_count() {
+        let mut log = empty();
+        let a = log.append(OBD_CFG_REC, 0, b"a").unwrap();
+        let b = log.append(OBD_CFG_REC, 0, b"b").unwrap();
+        log.cancel(a);
+        let live: Vec<u32> = log.live().map(|r| r.unwrap().index).collect();
+        assert_eq!((live, log.header().llh_count), (vec![b], 2));
+    }
+
+    #[test]
+    fn a_chunk_is_found_by_the_index_that_is_wanted() {
+        let mut log = empty();
+        for _ in 0..5 {
+            log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
+        }
+        let (at, chunk) = log.chunk_of(1).unwrap();
+        assert_eq!((at, chunk.len()), (CHUNK, CHUNK));
+        assert_eq!(log.chunk_of(5).unwrap().0, 2 * CHUNK);
+        assert!(log.chunk_of(99).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn a_log_is_read_back_as_it_was_written(sizes in prop::collection::vec(0usize..=8144, 0..40)) {
+            let mut log = empty();
+            for size in &sizes {
+                log.append(OBD_CFG_REC, 0, &vec![1; *size]).unwrap();
+            }
+            let file = log.build();
+            let read = Log::parse(&file).unwrap();
+            assert_eq!(read.build(), file);
+            assert_eq!(read.live().count(), sizes.len());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 8192..9000)) {
+            let _ = Log::parse(&bytes);
+            bytes[..CHUNK].copy_from_slice(&empty().build());
+            let _ = Log::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! A file's layout as an extended attribute: plain (v1, v3), composite, or foreign; and a directory's.
+//!
+//! Only the form is read here. How an offset is found in an object is the client's arithmetic.
+
+use crate::codec::{Reader, Result, WireError, Writer};
+use crate::consts::lmv::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1};
+use crate::consts::lov::{
+    LOV_MAGIC_COMP_V1, LOV_MAGIC_FOREIGN, LOV_MAGIC_MAGIC, LOV_MAGIC_MASK, LOV_MAGIC_V1, LOV_MAGIC_V3,
+    LOV_USER_MAGIC_SPECIFIC,
+};
+use crate::fid::OstId;
+use crate::ids::Fid;
+use crate::layout::WireStruct;
+use crate::lmv::LmvMdsMdV1;
+use crate::lov::{LovCompMdEntryV1, LovCompMdV1, LovForeignMd, LovMdsMdV1, LovMdsMdV3, LovOstDataV1};
+use crate::text::Text;
+use bytes::Bytes;
+
+/// Components that a composite layout may have.
+const COMPONENTS_MAX: usize = 2000;
+
+/// One set of stripes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainLayout {
+    /// `LOV_MAGIC_V1` without a pool, `LOV_MAGIC_V3` with one, `LOV_USER_MAGIC_SPECIFIC` where a user names OSTs.
+    pub magic: u32,
+    /// `LOV_PATTERN_RAID0`, ...
+    pub pattern: u32,
+    /// The file's FID: `oi_id` is its object, `oi_seq` its sequence.
+    pub oi: OstId,
+    /// Bytes of a stripe.
+    pub stripe_size: u32,
+    /// Stripes; a layout without objects yet may ask for `0xffff`, all.
+    pub stripe_count: u16,
+    /// The layout's generation; in a user's request the first OST's index.
+    pub layout_gen: u16,
+    /// The pool of OSTs.
+    pub pool: Text<16>,
+    /// The objects, one for each stripe; none when they are not made yet.
+    pub objects: Vec<LovOstDataV1>,
+}
+
+impl PlainLayout {
+    /// A layout of these objects, of the file `fid`.
+    pub fn raid0(fid: Fid, stripe_size: u32, objects: Vec<LovOstDataV1>) -> PlainLayout {
+        PlainLayout {
+            magic: LOV_MAGIC_V1,
+            pattern: crate::LOV_PATTERN_RAID0,
+            oi: OstId {
+                oi_id: fid.f_oid.into(),
+                oi_seq: fid.f_seq,
+            },
+            stripe_size,
+            stripe_count: objects.len() as u16,
+            layout_gen: 0,
+            pool: Text::default(),
+            objects,
+        }
+    }
+
+    /// Reads a layout of version 1 or 3.
+    pub fn parse(bytes: &[u8]) -> Result<PlainLayout> {
+        let mut r = Reader::new("lov_mds_md", bytes);
+        let magic = Reader::new("lmm_magic", bytes).u32()?;
+        let (head, pool) = match magic {
+            LOV_MAGIC_V1 => (LovMdsMdV1::read(&mut r)?, Text::default()),
+            LOV_MAGIC_V3 | LOV_USER_MAGIC_SPECIFIC => {
+                let h = LovMdsMdV3::read(&mut r)?;
+                let v1 = LovMdsMdV1 {
+                    lmm_magic: h.lmm_magic,
+                    lmm_pattern: h.lmm_pattern,
+                    lmm_oi: h.lmm_oi,
+                    lmm_stripe_size: h.lmm_stripe_size,
+                    lmm_stripe_count: h.lmm_stripe_count,
+                    lmm_layout_gen: h.lmm_layout_gen,
+                };
+                (v1, h.lmm_pool_name)
+            }
+            other => return Err(bad_magic(other)),
+        };
+        let (objects, left) = r.rest().as_chunks::<24>();
+        if !left.is_empty() {
+            return Err(WireError::Short {
+                what: "lov_ost_data_v1",
+                expected: 24,
+                found: left.len(),
+            });
+        }
+        Ok(PlainLayout {
+            magic,
+            pattern: head.lmm_pattern,
+            oi: head.lmm_oi,
+            stripe_size: head.lmm_stripe_size,
+            stripe_count: head.lmm_stripe_count,
+            layout_gen: head.lmm_layout_gen,
+            pool,
+            objects: objects
+                .iter()
+                .map(|o| LovOstDataV1::from_bytes(o))
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    /// The layout's bytes.
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::new();
+        self.write(&mut w);
+        w.finish()
+    }
+
+    fn write(&self, w: &mut Writer) {
+        LovMdsMdV1 {
+            lmm_magic: self.magic,
+            lmm_pattern: self.pattern,
+            lmm_oi: self.oi,
+            lmm_stripe_size: self.stripe_size,
+            lmm_stripe_count: self.stripe_count,
+            lmm_layout_gen: self.layout_gen,
+        }
+        .write(w);
+        if self.magic != LOV_MAGIC_V1 {
+            w.put(&self.pool.0);
+        }
+        for object in &self.objects {
+            object.write(w);
+        }
+    }
+}
+
+/// Layouts for parts of a file, perhaps several copies of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompositeLayout {
+    /// The header; its size and count are set when it is built.
+    pub head: LovCompMdV1,
+    /// The components; where each lies is set when it is built.
+    pub components: Vec<(LovCompMdEntryV1, PlainLayout)>,
+}
+
+/// The layout of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LovLayout {
+    /// One set of stripes.
+    Plain(PlainLayout),
+    /// Several, for parts of the file.
+    Composite(CompositeLayout),
+    /// Something that is kept elsewhere: the header, and what the other system wrote.
+    Foreign(LovForeignMd, Bytes),
+}
+
+impl LovLayout {
+    /// Reads a layout.
+    pub fn parse(bytes: &[u8]) -> Result<LovLayout> {
+        match Reader::new("lmm_magic", bytes).u32()? {
+            LOV_MAGIC_COMP_V1 => CompositeLayout::parse(bytes).map(LovLayout::Composite),
+            LOV_MAGIC_FOREIGN => {
+                let mut r = Reader::new("lov_foreign_md", bytes);
+                let head = LovForeignMd::read(&mut r)?;
+                let value = r.take(head.lfm_length as usize)?;
+                Ok(LovLayout::Foreign(head, Bytes::copy_from_slice(value)))
+            }
+            _ => PlainLayout::parse(bytes).map(LovLayout::Plain),
+        }
+    }
+
+    /// The layout's bytes.
+    pub fn build(&self) -> Bytes {
+        match self {
+            LovLayout::Plain(plain) => plain.build(),
+            LovLayout::Composite(composite) => composite.build(),
+            LovLayout::Foreign(head, value) => {
+                let mut w = Writer::new();
+                LovForeignMd {
+                    lfm_length: value.len() as u32,
+                    ..*head
+                }
+                .write(&mut w);
+                w.put(value);
+                w.finish()
+            }
+        }
+    }
+
+    /// Whether bytes look like a file's layout at all.
+    pub fn is_layout(bytes: &[u8]) -> bool {
+        Reader::new("lmm_magic", bytes)
+            .u32()
+            .is_ok_and(|m| m & LOV_MAGIC_MASK == LOV_MAGIC_MAGIC)
+    }
+}
+
+impl CompositeLayout {
+    fn parse(bytes: &[u8]) -> Result<CompositeLayout> {
+        let mut r = Reader::new("lov_comp_md_v1", bytes);
+        let head = LovCompMdV1::read(&mut r)?;
+        let count = usize::from(head.lcm_entry_count);
+        if count > COMPONENTS_MAX {
+            return Err(WireError::TooLong {
+                what: "lcm_entry_count",
+                limit: COMPONENTS_MAX,
+                found: count,
+            });
+        }
+        let mut components = Vec::new();
+        for _ in 0..count {
+            let entry = LovCompMdEntryV1::read(&mut r)?;
+            let (from, size) = (entry.lcme_offset as usize, entry.lcme_size as usize);
+            let blob = from
+                .checked_add(size)
+                .and_then(|to| bytes.get(from..to))
+                .ok_or(WireError::Short {
+                    what: "lov_comp_md_entry_v1",
+                    expected: from.saturating_add(size),
+                    found: bytes.len(),
+                })?;
+            components.push((entry, PlainLayout::parse(blob)?));
+        }
+        Ok(CompositeLayout { head, components })
+    }
+
+    fn build(&self) -> Bytes {
+        let mut blobs = Writer::new();
+        let mut entries = Writer::new();
+        let first = LovCompMdV1::SIZE + self.components.len() * LovCompMdEntryV1::SIZE;
+        for (entry, plain) in &self.components {
+            let from = blobs.len();
+            plain.write(&mut blobs);
+            let (lcme_offset, lcme_size) = ((first + from) as u32, (blobs.len() - from) as u32);
+            LovCompMdEntryV1 {
+                lcme_offset,
+                lcme_size,
+                ..*entry
+            }
+            .write(&mut entries);
+        }
+        let mut w = Writer::with_capacity(first + blobs.len());
+        let lcm_entry_count = self.components.len() as u16;
+        LovCompMdV1 {
+            lcm_size: (first + blobs.len()) as u32,
+            lcm_entry_count,
+            ..self.head
+        }
+        .write(&mut w);
+        w.put(&entries.finish());
+        w.put(&blobs.finish());
+        w.finish()
+    }
+}
+
+/// The layout of a directory over several metadata targets: the header and each stripe's FID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LmvLayout {
+    /// The header; its count of stripes is the directory's, not that of the FIDs here.
+    pub head: LmvMdsMdV1,
+    /// The stripes' FIDs; a stripe itself lists none.
+    pub stripes: Vec<Fid>,
+}
+
+impl LmvLayout {
+    /// Reads a layout.
+    pub fn parse(bytes: &[u8]) -> Result<LmvLayout> {
+        let mut r = Reader::new("lmv_mds_md_v1", bytes);
+        let head = LmvMdsMdV1::read(&mut r)?;
+        if head.lmv_magic != LMV_MAGIC_V1 && head.lmv_magic != LMV_MAGIC_STRIPE {
+            let (expected, found) = (LMV_MAGIC_V1.into(), head.lmv_magic.into());
+            return Err(WireError::Magic {
+                what: "lmv_mds_md_v1",
+                expected,
+                found,
+            });
+        }
+        let fids = r.rest().as_chunks::<16>().0;
+        Ok(LmvLayout {
+            head,
+            stripes: fids.iter().map(|f| Fid::from_bytes(f)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The layout's bytes.
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::new();
+        self.head.write(&mut w);
+        for fid in &self.stripes {
+            fid.write(&mut w);
+        }
+        w.finish()
+    }
+}
+
+fn bad_magic(found: u32) -> WireError {
+    WireError::Magic {
+        what: "lov_mds_md",
+        expected: LOV_MAGIC_V1.into(),
+        found: found.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{CompositeLayout, LovLayout, PlainLayout};
+    use crate::{
+        Fid, LOV_MAGIC_COMP_V1, LOV_MAGIC_V3, LovCompMdEntryV1, LovCompMdV1, LovForeignMd, LovOstDataV1, Text,
+    };
+    use bytes::Bytes;
+    use proptest::prelude::{any, prop, proptest};
+
+    fn plain(stripes: usize) -> PlainLayout {
+        let object = LovOstDataV1 {
+            l_ost_oi: Fid::new(0x2_4000_0400, 3, 0).into(),
+            l_ost_gen: 0,
+            l_ost_idx: 1,
+        };
+        PlainLayout::raid0(Fid::new(0x2_0000_0400, 7, 0), 1 << 20, vec![object; stripes])
+    }
+
+    #[test]
+    fn layouts_of_each_kind_are_read_back_as_they_were_written() {
+        let pooled = PlainLayout {
+            magic: LOV_MAGIC_V3,
+            pool: Text::truncated("fast"),
+            ..plain(1)
+        };
+        let head = LovCompMdV1 {
+            lcm_magic: LOV_MAGIC_COMP_V1,
+            ..Default::default()
+        };
+        let entry = LovCompMdEntryV1 {
+            lcme_id: 1,
+            ..Default::default()
+        };
+        let composite = CompositeLayout {
+            head,
+            components: vec![(entry, plain(1)), (entry, plain(0))],
+        };
+        let foreign = LovForeignMd {
+            lfm_magic: crate::LOV_MAGIC_FOREIGN,
+            ..Default::default()
+        };
+        for layout in [
+            LovLayout::Plain(plain(4)),
+            LovLayout::Plain(pooled),
+            LovLayout::Composite(composite),
+            LovLayout::Foreign(foreign, Bytes::from_static(b"s3://bucket")),
+        ] {
+            let bytes = layout.build();
+            assert_eq!(LovLayout::parse(&bytes).unwrap().build(), bytes);
+            for end in 0..bytes.len() {
+                let _ = LovLayout::parse(&bytes[..end]);
+            }
+        }
+        assert_eq!(plain(4).build().len(), 32 + 4 * 24);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 4..400), kind in 0usize..4) {
+            let mut bytes = bytes;
+            let magic = [LOV_MAGIC_COMP_V1, LOV_MAGIC_V3, crate::LOV_MAGIC_FOREIGN, crate::LOV_MAGIC_V1][kind];
+            bytes[..4].copy_from_slice(&magic.to_le_bytes());
+            let _ = LovLayout::parse(&bytes);
+        }
+    }
+}
