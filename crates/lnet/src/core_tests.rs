@@ -1,0 +1,310 @@
+//! Matching, answers and limits, without any driver.
+#![allow(clippy::unwrap_used)]
+
+use super::{Answer, Core, Verdict};
+use crate::message::{Msg, Op};
+use crate::portals::{Attached, Full, Incoming, Match, Md, MdEvent, PutSink};
+use crate::{LnetError, Payload};
+use bytes::Bytes;
+use cpt::{BoxFuture, CptId};
+use std::sync::Arc;
+use wire::{LNET_PROTO_PING_MATCHBITS, LnetAck, LnetGet, LnetHandleWire, LnetReply, Nid};
+
+const PEER: Nid = Nid(0x0002_0000_0a00_0001);
+const OTHER: Nid = Nid(0x0002_0000_0a00_0002);
+const ACK: LnetHandleWire = LnetHandleWire {
+    wh_interface_cookie: 1,
+    wh_object_cookie: 2,
+};
+
+fn data(text: &'static str) -> Payload {
+    Bytes::from_static(text.as_bytes()).into()
+}
+
+fn put(src: Nid, portal: u32, match_bits: u64, offset: u32, text: &'static str) -> Msg {
+    Msg {
+        src,
+        dst: Nid::LO,
+        op: Op::put(Some(ACK), portal, match_bits, offset, 0),
+        payload: data(text),
+    }
+}
+
+fn get(match_bits: u64, src_offset: u32, sink_length: u32) -> Msg {
+    let op = Op::Get(LnetGet {
+        return_wmd: ACK,
+        match_bits,
+        ptl_index: 4,
+        src_offset,
+        sink_length,
+    });
+    Msg {
+        src: PEER,
+        dst: Nid::LO,
+        op,
+        payload: Payload::new(),
+    }
+}
+
+fn sink(core: &Arc<Core>, match_bits: u64, from: Option<Nid>, max_len: u32) -> Attached {
+    core.attach(
+        Match {
+            portal: 4,
+            match_bits,
+            from,
+        },
+        Md::Sink { max_len },
+    )
+}
+
+fn acked(verdict: Verdict) -> u32 {
+    match verdict {
+        Verdict::Taken(Some(Msg {
+            op:
+                Op::Ack(LnetAck {
+                    mlength,
+                    dst_wmd: ACK,
+                    ..
+                }),
+            dst: PEER,
+            ..
+        })) => mlength,
+        Verdict::Dropped(why) => panic!("dropped: {why}"),
+        _ => panic!("no ACK"),
+    }
+}
+
+fn landed(buffer: &mut Attached) -> (u32, Bytes) {
+    match buffer.try_next() {
+        Some(MdEvent::Put { offset, payload, .. }) => (offset, payload.into_bytes()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn dropped(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Dropped(_))
+}
+
+#[test]
+fn a_put_lands_in_the_buffer_with_its_portal_and_match_bits() {
+    let core = Arc::new(Core::new(9));
+    let mut buffer = sink(&core, 7, Some(PEER), 100);
+    assert!(dropped(
+        core.receive(put(PEER, 5, 7, 0, "other portal"), CptId(0))
+    ));
+    assert!(dropped(core.receive(put(PEER, 4, 8, 0, "other bits"), CptId(0))));
+    assert!(dropped(core.receive(put(OTHER, 4, 7, 0, "other peer"), CptId(0))));
+    assert_eq!(acked(core.receive(put(PEER, 4, 7, 3, "hello"), CptId(0))), 5);
+    assert_eq!(acked(core.receive(put(PEER, 4, 7, 0, "again"), CptId(0))), 5);
+    assert_eq!(landed(&mut buffer), (3, "hello".into()));
+    assert_eq!(landed(&mut buffer), (0, "again".into()));
+    drop(buffer);
+    assert!(dropped(core.receive(put(PEER, 4, 7, 0, "late"), CptId(0))));
+}
+
+#[test]
+fn what_does_not_fit_is_cut_off_and_the_ack_says_so() {
+    let core = Arc::new(Core::new(9));
+    let mut buffer = sink(&core, 7, None, 8);
+    assert_eq!(acked(core.receive(put(PEER, 4, 7, 5, "hello"), CptId(0))), 3);
+    assert_eq!(landed(&mut buffer), (5, "hel".into()));
+    assert!(dropped(core.receive(put(PEER, 4, 7, 9, "beyond"), CptId(0))));
+}
+
+#[test]
+fn of_two_buffers_with_the_same_bits_the_first_that_is_open_to_the_sender_takes_it() {
+    let core = Arc::new(Core::new(9));
+    let mut for_other = sink(&core, 7, Some(OTHER), 100);
+    let mut first = sink(&core, 7, Some(PEER), 100);
+    let mut second = sink(&core, 7, Some(PEER), 100);
+    core.receive(put(PEER, 4, 7, 0, "a"), CptId(0));
+    assert_eq!(landed(&mut first).1, "a");
+    drop(first);
+    core.receive(put(PEER, 4, 7, 0, "b"), CptId(0));
+    assert_eq!(landed(&mut second).1, "b");
+    assert!(for_other.try_next().is_none());
+}
+
+#[test]
+fn all_nids_of_this_node_are_one_peer() {
+    let core = Arc::new(Core::new(9));
+    core.add_nid(PEER);
+    let mut buffer = sink(&core, 7, Some(PEER), 100);
+    assert!(!dropped(core.receive(put(Nid::LO, 4, 7, 0, "own"), CptId(0))));
+    assert_eq!(landed(&mut buffer).1, "own");
+}
+
+#[test]
+fn a_buffer_that_nobody_reads_does_not_fill_memory() {
+    let core = Arc::new(Core::new(9));
+    let _buffer = sink(&core, 7, None, 100);
+    let taken = (0..1000)
+        .filter(|_| !dropped(core.receive(put(PEER, 4, 7, 0, "x"), CptId(0))))
+        .count();
+    assert_eq!(taken, super::super::portals::EVENTS_MAX);
+}
+
+#[test]
+fn a_get_is_answered_with_the_part_it_asked_for() {
+    let core = Arc::new(Core::new(9));
+    let mut buffer = core.attach(
+        Match {
+            portal: 4,
+            match_bits: 7,
+            from: None,
+        },
+        Md::Source(data("0123456789")),
+    );
+    let Verdict::Taken(Some(reply)) = core.receive(get(7, 4, 100), CptId(0)) else {
+        panic!()
+    };
+    assert_eq!(
+        (reply.op, reply.dst),
+        (Op::Reply(LnetReply { dst_wmd: ACK }), PEER)
+    );
+    assert_eq!(reply.payload.into_bytes(), "456789");
+    assert!(matches!(
+        buffer.try_next(),
+        Some(MdEvent::Got { len: 6, from: PEER })
+    ));
+    assert!(dropped(
+        core.receive(put(PEER, 4, 7, 0, "a source takes no PUT"), CptId(0))
+    ));
+}
+
+#[tokio::test]
+async fn an_ack_reaches_only_the_put_that_waits_for_it() {
+    let core = Arc::new(Core::new(9));
+    let mut expected = core.expect(PEER, None);
+    let ack = |src, dst_wmd| Msg {
+        src,
+        dst: Nid::LO,
+        op: Op::Ack(LnetAck {
+            dst_wmd,
+            match_bits: 7,
+            mlength: 5,
+        }),
+        payload: Payload::new(),
+    };
+    let other_boot = LnetHandleWire {
+        wh_interface_cookie: 8,
+        ..expected.handle
+    };
+    assert!(dropped(core.receive(ack(PEER, other_boot), CptId(0))));
+    assert!(dropped(core.receive(ack(OTHER, expected.handle), CptId(0))));
+    let reply = Op::Reply(LnetReply {
+        dst_wmd: expected.handle,
+    });
+    assert!(dropped(core.receive(
+        Msg {
+            op: reply,
+            ..ack(PEER, other_boot)
+        },
+        CptId(0)
+    )));
+    assert!(!dropped(core.receive(ack(PEER, expected.handle), CptId(0))));
+    assert!(matches!(expected.answer().await, Ok(Answer::Ack(5))));
+    assert!(
+        dropped(core.receive(ack(PEER, expected.handle), CptId(0))),
+        "a duplicate"
+    );
+}
+
+#[tokio::test]
+async fn a_reply_longer_than_what_was_asked_for_is_refused() {
+    let core = Arc::new(Core::new(9));
+    let mut expected = core.expect(PEER, Some(4));
+    let reply = |text| Msg {
+        src: PEER,
+        dst: Nid::LO,
+        op: Op::Reply(LnetReply {
+            dst_wmd: expected.handle,
+        }),
+        payload: data(text),
+    };
+    assert!(dropped(core.receive(reply("too long"), CptId(0))));
+    assert!(!dropped(core.receive(reply("fits"), CptId(0))));
+    assert!(matches!(expected.answer().await, Ok(Answer::Reply(_))));
+}
+
+#[tokio::test]
+async fn what_a_lost_peer_would_have_answered_fails_at_once() {
+    let core = Arc::new(Core::new(9));
+    let mut lost = core.expect(PEER, None);
+    let mut other = core.expect(OTHER, None);
+    core.peer_lost(
+        PEER,
+        &LnetError::PeerLost {
+            peer: PEER,
+            why: "gone".into(),
+        },
+    );
+    assert!(matches!(lost.answer().await, Err(LnetError::PeerLost { .. })));
+    core.peer_lost(OTHER, &LnetError::ShutDown);
+    assert!(matches!(other.answer().await, Err(LnetError::ShutDown)));
+}
+
+#[test]
+fn a_forgotten_answer_leaves_nothing_behind() {
+    let core = Arc::new(Core::new(9));
+    drop(core.expect(PEER, None));
+    drop(sink(&core, 7, None, 1));
+    assert!(core.waiting.iter().all(|shard| shard.lock().is_empty()));
+    assert!(core.matched.iter().all(|shard| shard.lock().is_empty()));
+}
+
+#[test]
+fn pings_and_pushes_are_answered() {
+    let core = Arc::new(Core::new(9));
+    core.add_nid(OTHER);
+    let ping = LnetGet {
+        return_wmd: ACK,
+        match_bits: LNET_PROTO_PING_MATCHBITS,
+        ptl_index: 0,
+        src_offset: 0,
+        sink_length: 272,
+    };
+    let Verdict::Taken(Some(reply)) = core.receive(
+        Msg {
+            op: Op::Get(ping),
+            ..get(0, 0, 0)
+        },
+        CptId(0),
+    ) else {
+        panic!()
+    };
+    let info = crate::PingInfo::parse(&reply.payload.into_bytes()).unwrap();
+    assert_eq!(
+        info.nids.iter().map(|n| n.0).collect::<Vec<_>>(),
+        [Nid::LO, OTHER]
+    );
+    assert_eq!(
+        acked(core.receive(put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"), CptId(0))),
+        4
+    );
+    assert!(dropped(core.receive(put(PEER, 0, 1, 0, "no push"), CptId(0))));
+}
+
+struct Closed;
+
+impl PutSink for Closed {
+    fn put(&self, m: Incoming) -> Result<(), Full> {
+        Err(Full(m))
+    }
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[test]
+fn what_a_full_sink_gives_back_is_not_acknowledged_yet() {
+    let core = Arc::new(Core::new(9));
+    core.serve(12, Arc::new(Closed));
+    let Verdict::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), CptId(0)) else {
+        panic!()
+    };
+    assert_eq!(delayed.message.payload.clone().into_bytes(), "request");
+    assert!(delayed.answer.is_some());
+    core.unserve(12);
+    assert!(dropped(core.receive(put(PEER, 12, 1, 0, "request"), CptId(0))));
+}

@@ -1,0 +1,129 @@
+//! What can go wrong in LNet, said so that the reader knows of whom and what to do.
+
+use std::time::Duration;
+use wire::{Errno, Nid};
+
+/// Why an operation of LNet failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LnetError {
+    /// Another process listens there.
+    #[error("{nid}: port {port} is in use: stop what listens there, or use another address")]
+    AddrInUse {
+        /// The NID that was to be added.
+        nid: Nid,
+        /// The acceptor's port.
+        port: u16,
+    },
+    /// This process may not listen there.
+    #[error(
+        "{nid}: no permission to listen on port {port}: run as root, give the binary CAP_NET_BIND_SERVICE, or lower net.ipv4.ip_unprivileged_port_start"
+    )]
+    PermissionDenied {
+        /// The NID that was to be added.
+        nid: Nid,
+        /// The acceptor's port.
+        port: u16,
+    },
+    /// No interface of this machine has the address.
+    #[error("{nid}: no interface of this machine has this address")]
+    AddrNotAvailable {
+        /// The NID that was to be added.
+        nid: Nid,
+    },
+    /// Listening failed for another reason.
+    #[error("{nid}: cannot listen on port {port}: {why}")]
+    Listen {
+        /// The NID that was to be added.
+        nid: Nid,
+        /// The acceptor's port.
+        port: u16,
+        /// What the system said.
+        why: String,
+    },
+    /// Only NIDs of TCP networks can be added.
+    #[error("{nid} is not on a tcp network")]
+    NotTcp {
+        /// The NID that was to be added.
+        nid: Nid,
+    },
+    /// This node has no NID on the peer's network.
+    #[error("{peer}: this node has no NID on that network")]
+    NoRoute {
+        /// The peer.
+        peer: Nid,
+    },
+    /// The peer could not be connected to.
+    #[error("{peer}: cannot connect: {why}")]
+    Connect {
+        /// The peer.
+        peer: Nid,
+        /// What happened.
+        why: String,
+    },
+    /// The connections to the peer broke.
+    #[error("{peer}: connection lost: {why}")]
+    PeerLost {
+        /// The peer.
+        peer: Nid,
+        /// What happened.
+        why: String,
+    },
+    /// The peer did not answer, or did not take the message, in time.
+    #[error("{peer}: no {what} within {after:?}")]
+    Timeout {
+        /// The peer.
+        peer: Nid,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// Nobody on this node waits for the message.
+    #[error("no buffer is attached at portal {portal}, match bits {match_bits:#x}")]
+    Unmatched {
+        /// The portal.
+        portal: u32,
+        /// The match bits.
+        match_bits: u64,
+    },
+    /// More than one message can carry.
+    #[error("a message carries at most {limit} bytes, not {len}")]
+    TooLong {
+        /// How long the payload is.
+        len: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// The peer said something that the protocol does not allow.
+    #[error("{peer}: {why}")]
+    Protocol {
+        /// The peer.
+        peer: Nid,
+        /// What it said.
+        why: String,
+    },
+    /// This node's LNet is being shut down.
+    #[error("LNet is shut down")]
+    ShutDown,
+}
+
+impl LnetError {
+    /// The errno that a caller at the edge reports.
+    pub fn errno(&self) -> Errno {
+        Errno(match self {
+            LnetError::AddrInUse { .. } => 98,
+            LnetError::PermissionDenied { .. } => 13,
+            LnetError::AddrNotAvailable { .. } => 99,
+            LnetError::Listen { .. } => 5,
+            LnetError::NotTcp { .. } => 22,
+            LnetError::NoRoute { .. } => 113,
+            LnetError::Connect { .. } => 111,
+            LnetError::PeerLost { .. } => 104,
+            LnetError::Timeout { .. } => 110,
+            LnetError::Unmatched { .. } => 2,
+            LnetError::TooLong { .. } => 90,
+            LnetError::Protocol { .. } => 71,
+            LnetError::ShutDown => 108,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! One node talking to itself.
+#![allow(clippy::unwrap_used)]
+
+use super::Lnet;
+use crate::{Full, Incoming, LnetConfig, LnetError, Match, Md, MdEvent, Payload, PutSink};
+use bytes::Bytes;
+use cpt::{BoxFuture, CptTable};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use wire::Nid;
+
+/// A sink with room for `n`.
+struct Queue(mpsc::Sender<Incoming>);
+
+impl PutSink for Queue {
+    fn put(&self, m: Incoming) -> Result<(), Full> {
+        self.0.try_send(m).map_err(|e| Full(e.into_inner()))
+    }
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async { drop(self.0.reserve().await) })
+    }
+}
+
+fn node() -> Arc<Lnet> {
+    Lnet::new(CptTable::single_current(), LnetConfig::default())
+}
+
+fn at(portal: u32, match_bits: u64) -> Match {
+    Match {
+        portal,
+        match_bits,
+        from: Some(Nid::LO),
+    }
+}
+
+#[tokio::test]
+async fn a_put_to_oneself_hands_over_the_same_memory() {
+    let node = node();
+    let mut buffer = node.attach(at(4, 7), Md::Sink { max_len: 100 });
+    let bytes = Bytes::from(vec![1; 50]);
+    let done = node
+        .put(Nid::LO, 4, 7, 10, 0, bytes.clone().into(), true)
+        .await
+        .unwrap();
+    assert_eq!(done.mlength, 50);
+    let Some(MdEvent::Put {
+        payload, offset: 10, ..
+    }) = buffer.next().await
+    else {
+        panic!()
+    };
+    assert_eq!(payload.into_bytes().as_ptr(), bytes.as_ptr());
+}
+
+#[tokio::test]
+async fn a_get_from_oneself_hands_over_the_same_memory() {
+    let node = node();
+    let bytes = Bytes::from(vec![1; 50]);
+    let _buffer = node.attach(at(4, 7), Md::Source(bytes.clone().into()));
+    let got = node.get(Nid::LO, 4, 7, 0, 50).await.unwrap();
+    assert_eq!(got.into_bytes().as_ptr(), bytes.as_ptr());
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_fails_at_once_when_an_answer_is_wanted() {
+    let node = node();
+    assert!(matches!(
+        node.get(Nid::LO, 4, 7, 0, 50).await,
+        Err(LnetError::Unmatched { .. })
+    ));
+    assert!(node.put(Nid::LO, 4, 7, 0, 0, Payload::new(), true).await.is_err());
+    assert!(node.put(Nid::LO, 4, 7, 0, 0, Payload::new(), false).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_sink_makes_the_sender_wait_until_there_is_room() {
+    let node = node();
+    let (send, mut requests) = mpsc::channel(1);
+    let _portal = node.serve_portal(12, Arc::new(Queue(send)));
+    let put = || node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false);
+    put().await.unwrap();
+    let second = tokio::time::timeout(Duration::from_secs(1), put()).await;
+    assert!(second.is_err(), "it must wait");
+    let (third, ()) = tokio::join!(put(), async {
+        requests.recv().await.unwrap();
+    });
+    third.unwrap();
+    assert!(
+        matches!(put().await, Err(LnetError::Timeout { .. })),
+        "and not for ever"
+    );
+}
+
+#[tokio::test]
+async fn a_dropped_guard_ends_the_service() {
+    let node = node();
+    let (send, _requests) = mpsc::channel(1);
+    drop(node.serve_portal(12, Arc::new(Queue(send))));
+    assert!(
+        node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), true)
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn a_node_pings_itself_and_refuses_what_is_too_long() {
+    let node = node();
+    let info = node.ping(Nid::LO, Duration::from_secs(1)).await.unwrap();
+    assert_eq!(info.nids[0].0, Nid::LO);
+    let long = Payload::from(vec![0; (1 << 20) + 1]);
+    assert!(matches!(
+        node.put(Nid::LO, 4, 7, 0, 0, long, false).await,
+        Err(LnetError::TooLong { .. })
+    ));
+    node.shutdown().await;
+    assert!(matches!(
+        node.ping(Nid::LO, Duration::from_secs(1)).await,
+        Err(LnetError::ShutDown)
+    ));
+}

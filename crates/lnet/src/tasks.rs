@@ -1,0 +1,85 @@
+//! The tasks of one node's stack: told to stop together, and waited for.
+
+use cpt::Cpt;
+use parking_lot::Mutex;
+use std::future::Future;
+use tokio::sync::{mpsc, watch};
+
+/// Spawns tasks that end when the stack does.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    stop: watch::Sender<bool>,
+    /// Every task holds a clone; all are gone when the receiver says so.
+    alive: Mutex<Option<mpsc::Sender<()>>>,
+    gone: tokio::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+impl Tasks {
+    pub(crate) fn new() -> Tasks {
+        let (alive, gone) = mpsc::channel(1);
+        let (stop, _) = watch::channel(false);
+        Tasks {
+            stop,
+            alive: Mutex::new(Some(alive)),
+            gone: tokio::sync::Mutex::new(gone),
+        }
+    }
+
+    /// Runs `future` on `cpt` until it ends or the stack stops. Once it has stopped nothing is run any more.
+    pub(crate) fn spawn(&self, cpt: &Cpt, future: impl Future<Output = ()> + Send + 'static) {
+        let Some(alive) = self.alive.lock().clone() else {
+            return;
+        };
+        let mut stop = self.stop.subscribe();
+        cpt.spawn(async move {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => {}
+                () = future => {}
+            }
+            drop(alive);
+        });
+    }
+
+    /// Whether the stack has been told to stop.
+    pub(crate) fn stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Tells all tasks to stop, without waiting.
+    pub(crate) fn stop(&self) {
+        self.alive.lock().take();
+        self.stop.send_replace(true);
+    }
+
+    /// Stops all tasks and waits until they are gone.
+    pub(crate) async fn join(&self) {
+        self.stop();
+        // Nothing is ever sent: this ends when the last task drops its sender.
+        while self.gone.lock().await.recv().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tasks;
+    use cpt::{CptId, CptTable};
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn join_ends_tasks_that_would_wait_for_ever() {
+        let cpts = CptTable::single_current();
+        let tasks = Tasks::new();
+        let held = Arc::new(());
+        let inner = held.clone();
+        tasks.spawn(cpts.get(CptId(0)), async move {
+            std::future::pending::<()>().await;
+            drop(inner);
+        });
+        tasks.join().await;
+        assert_eq!(Arc::strong_count(&held), 1);
+        tasks.spawn(cpts.get(CptId(0)), async {
+            unreachable!("after the end nothing starts")
+        });
+    }
+}
