@@ -1,0 +1,352 @@
+//! POSIX access control lists, in the form of the `system.posix_acl_*` attributes.
+//!
+//! An ACL is kept as it came (version 2, entries of tag, permissions and id), checked when it is set. Rules of POSIX
+//! 1003.1e as Linux has them: the owner's, group's and others' entries mirror the mode, the mask limits named users and
+//! all groups, and an ACL without named entries is the mode and nothing else.
+
+use bytes::Bytes;
+use wire::{
+    Errno, PosixAclXattrEntry,
+    acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl},
+};
+
+use crate::{cred::Cred, store::Inode};
+
+/// Entries in one ACL at most: what a client's reply buffer holds.
+const MAX_ENTRIES: usize = 8 * 1024;
+
+/// The attribute that holds the ACL that decides about access.
+pub(crate) const XATTR_ACCESS: &[u8] = wire::XATTR_NAME_ACL_ACCESS.as_bytes();
+/// The attribute of a directory that holds the ACL that its new children begin with.
+pub(crate) const XATTR_DEFAULT: &[u8] = wire::XATTR_NAME_ACL_DEFAULT.as_bytes();
+
+type Entry = PosixAclXattrEntry;
+
+/// Reads and checks an ACL.
+fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
+    let entries = PosixAcl::parse(bytes).map_err(|_| Errno::EINVAL)?.entries;
+    if entries.len() > MAX_ENTRIES {
+        return Err(Errno::E2BIG);
+    }
+    let order = [
+        ACL_USER_OBJ,
+        ACL_USER,
+        ACL_GROUP_OBJ,
+        ACL_GROUP,
+        ACL_MASK,
+        ACL_OTHER,
+    ];
+    let mut last = None;
+    for e in &entries {
+        let at = order
+            .iter()
+            .position(|tag| *tag == e.e_tag)
+            .ok_or(Errno::EINVAL)?;
+        let named = matches!(e.e_tag, ACL_USER | ACL_GROUP);
+        if e.e_perm > 7 || last.is_some_and(|l| at < l || (at == l && !named)) {
+            return Err(Errno::EINVAL);
+        }
+        last = Some(at);
+    }
+    let has = |tag| entries.iter().any(|e| e.e_tag == tag);
+    let complete = has(ACL_USER_OBJ) && has(ACL_GROUP_OBJ) && has(ACL_OTHER);
+    if !complete || ((has(ACL_USER) || has(ACL_GROUP)) && !has(ACL_MASK)) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(entries)
+}
+
+fn build(entries: Vec<Entry>) -> Bytes {
+    PosixAcl { entries }.build()
+}
+
+fn perm(entries: &[Entry], tag: u16) -> Option<u32> {
+    entries
+        .iter()
+        .find(|e| e.e_tag == tag)
+        .map(|e| u32::from(e.e_perm))
+}
+
+/// The permission bits that a mode and an ACL have in common: the group's are the mask's when there is one.
+fn mode_bits(entries: &[Entry]) -> u32 {
+    let group = perm(entries, ACL_MASK)
+        .or(perm(entries, ACL_GROUP_OBJ))
+        .unwrap_or(0);
+    perm(entries, ACL_USER_OBJ).unwrap_or(0) << 6 | group << 3 | perm(entries, ACL_OTHER).unwrap_or(0)
+}
+
+/// An ACL without named entries and mask says what the mode says.
+fn is_mode_only(entries: &[Entry]) -> bool {
+    entries
+        .iter()
+        .all(|e| matches!(e.e_tag, ACL_USER_OBJ | ACL_GROUP_OBJ | ACL_OTHER))
+}
+
+/// What an ACL grants of `want` to somebody who is not the owner; `None` when there is no ACL.
+pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Option<u32> {
+    if acl.is_empty() {
+        return None;
+    }
+    let entries = parse(acl).ok()?;
+    let mask = perm(&entries, ACL_MASK).unwrap_or(7);
+    if let Some(e) = entries
+        .iter()
+        .find(|e| e.e_tag == ACL_USER && e.e_id == cred.fsuid)
+    {
+        return Some(u32::from(e.e_perm) & mask);
+    }
+    let groups = entries.iter().filter(|e| match e.e_tag {
+        ACL_GROUP_OBJ => cred.in_group(inode.gid),
+        ACL_GROUP => cred.in_group(e.e_id),
+        _ => false,
+    });
+    // One matching group that grants everything is enough; only when none matches, others count.
+    let best = groups
+        .map(|e| u32::from(e.e_perm) & mask)
+        .reduce(|a, b| if a & want == want { a } else { b });
+    best.or_else(|| perm(&entries, ACL_OTHER))
+}
+
+/// Sets an inode's access ACL: the mode follows it, and one that is only the mode is not kept.
+pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
+    if acl.is_empty() {
+        inode.acl_access = Bytes::new();
+        return Ok(());
+    }
+    let entries = parse(acl)?;
+    inode.mode = inode.mode & !0o777 | mode_bits(&entries);
+    inode.acl_access = if is_mode_only(&entries) {
+        Bytes::new()
+    } else {
+        build(entries)
+    };
+    Ok(())
+}
+
+/// Sets a directory's default ACL.
+pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
+    if !acl.is_empty() && !inode.is_dir() {
+        return Err(Errno::EACCES);
+    }
+    inode.acl_default = if acl.is_empty() {
+        Bytes::new()
+    } else {
+        build(parse(acl)?)
+    };
+    Ok(())
+}
+
+/// After a change of mode: the ACL's owner, mask (or group) and others follow it.
+pub(crate) fn follow_mode(inode: &mut Inode) {
+    let Ok(mut entries) = parse(&inode.acl_access) else {
+        return;
+    };
+    let has_mask = perm(&entries, ACL_MASK).is_some();
+    for e in &mut entries {
+        let shift = match e.e_tag {
+            ACL_USER_OBJ => 6,
+            ACL_MASK => 3,
+            ACL_GROUP_OBJ if !has_mask => 3,
+            ACL_OTHER => 0,
+            _ => continue,
+        };
+        e.e_perm = (inode.mode >> shift & 7) as u16;
+    }
+    inode.acl_access = build(entries);
+}
+
+/// A new inode's mode and ACLs under a parent: its default ACL takes the place of the umask.
+pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
+    if child.is_symlink() {
+        return;
+    }
+    let Ok(mut entries) = parse(&parent.acl_default) else {
+        child.mode &= !(umask & 0o777);
+        return;
+    };
+    if child.is_dir() {
+        child.acl_default = parent.acl_default.clone();
+    }
+    let has_mask = perm(&entries, ACL_MASK).is_some();
+    for e in &mut entries {
+        let shift = match e.e_tag {
+            ACL_USER_OBJ => 6,
+            ACL_MASK => 3,
+            ACL_GROUP_OBJ if !has_mask => 3,
+            ACL_OTHER => 0,
+            _ => continue,
+        };
+        e.e_perm &= (child.mode >> shift & 7) as u16;
+    }
+    child.mode = child.mode & !0o777 | mode_bits(&entries);
+    child.acl_access = if is_mode_only(&entries) {
+        Bytes::new()
+    } else {
+        build(entries)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{
+        ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, Entry, build, follow_mode,
+        inherit, set_access,
+    };
+    use crate::{
+        cred::{Cred, MAY_READ, MAY_WRITE},
+        store::Inode,
+    };
+
+    fn acl(entries: &[(u16, u16, u32)]) -> bytes::Bytes {
+        build(
+            entries
+                .iter()
+                .map(|&(e_tag, e_perm, e_id)| Entry { e_tag, e_perm, e_id })
+                .collect(),
+        )
+    }
+
+    fn named() -> bytes::Bytes {
+        let none = u32::MAX;
+        acl(&[
+            (ACL_USER_OBJ, 6, none),
+            (ACL_USER, 6, 1234),
+            (ACL_GROUP_OBJ, 4, none),
+            (ACL_GROUP, 6, 55),
+            (ACL_MASK, 6, none),
+            (ACL_OTHER, 0, none),
+        ])
+    }
+
+    #[test]
+    fn a_named_user_is_granted_under_the_mask_and_the_mode_shows_the_mask() {
+        let mut f = Inode {
+            mode: 0o100640,
+            uid: 1,
+            gid: 2,
+            ..Inode::default()
+        };
+        set_access(&mut f, &named()).unwrap();
+        assert_eq!(f.mode, 0o100660);
+        let user = Cred {
+            fsuid: 1234,
+            fsgid: 9,
+            cap: 0,
+            ..Cred::root()
+        };
+        assert!(user.check(&f, MAY_READ | MAY_WRITE).is_ok());
+        let member = Cred {
+            fsuid: 8,
+            fsgid: 55,
+            ..user.clone()
+        };
+        assert!(member.check(&f, MAY_WRITE).is_ok());
+        f.mode = 0o100640;
+        follow_mode(&mut f);
+        assert!(user.check(&f, MAY_WRITE).is_err());
+        assert!(
+            Cred {
+                fsuid: 8,
+                fsgid: 9,
+                ..user
+            }
+            .check(&f, MAY_READ)
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn an_acl_that_is_only_a_mode_is_not_kept() {
+        let mut f = Inode {
+            mode: 0o100600,
+            ..Inode::default()
+        };
+        set_access(
+            &mut f,
+            &acl(&[(ACL_USER_OBJ, 7, 0), (ACL_GROUP_OBJ, 5, 0), (ACL_OTHER, 5, 0)]),
+        )
+        .unwrap();
+        assert_eq!(f.mode, 0o100755);
+        assert!(f.acl_access.is_empty());
+    }
+
+    #[test]
+    fn bad_acls_are_refused() {
+        let mut f = Inode {
+            mode: 0o100600,
+            ..Inode::default()
+        };
+        let no_mask = acl(&[
+            (ACL_USER_OBJ, 7, 0),
+            (ACL_USER, 5, 7),
+            (ACL_GROUP_OBJ, 5, 0),
+            (ACL_OTHER, 5, 0),
+        ]);
+        let unordered = acl(&[(ACL_OTHER, 5, 0), (ACL_GROUP_OBJ, 5, 0), (ACL_USER_OBJ, 7, 0)]);
+        for bad in [
+            &no_mask[..],
+            &unordered[..],
+            &named()[..30],
+            b"\x01",
+            b"\x02\0\0\0",
+        ] {
+            assert!(set_access(&mut f, bad).is_err());
+        }
+        assert!(f.acl_access.is_empty());
+    }
+
+    #[test]
+    fn a_default_acl_takes_the_place_of_the_umask() {
+        let none = u32::MAX;
+        let default = acl(&[
+            (ACL_USER_OBJ, 7, none),
+            (ACL_GROUP_OBJ, 5, none),
+            (ACL_GROUP, 7, 55),
+            (ACL_MASK, 7, none),
+            (ACL_OTHER, 5, none),
+        ]);
+        let parent = Inode {
+            mode: 0o040755,
+            acl_default: default.clone(),
+            ..Inode::default()
+        };
+        let mut f = Inode {
+            mode: 0o100666,
+            ..Inode::default()
+        };
+        inherit(&mut f, &parent, 0o022);
+        assert_eq!(f.mode, 0o100664);
+        let expected = acl(&[
+            (ACL_USER_OBJ, 6, none),
+            (ACL_GROUP_OBJ, 5, none),
+            (ACL_GROUP, 7, 55),
+            (ACL_MASK, 6, none),
+            (ACL_OTHER, 4, none),
+        ]);
+        assert_eq!(f.acl_access, expected);
+        let mut d = Inode {
+            mode: 0o040777,
+            ..Inode::default()
+        };
+        inherit(&mut d, &parent, 0o077);
+        assert_eq!((d.mode, &d.acl_default), (0o040775, &default));
+    }
+
+    #[test]
+    fn without_a_default_acl_the_umask_counts() {
+        let mut f = Inode {
+            mode: 0o100666,
+            ..Inode::default()
+        };
+        inherit(
+            &mut f,
+            &Inode {
+                mode: 0o040755,
+                ..Inode::default()
+            },
+            0o027,
+        );
+        assert_eq!(f.mode, 0o100640);
+    }
+}

@@ -1,0 +1,149 @@
+//! Operations on the name space, each one atomic transaction on the store.
+//!
+//! Nothing here waits or talks to anybody: a caller that shares names with others holds the locks on them (see
+//! [`crate::locks`]), calls, and answers. Permission checks are done here, on the inodes that are held. Times are the
+//! client's, in seconds, as the protocol has them; a directory's never go back.
+
+mod attr;
+mod create;
+mod open;
+mod rename;
+mod unlink;
+pub mod xattr;
+
+use wire::{Errno, Fid};
+
+pub use attr::{SetAttr, close_attrs, setattr};
+pub use create::{Node, create, link, set_layout};
+pub use open::{OpenMode, close, open};
+pub use rename::{Rename, is_below, rename};
+pub use unlink::{Unlink, destroy_orphan, unlink};
+
+use crate::{
+    cred::{Cred, MAY_EXEC, MAY_WRITE},
+    store::{Entry, Inode, Store, links},
+};
+
+/// `LUSTRE_IMMUTABLE_FL`: nothing of the inode changes.
+pub(crate) const IMMUTABLE: u32 = wire::LUSTRE_IMMUTABLE_FL;
+/// `LUSTRE_APPEND_FL`: data is only appended, names only added.
+pub(crate) const APPEND: u32 = wire::LUSTRE_APPEND_FL;
+/// The version of an object that is not there, in `pb_pre_versions`.
+const ENOENT_VERSION: u64 = 1;
+/// Bytes of a name at most.
+const NAME_MAX: usize = 255;
+/// What a directory says its size is.
+const DIR_SIZE: u64 = 4096;
+
+/// An operation that was done.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Its transaction number.
+    pub transno: u64,
+    /// The inode that the reply is about.
+    pub fid: Fid,
+    /// That inode, after the operation.
+    pub inode: Inode,
+    /// The versions of the objects before the operation (`pb_pre_versions`).
+    pub pre_versions: [u64; 4],
+}
+
+/// Checks the form of a name for a new or an old entry.
+pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        b"" | b"." | b".." => Err(Errno::EINVAL),
+        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        _ if name.contains(&b'/') || name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// The directory of a name operation: there, a directory, not removed.
+fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
+    let dir = store.inode(fid)?;
+    match () {
+        _ if !dir.is_dir() => Err(Errno::ENOTDIR),
+        _ if dir.nlink == 0 => Err(Errno::ENOENT),
+        _ => Ok(dir),
+    }
+}
+
+/// Checks that entries may be added to a directory.
+fn may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
+    if dir.flags & IMMUTABLE != 0 {
+        return Err(Errno::EPERM);
+    }
+    cred.check(dir, MAY_WRITE | MAY_EXEC)
+}
+
+/// Checks that a directory's entry that leads to `child` may be taken away.
+fn may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
+    cred.check(dir, MAY_WRITE | MAY_EXEC)?;
+    cred.check_sticky(dir, child)?;
+    if dir.flags & (IMMUTABLE | APPEND) != 0 || child.flags & (IMMUTABLE | APPEND) != 0 {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// A directory's entries changed.
+fn touch_dir(dir: &mut Inode, time: i64) {
+    dir.mtime = dir.mtime.max(time);
+    dir.ctime = dir.ctime.max(time);
+}
+
+/// What a name leads to; "." and ".." too.
+pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+    let inode = store.inode(dir)?;
+    if !inode.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    cred.check(&inode, MAY_EXEC)?;
+    match name {
+        b"." => {
+            return Ok(Some(Entry {
+                fid: dir,
+                kind: inode.kind(),
+            }));
+        }
+        b".." => {
+            return Ok(Some(Entry {
+                fid: parent(dir, &inode),
+                kind: inode.kind(),
+            }));
+        }
+        _ if name.len() > NAME_MAX => return Err(Errno::ENAMETOOLONG),
+        _ => {}
+    }
+    store.entry(dir, name)
+}
+
+/// A directory's parent; the root is its own.
+pub fn parent(fid: Fid, dir: &Inode) -> Fid {
+    links::parent_of_dir(&dir.links).unwrap_or(fid)
+}
+
+/// Makes the root directory, once.
+pub fn make_root(store: &Store, now: i64) -> Result<(), Errno> {
+    let held = store.hold(&[Fid::ROOT]);
+    if store.find(Fid::ROOT)?.is_none() {
+        let mut root = Inode {
+            mode: 0o040755,
+            nlink: 2,
+            size: DIR_SIZE,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..Inode::default()
+        };
+        let mut tx = store.begin();
+        tx.put_inode(Fid::ROOT, &mut root);
+        tx.commit()?;
+    }
+    drop(held);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Opening and closing: permission, who denies whom, and the last handle of what has no name any more.
+
+use wire::{
+    Errno, Fid, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_APPEND, MDS_OPEN_DIRECTORY,
+    MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, MdtRecSetattr,
+};
+
+use super::{APPEND, Done, IMMUTABLE, close_attrs};
+use crate::{
+    cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
+    store::{Inode, Opens, Store},
+};
+
+/// How a file is to be opened: `MDS_FMODE_*` and `MDS_OPEN_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenMode(pub u64);
+
+impl OpenMode {
+    /// Whether any of these flags is set.
+    pub fn has(self, flags: u64) -> bool {
+        self.0 & flags != 0
+    }
+
+    /// Whether data may be changed through the handle.
+    pub fn writes(self) -> bool {
+        self.has(MDS_FMODE_WRITE)
+    }
+
+    fn wants(self) -> u32 {
+        let mut want = 0;
+        if self.has(MDS_FMODE_READ) {
+            want |= MAY_READ;
+        }
+        if self.has(MDS_FMODE_WRITE | MDS_OPEN_TRUNC | MDS_OPEN_APPEND) {
+            want |= MAY_WRITE;
+        }
+        if self.has(MDS_FMODE_EXEC) {
+            want = MAY_EXEC;
+        }
+        want
+    }
+
+    fn check(self, cred: &Cred, inode: &Inode, created: bool) -> Result<(), Errno> {
+        if inode.is_dir() {
+            if self.writes() || self.has(MDS_OPEN_TRUNC) {
+                return Err(Errno::EISDIR);
+            }
+        } else if self.has(MDS_OPEN_DIRECTORY) {
+            return Err(Errno::ENOTDIR);
+        }
+        if inode.is_symlink() {
+            return Err(Errno::ELOOP);
+        }
+        if inode.flags & IMMUTABLE != 0 && self.writes() && !created {
+            return Err(Errno::EPERM);
+        }
+        if inode.flags & APPEND != 0
+            && (self.has(MDS_OPEN_TRUNC) || (self.writes() && !self.has(MDS_OPEN_APPEND)))
+        {
+            return Err(Errno::EPERM);
+        }
+        // Whoever creates a file gets what was asked for, whatever the mode is. An override is given to servers of
+        // other protocols, for the owner.
+        let own = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
+        if created || own {
+            return Ok(());
+        }
+        cred.check(inode, self.wants())
+    }
+}
+
+/// Counts one more handle of an inode, or says why it may not be opened. The transaction changes nothing: it makes
+/// the open replayable. `by_handle`: an inode without links may be opened, because the caller already has it.
+pub fn open(
+    store: &Store,
+    cred: &Cred,
+    fid: Fid,
+    mode: OpenMode,
+    created: bool,
+) -> Result<(Inode, u64), Errno> {
+    let mut held = store.hold(&[fid]);
+    let inode = store.inode(fid)?;
+    let mut opens = held.opens(fid);
+    if inode.nlink == 0 && opens.total == 0 {
+        return Err(Errno::ENOENT);
+    }
+    mode.check(cred, &inode, created)?;
+    if inode.is_file() {
+        let denied =
+            (mode.writes() && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
+        if denied {
+            return Err(Errno::ETXTBSY);
+        }
+    }
+    let transno = store.begin().commit()?;
+    opens.total += 1;
+    opens.writers += u32::from(mode.writes());
+    opens.executors += u32::from(mode.has(MDS_FMODE_EXEC));
+    held.set_opens(fid, opens);
+    Ok((inode, transno))
+}
+
+/// Takes one handle away, with what the client says about times and size; an orphan goes with its last handle.
+pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<&MdtRecSetattr>) -> Result<Done, Errno> {
+    let mut held = store.hold(&[fid]);
+    let opens = held.opens(fid);
+    let opens = Opens {
+        total: opens.total.saturating_sub(1),
+        writers: opens.writers.saturating_sub(mode.writes().into()),
+        executors: opens.executors.saturating_sub(mode.has(MDS_FMODE_EXEC).into()),
+    };
+    held.set_opens(fid, opens);
+    let mut inode = store.inode(fid)?;
+    let pre_versions = [inode.version, 0, 0, 0];
+    let mut tx = store.begin();
+    let changed = attrs.is_some_and(|a| close_attrs(&mut inode, a, mode.writes()));
+    if inode.nlink == 0 && opens.total == 0 {
+        tx.destroy(fid, &inode)?;
+    } else if changed {
+        tx.put_inode(fid, &mut inode);
+    }
+    let transno = tx.commit()?;
+    Ok(Done {
+        transno,
+        fid,
+        inode,
+        pre_versions,
+    })
+}

@@ -1,0 +1,157 @@
+//! Renaming: every case that POSIX has.
+
+use wire::{Errno, Fid};
+
+use super::{
+    Done, ENOENT_VERSION, check_name, directory, may_add, may_delete, parent, touch_dir, unlink::drop_link,
+};
+use crate::{
+    cred::{Cred, MAY_WRITE},
+    store::{Entry, Store, links},
+};
+
+/// Directories above each other at most: a longer chain is a loop in a damaged store.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// A rename.
+#[derive(Clone, Copy, Debug)]
+pub struct Rename<'a> {
+    /// The old directory.
+    pub src_dir: Fid,
+    /// The old name.
+    pub src_name: &'a [u8],
+    /// The new directory.
+    pub dst_dir: Fid,
+    /// The new name.
+    pub dst_name: &'a [u8],
+    /// The client's time.
+    pub time: i64,
+}
+
+/// Whether `fid` is `above` or lies below it.
+pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
+    let mut at = fid;
+    for _ in 0..DEPTH_MAX {
+        if at == above {
+            return Ok(true);
+        }
+        if at.is_root() {
+            return Ok(false);
+        }
+        let up = parent(at, &store.inode(at)?);
+        if up == at {
+            return Ok(false);
+        }
+        at = up;
+    }
+    tracing::error!("{fid} has more than {DEPTH_MAX} directories above it");
+    Err(Errno::EIO)
+}
+
+/// Renames; a name that is there is replaced. The reply is about what was replaced (or the renamed inode).
+pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errno> {
+    let Rename {
+        src_dir,
+        src_name,
+        dst_dir,
+        dst_name,
+        time,
+    } = what;
+    check_name(src_name)?;
+    check_name(dst_name)?;
+    let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
+    let dst = store.entry(dst_dir, dst_name)?;
+    let mut fids = vec![src_dir, dst_dir, src.fid];
+    fids.extend(dst.map(|d| d.fid));
+    let held = store.hold(&fids);
+    if store.entry(src_dir, src_name)? != Some(src) || store.entry(dst_dir, dst_name)? != dst {
+        return Err(Errno::ENOENT);
+    }
+    // One copy of each directory, also when both are the same.
+    let same_dir = src_dir == dst_dir;
+    let mut from = directory(store, src_dir)?;
+    let mut into = directory(store, dst_dir)?;
+    let mut inode = store.inode(src.fid)?;
+    let mut replaced = dst.map(|d| store.inode(d.fid)).transpose()?;
+    let pre_versions = [
+        from.version,
+        into.version,
+        inode.version,
+        replaced.as_ref().map_or(ENOENT_VERSION, |r| r.version),
+    ];
+
+    may_delete(cred, &from, &inode)?;
+    match &replaced {
+        Some(victim) => may_delete(cred, &into, victim)?,
+        None => may_add(cred, &into)?,
+    }
+    if inode.is_dir() {
+        if !same_dir {
+            // The directory's own ".." changes.
+            cred.check(&inode, MAY_WRITE)?;
+        }
+        if is_below(store, dst_dir, src.fid)? {
+            return Err(Errno::EINVAL);
+        }
+    }
+    if let Some(victim) = &replaced {
+        if dst == Some(src) {
+            // Two names of one inode: POSIX says that nothing happens.
+            let transno = store.begin().commit()?;
+            return Ok(Done {
+                transno,
+                fid: src.fid,
+                inode,
+                pre_versions,
+            });
+        }
+        match (inode.is_dir(), victim.is_dir()) {
+            (true, false) => return Err(Errno::ENOTDIR),
+            (false, true) => return Err(Errno::EISDIR),
+            (true, true) if !store.is_empty_dir(dst.map_or(src.fid, |d| d.fid))? => {
+                return Err(Errno::ENOTEMPTY);
+            }
+            _ => {}
+        }
+    }
+
+    touch_dir(&mut from, time);
+    touch_dir(&mut into, time);
+    inode.ctime = inode.ctime.max(time);
+    inode.links = links::remove(&inode.links, src_dir, src_name);
+    inode.links = links::add(&inode.links, dst_dir, dst_name, time);
+    from.nlink -= u32::from(inode.is_dir());
+    if same_dir {
+        into.nlink = from.nlink;
+    }
+    into.nlink += u32::from(inode.is_dir());
+    into.nlink -= u32::from(replaced.as_ref().is_some_and(|r| r.is_dir()));
+
+    let mut tx = store.begin();
+    tx.delete_entry(src_dir, src_name);
+    tx.put_entry(
+        dst_dir,
+        dst_name,
+        Entry {
+            fid: src.fid,
+            kind: inode.kind(),
+        },
+    );
+    tx.put_inode(src.fid, &mut inode);
+    if !same_dir {
+        tx.put_inode(src_dir, &mut from);
+    }
+    tx.put_inode(dst_dir, &mut into);
+    let mut about = (src.fid, inode);
+    if let (Some(entry), Some(mut victim)) = (dst, replaced.take()) {
+        drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
+        about = (entry.fid, victim);
+    }
+    let transno = tx.commit()?;
+    Ok(Done {
+        transno,
+        fid: about.0,
+        inode: about.1,
+        pre_versions,
+    })
+}

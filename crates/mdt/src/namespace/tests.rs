@@ -1,0 +1,500 @@
+//! Every operation against a store in memory: POSIX's cases one by one, then random operations against a model.
+
+#![allow(clippy::unwrap_used)]
+
+mod check;
+mod model;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use osd::MemoryIndex;
+use wire::{
+    Errno, Fid, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC,
+    MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MdtRecSetattr,
+};
+
+use super::{
+    Done, Node, OpenMode, Rename, SetAttr, Unlink, close, create, link, lookup, make_root, open, rename,
+    setattr, unlink,
+    xattr::{SetXattr, getxattr, listxattr, setxattr},
+};
+use crate::{
+    cred::Cred,
+    layout::{self, Object},
+    store::{Inode, Store, keys},
+};
+
+/// A store with a root directory, and what makes new FIDs.
+struct Fixture {
+    store: Store,
+    next: u32,
+    cred: Cred,
+    time: i64,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let store = Store::new(Arc::new(MemoryIndex::new()));
+        make_root(&store, 0).unwrap();
+        Fixture {
+            store,
+            next: 0,
+            cred: Cred::root(),
+            time: 1000,
+        }
+    }
+
+    fn fid(&mut self) -> Fid {
+        self.next += 1;
+        Fid::new(0x2_0000_0401, self.next, 0)
+    }
+
+    fn make(&mut self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+        let fid = self.fid();
+        self.time += 1;
+        let symlink = if mode & 0o170000 == 0o120000 {
+            Bytes::from_static(b"target")
+        } else {
+            Bytes::new()
+        };
+        let object = Object {
+            ost: 0,
+            fid: Fid::new(0x2_4000_0400, self.next, 0),
+        };
+        let lov = layout::build(fid, 0, wire::Text::default(), &[object]);
+        let lov = if mode & 0o170000 == 0o100000 {
+            lov
+        } else {
+            Bytes::new()
+        };
+        let node = Node {
+            fid,
+            mode,
+            time: self.time,
+            symlink,
+            lov,
+            ..Node::default()
+        };
+        create(&self.store, &self.cred, dir, name.as_bytes(), &node).map(|d| d.fid)
+    }
+
+    fn file(&mut self, dir: Fid, name: &str) -> Fid {
+        self.make(dir, name, 0o100644).unwrap()
+    }
+
+    fn dir(&mut self, dir: Fid, name: &str) -> Fid {
+        self.make(dir, name, 0o040755).unwrap()
+    }
+
+    fn unlink(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
+        self.time += 1;
+        let what = Unlink {
+            parent: dir,
+            name: name.as_bytes(),
+            dir: false,
+            time: self.time,
+        };
+        unlink(&self.store, &self.cred, what)
+    }
+
+    fn rmdir(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
+        self.time += 1;
+        let what = Unlink {
+            parent: dir,
+            name: name.as_bytes(),
+            dir: true,
+            time: self.time,
+        };
+        unlink(&self.store, &self.cred, what)
+    }
+
+    fn rename(&mut self, src: (Fid, &str), dst: (Fid, &str)) -> Result<Done, Errno> {
+        self.time += 1;
+        let what = Rename {
+            src_dir: src.0,
+            src_name: src.1.as_bytes(),
+            dst_dir: dst.0,
+            dst_name: dst.1.as_bytes(),
+            time: self.time,
+        };
+        rename(&self.store, &self.cred, what)
+    }
+
+    fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<Done, Errno> {
+        self.time += 1;
+        link(&self.store, &self.cred, file, dir, name.as_bytes(), self.time)
+    }
+
+    fn open(&self, fid: Fid, mode: u64) -> Result<Inode, Errno> {
+        open(&self.store, &self.cred, fid, OpenMode(mode), false).map(|(inode, _)| inode)
+    }
+
+    fn close(&self, fid: Fid, mode: u64) {
+        close(&self.store, fid, OpenMode(mode), None).unwrap();
+    }
+
+    fn setattr(&self, fid: Fid, valid: u64, rec: MdtRecSetattr) -> Result<Inode, Errno> {
+        let rec = MdtRecSetattr {
+            sa_fid: fid,
+            sa_valid: valid,
+            ..rec
+        };
+        let set = SetAttr {
+            rec: &rec,
+            open_for_write: false,
+        };
+        setattr(&self.store, &self.cred, set).map(|d| d.inode)
+    }
+
+    fn setxattr(&self, fid: Fid, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<Done, Errno> {
+        let value = value.map(Bytes::copy_from_slice);
+        setxattr(
+            &self.store,
+            &self.cred,
+            &SetXattr {
+                fid,
+                name,
+                value,
+                flags,
+                time: self.time,
+            },
+        )
+    }
+
+    fn inode(&self, fid: Fid) -> Inode {
+        self.store.inode(fid).unwrap()
+    }
+
+    fn lookup(&self, dir: Fid, name: &str) -> Option<Fid> {
+        lookup(&self.store, &self.cred, dir, name.as_bytes())
+            .unwrap()
+            .map(|e| e.fid)
+    }
+
+    fn become_user(&mut self, uid: u32) {
+        self.cred = Cred {
+            fsuid: uid,
+            fsgid: uid,
+            cap: 0,
+            ..Cred::root()
+        };
+    }
+
+    fn work(&self) -> usize {
+        let index = self.store.index();
+        index
+            .scan(&keys::work_of(0), &keys::work_of(1), 1000)
+            .unwrap()
+            .len()
+    }
+}
+
+const ROOT: Fid = Fid::ROOT;
+
+#[test]
+fn a_created_file_is_found_and_its_parent_changes() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "a");
+    assert_eq!(f.lookup(ROOT, "a"), Some(file));
+    assert_eq!(f.lookup(ROOT, "b"), None);
+    assert_eq!(f.lookup(ROOT, "."), Some(ROOT));
+    let root = f.inode(ROOT);
+    assert_eq!((root.mtime, root.ctime, root.nlink), (f.time, f.time, 2));
+    let dir = f.dir(ROOT, "d");
+    assert_eq!((f.inode(ROOT).nlink, f.inode(dir).nlink), (3, 2));
+    assert_eq!(f.lookup(dir, ".."), Some(ROOT));
+    assert_eq!(f.make(ROOT, "a", 0o100644), Err(Errno::EEXIST));
+    assert_eq!(f.make(file, "x", 0o100644), Err(Errno::ENOTDIR));
+    assert_eq!(f.make(ROOT, &"n".repeat(256), 0o100644), Err(Errno::ENAMETOOLONG));
+    assert_eq!(f.make(ROOT, "a/b", 0o100644), Err(Errno::EINVAL));
+    check::consistent(&f.store);
+}
+
+#[test]
+fn a_fid_that_is_in_use_or_not_the_clients_is_refused() {
+    let mut f = Fixture::new();
+    f.file(ROOT, "a");
+    f.next -= 1;
+    assert_eq!(f.make(ROOT, "b", 0o100644), Err(Errno::EEXIST));
+    let node = Node {
+        fid: Fid::new(0x2_0000_0007, 5, 0),
+        mode: 0o100644,
+        ..Node::default()
+    };
+    assert_eq!(
+        create(&f.store, &f.cred, ROOT, b"c", &node).unwrap_err(),
+        Errno::EINVAL
+    );
+}
+
+#[test]
+fn a_set_group_id_directory_gives_its_group() {
+    let mut f = Fixture::new();
+    let dir = f.dir(ROOT, "d");
+    f.setattr(
+        dir,
+        MDS_ATTR_GID | MDS_ATTR_MODE,
+        MdtRecSetattr {
+            sa_gid: 7,
+            sa_mode: 0o2777,
+            ..Default::default()
+        },
+    )
+    .unwrap();
+    f.become_user(5);
+    let sub = f.dir(dir, "sub");
+    let file = f.make(dir, "file", 0o102755).unwrap();
+    assert_eq!((f.inode(sub).gid, f.inode(sub).mode), (7, 0o042755));
+    assert_eq!((f.inode(file).gid, f.inode(file).mode), (7, 0o100755));
+}
+
+#[test]
+fn a_link_counts_and_the_last_unlink_destroys_the_objects() {
+    let mut f = Fixture::new();
+    let (d, file) = (f.dir(ROOT, "d"), f.file(ROOT, "a"));
+    assert_eq!(f.link(file, d, "b").unwrap().inode.nlink, 2);
+    assert_eq!(f.link(file, d, "b").unwrap_err(), Errno::EEXIST);
+    assert_eq!(f.link(d, ROOT, "e").unwrap_err(), Errno::EPERM);
+    check::consistent(&f.store);
+    assert_eq!(f.unlink(ROOT, "a").unwrap().inode.nlink, 1);
+    assert_eq!(f.work(), 0);
+    assert_eq!(f.unlink(d, "b").unwrap().inode.nlink, 0);
+    assert_eq!((f.work(), f.store.find(file).unwrap()), (1, None));
+    assert_eq!(f.unlink(d, "b").unwrap_err(), Errno::ENOENT);
+    check::consistent(&f.store);
+}
+
+#[test]
+fn unlink_and_rmdir_are_for_their_own_kinds() {
+    let mut f = Fixture::new();
+    let d = f.dir(ROOT, "d");
+    f.file(d, "x");
+    assert_eq!(f.unlink(ROOT, "d").unwrap_err(), Errno::EISDIR);
+    assert_eq!(f.rmdir(d, "x").unwrap_err(), Errno::ENOTDIR);
+    assert_eq!(f.rmdir(ROOT, "d").unwrap_err(), Errno::ENOTEMPTY);
+    assert_eq!(f.rmdir(d, "..").unwrap_err(), Errno::ENOTEMPTY);
+    assert_eq!(f.rmdir(d, ".").unwrap_err(), Errno::EINVAL);
+    f.unlink(d, "x").unwrap();
+    f.rmdir(ROOT, "d").unwrap();
+    assert_eq!(f.inode(ROOT).nlink, 2);
+    check::consistent(&f.store);
+}
+
+#[test]
+fn an_open_file_outlives_its_last_name() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "a");
+    f.open(file, MDS_FMODE_READ).unwrap();
+    f.open(file, MDS_FMODE_WRITE).unwrap();
+    f.unlink(ROOT, "a").unwrap();
+    assert_eq!((f.inode(file).nlink, f.work()), (0, 0));
+    assert_eq!(f.store.orphans().unwrap(), [file]);
+    assert_eq!(f.link(file, ROOT, "again").unwrap_err(), Errno::ENOENT);
+    f.close(file, MDS_FMODE_READ);
+    assert!(f.store.find(file).unwrap().is_some());
+    f.close(file, MDS_FMODE_WRITE);
+    assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
+    assert!(f.store.orphans().unwrap().is_empty());
+}
+
+#[test]
+fn an_open_directory_that_was_removed_takes_no_entries() {
+    let mut f = Fixture::new();
+    let d = f.dir(ROOT, "d");
+    f.open(d, MDS_FMODE_READ | MDS_OPEN_DIRECTORY).unwrap();
+    f.rmdir(ROOT, "d").unwrap();
+    assert_eq!(f.make(d, "x", 0o100644), Err(Errno::ENOENT));
+    f.close(d, MDS_FMODE_READ);
+    assert_eq!(f.store.find(d).unwrap(), None);
+}
+
+#[test]
+fn what_runs_is_not_written_and_what_is_written_does_not_run() {
+    let mut f = Fixture::new();
+    let file = f.make(ROOT, "prog", 0o100755).unwrap();
+    f.open(file, MDS_FMODE_EXEC).unwrap();
+    assert_eq!(f.open(file, MDS_FMODE_WRITE).unwrap_err(), Errno::ETXTBSY);
+    f.close(file, MDS_FMODE_EXEC);
+    f.open(file, MDS_FMODE_WRITE).unwrap();
+    assert_eq!(f.open(file, MDS_FMODE_EXEC).unwrap_err(), Errno::ETXTBSY);
+    let d = f.dir(ROOT, "d");
+    assert_eq!(f.open(d, MDS_FMODE_WRITE).unwrap_err(), Errno::EISDIR);
+    assert_eq!(f.open(file, MDS_OPEN_DIRECTORY).unwrap_err(), Errno::ENOTDIR);
+}
+
+#[test]
+fn rename_moves_files_and_directories() {
+    let mut f = Fixture::new();
+    let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
+    let (x, sub) = (f.file(a, "x"), f.dir(a, "sub"));
+    f.rename((a, "x"), (a, "y")).unwrap();
+    assert_eq!((f.lookup(a, "x"), f.lookup(a, "y")), (None, Some(x)));
+    f.rename((a, "y"), (b, "x")).unwrap();
+    f.rename((a, "sub"), (b, "sub2")).unwrap();
+    assert_eq!((f.inode(a).nlink, f.inode(b).nlink), (2, 3));
+    assert_eq!(f.lookup(sub, ".."), Some(b));
+    assert_eq!(f.rename((a, "none"), (b, "z")).unwrap_err(), Errno::ENOENT);
+    check::consistent(&f.store);
+}
+
+#[test]
+fn rename_replaces_what_is_of_the_same_kind() {
+    let mut f = Fixture::new();
+    let (d, e) = (f.dir(ROOT, "d"), f.dir(ROOT, "e"));
+    let (x, y) = (f.file(ROOT, "x"), f.file(ROOT, "y"));
+    f.rename((ROOT, "x"), (ROOT, "y")).unwrap();
+    assert_eq!((f.lookup(ROOT, "y"), f.store.find(y).unwrap()), (Some(x), None));
+    assert_eq!(f.rename((ROOT, "y"), (ROOT, "d")).unwrap_err(), Errno::EISDIR);
+    assert_eq!(f.rename((ROOT, "d"), (ROOT, "y")).unwrap_err(), Errno::ENOTDIR);
+    f.file(e, "inside");
+    assert_eq!(f.rename((ROOT, "d"), (ROOT, "e")).unwrap_err(), Errno::ENOTEMPTY);
+    f.rename((ROOT, "e"), (ROOT, "d")).unwrap();
+    assert_eq!((f.lookup(ROOT, "d"), f.store.find(d).unwrap()), (Some(e), None));
+    assert_eq!(f.inode(ROOT).nlink, 3);
+    check::consistent(&f.store);
+}
+
+#[test]
+fn rename_of_two_names_of_one_file_does_nothing() {
+    let mut f = Fixture::new();
+    let x = f.file(ROOT, "x");
+    f.link(x, ROOT, "y").unwrap();
+    f.rename((ROOT, "x"), (ROOT, "y")).unwrap();
+    f.rename((ROOT, "x"), (ROOT, "x")).unwrap();
+    assert_eq!(
+        (f.lookup(ROOT, "x"), f.lookup(ROOT, "y"), f.inode(x).nlink),
+        (Some(x), Some(x), 2)
+    );
+    check::consistent(&f.store);
+}
+
+#[test]
+fn rename_of_a_directory_below_itself_is_refused() {
+    let mut f = Fixture::new();
+    let a = f.dir(ROOT, "a");
+    let b = f.dir(a, "b");
+    let c = f.dir(b, "c");
+    assert_eq!(f.rename((ROOT, "a"), (c, "a")).unwrap_err(), Errno::EINVAL);
+    assert_eq!(f.rename((ROOT, "a"), (a, "a")).unwrap_err(), Errno::EINVAL);
+    assert_eq!(f.rename((b, "c"), (ROOT, "a")).unwrap_err(), Errno::ENOTEMPTY);
+    check::consistent(&f.store);
+}
+
+#[test]
+fn rename_over_an_open_file_keeps_the_orphan() {
+    let mut f = Fixture::new();
+    let (_, y) = (f.file(ROOT, "x"), f.file(ROOT, "y"));
+    f.open(y, MDS_FMODE_READ).unwrap();
+    f.rename((ROOT, "x"), (ROOT, "y")).unwrap();
+    assert_eq!(f.store.orphans().unwrap(), [y]);
+    f.close(y, MDS_FMODE_READ);
+    assert_eq!(f.store.find(y).unwrap(), None);
+}
+
+#[test]
+fn names_need_permission_on_their_directory() {
+    let mut f = Fixture::new();
+    let (d, tmp) = (f.dir(ROOT, "d"), f.make(ROOT, "tmp", 0o041777).unwrap());
+    f.file(d, "x");
+    f.file(tmp, "roots");
+    f.become_user(5);
+    assert_eq!(f.make(d, "y", 0o100644), Err(Errno::EACCES));
+    assert_eq!(f.unlink(d, "x").unwrap_err(), Errno::EACCES);
+    assert_eq!(f.unlink(tmp, "roots").unwrap_err(), Errno::EPERM);
+    let mine = f.file(tmp, "mine");
+    assert_eq!(f.inode(mine).uid, 5);
+    assert_eq!(f.rename((tmp, "mine"), (tmp, "roots")).unwrap_err(), Errno::EPERM);
+    f.unlink(tmp, "mine").unwrap();
+}
+
+#[test]
+fn only_owners_change_modes_and_only_root_gives_away() {
+    let mut f = Fixture::new();
+    let tmp = f.make(ROOT, "tmp", 0o040777).unwrap();
+    f.become_user(5);
+    let file = f.make(tmp, "x", 0o100755).unwrap();
+    let rec = |r: MdtRecSetattr| r;
+    let mode = rec(MdtRecSetattr {
+        sa_mode: 0o104755,
+        ..Default::default()
+    });
+    assert_eq!(f.setattr(file, MDS_ATTR_MODE, mode).unwrap().mode, 0o104755);
+    let uid = MdtRecSetattr {
+        sa_uid: 6,
+        ..Default::default()
+    };
+    assert_eq!(f.setattr(file, MDS_ATTR_UID, uid).unwrap_err(), Errno::EPERM);
+    let gid = MdtRecSetattr {
+        sa_gid: 6,
+        ..Default::default()
+    };
+    assert_eq!(f.setattr(file, MDS_ATTR_GID, gid).unwrap_err(), Errno::EPERM);
+    f.cred = Cred::root();
+    let given = f.setattr(file, MDS_ATTR_UID, uid).unwrap();
+    assert_eq!((given.uid, given.mode), (6, 0o100755));
+    assert_eq!(f.work(), 1);
+    f.become_user(5);
+    assert_eq!(f.setattr(file, MDS_ATTR_MODE, mode).unwrap_err(), Errno::EPERM);
+    assert_eq!(
+        f.setattr(file, MDS_ATTR_MTIME, MdtRecSetattr::default())
+            .unwrap_err(),
+        Errno::EACCES
+    );
+    assert_eq!(
+        f.setattr(file, MDS_ATTR_SIZE, MdtRecSetattr::default())
+            .unwrap_err(),
+        Errno::EACCES
+    );
+}
+
+#[test]
+fn xattrs_are_set_listed_and_removed() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "x");
+    assert_eq!(
+        getxattr(&f.store, &f.cred, file, b"user.a").unwrap_err(),
+        Errno::ENODATA
+    );
+    f.setxattr(file, b"user.a", Some(b"1"), 0).unwrap();
+    f.setxattr(file, b"user.empty", Some(b""), 0).unwrap();
+    assert_eq!(
+        f.setxattr(file, b"user.a", Some(b"2"), 1).unwrap_err(),
+        Errno::EEXIST
+    );
+    assert_eq!(
+        f.setxattr(file, b"user.b", Some(b"2"), 2).unwrap_err(),
+        Errno::ENODATA
+    );
+    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.a").unwrap(), "1");
+    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.empty").unwrap(), "");
+    assert!(
+        !getxattr(&f.store, &f.cred, file, b"trusted.link")
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(listxattr(&f.store, file).unwrap().len(), 2);
+    f.setxattr(file, b"user.a", None, 0).unwrap();
+    assert_eq!(f.setxattr(file, b"user.a", None, 0).unwrap_err(), Errno::ENODATA);
+    assert_eq!(
+        f.setxattr(file, b"what.a", Some(b"1"), 0).unwrap_err(),
+        Errno::EOPNOTSUPP
+    );
+    f.unlink(ROOT, "x").unwrap();
+    assert!(f.store.xattrs(file).unwrap().is_empty());
+    f.become_user(9);
+    assert_eq!(
+        f.setxattr(ROOT, b"trusted.a", Some(b"1"), 0).unwrap_err(),
+        Errno::EPERM
+    );
+}
+
+#[test]
+fn every_modification_has_a_higher_transaction_number() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "x");
+    let first = f.inode(file).version;
+    let linked = f.link(file, ROOT, "y").unwrap();
+    assert!(linked.transno > first && linked.pre_versions[1] == first);
+    assert_eq!(f.inode(file).version, linked.transno);
+}

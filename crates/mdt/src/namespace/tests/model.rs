@@ -1,0 +1,212 @@
+//! Random operations on the store and on a model of paths: same answers, same tree, and the store stays consistent.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::{Strategy, any, prop, prop_oneof, proptest};
+use wire::{Errno, Fid, MDS_FMODE_READ};
+
+use super::{Fixture, ROOT, check};
+use crate::store::NameHash;
+
+/// One of a few directories, by the order in which they were made.
+type Dir = u8;
+/// One of a few names.
+type Name = u8;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create(Dir, Name),
+    Mkdir(Dir, Name),
+    Unlink(Dir, Name),
+    Rmdir(Dir, Name),
+    Link((Dir, Name), (Dir, Name)),
+    Rename((Dir, Name), (Dir, Name)),
+    Open(Dir, Name),
+    Close(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let at = || (0u8..6, 0u8..4);
+    prop_oneof![
+        at().prop_map(|(d, n)| Op::Create(d, n)),
+        at().prop_map(|(d, n)| Op::Mkdir(d, n)),
+        at().prop_map(|(d, n)| Op::Unlink(d, n)),
+        at().prop_map(|(d, n)| Op::Rmdir(d, n)),
+        (at(), at()).prop_map(|(a, b)| Op::Link(a, b)),
+        (at(), at()).prop_map(|(a, b)| Op::Rename(a, b)),
+        at().prop_map(|(d, n)| Op::Open(d, n)),
+        any::<u8>().prop_map(Op::Close),
+    ]
+}
+
+/// The model: a map from (directory, name) to inode, which inodes are directories, and which are open.
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<(Fid, String), Fid>,
+    dirs: Vec<Fid>,
+    open: Vec<Fid>,
+}
+
+impl Model {
+    fn is_dir(&self, fid: Fid) -> bool {
+        self.dirs.contains(&fid)
+    }
+
+    fn get(&self, at: &(Fid, String)) -> Option<Fid> {
+        self.entries.get(at).copied()
+    }
+
+    fn is_empty(&self, dir: Fid) -> bool {
+        !self.entries.keys().any(|(d, _)| *d == dir)
+    }
+
+    fn gone(&self, dir: Fid) -> bool {
+        dir != ROOT && !self.entries.values().any(|f| *f == dir)
+    }
+
+    fn is_below(&self, mut fid: Fid, above: Fid) -> bool {
+        loop {
+            if fid == above {
+                return true;
+            }
+            match self.entries.iter().find(|(_, f)| **f == fid) {
+                Some(((parent, _), _)) => fid = *parent,
+                None => return false,
+            }
+        }
+    }
+
+    fn link(&self, src: &(Fid, String), dst: &(Fid, String)) -> Result<Fid, Errno> {
+        let file = self.get(src).ok_or(Errno::ENOENT)?;
+        match () {
+            _ if self.is_dir(file) => Err(Errno::EPERM),
+            _ if self.get(dst).is_some() => Err(Errno::EEXIST),
+            _ => Ok(file),
+        }
+    }
+
+    fn remove(&self, at: &(Fid, String), dir: bool) -> Result<Fid, Errno> {
+        let fid = self.get(at).ok_or(Errno::ENOENT)?;
+        match (dir, self.is_dir(fid)) {
+            (true, false) => Err(Errno::ENOTDIR),
+            (false, true) => Err(Errno::EISDIR),
+            (true, true) if !self.is_empty(fid) => Err(Errno::ENOTEMPTY),
+            _ => Ok(fid),
+        }
+    }
+
+    fn rename(&self, src: &(Fid, String), dst: &(Fid, String)) -> Result<Fid, Errno> {
+        let fid = self.get(src).ok_or(Errno::ENOENT)?;
+        if self.is_dir(fid) && self.is_below(dst.0, fid) {
+            return Err(Errno::EINVAL);
+        }
+        let Some(victim) = self.get(dst).filter(|v| *v != fid) else {
+            return Ok(fid);
+        };
+        match (self.is_dir(fid), self.is_dir(victim)) {
+            (true, false) => Err(Errno::ENOTDIR),
+            (false, true) => Err(Errno::EISDIR),
+            (true, true) if !self.is_empty(victim) => Err(Errno::ENOTEMPTY),
+            _ => Ok(fid),
+        }
+    }
+}
+
+fn run(ops: Vec<Op>) {
+    let mut f = Fixture::new();
+    let mut m = Model {
+        dirs: vec![ROOT],
+        ..Model::default()
+    };
+    for op in ops {
+        let dirs: Vec<Fid> = m.dirs.iter().copied().filter(|d| !m.gone(*d)).collect();
+        let at = |(d, n): (Dir, Name)| (dirs[usize::from(d) % dirs.len()], format!("n{n}"));
+        match op {
+            Op::Create(d, n) | Op::Mkdir(d, n) => {
+                let (dir, name) = at((d, n));
+                let mode = if matches!(op, Op::Mkdir(..)) {
+                    0o040755
+                } else {
+                    0o100644
+                };
+                let made = f.make(dir, &name, mode);
+                match m.get(&(dir, name.clone())) {
+                    Some(_) => assert_eq!(made, Err(Errno::EEXIST)),
+                    None => {
+                        let fid = made.unwrap();
+                        m.entries.insert((dir, name), fid);
+                        m.dirs.extend((mode == 0o040755).then_some(fid));
+                    }
+                }
+            }
+            Op::Unlink(d, n) | Op::Rmdir(d, n) => {
+                let is_dir = matches!(op, Op::Rmdir(..));
+                let key = at((d, n));
+                let expected = m.remove(&key, is_dir);
+                let done = if is_dir {
+                    f.rmdir(key.0, &key.1)
+                } else {
+                    f.unlink(key.0, &key.1)
+                };
+                assert_eq!(done.map(|d| d.fid), expected);
+                if expected.is_ok() {
+                    m.entries.remove(&key);
+                }
+            }
+            Op::Link(a, b) => {
+                let (src, dst) = (at(a), at(b));
+                let expected = m.link(&src, &dst);
+                let Some(file) = m.get(&src) else { continue };
+                assert_eq!(f.link(file, dst.0, &dst.1).map(|d| d.fid), expected);
+                m.entries.extend(expected.ok().map(|fid| (dst, fid)));
+            }
+            Op::Rename(a, b) => {
+                let (src, dst) = (at(a), at(b));
+                let expected = m.rename(&src, &dst);
+                let done = f.rename((src.0, &src.1), (dst.0, &dst.1));
+                assert_eq!(done.map(|_| ()), expected.map(|_| ()));
+                if let Ok(fid) = expected
+                    && m.get(&dst) != Some(fid)
+                {
+                    m.entries.remove(&src);
+                    m.entries.insert(dst, fid);
+                }
+            }
+            Op::Open(d, n) => {
+                let Some(fid) = m.get(&at((d, n))) else { continue };
+                f.open(fid, MDS_FMODE_READ).unwrap();
+                m.open.push(fid);
+            }
+            Op::Close(i) if !m.open.is_empty() => {
+                let fid = m.open.swap_remove(usize::from(i) % m.open.len());
+                f.close(fid, MDS_FMODE_READ);
+            }
+            Op::Close(_) => {}
+        }
+    }
+    check::consistent(&f.store);
+    for dir in m.dirs.iter().filter(|d| !m.gone(**d)) {
+        let mut found: Vec<_> = f.store.entries(*dir, NameHash(0), usize::MAX).unwrap();
+        found.sort_by(|a, b| a.1.cmp(&b.1));
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|(_, name, entry)| (name.to_vec(), entry.fid))
+            .collect();
+        let of_dir = m.entries.iter().filter(|((d, _), _)| d == dir);
+        let expected: Vec<_> = of_dir
+            .map(|((_, n), fid)| (n.clone().into_bytes(), *fid))
+            .collect();
+        assert_eq!(found, expected);
+    }
+    while let Some(fid) = m.open.pop() {
+        f.close(fid, MDS_FMODE_READ);
+    }
+    assert!(f.store.orphans().unwrap().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn random_operations_agree_with_the_model(ops in prop::collection::vec(op(), 0..120)) {
+        run(ops);
+    }
+}

@@ -1,0 +1,101 @@
+//! Removing names, and inodes with their last name.
+
+use wire::{Errno, Fid};
+
+use super::{Done, check_name, directory, may_delete, touch_dir};
+use crate::{
+    cred::Cred,
+    store::{Held, Inode, Store, Tx, links},
+};
+
+/// A name to remove.
+#[derive(Clone, Copy, Debug)]
+pub struct Unlink<'a> {
+    /// The directory.
+    pub parent: Fid,
+    /// The name.
+    pub name: &'a [u8],
+    /// Whether a directory is to be removed (`rmdir`) or anything else (`unlink`).
+    pub dir: bool,
+    /// The client's time.
+    pub time: i64,
+}
+
+/// Removes a name; the inode goes with its last name, or stays as an orphan while it is open.
+pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
+    let Unlink {
+        parent, name, time, ..
+    } = what;
+    check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
+    let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+    let held = store.hold(&[parent, entry.fid]);
+    if store.entry(parent, name)? != Some(entry) {
+        return Err(Errno::ENOENT);
+    }
+    let mut dir = directory(store, parent)?;
+    let mut inode = store.inode(entry.fid)?;
+    may_delete(cred, &dir, &inode)?;
+    match (what.dir, inode.is_dir()) {
+        (true, false) => return Err(Errno::ENOTDIR),
+        (false, true) => return Err(Errno::EISDIR),
+        (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
+        _ => {}
+    }
+    let pre_versions = [dir.version, inode.version, 0, 0];
+    touch_dir(&mut dir, time);
+    dir.nlink -= u32::from(inode.is_dir());
+
+    let mut tx = store.begin();
+    tx.delete_entry(parent, name);
+    tx.put_inode(parent, &mut dir);
+    drop_link(&mut tx, &held, entry.fid, &mut inode, (parent, name), time)?;
+    let transno = tx.commit()?;
+    Ok(Done {
+        transno,
+        fid: entry.fid,
+        inode,
+        pre_versions,
+    })
+}
+
+/// Takes one link from an inode: the last link of what is not open takes the inode with it.
+pub(super) fn drop_link(
+    tx: &mut Tx<'_>,
+    held: &Held<'_>,
+    fid: Fid,
+    inode: &mut Inode,
+    (parent, name): (Fid, &[u8]),
+    time: i64,
+) -> Result<(), Errno> {
+    inode.nlink = if inode.is_dir() {
+        0
+    } else {
+        inode.nlink.saturating_sub(1)
+    };
+    inode.ctime = inode.ctime.max(time);
+    inode.links = links::remove(&inode.links, parent, name);
+    if inode.nlink > 0 {
+        tx.put_inode(fid, inode);
+    } else if held.opens(fid).total > 0 {
+        tx.put_inode(fid, inode);
+        tx.put_orphan(fid);
+    } else {
+        inode.version = tx.transno();
+        tx.destroy(fid, inode)?;
+    }
+    Ok(())
+}
+
+/// Removes an inode without links that nobody has open any more.
+pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
+    let held = store.hold(&[fid]);
+    let Some(inode) = store.find(fid)? else {
+        return Ok(());
+    };
+    if inode.nlink == 0 && held.opens(fid).total == 0 {
+        let mut tx = store.begin();
+        tx.destroy(fid, &inode)?;
+        tx.commit()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Extended attributes: those that clients set, and those that show what the target knows.
+
+use bytes::Bytes;
+use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, WireStruct};
+
+use super::{APPEND, Done, IMMUTABLE};
+use crate::{
+    acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
+    cred::{Cred, MAY_READ, MAY_WRITE},
+    layout::Wanted,
+    store::{Inode, Store},
+};
+
+/// The layout, under the name that it has on disk.
+pub const XATTR_LOV: &[u8] = wire::XATTR_NAME_LOV.as_bytes();
+/// The layout, under the name that users see.
+pub const XATTR_LUSTRE_LOV: &[u8] = b"lustre.lov";
+const XATTR_LINK: &[u8] = wire::XATTR_NAME_LINK.as_bytes();
+const XATTR_LMA: &[u8] = wire::XATTR_NAME_LMA.as_bytes();
+const XATTR_SOM: &[u8] = wire::XATTR_NAME_SOM.as_bytes();
+/// Linux's flag: the attribute must not be there yet.
+const XATTR_CREATE: u32 = 1;
+/// Linux's flag: the attribute must be there.
+const XATTR_REPLACE: u32 = 2;
+/// Bytes of a name at most.
+const NAME_MAX: usize = 255;
+/// Bytes of a value at most; also what is granted as `ocd_max_easize`.
+pub const VALUE_MAX: usize = 65536;
+
+/// A change of one attribute.
+#[derive(Clone, Debug)]
+pub struct SetXattr<'a> {
+    /// The inode.
+    pub fid: Fid,
+    /// The attribute's name.
+    pub name: &'a [u8],
+    /// The new value; `None` removes it.
+    pub value: Option<Bytes>,
+    /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
+    pub flags: u32,
+    /// The client's time.
+    pub time: i64,
+}
+
+/// The value of an attribute.
+pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    let inode = store.inode(fid)?;
+    if name.starts_with(b"user.") {
+        cred.check(&inode, MAY_READ)?;
+    }
+    match shown(fid, &inode, name) {
+        Some(value) if value.is_empty() => Err(Errno::ENODATA),
+        Some(value) => Ok(value),
+        None if inode.has_xattrs => store.xattr(fid, name)?.ok_or(Errno::ENODATA),
+        None => Err(Errno::ENODATA),
+    }
+}
+
+/// The attributes that have no record of their own; empty where there is none.
+fn shown(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
+    Some(match name {
+        XATTR_ACCESS => inode.acl_access.clone(),
+        XATTR_DEFAULT => inode.acl_default.clone(),
+        XATTR_LOV | XATTR_LUSTRE_LOV => inode.lov.clone(),
+        XATTR_LINK => inode.links.clone(),
+        XATTR_LMA => LustreMdtAttrs {
+            lma_compat: 0,
+            lma_incompat: 0,
+            lma_self_fid: fid,
+        }
+        .to_bytes(),
+        XATTR_SOM => inode.som.map_or(Bytes::new(), |(lsa_size, lsa_blocks)| {
+            let lsa_valid = SOM_FL_LAZY as u16;
+            LustreSomAttrs {
+                lsa_valid,
+                lsa_reserved: [0; 3],
+                lsa_size,
+                lsa_blocks,
+            }
+            .to_bytes()
+        }),
+        _ => return None,
+    })
+}
+
+/// All attributes that a copy of the file should have, with their values: not those that only show what the target
+/// knows.
+pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    let inode = store.inode(fid)?;
+    if inode.has_xattrs {
+        store.xattrs(fid)
+    } else {
+        Ok(Vec::new())
+    }
+}
+
+/// Sets or removes an attribute.
+pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, Errno> {
+    let (fid, name) = (set.fid, set.name);
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
+        return Err(Errno::ERANGE);
+    }
+    if set.value.as_ref().is_some_and(|v| v.len() > VALUE_MAX) {
+        return Err(Errno::E2BIG);
+    }
+    let _held = store.hold(&[fid]);
+    let mut inode = store.inode(fid)?;
+    if inode.flags & (IMMUTABLE | APPEND) != 0 {
+        return Err(Errno::EPERM);
+    }
+    let pre_versions = [inode.version, 0, 0, 0];
+    let value = set.value.clone().unwrap_or_default();
+    let mut tx = store.begin();
+    match name {
+        XATTR_ACCESS | XATTR_DEFAULT if !cred.owns(&inode) => return Err(Errno::EPERM),
+        XATTR_ACCESS if inode.is_symlink() => return Err(Errno::EOPNOTSUPP),
+        XATTR_ACCESS => {
+            acl::set_access(&mut inode, &value)?;
+            if !cred.may_keep_sgid(inode.gid) {
+                inode.mode &= !crate::store::S_ISGID;
+            }
+        }
+        XATTR_DEFAULT => acl::set_default(&mut inode, &value)?,
+        XATTR_LOV | XATTR_LUSTRE_LOV => set_default_layout(cred, &mut inode, set.value.as_deref())?,
+        XATTR_LINK | XATTR_LMA | XATTR_SOM => return Err(Errno::EPERM),
+        _ => {
+            may_set(cred, &inode, name)?;
+            let old = if inode.has_xattrs {
+                store.xattr(fid, name)?
+            } else {
+                None
+            };
+            match (&old, &set.value) {
+                (Some(_), Some(_)) if set.flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
+                (None, Some(_)) if set.flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
+                (None, None) => return Err(Errno::ENODATA),
+                (_, Some(value)) => {
+                    tx.put_xattr(fid, name, value.clone());
+                    inode.has_xattrs = true;
+                }
+                (Some(_), None) => tx.delete_xattr(fid, name),
+            }
+        }
+    }
+    inode.ctime = inode.ctime.max(set.time);
+    tx.put_inode(fid, &mut inode);
+    let transno = tx.commit()?;
+    Ok(Done {
+        transno,
+        fid,
+        inode,
+        pre_versions,
+    })
+}
+
+fn may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
+    if name.starts_with(b"user.") {
+        // What a symlink's mode allows everybody, and a device's its users, is not to keep data there.
+        if !inode.is_file() && !inode.is_dir() {
+            return Err(Errno::EPERM);
+        }
+        let sticky = inode.is_dir() && inode.mode & 0o1000 != 0;
+        if sticky && !cred.owns(inode) {
+            return Err(Errno::EPERM);
+        }
+        cred.check(inode, MAY_WRITE)
+    } else if name.starts_with(b"trusted.") {
+        if cred.is_admin() {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    } else if name.starts_with(b"security.") {
+        if cred.is_admin() || cred.owns(inode) {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    } else {
+        Err(Errno::EOPNOTSUPP)
+    }
+}
+
+/// Sets or removes a directory's default layout.
+pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> Result<(), Errno> {
+    if !inode.is_dir() {
+        return Err(if inode.lov.is_empty() {
+            Errno::EOPNOTSUPP
+        } else {
+            Errno::EEXIST
+        });
+    }
+    if !cred.owns(inode) {
+        return Err(Errno::EPERM);
+    }
+    let wanted = ea.map(Wanted::parse).transpose()?.flatten();
+    inode.lov = wanted.map_or(Bytes::new(), |w| w.to_default());
+    Ok(())
+}

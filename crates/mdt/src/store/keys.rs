@@ -1,0 +1,187 @@
+//! The keys of the target's index. Numbers in keys are big-endian, so that keys sort as the numbers do.
+//!
+//! | key | value |
+//! |---|---|
+//! | `i` fid | inode ([`super::Inode`]) |
+//! | `d` parent-fid hash(8) name | child: fid, type |
+//! | `x` fid name | extended attribute |
+//! | `o` fid | orphan: removed, still open |
+//! | `q` ost(4) object-fid | work for an OST, to be sent once committed |
+//! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
+//! | `f` start(8) | a range of sequences and the target that it belongs to |
+//! | `m` name | the target's own settings |
+
+use bytes::Bytes;
+use wire::Fid;
+
+/// The hash that orders a directory's entries; also what a name's lock is named by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NameHash(pub u64);
+
+/// The place of "." in a directory.
+pub const HASH_DOT: NameHash = NameHash(0);
+/// The place of "..".
+pub const HASH_DOTDOT: NameHash = NameHash(1);
+
+impl NameHash {
+    /// A name's hash: FNV-1a, stirred, 63 bits, after those of "." and "..".
+    pub fn of(name: &[u8]) -> NameHash {
+        let mut h: u64 = 0xcbf2_9ce4_8422_2325;
+        for b in name {
+            h = (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
+        }
+        h = (h ^ h >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        NameHash(((h ^ h >> 29) >> 1).max(2))
+    }
+}
+
+fn with_fid(tag: u8, fid: Fid, rest: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(17 + rest);
+    key.push(tag);
+    push_fid(&mut key, fid);
+    key
+}
+
+fn push_fid(key: &mut Vec<u8>, fid: Fid) {
+    key.extend_from_slice(&fid.f_seq.to_be_bytes());
+    key.extend_from_slice(&fid.f_oid.to_be_bytes());
+    key.extend_from_slice(&fid.f_ver.to_be_bytes());
+}
+
+/// The FID of 16 big-endian bytes.
+fn fid_of(bytes: &[u8]) -> Option<Fid> {
+    let (seq, rest) = bytes.split_first_chunk::<8>()?;
+    let (oid, rest) = rest.split_first_chunk::<4>()?;
+    let ver = rest.first_chunk::<4>()?;
+    Some(Fid::new(
+        u64::from_be_bytes(*seq),
+        u32::from_be_bytes(*oid),
+        u32::from_be_bytes(*ver),
+    ))
+}
+
+/// An inode.
+pub fn inode(fid: Fid) -> Bytes {
+    with_fid(b'i', fid, 0).into()
+}
+
+/// A directory's entries from `hash` on.
+pub fn entries_from(dir: Fid, hash: NameHash) -> Vec<u8> {
+    let mut key = with_fid(b'd', dir, 8);
+    key.extend_from_slice(&hash.0.to_be_bytes());
+    key
+}
+
+/// An entry.
+pub fn entry(dir: Fid, name: &[u8]) -> Bytes {
+    let mut key = entries_from(dir, NameHash::of(name));
+    key.extend_from_slice(name);
+    key.into()
+}
+
+/// Hash and name of an entry's key.
+pub fn entry_name(key: &Bytes) -> Option<(NameHash, Bytes)> {
+    let hash = key.get(17..25)?.first_chunk::<8>()?;
+    Some((NameHash(u64::from_be_bytes(*hash)), key.slice(25..)))
+}
+
+/// An extended attribute; with an empty name, where an inode's begin.
+pub fn xattr(fid: Fid, name: &[u8]) -> Bytes {
+    let mut key = with_fid(b'x', fid, name.len());
+    key.extend_from_slice(name);
+    key.into()
+}
+
+/// The name of an extended attribute's key.
+pub fn xattr_name(key: &Bytes) -> Bytes {
+    key.slice(17.min(key.len())..)
+}
+
+/// The tag of orphans.
+pub const ORPHANS: &[u8] = b"o";
+
+/// An orphan.
+pub fn orphan(fid: Fid) -> Bytes {
+    with_fid(b'o', fid, 0).into()
+}
+
+/// The FID of an orphan's key.
+pub fn orphan_fid(key: &[u8]) -> Option<Fid> {
+    fid_of(key.get(1..)?)
+}
+
+/// The work for one OST.
+pub fn work_of(ost: u32) -> Vec<u8> {
+    let mut key = vec![b'q'];
+    key.extend_from_slice(&ost.to_be_bytes());
+    key
+}
+
+/// Work on one object.
+pub fn work(ost: u32, object: Fid) -> Bytes {
+    let mut key = work_of(ost);
+    push_fid(&mut key, object);
+    key.into()
+}
+
+/// The object of a work's key.
+pub fn work_object(key: &[u8]) -> Option<Fid> {
+    fid_of(key.get(5..)?)
+}
+
+/// An OST's object sequence.
+pub fn objects(ost: u32) -> Bytes {
+    let mut key = vec![b'u'];
+    key.extend_from_slice(&ost.to_be_bytes());
+    key.into()
+}
+
+/// The tag of the location database.
+pub const LOCATIONS: &[u8] = b"f";
+
+/// A range of sequences.
+pub fn location(start: u64) -> Bytes {
+    let mut key = LOCATIONS.to_vec();
+    key.extend_from_slice(&start.to_be_bytes());
+    key.into()
+}
+
+/// A setting.
+pub fn setting(name: &str) -> Bytes {
+    [b"m", name.as_bytes()].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        HASH_DOTDOT, NameHash, entries_from, entry, entry_name, orphan, orphan_fid, work, work_object,
+    };
+    use wire::{Fid, MDS_DIR_END_OFF};
+
+    #[test]
+    fn entries_sort_by_hash_within_their_directory() {
+        let (a, b) = (Fid::new(0x2_0000_0400, 1, 0), Fid::new(0x2_0000_0400, 2, 0));
+        let mut keys: Vec<_> = (0..100).map(|i| entry(a, format!("f{i}").as_bytes())).collect();
+        keys.sort();
+        let hashes: Vec<_> = keys.iter().filter_map(entry_name).map(|(h, _)| h).collect();
+        assert!(hashes.is_sorted() && hashes.len() == 100);
+        assert!(keys.iter().all(|k| k[..] >= entries_from(a, NameHash(0))[..]));
+        assert!(keys.iter().all(|k| k[..] < entries_from(b, NameHash(0))[..]));
+    }
+
+    #[test]
+    fn a_hash_lies_between_the_dots_and_the_end() {
+        for i in 0..10_000u32 {
+            let h = NameHash::of(&i.to_le_bytes());
+            assert!(h > HASH_DOTDOT && h.0 < MDS_DIR_END_OFF / 2);
+        }
+    }
+
+    #[test]
+    fn a_key_gives_its_fid_back() {
+        let fid = Fid::new(0x2_0000_0401, 7, 1);
+        assert_eq!(orphan_fid(&orphan(fid)), Some(fid));
+        assert_eq!(work_object(&work(3, fid)), Some(fid));
+        assert_eq!(orphan_fid(b"o"), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! `trusted.link`: under which parents and names an inode can be found.
+//!
+//! It is bounded: links that do not fit are not recorded and the overflow is noted; paths of such links cannot be told,
+//! everything else works.
+
+use bytes::Bytes;
+use wire::{Fid, linkea::LinkEa};
+
+/// Bytes of the attribute at most.
+const MAX_BYTES: usize = 4096;
+const ENTRY: usize = 18;
+
+/// The links of an attribute; one that cannot be read has none.
+pub fn parse(ea: &[u8]) -> LinkEa {
+    LinkEa::parse(ea).unwrap_or_default()
+}
+
+/// The attribute with one link more.
+pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
+    let mut links = parse(ea);
+    if ea.len() + ENTRY + name.len() > MAX_BYTES {
+        links.overflow_time = now as u32;
+    } else {
+        links.links.push((parent, Bytes::copy_from_slice(name)));
+    }
+    links.build()
+}
+
+/// The attribute without a link.
+pub fn remove(ea: &[u8], parent: Fid, name: &[u8]) -> Bytes {
+    let mut links = parse(ea);
+    links.remove(&parent, name);
+    links.build()
+}
+
+/// A directory's only parent.
+pub fn parent_of_dir(ea: &[u8]) -> Option<Fid> {
+    parse(ea).links.first().map(|(parent, _)| *parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_BYTES, add, parent_of_dir, parse, remove};
+    use wire::Fid;
+
+    #[test]
+    fn links_come_and_go() {
+        let a = add(b"", Fid::ROOT, b"a", 0);
+        let ab = add(&a, Fid::ROOT, b"b", 0);
+        assert_eq!(parse(&ab).links.len(), 2);
+        assert_eq!(remove(&ab, Fid::ROOT, b"b"), a);
+        assert_eq!(remove(&a, Fid::ROOT, b"other"), a);
+        assert_eq!(parent_of_dir(&a), Some(Fid::ROOT));
+        assert_eq!(parent_of_dir(b"garbage"), None);
+    }
+
+    #[test]
+    fn too_many_links_are_noted_and_not_kept() {
+        let mut ea = add(b"", Fid::ROOT, b"first", 0);
+        for i in 0..1000 {
+            ea = add(&ea, Fid::ROOT, format!("name{i}").as_bytes(), 77);
+        }
+        assert!(ea.len() <= MAX_BYTES);
+        assert_eq!(parse(&ea).overflow_time, 77);
+    }
+}

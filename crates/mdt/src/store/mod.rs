@@ -1,0 +1,222 @@
+//! What the target stores: inodes, entries, attributes and its own settings, as keys and values of an index.
+//!
+//! Readers read single records. Whoever changes an inode first holds it ([`Store::hold`]): a short mutex, never held
+//! across an `await`, under which the inode is read, changed and applied in one atomic batch. The same mutex guards the
+//! count of its open handles, so that "last link gone" and "last handle gone" cannot miss each other. Names are
+//! protected above, by locks on (directory, name hash); a directory's mutex is held only while a batch that changes its
+//! times or links is applied.
+
+mod inode;
+pub mod keys;
+pub mod links;
+mod tx;
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use osd::{Index, Transactions, prefix_end};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::watch;
+use wire::{Errno, Fid};
+
+pub use inode::{Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+pub use keys::NameHash;
+pub use tx::{Tx, Work};
+
+const SHARDS: usize = 256;
+/// Records that one look at the index brings at most.
+const ROWS_MAX: usize = 65536;
+
+/// How a file is open, counted over all clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opens {
+    /// Handles.
+    pub total: u32,
+    /// Handles that write.
+    pub writers: u32,
+    /// Handles that execute.
+    pub executors: u32,
+}
+
+#[derive(Default)]
+struct Shard {
+    opens: HashMap<Fid, Opens>,
+}
+
+/// The target's store.
+pub struct Store {
+    index: Arc<dyn Index>,
+    shards: Vec<Mutex<Shard>>,
+    work: watch::Sender<u64>,
+}
+
+/// Inodes that are held: nobody else changes them.
+pub struct Held<'a> {
+    shards: Vec<(usize, MutexGuard<'a, Shard>)>,
+}
+
+fn shard_of(fid: Fid) -> usize {
+    let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as usize % SHARDS
+}
+
+impl Store {
+    /// The store over this index.
+    pub fn new(index: Arc<dyn Index>) -> Store {
+        let shards = std::iter::repeat_with(Mutex::default).take(SHARDS).collect();
+        Store {
+            index,
+            shards,
+            work: watch::Sender::new(0),
+        }
+    }
+
+    /// The index itself.
+    pub fn index(&self) -> &Arc<dyn Index> {
+        &self.index
+    }
+
+    /// The transaction numbers.
+    pub fn transactions(&self) -> &Arc<Transactions> {
+        self.index.transactions()
+    }
+
+    /// Told whenever work for OSTs was queued.
+    pub fn work(&self) -> watch::Receiver<u64> {
+        self.work.subscribe()
+    }
+
+    /// Holds inodes, in an order that cannot deadlock.
+    pub fn hold(&self, fids: &[Fid]) -> Held<'_> {
+        let mut wanted: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        Held {
+            shards: wanted.into_iter().map(|s| (s, self.shards[s].lock())).collect(),
+        }
+    }
+
+    /// An inode, if there is one.
+    pub fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
+        match self.index.get(&keys::inode(fid))? {
+            None => Ok(None),
+            Some(value) => match Inode::decode(&value) {
+                Ok(inode) => Ok(Some(inode)),
+                Err(e) => {
+                    tracing::error!("inode {fid}: {e}");
+                    Err(Errno::EIO)
+                }
+            },
+        }
+    }
+
+    /// An inode that must be there.
+    pub fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
+        self.find(fid)?.ok_or(Errno::ENOENT)
+    }
+
+    /// What a name in a directory leads to.
+    pub fn entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+        match self.index.get(&keys::entry(dir, name))? {
+            None => Ok(None),
+            Some(value) => tx::decode_entry(&value).map(Some),
+        }
+    }
+
+    /// Up to `limit` entries of a directory from `hash` on, in the order of hashes.
+    pub fn entries(
+        &self,
+        dir: Fid,
+        hash: NameHash,
+        limit: usize,
+    ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
+        self.entries_after(&keys::entries_from(dir, hash), dir, limit)
+    }
+
+    /// Like [`Store::entries`], behind an entry that was seen.
+    pub fn entries_behind(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
+        let mut from = keys::entry(dir, name).to_vec();
+        from.push(0);
+        self.entries_after(&from, dir, limit)
+    }
+
+    fn entries_after(
+        &self,
+        from: &[u8],
+        dir: Fid,
+        limit: usize,
+    ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
+        let end = prefix_end(&keys::entries_from(dir, NameHash(0))[..17]);
+        let rows = self.index.scan(from, &end, limit)?;
+        rows.into_iter()
+            .map(|(key, value)| {
+                let (hash, name) = keys::entry_name(&key).ok_or(Errno::EIO)?;
+                Ok((hash, name, tx::decode_entry(&value)?))
+            })
+            .collect()
+    }
+
+    /// Whether a directory has no entries.
+    pub fn is_empty_dir(&self, dir: Fid) -> Result<bool, Errno> {
+        Ok(self.entries(dir, NameHash(0), 1)?.is_empty())
+    }
+
+    /// An extended attribute that has a record of its own.
+    pub fn xattr(&self, fid: Fid, name: &[u8]) -> Result<Option<Bytes>, Errno> {
+        Ok(self.index.get(&keys::xattr(fid, name))?)
+    }
+
+    /// All extended attributes that have records of their own.
+    pub fn xattrs(&self, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+        let from = keys::xattr(fid, b"");
+        let rows = self.index.scan(&from, &prefix_end(&from), ROWS_MAX)?;
+        Ok(rows
+            .into_iter()
+            .map(|(key, value)| (keys::xattr_name(&key), value))
+            .collect())
+    }
+
+    /// The FIDs of orphans, as many as one look brings.
+    pub fn orphans(&self) -> Result<Vec<Fid>, Errno> {
+        let rows = self
+            .index
+            .scan(keys::ORPHANS, &prefix_end(keys::ORPHANS), ROWS_MAX)?;
+        Ok(rows.iter().filter_map(|(key, _)| keys::orphan_fid(key)).collect())
+    }
+}
+
+impl Held<'_> {
+    fn shard(&self, fid: Fid) -> &Shard {
+        let at = shard_of(fid);
+        let held = self.shards.iter().find(|(s, _)| *s == at);
+        held.map(|(_, shard)| &**shard)
+            .expect("only inodes that are held are asked for")
+    }
+
+    fn shard_mut(&mut self, fid: Fid) -> &mut Shard {
+        let at = shard_of(fid);
+        let held = self.shards.iter_mut().find(|(s, _)| *s == at);
+        held.map(|(_, shard)| &mut **shard)
+            .expect("only inodes that are held are changed")
+    }
+
+    /// How an inode is open.
+    pub fn opens(&self, fid: Fid) -> Opens {
+        self.shard(fid).opens.get(&fid).copied().unwrap_or_default()
+    }
+
+    /// Says how an inode is open from now on.
+    pub fn set_opens(&mut self, fid: Fid, opens: Opens) {
+        let table = &mut self.shard_mut(fid).opens;
+        if opens.total == 0 {
+            table.remove(&fid);
+        } else {
+            table.insert(fid, opens);
+        }
+    }
+}

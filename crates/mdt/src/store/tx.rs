@@ -1,0 +1,175 @@
+//! A transaction: one batch under one transaction number.
+//!
+//! The number is drawn while the inodes are held, so that changes of one inode have numbers in the order in which they
+//! happened; every inode that is put carries the number as its version.
+
+use bytes::Bytes;
+use osd::{Batch, InFlight};
+use wire::{Errno, Fid, Reader, Writer};
+
+use super::{Entry, Inode, Store, keys};
+use crate::layout::{self, Object};
+
+/// What an OST is to do with an object once the transaction is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Remove it.
+    Destroy,
+    /// Change its owner.
+    Chown {
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Project.
+        projid: u32,
+    },
+}
+
+impl Work {
+    pub(crate) fn encode(self, transno: u64) -> Bytes {
+        let mut w = Writer::with_capacity(21);
+        w.u64(transno);
+        match self {
+            Work::Destroy => w.u8(0),
+            Work::Chown { uid, gid, projid } => {
+                w.u8(1);
+                [uid, gid, projid].into_iter().for_each(|v| w.u32(v));
+            }
+        }
+        w.finish()
+    }
+
+    /// The transaction that queued it, and the work.
+    pub(crate) fn decode(value: &[u8]) -> Result<(u64, Work), Errno> {
+        let mut r = Reader::new("work for an OST", value);
+        let transno = r.u64()?;
+        let work = match r.u8()? {
+            0 => Work::Destroy,
+            1 => Work::Chown {
+                uid: r.u32()?,
+                gid: r.u32()?,
+                projid: r.u32()?,
+            },
+            _ => return Err(Errno::EIO),
+        };
+        Ok((transno, work))
+    }
+}
+
+fn encode_entry(entry: Entry) -> Bytes {
+    let mut w = Writer::with_capacity(20);
+    w.u64(entry.fid.f_seq);
+    w.u32(entry.fid.f_oid);
+    w.u32(entry.fid.f_ver);
+    w.u32(entry.kind);
+    w.finish()
+}
+
+pub(super) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
+    let mut r = Reader::new("directory entry", value);
+    Ok(Entry {
+        fid: Fid::new(r.u64()?, r.u32()?, r.u32()?),
+        kind: r.u32()?,
+    })
+}
+
+/// A transaction that is being put together.
+pub struct Tx<'a> {
+    store: &'a Store,
+    batch: Batch,
+    number: InFlight,
+    has_work: bool,
+}
+
+impl Store {
+    /// Begins a transaction; the inodes that it changes are held.
+    pub fn begin(&self) -> Tx<'_> {
+        let number = self.transactions().begin();
+        Tx {
+            store: self,
+            batch: Batch::new(),
+            number,
+            has_work: false,
+        }
+    }
+}
+
+impl Tx<'_> {
+    /// Its number.
+    pub fn transno(&self) -> u64 {
+        self.number.transno()
+    }
+
+    /// Puts an inode; its version becomes this transaction.
+    pub fn put_inode(&mut self, fid: Fid, inode: &mut Inode) {
+        inode.version = self.transno();
+        self.batch.put(keys::inode(fid), inode.encode());
+    }
+
+    /// Puts an entry.
+    pub fn put_entry(&mut self, dir: Fid, name: &[u8], entry: Entry) {
+        self.batch.put(keys::entry(dir, name), encode_entry(entry));
+    }
+
+    /// Removes an entry.
+    pub fn delete_entry(&mut self, dir: Fid, name: &[u8]) {
+        self.batch.delete(keys::entry(dir, name));
+    }
+
+    /// Puts an extended attribute.
+    pub fn put_xattr(&mut self, fid: Fid, name: &[u8], value: Bytes) {
+        self.batch.put(keys::xattr(fid, name), value);
+    }
+
+    /// Removes an extended attribute.
+    pub fn delete_xattr(&mut self, fid: Fid, name: &[u8]) {
+        self.batch.delete(keys::xattr(fid, name));
+    }
+
+    /// Puts any other record.
+    pub fn put(&mut self, key: Bytes, value: Bytes) {
+        self.batch.put(key, value);
+    }
+
+    /// Keeps an inode without links until its last handle is closed.
+    pub fn put_orphan(&mut self, fid: Fid) {
+        self.batch.put(keys::orphan(fid), Bytes::new());
+    }
+
+    /// Queues work on each object of a layout.
+    pub fn put_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
+        let value = work.encode(self.transno());
+        for Object { ost, fid } in layout::objects(lov)? {
+            self.batch.put(keys::work(ost, fid), value.clone());
+            self.has_work = true;
+        }
+        Ok(())
+    }
+
+    /// Removes an inode with all that belongs to it, its objects on OSTs too.
+    pub fn destroy(&mut self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
+        if inode.has_xattrs {
+            for (name, _) in self.store.xattrs(fid)? {
+                self.delete_xattr(fid, &name);
+            }
+        }
+        if inode.is_file() {
+            self.put_work(&inode.lov, Work::Destroy)?;
+        }
+        self.batch.delete(keys::inode(fid));
+        self.batch.delete(keys::orphan(fid));
+        Ok(())
+    }
+
+    /// Applies everything; it is visible when this returns.
+    pub fn commit(mut self) -> Result<u64, Errno> {
+        let transno = self.transno();
+        self.batch.transno = Some(transno);
+        self.store.index.apply(self.batch)?;
+        if self.has_work {
+            self.store.work.send_modify(|w| *w = transno.max(*w));
+        }
+        Ok(transno)
+    }
+}
