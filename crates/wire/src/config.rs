@@ -41,14 +41,21 @@ impl Config {
         }
     }
 
+    /// The same record with a NID.
+    pub fn with_nid(self, nid: Nid) -> Config {
+        Config { nid, ..self }
+    }
+
+    /// A record for `device` with one structure as its argument.
+    pub fn with_struct(command: u32, device: &str, argument: &impl WireStruct) -> Config {
+        let mut config = Config::new(command, &[device]);
+        config.bufs.push(argument.to_bytes());
+        config
+    }
+
     /// A marker: the beginning or the end of a section.
     pub fn marker(marker: &CfgMarker) -> Config {
-        Config {
-            command: LCFG_MARKER,
-            num: marker.cm_step,
-            bufs: vec![Bytes::new(), marker.to_bytes()],
-            ..Config::default()
-        }
+        Config::with_struct(LCFG_MARKER, "", marker)
     }
 
     /// Reads a record.

@@ -286,7 +286,26 @@ impl Log {
         let index = self.push(kind, id, data)?;
         self.header.set_live(index, true);
         self.header.llh_count += 1;
+        // Lustre keeps the size of the smallest record there.
+        let smallest = Some(self.header.llh_size).filter(|s| *s > 0).unwrap_or(u32::MAX);
+        self.header.llh_size = smallest.min(size as u32);
         Ok(index)
+    }
+
+    /// Puts other data of the same length in a record's place; false when there is no such record.
+    pub fn rewrite(&mut self, index: u32, data: &[u8]) -> bool {
+        let Some((at, chunk)) = self.chunk_of(index) else {
+            return false;
+        };
+        let mut from = at - CHUNK + LlogRecHdr::SIZE;
+        for record in records(chunk).map_while(|r| r.ok()) {
+            if record.index == index && record.data.len() == data.len() {
+                self.body[from..from + data.len()].copy_from_slice(data);
+                return true;
+            }
+            from += record.size();
+        }
+        false
     }
 
     /// Makes a record dead.
@@ -340,6 +359,19 @@ mod tests {
         log.cancel(a);
         let live: Vec<u32> = log.live().map(|r| r.unwrap().index).collect();
         assert_eq!((live, log.header().llh_count), (vec![b], 2));
+    }
+
+    #[test]
+    fn a_record_is_rewritten_in_place() {
+        let mut log = empty();
+        let indices: Vec<u32> = (0..9).map(|_| log.append(OBD_CFG_REC, 0, &[1; 2000]).unwrap()).collect();
+        for (i, index) in indices.iter().enumerate() {
+            assert!(log.rewrite(*index, &[i as u8; 2000]));
+            assert!(!log.rewrite(*index, &[0; 8]));
+        }
+        let data: Vec<u8> = log.live().map(|r| r.unwrap().data[1999]).collect();
+        assert_eq!(data, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(!log.rewrite(99, &[0; 2000]));
     }
 
     #[test]
