@@ -1,0 +1,317 @@
+//! What a configuration log says, as a value: which targets a file system has and where they are.
+//!
+//! Follows guide 4.4 and 4.5. The log is a program for making devices; what matters of it is kept: targets with their
+//! NIDs, the default layout, parameters. Sections that are marked as skipped, and records outside a section, are not
+//! looked at, as in Lustre.
+
+use std::collections::{BTreeMap, HashMap};
+
+use wire::config::Config as Record;
+
+use wire::{
+    CM_END, CM_EXCLUDE, CM_SKIP, CM_START, LCFG_ADD_CONN, LCFG_ADD_MDC, LCFG_ADD_UUID, LCFG_ATTACH,
+    LCFG_DEL_MDC, LCFG_LOV_ADD_INA, LCFG_LOV_ADD_OBD, LCFG_LOV_DEL_OBD, LCFG_PARAM, LCFG_SET_PARAM,
+    LCFG_SETUP, LovDesc, Nid, WireStruct,
+};
+
+/// A target, as clients of it see it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TargetConf {
+    /// `lus-OST0001`.
+    pub name: String,
+    /// Its index among the targets of its kind.
+    pub index: u32,
+    /// `lus-OST0001_UUID`.
+    pub uuid: String,
+    /// Where it may be found, the likeliest first.
+    pub nids: Vec<Nid>,
+    /// Whether it was deactivated for good (`osc.active=0`): its index stays taken.
+    pub active: bool,
+}
+
+/// A parameter that a log sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfParam {
+    /// The target it is for, or `general`.
+    pub target: String,
+    /// Its name: whole in the log `params`, relative to the target elsewhere.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// What a configuration log says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FsConfig {
+    /// The file system.
+    pub fsname: String,
+    /// Metadata targets by index.
+    pub mdts: Vec<TargetConf>,
+    /// Object targets by index.
+    pub osts: Vec<TargetConf>,
+    /// Defaults for layouts, if the log has them.
+    pub lov_desc: Option<LovDesc>,
+    /// Parameters, in the order of the log.
+    pub params: Vec<ConfParam>,
+}
+
+/// A device that the log makes: an import of a target, or a collection of them.
+#[derive(Default)]
+struct Device {
+    kind: String,
+    target_uuid: String,
+    nids: Vec<Nid>,
+}
+
+#[derive(Default)]
+struct Reading {
+    nodes: HashMap<String, Vec<Nid>>,
+    devices: HashMap<String, Device>,
+    mdts: BTreeMap<u32, TargetConf>,
+    osts: BTreeMap<u32, TargetConf>,
+    lov_desc: Option<LovDesc>,
+    params: Vec<ConfParam>,
+}
+
+impl FsConfig {
+    /// Reads the records of the log `logname`.
+    pub fn from_records<'a>(logname: &str, records: impl IntoIterator<Item = &'a Record>) -> FsConfig {
+        let mut reading = Reading::default();
+        let mut live = false;
+        for record in records {
+            match record.as_marker() {
+                Some(m) if m.cm_flags & CM_END != 0 => live = false,
+                Some(m) => live = m.cm_flags & CM_START != 0 && m.cm_flags & (CM_SKIP | CM_EXCLUDE) == 0,
+                None if live => reading.record(record),
+                None => {}
+            }
+        }
+        let fsname = logname.rsplit_once('-').map_or(logname, |(fs, _)| fs).to_owned();
+        FsConfig {
+            fsname,
+            mdts: reading.mdts.into_values().collect(),
+            osts: reading.osts.into_values().collect(),
+            lov_desc: reading.lov_desc,
+            params: reading.params,
+        }
+    }
+
+    /// The metadata target of this index.
+    pub fn mdt(&self, index: u32) -> Option<&TargetConf> {
+        self.mdts.iter().find(|t| t.index == index)
+    }
+
+    /// The object target of this index.
+    pub fn ost(&self, index: u32) -> Option<&TargetConf> {
+        self.osts.iter().find(|t| t.index == index)
+    }
+}
+
+impl Reading {
+    fn record(&mut self, r: &Record) {
+        match r.command {
+            LCFG_ADD_UUID => {
+                // A NID that does not fit into the number stands as text behind it.
+                let nid = if r.nid == Nid(0) {
+                    r.text(2).parse().ok()
+                } else {
+                    Some(r.nid)
+                };
+                add_nids(self.nodes.entry(r.text(1).to_owned()).or_default(), nid);
+            }
+            LCFG_ATTACH => {
+                let device = Device {
+                    kind: r.text(1).to_owned(),
+                    ..Device::default()
+                };
+                self.devices.insert(r.text(0).to_owned(), device);
+            }
+            LCFG_SETUP => self.setup(r),
+            LCFG_ADD_CONN => {
+                let more = self.nodes.get(r.text(1)).cloned().unwrap_or_default();
+                if let Some(device) = self.devices.get_mut(r.text(0)) {
+                    add_nids(&mut device.nids, more);
+                }
+            }
+            LCFG_LOV_ADD_OBD | LCFG_LOV_ADD_INA => {
+                if let Some(target) = self.target(r) {
+                    let active = r.command == LCFG_LOV_ADD_OBD;
+                    self.osts.insert(target.index, TargetConf { active, ..target });
+                }
+            }
+            LCFG_LOV_DEL_OBD => self.osts.retain(|_, t| t.uuid != r.text(1)),
+            LCFG_ADD_MDC => {
+                if let Some(target) = self.target(r) {
+                    self.mdts.insert(target.index, target);
+                }
+            }
+            LCFG_DEL_MDC => self.mdts.retain(|_, t| t.uuid != r.text(1)),
+            LCFG_PARAM | LCFG_SET_PARAM => self.param(r),
+            _ => {}
+        }
+    }
+
+    fn setup(&mut self, r: &Record) {
+        let Some(device) = self.devices.get_mut(r.text(0)) else {
+            return;
+        };
+        if device.kind == "lov" {
+            self.lov_desc = r.bufs.get(1).and_then(|b| LovDesc::from_bytes(b).ok());
+        } else {
+            device.target_uuid = r.text(1).to_owned();
+            device.nids = self.nodes.get(r.text(2)).cloned().unwrap_or_default();
+        }
+    }
+
+    /// The target of a record that adds it to a collection: (collection; uuid, index, ...).
+    fn target(&self, r: &Record) -> Option<TargetConf> {
+        let uuid = r.text(1);
+        let index = r.text(2).parse().ok()?;
+        let device = self.devices.values().find(|d| d.target_uuid == uuid)?;
+        let name = uuid.strip_suffix("_UUID").unwrap_or(uuid).to_owned();
+        Some(TargetConf {
+            name,
+            index,
+            uuid: uuid.to_owned(),
+            nids: device.nids.clone(),
+            active: true,
+        })
+    }
+
+    fn param(&mut self, r: &Record) {
+        for buf in 1..r.bufs.len() {
+            if let Some((name, value)) = r.text(buf).split_once('=') {
+                let (target, name, value) = (r.text(0).to_owned(), name.to_owned(), value.to_owned());
+                self.params.retain(|p| (&p.target, &p.name) != (&target, &name));
+                self.params.push(ConfParam { target, name, value });
+            }
+        }
+    }
+}
+
+fn add_nids(nids: &mut Vec<Nid>, more: impl IntoIterator<Item = Nid>) {
+    for nid in more {
+        if !nids.contains(&nid) {
+            nids.push(nid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{CfgMarker, Text};
+
+    fn nid(text: &str) -> Nid {
+        text.parse().expect("a NID")
+    }
+
+    fn section(flags: u32, inner: Vec<Record>) -> Vec<Record> {
+        let marker = |cm_flags| {
+            Record::marker(&CfgMarker {
+                cm_flags,
+                cm_tgtname: Text::truncated("x"),
+                ..CfgMarker::default()
+            })
+        };
+        [
+            vec![marker(CM_START | flags)],
+            inner,
+            vec![marker(CM_END | flags)],
+        ]
+        .concat()
+    }
+
+    fn osc(index: u32, at: &str) -> Vec<Record> {
+        let (name, uuid) = (
+            format!("fs-OST{index:04x}-osc"),
+            format!("fs-OST{index:04x}_UUID"),
+        );
+        vec![
+            Record::new(LCFG_ADD_UUID, &["", at]).with_nid(nid(at)),
+            Record::new(LCFG_ATTACH, &[&name, "osc", "fs-clilov_UUID"]),
+            Record::new(LCFG_SETUP, &[&name, &uuid, at]),
+            Record::new(LCFG_LOV_ADD_OBD, &["fs-clilov", &uuid, &index.to_string(), "1"]),
+        ]
+    }
+
+    #[test]
+    fn targets_are_found_with_their_nids() {
+        let log = [
+            section(0, osc(1, "10.0.0.2@tcp")),
+            section(0, osc(0, "10.0.0.1@tcp")),
+        ]
+        .concat();
+        let config = FsConfig::from_records("fs-client", &log);
+        assert_eq!(config.fsname, "fs");
+        assert_eq!(config.osts.iter().map(|t| t.index).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(
+            config.ost(1).map(|t| (t.name.as_str(), t.nids[0])),
+            Some(("fs-OST0001", nid("10.0.0.2@tcp")))
+        );
+    }
+
+    #[test]
+    fn skipped_sections_and_records_outside_are_not_looked_at() {
+        let log = [section(CM_SKIP, osc(0, "10.0.0.1@tcp")), osc(1, "10.0.0.2@tcp")].concat();
+        assert!(FsConfig::from_records("fs-client", &log).osts.is_empty());
+        let moved = [log, section(0, osc(0, "10.0.0.3@tcp"))].concat();
+        assert_eq!(
+            FsConfig::from_records("fs-client", &moved).osts[0].nids,
+            [nid("10.0.0.3@tcp")]
+        );
+    }
+
+    #[test]
+    fn a_failover_node_is_found_after_the_first() {
+        let mut records = osc(0, "10.0.0.1@tcp");
+        records.push(Record::new(LCFG_ADD_UUID, &["", "10.0.0.9@tcp"]).with_nid(nid("10.0.0.9@tcp")));
+        records.push(Record::new(LCFG_ADD_CONN, &["fs-OST0000-osc", "10.0.0.9@tcp"]));
+        let add = records.remove(3);
+        records.push(add);
+        let config = FsConfig::from_records("fs-client", &section(0, records));
+        assert_eq!(config.osts[0].nids, [nid("10.0.0.1@tcp"), nid("10.0.0.9@tcp")]);
+    }
+
+    #[test]
+    fn a_real_clients_log_gives_its_targets() {
+        let file = include_bytes!("../testdata/testfs-client.llog");
+        let log = wire::llog_file::Log::parse(file).expect("a log");
+        assert_eq!(log.build(), &file[..]);
+        let records: Vec<Record> = log
+            .live()
+            .map(|r| Record::parse(r.expect("a record").data).expect("a command"))
+            .collect();
+        let config = FsConfig::from_records("testfs-client", &records);
+        let show = |t: &TargetConf| (t.name.clone(), t.index, t.nids.clone());
+        let (first, second) = (vec![nid("10.88.0.11@tcp")], vec![nid("10.88.0.12@tcp")]);
+        let expected = |kind: &str| {
+            [
+                (format!("testfs-{kind}0000"), 0, first.clone()),
+                (format!("testfs-{kind}0001"), 1, second.clone()),
+            ]
+        };
+        assert_eq!(config.mdts.iter().map(show).collect::<Vec<_>>(), expected("MDT"));
+        assert_eq!(config.osts.iter().map(show).collect::<Vec<_>>(), expected("OST"));
+        let desc = config.lov_desc.expect("a lov_desc");
+        assert_eq!(
+            (desc.ld_default_stripe_count, desc.ld_default_stripe_size),
+            (1, 4 << 20)
+        );
+    }
+
+    #[test]
+    fn the_last_value_of_a_parameter_counts() {
+        let set = |value: &str| {
+            let text = format!("osc.*.max_dirty_mb={value}");
+            section(0, vec![Record::new(LCFG_SET_PARAM, &["general", &text, "lctl"])])
+        };
+        let config = FsConfig::from_records("params", &[set("64"), set("32")].concat());
+        let expected = ConfParam {
+            target: "general".to_owned(),
+            name: "osc.*.max_dirty_mb".to_owned(),
+            value: "32".to_owned(),
+        };
+        assert_eq!(config.params, [expected]);
+    }
+}

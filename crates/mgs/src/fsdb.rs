@@ -1,0 +1,481 @@
+//! Registration: which targets a file system has, and how its logs come to say so (guide 4.5 and 4.7).
+//!
+//! Nothing is kept beside the logs: which indices are taken, and where targets are, is what they say. A target that
+//! registers again changes nothing unless it says that it has moved (`LDD_F_UPDATE`, `LDD_F_WRITECONF`); then its old
+//! sections are marked as skipped and new ones appended.
+
+use mgc::{FsConfig, TargetConf};
+use wire::config::Config as Record;
+use wire::{
+    Errno, LDD_F_ERROR, LDD_F_NEED_INDEX, LDD_F_REWRITE_LDD, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST,
+    LDD_F_UPDATE, LDD_F_VIRGIN, LDD_F_WRITECONF, LUSTRE_MAXFSNAME, MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
+};
+
+use crate::MgsError;
+use crate::logs::{Logs, Section};
+use crate::sections::{self, Kind, Target};
+
+/// Highest index that a target's name has room for (`OSTffff` means "any").
+const INDEX_MAX: u32 = 0xfffe;
+
+/// What a registration did.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    /// The answer.
+    pub(crate) info: MgsTargetInfo,
+    /// Whether logs have changed, so that their readers are to be told.
+    pub(crate) changed: bool,
+}
+
+/// Registers a target; the logs are changed in memory, to be saved by the caller.
+pub(crate) fn register(logs: &mut Logs, mut info: MgsTargetInfo, now: i64) -> Result<Registered, MgsError> {
+    let mut target = parse(&info)?;
+    let refuse = |target: &Target, errno, why: String| {
+        Err(MgsError::Refused {
+            svname: target.name(),
+            why,
+            errno,
+        })
+    };
+    let needs_index = info.mti_flags & LDD_F_NEED_INDEX != 0;
+    if needs_index {
+        target.index = free_index(logs, &target);
+    }
+    let first = target.kind == Kind::Mdt && target.index == 0;
+    let client_log = format!("{}-client", target.fsname);
+    if !first && logs.get(&client_log).is_none() {
+        let why = format!("{}-MDT0000 has not registered yet: start it first", target.fsname);
+        return refuse(&target, Errno::EAGAIN, why);
+    }
+    let known = logs.get(&target.name()).is_some();
+    let moves = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
+    if known && info.mti_flags & LDD_F_VIRGIN != 0 && info.mti_flags & LDD_F_WRITECONF == 0 {
+        let why = format!(
+            "index {} is taken by a target that registered before",
+            target.index
+        );
+        return refuse(&target, Errno::EADDRINUSE, why);
+    }
+    let changed = !known || (moves && nodes_in_log(logs, &target) != flat(&target.nodes));
+    if changed {
+        Writer { logs, now, step: 0 }.write(&target, known)?;
+    }
+    info.mti_stripe_index = target.index;
+    info.mti_svname = Text::truncated(&target.name());
+    info.mti_uuid = Text::truncated(&format!("{}_UUID", target.name()));
+    info.mti_flags &= !(LDD_F_NEED_INDEX | LDD_F_VIRGIN | LDD_F_UPDATE | LDD_F_WRITECONF | LDD_F_ERROR);
+    info.mti_flags |= LDD_F_REWRITE_LDD;
+    Ok(Registered { info, changed })
+}
+
+/// Checks what a target says of itself.
+fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
+    let bad = |why: &str| {
+        let (svname, why) = (info.mti_svname.to_string(), why.to_owned());
+        Err(MgsError::Refused {
+            svname,
+            why,
+            errno: Errno::EINVAL,
+        })
+    };
+    let fsname = info.mti_fsname.as_str();
+    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if fsname.is_empty() || fsname.len() > LUSTRE_MAXFSNAME as usize || !fsname.bytes().all(plain) {
+        return bad("a file system's name has 1 to 8 letters, digits, '_' or '-'");
+    }
+    let kind = match info.mti_flags & (LDD_F_SV_TYPE_MDT | LDD_F_SV_TYPE_OST) {
+        LDD_F_SV_TYPE_MDT => Kind::Mdt,
+        LDD_F_SV_TYPE_OST => Kind::Ost,
+        _ => return bad("it is neither an MDT nor an OST"),
+    };
+    if info.mti_flags & LDD_F_NEED_INDEX == 0 && info.mti_stripe_index > INDEX_MAX {
+        return bad("its index is above 65534");
+    }
+    let nids = info
+        .mti_nids
+        .get(..info.mti_nid_count as usize)
+        .unwrap_or_default();
+    if nids.is_empty() || info.mti_nid_count > MTI_NIDS_MAX {
+        return bad("it has no NID, or more than 32");
+    }
+    let mut nodes = vec![nids.to_vec()];
+    nodes.extend(failover_nodes(info.mti_params.as_str()).filter(|node| node != nids));
+    Ok(Target {
+        fsname: fsname.to_owned(),
+        kind,
+        index: info.mti_stripe_index,
+        nodes,
+    })
+}
+
+/// Nodes named by `failover.node=NID,NID` parameters: NIDs of one node are separated by commas, nodes by colons.
+fn failover_nodes(params: &str) -> impl Iterator<Item = Vec<Nid>> + '_ {
+    let values = params
+        .split_whitespace()
+        .filter_map(|p| p.strip_prefix("failover.node="));
+    let nodes = values.flat_map(|v| v.split(':'));
+    nodes
+        .map(|n| n.split(',').filter_map(|t| t.parse().ok()).collect())
+        .filter(|n: &Vec<Nid>| !n.is_empty())
+}
+
+fn flat(nodes: &[Vec<Nid>]) -> Vec<Nid> {
+    let mut out: Vec<Nid> = Vec::new();
+    for nid in nodes.iter().flatten() {
+        if !out.contains(nid) {
+            out.push(*nid);
+        }
+    }
+    out
+}
+
+fn config(logs: &Logs, log: &str) -> FsConfig {
+    FsConfig::from_records(log, &logs.records(log))
+}
+
+fn of_kind(config: FsConfig, kind: Kind) -> Vec<TargetConf> {
+    if kind == Kind::Mdt {
+        config.mdts
+    } else {
+        config.osts
+    }
+}
+
+/// Where the logs say that a target is.
+fn nodes_in_log(logs: &Logs, target: &Target) -> Vec<Nid> {
+    let known = of_kind(config(logs, &format!("{}-client", target.fsname)), target.kind);
+    known
+        .into_iter()
+        .find(|t| t.index == target.index)
+        .map(|t| t.nids)
+        .unwrap_or_default()
+}
+
+/// The lowest index that no target of this kind has or had.
+fn free_index(logs: &Logs, target: &Target) -> u32 {
+    let free = |&index: &u32| {
+        logs.get(
+            &Target {
+                index,
+                ..target.clone()
+            }
+            .name(),
+        )
+        .is_none()
+    };
+    (0..=INDEX_MAX).find(free).unwrap_or(INDEX_MAX)
+}
+
+/// Writes what a registration adds to the logs of a file system, each section with the next step.
+struct Writer<'a> {
+    logs: &'a mut Logs,
+    now: i64,
+    step: u32,
+}
+
+impl Writer<'_> {
+    fn write(mut self, target: &Target, known: bool) -> Result<(), MgsError> {
+        let fs = &target.fsname;
+        let (name, client) = (target.name(), format!("{fs}-client"));
+        let prefix = format!("{fs}-");
+        let steps: Vec<u32> = self.logs.names(&prefix).map(|n| self.logs.last_step(n)).collect();
+        // Lustre's generation begins at 1, and the first section is 2.
+        self.step = steps.into_iter().max().unwrap_or(1).max(1);
+        let others = self.others(target);
+        match target.kind {
+            Kind::Mdt => {
+                if !known {
+                    self.mdt_log(target, &others)?;
+                }
+                if self.logs.get(&client).is_none() {
+                    let (lov, lmv) = (format!("{fs}-clilov"), format!("{fs}-clilmv"));
+                    self.section(&client, &lov, "lov setup", &sections::lov(&lov))?;
+                    self.section(&client, &lmv, "lmv setup", &sections::lmv(&lmv))?;
+                    self.section(&client, &client, "mount opts", &sections::mount_options(fs))?;
+                }
+                self.section(&client, &name, "add mdc", &sections::mdc(target))?;
+                for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
+                    let (lov, suffix) = in_mdt(mdt);
+                    self.section(
+                        &mdt.name(),
+                        &name,
+                        "add osp",
+                        &sections::osp(target, &lov, &suffix, false),
+                    )?;
+                }
+            }
+            Kind::Ost => {
+                if !known {
+                    self.section(&name, &name, "add ost", &sections::own_ost(target))?;
+                }
+                for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
+                    let (lov, suffix) = in_mdt(mdt);
+                    self.section(
+                        &mdt.name(),
+                        &name,
+                        "add osc",
+                        &sections::osc(target, &lov, &suffix),
+                    )?;
+                }
+                let lov = format!("{fs}-clilov");
+                self.section(&client, &name, "add osc", &sections::osc(target, &lov, ""))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A new MDT's own log: itself, then every target that was there before.
+    fn mdt_log(&mut self, target: &Target, others: &[Target]) -> Result<(), MgsError> {
+        let name = target.name();
+        let (lov, suffix) = in_mdt(target);
+        self.section(&name, &lov, "lov setup", &sections::lov(&lov))?;
+        self.section(&name, &name, "add mdt", &sections::own_mdt(target, &lov))?;
+        for other in others {
+            let (comment, records) = match other.kind {
+                Kind::Mdt => ("add osp", sections::osp(other, &lov, &suffix, true)),
+                Kind::Ost => ("add osc", sections::osc(other, &lov, &suffix)),
+            };
+            self.section(&name, &other.name(), comment, &records)?;
+        }
+        Ok(())
+    }
+
+    /// Every other target of the file system, MDTs first.
+    fn others(&self, target: &Target) -> Vec<Target> {
+        let config = config(self.logs, &format!("{}-client", target.fsname));
+        let of = |kind, list: Vec<TargetConf>| {
+            let fsname = target.fsname.clone();
+            // Failover nodes are told apart only in the logs; for an import it is the order that matters.
+            let nodes = |t: &TargetConf| t.nids.iter().map(|&n| vec![n]).collect();
+            list.into_iter().map(move |t| Target {
+                fsname: fsname.clone(),
+                kind,
+                index: t.index,
+                nodes: nodes(&t),
+            })
+        };
+        let all = of(Kind::Mdt, config.mdts.clone()).chain(of(Kind::Ost, config.osts));
+        all.filter(|t| (t.kind, t.index) != (target.kind, target.index))
+            .collect()
+    }
+
+    fn section(
+        &mut self,
+        log: &str,
+        target: &str,
+        comment: &str,
+        records: &[Record],
+    ) -> Result<(), MgsError> {
+        self.step += 1;
+        self.logs.skip(log, target, comment, self.now);
+        self.logs.append(
+            log,
+            &Section {
+                step: self.step,
+                target,
+                comment,
+                made_at: self.now,
+            },
+            records,
+        )
+    }
+}
+
+/// The collection that an MDT keeps its imports in, and what their names end in.
+fn in_mdt(mdt: &Target) -> (String, String) {
+    let name = mdt.name();
+    let suffix = name
+        .rsplit_once('-')
+        .map_or_else(String::new, |(_, t)| format!("-{t}"));
+    (format!("{name}-mdtlov"), suffix)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::sync::Arc;
+
+    fn logs() -> Logs {
+        Logs::load(Arc::new(osd::MemoryIndex::new())).unwrap()
+    }
+
+    fn info(kind: u32, index: u32, nid: &str) -> MgsTargetInfo {
+        let mut info = MgsTargetInfo {
+            mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
+            mti_stripe_index: index,
+            mti_nid_count: 1,
+            mti_fsname: Text::truncated("testfs"),
+            ..MgsTargetInfo::default()
+        };
+        info.mti_nids[0] = nid.parse().unwrap();
+        info
+    }
+
+    /// Text behind the NUL of a fixed field is whatever the writer's memory held: put zeros there.
+    fn clean(file: &[u8]) -> bytes::Bytes {
+        let log = wire::llog_file::Log::parse(file).unwrap();
+        let mut copy = log.clone();
+        for entry in log.live().map(Result::unwrap) {
+            if let Some(mut marker) = Record::parse(entry.data).unwrap().as_marker() {
+                marker.cm_tgtname = Text::truncated(marker.cm_tgtname.as_str());
+                marker.cm_comment = Text::truncated(marker.cm_comment.as_str());
+                assert!(copy.rewrite(entry.index, &Record::marker(&marker).build()));
+            }
+        }
+        copy.build()
+    }
+
+    #[test]
+    fn the_logs_of_a_real_file_system_are_rebuilt_byte_for_byte() {
+        const N1: &str = "10.88.0.11@tcp";
+        const N2: &str = "10.88.0.12@tcp";
+        let mut logs = logs();
+        // When the real one was made, as its markers say.
+        let steps = [
+            (LDD_F_SV_TYPE_MDT, 0, N1, 0x6b00_2194),
+            (LDD_F_SV_TYPE_OST, 0, N1, 0x6b00_219a),
+            (LDD_F_SV_TYPE_MDT, 1, N2, 0x6b00_21e3),
+            (LDD_F_SV_TYPE_OST, 1, N2, 0x6b00_21fe),
+        ];
+        for (kind, index, nid, now) in steps {
+            assert!(register(&mut logs, info(kind, index, nid), now).unwrap().changed);
+        }
+        for name in [
+            "testfs-client",
+            "testfs-MDT0000",
+            "testfs-MDT0001",
+            "testfs-OST0000",
+            "testfs-OST0001",
+        ] {
+            let path = format!("{}/../mgc/testdata/{name}.llog", env!("CARGO_MANIFEST_DIR"));
+            let real = std::fs::read(path).unwrap();
+            let ours = logs.get(name).unwrap().llog.build();
+            assert!(ours == clean(&real), "{name} differs");
+        }
+    }
+
+    #[test]
+    fn registering_again_changes_nothing() {
+        let mut logs = logs();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), 1).unwrap();
+        let before = logs.get("testfs-client").unwrap().llog.build();
+        for flags in [LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_MDT | LDD_F_UPDATE] {
+            let again = MgsTargetInfo {
+                mti_flags: flags,
+                ..info(0, 0, "10.0.0.1@tcp")
+            };
+            assert!(!register(&mut logs, again, 2).unwrap().changed);
+        }
+        assert_eq!(logs.get("testfs-client").unwrap().llog.build(), before);
+    }
+
+    #[test]
+    fn a_target_that_moved_is_found_at_its_new_place_by_all() {
+        let mut logs = logs();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), 1).unwrap();
+        register(&mut logs, info(LDD_F_SV_TYPE_OST, 3, "10.0.0.2@tcp"), 1).unwrap();
+        for (kind, index) in [(LDD_F_SV_TYPE_MDT, 0), (LDD_F_SV_TYPE_OST, 3)] {
+            let flags = kind | LDD_F_UPDATE;
+            let moved = MgsTargetInfo {
+                mti_flags: flags,
+                ..info(0, index, "10.0.0.9@tcp")
+            };
+            assert!(register(&mut logs, moved, 2).unwrap().changed);
+        }
+        let new: Vec<Nid> = vec!["10.0.0.9@tcp".parse().unwrap()];
+        for log in ["testfs-client", "testfs-MDT0000"] {
+            let config = config(&logs, log);
+            assert_eq!(config.ost(3).unwrap().nids, new, "{log}");
+        }
+        assert_eq!(config(&logs, "testfs-client").mdt(0).unwrap().nids, new);
+    }
+
+    #[test]
+    fn indices_are_given_out_and_never_twice() {
+        let mut logs = logs();
+        let any = |kind| MgsTargetInfo {
+            mti_flags: kind | LDD_F_NEED_INDEX | LDD_F_VIRGIN,
+            ..info(0, 0, "10.0.0.1")
+        };
+        register(&mut logs, any(LDD_F_SV_TYPE_MDT), 1).unwrap();
+        register(&mut logs, info(LDD_F_SV_TYPE_OST, 1, "10.0.0.1"), 1).unwrap();
+        for (index, name) in [(0, "testfs-OST0000"), (2, "testfs-OST0002")] {
+            let got = register(&mut logs, any(LDD_F_SV_TYPE_OST), 1).unwrap().info;
+            assert_eq!((got.mti_stripe_index, got.mti_svname.as_str()), (index, name));
+            assert_eq!(
+                got.mti_flags & (LDD_F_NEED_INDEX | LDD_F_REWRITE_LDD),
+                LDD_F_REWRITE_LDD
+            );
+        }
+        let taken = register(&mut logs, info(LDD_F_SV_TYPE_OST, 2, "10.0.0.1"), 1).unwrap_err();
+        assert!(
+            matches!(
+                taken,
+                MgsError::Refused {
+                    errno: Errno::EADDRINUSE,
+                    ..
+                }
+            ),
+            "{taken}"
+        );
+    }
+
+    #[test]
+    fn the_first_mdt_comes_before_everybody_else() {
+        let mut logs = logs();
+        for (kind, index) in [(LDD_F_SV_TYPE_OST, 0), (LDD_F_SV_TYPE_MDT, 1)] {
+            let early = register(&mut logs, info(kind, index, "10.0.0.1"), 1).unwrap_err();
+            assert!(early.to_string().contains("MDT0000"), "{early}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut logs = logs();
+        let good = info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1");
+        let bad = [
+            MgsTargetInfo {
+                mti_fsname: Text::truncated("far_too_long"),
+                ..good.clone()
+            },
+            MgsTargetInfo {
+                mti_fsname: Text::truncated("a/b"),
+                ..good.clone()
+            },
+            MgsTargetInfo {
+                mti_flags: LDD_F_SV_TYPE_MDT | LDD_F_SV_TYPE_OST,
+                ..good.clone()
+            },
+            MgsTargetInfo {
+                mti_stripe_index: 0xffff,
+                ..good.clone()
+            },
+            MgsTargetInfo {
+                mti_nid_count: 33,
+                ..good.clone()
+            },
+            MgsTargetInfo {
+                mti_nid_count: 0,
+                ..good
+            },
+        ];
+        for info in bad {
+            assert!(register(&mut logs, info, 1).is_err());
+        }
+    }
+
+    #[test]
+    fn failover_nodes_become_further_connections() {
+        let mut logs = logs();
+        let params = Text::truncated("failover.node=10.0.0.1@tcp:10.0.0.2@tcp,10.1.0.2@tcp1");
+        let mdt = MgsTargetInfo {
+            mti_params: params,
+            ..info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp")
+        };
+        register(&mut logs, mdt, 1).unwrap();
+        let nids = config(&logs, "testfs-client").mdt(0).unwrap().nids.clone();
+        let shown: Vec<String> = nids.iter().map(Nid::to_string).collect();
+        assert_eq!(shown, ["10.0.0.1@tcp", "10.0.0.2@tcp", "10.1.0.2@tcp1"]);
+    }
+}

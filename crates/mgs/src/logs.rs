@@ -1,0 +1,277 @@
+//! The logs of the MGS, in memory and in its store.
+//!
+//! A log is kept as its chunks, one key each (`log/<name>/<chunk>`), so that a change writes the header and what it
+//! touched. A log's id is its place in the order of creation and is kept beside it (`id/<name>`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use osd::{Batch, Index, prefix_end};
+use wire::config::Config as Record;
+use wire::llog_file::{CHUNK, Log as Llog};
+use wire::{CM_END, CM_SKIP, CM_START, CfgMarker, OBD_CFG_REC, ObdUuid, Text, WireError};
+
+use crate::MgsError;
+
+/// The version that markers name: what the project's protocol follows (guide, head).
+pub(crate) const CONFIG_VERSION: u32 = (2 << 24) | (17 << 16) | (57 << 8) | 62;
+
+const LOG: &[u8] = b"log/";
+const ID: &[u8] = b"id/";
+/// Bytes of a chunk's number behind the log's name, with the slash before it.
+const NUMBER: usize = 5;
+/// Entries that are read from the store at once.
+const SCAN: usize = 256;
+
+/// One log and its id.
+pub(crate) struct Log {
+    /// What clients call it once it is open.
+    pub(crate) id: u64,
+    /// Its contents.
+    pub(crate) llog: Llog,
+    /// What of it is in the store.
+    saved: Bytes,
+}
+
+/// Every log.
+pub(crate) struct Logs {
+    index: Arc<dyn Index>,
+    logs: BTreeMap<String, Log>,
+}
+
+impl Logs {
+    /// Reads all logs from the store.
+    pub(crate) fn load(index: Arc<dyn Index>) -> Result<Logs, MgsError> {
+        let mut files: BTreeMap<String, BytesMut> = BTreeMap::new();
+        for (key, chunk) in scan(&*index, LOG)? {
+            let name = key
+                .get(LOG.len()..key.len().saturating_sub(NUMBER))
+                .unwrap_or_default();
+            let name = String::from_utf8_lossy(name).into_owned();
+            // Keys come in order, so chunks do.
+            files.entry(name).or_default().extend_from_slice(&chunk);
+        }
+        let mut logs = BTreeMap::new();
+        for (name, file) in files {
+            let bad = |why: String| MgsError::Store {
+                what: format!("log '{name}': {why}"),
+            };
+            let llog = Llog::parse(&file).map_err(|e| bad(e.to_string()))?;
+            let id = index.get(&[ID, name.as_bytes()].concat())?;
+            let id = id.and_then(|b| b[..].try_into().ok()).map(u64::from_le_bytes);
+            let id = id.ok_or_else(|| bad("it has no id".to_owned()))?;
+            logs.insert(
+                name,
+                Log {
+                    id,
+                    llog,
+                    saved: file.freeze(),
+                },
+            );
+        }
+        Ok(Logs { index, logs })
+    }
+
+    /// The log of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&Log> {
+        self.logs.get(name)
+    }
+
+    /// The log of this id.
+    pub(crate) fn by_id(&self, id: u64) -> Option<&Log> {
+        self.logs.values().find(|l| l.id == id)
+    }
+
+    /// Names of all logs that begin so.
+    pub(crate) fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        self.logs
+            .range(prefix.to_owned()..)
+            .map(|(n, _)| n.as_str())
+            .take_while(move |n| n.starts_with(prefix))
+    }
+
+    /// The records of a log; none if it is not there.
+    pub(crate) fn records(&self, name: &str) -> Vec<Record> {
+        let Some(log) = self.get(name) else {
+            return Vec::new();
+        };
+        log.llog
+            .live()
+            .flatten()
+            .filter_map(|r| Record::parse(r.data).ok())
+            .collect()
+    }
+
+    /// The highest step that any section of a log has.
+    pub(crate) fn last_step(&self, name: &str) -> u32 {
+        let steps = self
+            .records(name)
+            .into_iter()
+            .filter_map(|r| r.as_marker())
+            .map(|m| m.cm_step);
+        steps.max().unwrap_or(0)
+    }
+
+    /// Appends a section to a log, which is made if it is not there.
+    pub(crate) fn append(
+        &mut self,
+        name: &str,
+        section: &Section,
+        records: &[Record],
+    ) -> Result<(), MgsError> {
+        let id = self.logs.values().map(|l| l.id).max().unwrap_or(0) + 1;
+        let uuid = ObdUuid::new("config_uuid").unwrap_or_default();
+        let new = || Log {
+            id,
+            llog: Llog::new(uuid, section.made_at),
+            saved: Bytes::new(),
+        };
+        let log = self.logs.entry(name.to_owned()).or_insert_with(new);
+        let full = |e: WireError| MgsError::Log {
+            name: name.to_owned(),
+            why: e.to_string(),
+        };
+        let ends = [section.marker(CM_START), section.marker(CM_END)];
+        for record in [&ends[..1], records, &ends[1..]].concat() {
+            log.llog.append(OBD_CFG_REC, 0, &record.build()).map_err(full)?;
+        }
+        Ok(())
+    }
+
+    /// Marks the live sections of this target and comment as skipped; says whether there were any.
+    pub(crate) fn skip(&mut self, name: &str, target: &str, comment: &str, now: i64) -> bool {
+        let Some(log) = self.logs.get_mut(name) else {
+            return false;
+        };
+        let mut markers = Vec::new();
+        for entry in log.llog.live().flatten() {
+            let Some(mut marker) = Record::parse(entry.data).ok().and_then(|r| r.as_marker()) else {
+                continue;
+            };
+            let this = marker.cm_tgtname.as_str() == target && marker.cm_comment.as_str() == comment;
+            if this && marker.cm_flags & CM_SKIP == 0 {
+                marker.cm_flags |= CM_SKIP;
+                marker.cm_canceltime = now;
+                markers.push((entry.index, Record::marker(&marker).build()));
+            }
+        }
+        // A marker's size never changes, so it always fits where it was.
+        markers
+            .iter()
+            .filter(|(index, marker)| log.llog.rewrite(*index, marker))
+            .count()
+            > 0
+    }
+
+    /// Makes every change so far visible in the store; the caller then waits for `sync`.
+    pub(crate) fn save(&mut self) -> Result<(), MgsError> {
+        let mut batch = Batch::new();
+        for (name, log) in &mut self.logs {
+            let file = log.llog.build();
+            if file == log.saved {
+                continue;
+            }
+            batch.put([ID, name.as_bytes()].concat(), log.id.to_le_bytes().to_vec());
+            let mut before = log.saved.chunks(CHUNK);
+            for (number, chunk) in (0u32..).zip(file.chunks(CHUNK)) {
+                if before.next() != Some(chunk) {
+                    let key = [LOG, name.as_bytes(), b"/", &number.to_be_bytes()].concat();
+                    batch.put(key, file.slice_ref(chunk));
+                }
+            }
+            log.saved = file;
+        }
+        if !batch.is_empty() {
+            self.index.apply(batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a section's markers say.
+pub(crate) struct Section<'a> {
+    /// Its place in the order of all changes of the file system.
+    pub(crate) step: u32,
+    /// What it is about.
+    pub(crate) target: &'a str,
+    /// What it does.
+    pub(crate) comment: &'a str,
+    /// When it was written, seconds since 1970.
+    pub(crate) made_at: i64,
+}
+
+impl Section<'_> {
+    fn marker(&self, flags: u32) -> Record {
+        Record::marker(&CfgMarker {
+            cm_step: self.step,
+            cm_flags: flags,
+            cm_vers: CONFIG_VERSION,
+            cm_createtime: self.made_at,
+            cm_tgtname: Text::truncated(self.target),
+            cm_comment: Text::truncated(self.comment),
+            ..CfgMarker::default()
+        })
+    }
+}
+
+/// Everything below a prefix.
+fn scan(index: &dyn Index, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, MgsError> {
+    let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
+    let mut out = Vec::new();
+    loop {
+        let some = index.scan(&from, &end, SCAN)?;
+        let Some((last, _)) = some.last() else {
+            return Ok(out);
+        };
+        from = [&last[..], &[0]].concat();
+        out.extend(some);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use wire::LCFG_ATTACH;
+
+    fn section<'a>(step: u32, target: &'a str) -> Section<'a> {
+        Section {
+            step,
+            target,
+            comment: "add",
+            made_at: 1,
+        }
+    }
+
+    #[test]
+    fn logs_are_the_same_after_a_restart() {
+        let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::new());
+        let mut logs = Logs::load(index.clone()).unwrap();
+        for step in 1..100 {
+            let records = [Record::new(LCFG_ATTACH, &["device", "osc", "uuid"])];
+            logs.append("fs-client", &section(step, "fs-OST0000"), &records)
+                .unwrap();
+            logs.save().unwrap();
+        }
+        logs.append("fs-MDT0000", &section(100, "fs-MDT0000"), &[])
+            .unwrap();
+        assert!(logs.skip("fs-client", "fs-OST0000", "add", 2));
+        assert!(
+            !logs.skip("fs-client", "fs-OST0000", "add", 2),
+            "all are skipped already"
+        );
+        logs.save().unwrap();
+
+        let again = Logs::load(index).unwrap();
+        for name in ["fs-client", "fs-MDT0000"] {
+            let (old, new) = (logs.get(name).unwrap(), again.get(name).unwrap());
+            assert_eq!((old.id, old.llog.build()), (new.id, new.llog.build()));
+        }
+        assert_eq!(
+            again.names("fs-").collect::<Vec<_>>(),
+            ["fs-MDT0000", "fs-client"]
+        );
+        assert_eq!(again.last_step("fs-client"), 99);
+    }
+}

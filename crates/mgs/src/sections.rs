@@ -1,0 +1,192 @@
+//! What each section of a configuration log says (guide 4.5): the records, without their markers.
+
+use wire::config::Config as Record;
+use wire::{
+    LCFG_ADD_CONN, LCFG_ADD_MDC, LCFG_ADD_UUID, LCFG_ATTACH, LCFG_LOV_ADD_OBD, LCFG_MOUNTOPT, LCFG_SETUP,
+    LmvDesc, LovDesc, Nid, ObdUuid,
+};
+
+/// `LOV_DESC_MAGIC`, which has taken the place of the count of active targets.
+const LOV_DESC_MAGIC: u32 = 0xb0cc_de5c;
+/// Stripe size of files that nobody chose a layout for.
+const STRIPE_SIZE_DEFAULT: u64 = 4 << 20;
+/// `LOV_PATTERN_RAID0`.
+const PATTERN_RAID0: u32 = 1;
+/// Seconds for which an MDT believes what it knows of an OST's space.
+const QOS_MAXAGE_S: u32 = 5;
+
+/// A target's kind, as far as logs differ by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Metadata target.
+    Mdt,
+    /// Object target.
+    Ost,
+}
+
+/// A target, as the logs describe it: where it is, node by node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// File system.
+    pub(crate) fsname: String,
+    /// Kind.
+    pub(crate) kind: Kind,
+    /// Index among the targets of its kind.
+    pub(crate) index: u32,
+    /// NIDs of each node that may serve it; the first node is where it is looked for first.
+    pub(crate) nodes: Vec<Vec<Nid>>,
+}
+
+impl Target {
+    /// `lus-OST0001`.
+    pub(crate) fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::Mdt => "MDT",
+            Kind::Ost => "OST",
+        };
+        format!("{}-{kind}{:04x}", self.fsname, self.index)
+    }
+
+    fn uuid(&self) -> String {
+        format!("{}_UUID", self.name())
+    }
+}
+
+fn uuid(text: &str) -> ObdUuid {
+    // Names are checked at registration: at most 8 characters of file system and a suffix of ours always fit.
+    ObdUuid::new(text).unwrap_or_default()
+}
+
+/// The collection of object targets, with the defaults for layouts.
+pub(crate) fn lov(name: &str) -> Vec<Record> {
+    let own_uuid = format!("{name}_UUID");
+    let desc = LovDesc {
+        ld_active_tgt_count: LOV_DESC_MAGIC,
+        ld_default_stripe_count: 1,
+        ld_pattern: PATTERN_RAID0,
+        ld_default_stripe_size: STRIPE_SIZE_DEFAULT,
+        ld_default_stripe_offset: -1,
+        ld_qos_maxage: QOS_MAXAGE_S,
+        ld_uuid: uuid(&own_uuid),
+        ..LovDesc::default()
+    };
+    vec![
+        Record::new(LCFG_ATTACH, &[name, "lov", &own_uuid]),
+        Record::with_struct(LCFG_SETUP, name, &desc),
+    ]
+}
+
+/// The collection of metadata targets.
+pub(crate) fn lmv(name: &str) -> Vec<Record> {
+    let own_uuid = format!("{name}_UUID");
+    let desc = LmvDesc {
+        ld_uuid: uuid(&own_uuid),
+        ..LmvDesc::default()
+    };
+    vec![
+        Record::new(LCFG_ATTACH, &[name, "lmv", &own_uuid]),
+        Record::with_struct(LCFG_SETUP, name, &desc),
+    ]
+}
+
+/// What a client's mount is made of.
+pub(crate) fn mount_options(fsname: &str) -> Vec<Record> {
+    let names = [
+        format!("{fsname}-client"),
+        format!("{fsname}-clilov"),
+        format!("{fsname}-clilmv"),
+    ];
+    vec![Record::new(LCFG_MOUNTOPT, &["", &names[0], &names[1], &names[2]])]
+}
+
+/// A metadata target's own devices.
+pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
+    let (name, index) = (target.name(), target.index.to_string());
+    vec![
+        Record::new(LCFG_ATTACH, &[&name, "mdt", &target.uuid()]),
+        Record::new(LCFG_MOUNTOPT, &["", &name, lov]),
+        Record::new(LCFG_SETUP, &[&name, &target.uuid(), &index, lov, "f"]),
+    ]
+}
+
+/// An object target's own devices.
+pub(crate) fn own_ost(target: &Target) -> Vec<Record> {
+    let name = target.name();
+    vec![
+        Record::new(LCFG_ATTACH, &[&name, "obdfilter", &target.uuid()]),
+        Record::new(LCFG_SETUP, &[&name, "dev", "type", "f"]),
+    ]
+}
+
+/// A client's import of a metadata target.
+pub(crate) fn mdc(target: &Target) -> Vec<Record> {
+    let (lmv, device) = (
+        format!("{}-clilmv", target.fsname),
+        format!("{}-mdc", target.name()),
+    );
+    let mut records = import(target, &device, "mdc", &format!("{lmv}_UUID"));
+    let texts = [
+        &lmv,
+        &target.uuid(),
+        &target.index.to_string(),
+        "1",
+        &format!("{device}_UUID"),
+    ];
+    records.push(Record::new(LCFG_ADD_MDC, &texts));
+    records
+}
+
+/// The import of an object target by whoever has this collection; `suffix` tells the devices of MDTs apart.
+pub(crate) fn osc(target: &Target, lov: &str, suffix: &str) -> Vec<Record> {
+    let device = format!("{}-osc{suffix}", target.name());
+    let mut records = import(target, &device, "osc", &format!("{lov}_UUID"));
+    records.push(Record::new(
+        LCFG_LOV_ADD_OBD,
+        &[lov, &target.uuid(), &target.index.to_string(), "1"],
+    ));
+    records
+}
+
+/// The import of a metadata target by another one. `first` is what an MDT finds when it is new, which names one thing
+/// more than what it is told of those that come later.
+pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, first: bool) -> Vec<Record> {
+    let device = format!("{}-osp{suffix}", target.name());
+    let mut records = import(target, &device, "osp", &format!("{lov}_UUID"));
+    let (own, index, mdc) = (
+        target.uuid(),
+        target.index.to_string(),
+        format!("{}-mdc_UUID", target.name()),
+    );
+    let texts = [lov, &own, &index, "1", &mdc];
+    records.push(Record::new(
+        LCFG_ADD_MDC,
+        if first { &texts } else { &texts[..4] },
+    ));
+    records
+}
+
+/// An import with every way to its target.
+fn import(target: &Target, device: &str, kind: &str, collection: &str) -> Vec<Record> {
+    let mut records = Vec::new();
+    let node_name = |nids: &[Nid]| nids.first().map(Nid::to_string).unwrap_or_default();
+    let add_node = |records: &mut Vec<Record>, nids: &[Nid]| {
+        let name = node_name(nids);
+        records.extend(
+            nids.iter()
+                .map(|&nid| Record::new(LCFG_ADD_UUID, &["", &name]).with_nid(nid)),
+        );
+        name
+    };
+    let (first, failover) = target
+        .nodes
+        .split_first()
+        .map_or((&[][..], &[][..]), |(f, rest)| (&f[..], rest));
+    let node = add_node(&mut records, first);
+    records.push(Record::new(LCFG_ATTACH, &[device, kind, collection]));
+    records.push(Record::new(LCFG_SETUP, &[device, &target.uuid(), &node]));
+    for nids in failover {
+        let node = add_node(&mut records, nids);
+        records.push(Record::new(LCFG_ADD_CONN, &[device, &node]));
+    }
+    records
+}
