@@ -123,7 +123,10 @@ mod tests {
     #[test]
     fn a_partial_first_page_makes_a_shorter_first_descriptor() {
         assert_eq!(md_lengths([100..100 + (1 << 20)]), vec![(1 << 20) - 100, 100]);
-        assert_eq!(md_lengths([0..10, 8192..8192 + (1 << 20)]), vec![10 + (1 << 20) - 4096, 4096]);
+        assert_eq!(
+            md_lengths([0..10, 8192..8192 + (1 << 20)]),
+            vec![10 + (1 << 20) - 4096, 4096]
+        );
     }
 
     #[test]

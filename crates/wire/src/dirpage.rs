@@ -43,7 +43,8 @@ impl DirEntry {
 
     /// Bytes that an entry of such a name takes.
     pub const fn size_of(name_len: usize, with_type: bool) -> usize {
-        let end = LuDirent::SIZE + name_len;
+        // Servers count a NUL after the name, though the type stands where it would be.
+        let end = LuDirent::SIZE + name_len + 1;
         round_up8(if with_type {
             end.next_multiple_of(2) + 2
         } else {
@@ -114,20 +115,14 @@ impl PageBuilder {
 
     /// The page; the next one begins at `hash_end`. `flags` says more than that it is empty (`LDF_COLLIDE`).
     pub fn finish(self, hash_end: u64, flags: u32) -> Bytes {
-        let mut w = Writer::with_capacity(PAGE);
-        let empty = if self.entries.is_empty() { LDF_EMPTY } else { 0 };
-        LuDirpage {
-            ldp_hash_start: self.hash_start,
-            ldp_hash_end: hash_end,
-            ldp_flags: flags | empty,
-            ldp_pad0: 0,
+        let flags = flags | if self.entries.is_empty() { LDF_EMPTY } else { 0 };
+        DirPage {
+            hash_start: self.hash_start,
+            hash_end,
+            flags,
+            entries: self.entries,
         }
-        .write(&mut w);
-        for (i, entry) in self.entries.iter().enumerate() {
-            entry.write(&mut w, i + 1 == self.entries.len());
-        }
-        w.pad_to(PAGE);
-        w.finish()
+        .build()
     }
 }
 
@@ -195,6 +190,28 @@ impl DirPage {
             flags: head.ldp_flags,
             entries,
         })
+    }
+
+    /// The page's bytes; entries that do not fit are cut off (a [`PageBuilder`] takes none that do not).
+    pub fn build(&self) -> Bytes {
+        let mut w = Writer::with_capacity(PAGE);
+        LuDirpage {
+            ldp_hash_start: self.hash_start,
+            ldp_hash_end: self.hash_end,
+            ldp_flags: self.flags,
+            ldp_pad0: 0,
+        }
+        .write(&mut w);
+        for (i, entry) in self.entries.iter().enumerate() {
+            entry.write(&mut w, i + 1 == self.entries.len());
+        }
+        w.pad_to(PAGE);
+        w.finish().slice(..PAGE)
+    }
+
+    /// Bytes that the header and the entries take.
+    pub fn used(&self) -> usize {
+        LuDirpage::SIZE + self.entries.iter().map(DirEntry::size).sum::<usize>()
     }
 
     /// Reads the pages of a bulk, a multiple of 4096 bytes.

@@ -82,6 +82,16 @@ pub fn of_opcode(opcode: u32) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode)
 }
 
+/// The format of a reply whose request is not known, where all formats of the opcode have the same reply.
+pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
+    let format = of_opcode(opcode)?;
+    let same = FORMATS
+        .iter()
+        .filter(|f| f.opcode == opcode)
+        .all(|f| f.reply == format.reply);
+    same.then_some(format)
+}
+
 /// The format of this name.
 pub fn by_name(name: &str) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.name == name)

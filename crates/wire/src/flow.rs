@@ -1,0 +1,331 @@
+//! From TCP segments to what LNet peers said to each other: connection requests, hellos, frames.
+//!
+//! A capture may begin in the middle of a connection and may have lost packets. Each direction of a connection is put
+//! in order by its sequence numbers; after a gap the bytes are searched for the next frame that looks like one.
+
+use crate::codec::Result;
+use crate::consts::lnet::{
+    KSOCK_MSG_LNET, KSOCK_MSG_NOOP, LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_MAGIC, SOCKLND,
+};
+use crate::frame::FrameHead;
+use crate::layout::WireStruct;
+use crate::lnet::{KsockHelloMsgNid4, KsockMsgHdr, LnetAcceptorConnreq, LnetHdrNid4};
+use crate::pcap::Segment;
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddrV4;
+
+/// Segments that may wait for one that is missing; when there are more, it was lost.
+const WAITING_MAX: usize = 256;
+
+/// What one side sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// The connector names the NID that it wants.
+    Connreq(LnetAcceptorConnreq),
+    /// Who it is, and what the connection is for.
+    Hello(KsockHelloMsgNid4),
+    /// A frame: its head, its payload.
+    Frame(FrameHead, Bytes),
+    /// Bytes that could not be understood, or that the capture lacks.
+    Lost(usize),
+}
+
+/// Something said, when, and on which connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When its last byte was captured, microseconds since 1970.
+    pub time_us: u64,
+    /// The sender's end of the connection.
+    pub from: SocketAddrV4,
+    /// The other end.
+    pub to: SocketAddrV4,
+    /// What.
+    pub said: Said,
+    /// The bytes, as they were sent.
+    pub raw: Bytes,
+}
+
+#[derive(Debug, Default)]
+struct Direction {
+    next: Option<u32>,
+    waiting: BTreeMap<u32, (u64, Bytes)>,
+    buffer: BytesMut,
+    lost: usize,
+    in_step: bool,
+}
+
+/// All connections of a capture.
+#[derive(Debug, Default)]
+pub struct Flows {
+    directions: HashMap<(SocketAddrV4, SocketAddrV4), Direction>,
+}
+
+impl Flows {
+    /// No connection yet.
+    pub fn new() -> Flows {
+        Flows::default()
+    }
+
+    /// Takes the next segment of the capture and gives what it completes.
+    pub fn feed(&mut self, segment: Segment) -> Vec<Event> {
+        let ends = (segment.from, segment.to);
+        let direction = self.directions.entry(ends).or_default();
+        let mut events = Vec::new();
+        if segment.syn {
+            *direction = Direction {
+                next: Some(segment.seq.wrapping_add(1)),
+                in_step: true,
+                ..Direction::default()
+            };
+        } else if !segment.data.is_empty() {
+            direction.take(segment, &mut |time_us, said, raw| {
+                events.push(Event {
+                    time_us,
+                    from: ends.0,
+                    to: ends.1,
+                    said,
+                    raw,
+                });
+            });
+        }
+        events
+    }
+}
+
+type Emit<'a> = &'a mut dyn FnMut(u64, Said, Bytes);
+
+impl Direction {
+    fn take(&mut self, segment: Segment, emit: Emit<'_>) {
+        let next = *self.next.get_or_insert(segment.seq);
+        let ahead = segment.seq.wrapping_sub(next) as i32;
+        if ahead > 0 {
+            self.waiting.insert(segment.seq, (segment.time_us, segment.data));
+            if self.waiting.len() > WAITING_MAX {
+                self.give_up(emit);
+            }
+            return;
+        }
+        self.append(segment.time_us, segment.data, ahead.unsigned_abs() as usize, emit);
+        if segment.cut > 0 {
+            self.skip(segment.cut);
+        }
+        self.drain(emit);
+    }
+
+    /// Adds bytes of which the first `old` have been seen before.
+    fn append(&mut self, time_us: u64, mut data: Bytes, old: usize, emit: Emit<'_>) {
+        if old >= data.len() {
+            return;
+        }
+        data.advance(old);
+        self.next = self.next.map(|n| n.wrapping_add(data.len() as u32));
+        self.buffer.extend_from_slice(&data);
+        self.parse(time_us, emit);
+    }
+
+    /// Adds what waited and now has its turn.
+    fn drain(&mut self, emit: Emit<'_>) {
+        while let Some(next) = self.next {
+            let behind = |seq: u32| next.wrapping_sub(seq) as i32 >= 0;
+            let Some(seq) = self.waiting.keys().copied().find(|s| behind(*s)) else {
+                return;
+            };
+            if let Some((time_us, data)) = self.waiting.remove(&seq) {
+                self.append(time_us, data, next.wrapping_sub(seq) as usize, emit);
+            }
+        }
+    }
+
+    /// Treats what is missing as lost and goes on with the earliest that waits.
+    fn give_up(&mut self, emit: Emit<'_>) {
+        let next = self.next.unwrap_or(0);
+        let Some(seq) = self.waiting.keys().copied().min_by_key(|s| s.wrapping_sub(next)) else {
+            return;
+        };
+        self.skip(seq.wrapping_sub(next));
+        self.drain(emit);
+    }
+
+    fn skip(&mut self, missing: u32) {
+        self.lost += self.buffer.len() + missing as usize;
+        self.buffer.clear();
+        self.in_step = false;
+        self.next = self.next.map(|n| n.wrapping_add(missing));
+    }
+
+    fn parse(&mut self, time_us: u64, emit: Emit<'_>) {
+        loop {
+            if !self.in_step && !self.resync() {
+                return;
+            }
+            if self.lost > 0 {
+                emit(time_us, Said::Lost(std::mem::take(&mut self.lost)), Bytes::new());
+            }
+            match next_said(&self.buffer) {
+                Ok(None) => return,
+                Ok(Some((said, len))) => {
+                    let raw = self.buffer.split_to(len).freeze();
+                    let said = match said {
+                        Said::Frame(head, _) => Said::Frame(head, raw.slice(len - head.payload_len()..)),
+                        other => other,
+                    };
+                    emit(time_us, said, raw);
+                }
+                Err(_) => {
+                    self.lost += 1;
+                    self.buffer.advance(1);
+                    self.in_step = false;
+                }
+            }
+        }
+    }
+
+    /// Drops bytes until something stands at the front that looks like a message of the protocol.
+    fn resync(&mut self) -> bool {
+        let found = (0..self.buffer.len()).find(|at| looks_like_a_beginning(&self.buffer[*at..]));
+        let keep = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE - 1;
+        let drop = found.unwrap_or(self.buffer.len().saturating_sub(keep));
+        self.lost += drop;
+        self.buffer.advance(drop);
+        self.in_step = found.is_some();
+        self.in_step
+    }
+}
+
+fn first_word(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|w| u32::from_le_bytes(*w))
+}
+
+fn looks_like_a_beginning(bytes: &[u8]) -> bool {
+    match first_word(bytes) {
+        Some(LNET_PROTO_ACCEPTOR_MAGIC | LNET_PROTO_MAGIC) => true,
+        Some(KSOCK_MSG_LNET) => match FrameHead::parse(bytes) {
+            Ok(Some((FrameHead::Lnet { header, .. }, _))) => [header.src_nid, header.dest_nid]
+                .iter()
+                .all(|n| n.net() >> 16 == SOCKLND),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// What stands at the front and how long it is; a frame's payload is left for the caller to cut out.
+fn next_said(bytes: &[u8]) -> Result<Option<(Said, usize)>> {
+    let Some(word) = first_word(bytes) else {
+        return Ok(None);
+    };
+    match word {
+        LNET_PROTO_ACCEPTOR_MAGIC if bytes.len() < LnetAcceptorConnreq::SIZE => Ok(None),
+        LNET_PROTO_ACCEPTOR_MAGIC => {
+            let request = LnetAcceptorConnreq::from_bytes(bytes)?;
+            request.check()?;
+            Ok(Some((Said::Connreq(request), LnetAcceptorConnreq::SIZE)))
+        }
+        LNET_PROTO_MAGIC if bytes.len() < KsockHelloMsgNid4::SIZE => Ok(None),
+        LNET_PROTO_MAGIC => {
+            let hello = KsockHelloMsgNid4::from_bytes(bytes)?;
+            hello.check()?;
+            let len = KsockHelloMsgNid4::SIZE + 4 * hello.kshm_nips as usize;
+            Ok((bytes.len() >= len).then_some((Said::Hello(hello), len)))
+        }
+        KSOCK_MSG_NOOP | KSOCK_MSG_LNET => {
+            let Some((head, len)) = FrameHead::parse(bytes)? else {
+                return Ok(None);
+            };
+            let whole = len + head.payload_len();
+            Ok((bytes.len() >= whole).then_some((Said::Frame(head, Bytes::new()), whole)))
+        }
+        found => {
+            let expected = "a connection request, a hello or a frame";
+            Err(crate::WireError::Value {
+                what: "socklnd stream",
+                expected,
+                found: found.into(),
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Flows, Said};
+    use crate::frame::{FrameHead, LnetMsg};
+    use crate::pcap::Segment;
+    use crate::{LnetHdrNid4, LnetPut, Nid};
+    use bytes::Bytes;
+
+    fn segment(seq: u32, data: &[u8]) -> Segment {
+        let (from, to) = ("10.0.0.1:1021".parse().unwrap(), "10.0.0.2:988".parse().unwrap());
+        Segment {
+            time_us: u64::from(seq),
+            from,
+            to,
+            seq,
+            syn: false,
+            data: Bytes::copy_from_slice(data),
+            cut: 0,
+        }
+    }
+
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
+        let msg = LnetMsg::Put(LnetPut::default());
+        let header = LnetHdrNid4::new((nid, 1), (nid, 1), &msg, payload.len() as u32);
+        [
+            &FrameHead::Lnet {
+                cookies: [0; 2],
+                header,
+                msg,
+            }
+            .build()[..],
+            payload,
+        ]
+        .concat()
+    }
+
+    fn payloads(flows: &mut Flows, segments: Vec<Segment>) -> Vec<Vec<u8>> {
+        let events = segments
+            .into_iter()
+            .flat_map(|s| flows.feed(s))
+            .collect::<Vec<_>>();
+        let frames = events.into_iter().filter_map(|e| match e.said {
+            Said::Frame(_, payload) => Some(payload.to_vec()),
+            _ => None,
+        });
+        frames.collect()
+    }
+
+    #[test]
+    fn segments_out_of_order_and_repeated_are_put_in_order() {
+        let bytes = [frame(b"one"), frame(b"two")].concat();
+        let parts = vec![
+            segment(0, &bytes[..50]),
+            segment(100, &bytes[100..]),
+            segment(20, &bytes[20..100]),
+            segment(0, &bytes[..50]),
+        ];
+        assert_eq!(payloads(&mut Flows::new(), parts), [b"one", b"two"]);
+    }
+
+    #[test]
+    fn a_capture_that_begins_inside_a_frame_finds_the_next() {
+        let bytes = [frame(b"lost"), frame(b"kept")].concat();
+        assert_eq!(
+            payloads(&mut Flows::new(), vec![segment(7, &bytes[30..])]),
+            [b"kept"]
+        );
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_around() {
+        let bytes = frame(b"wrapped");
+        let begin = u32::MAX - 40;
+        let parts = vec![
+            segment(begin, &bytes[..60]),
+            segment(begin.wrapping_add(60), &bytes[60..]),
+        ];
+        assert_eq!(payloads(&mut Flows::new(), parts), [b"wrapped"]);
+    }
+}

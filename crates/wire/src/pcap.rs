@@ -1,0 +1,216 @@
+//! Capture files, as tcpdump writes them, down to the bytes of each TCP segment.
+//!
+//! Pure: it takes the file's bytes. Classic pcap only (not pcapng), with Ethernet, Linux "any", loopback or raw IP
+//! frames; IPv4 only, since that is what socklnd's messages are read for. What is not a TCP segment is passed over.
+
+use crate::codec::{Result, WireError};
+use bytes::Bytes;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// One TCP segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// When it was captured, microseconds since 1970.
+    pub time_us: u64,
+    /// Who sent it.
+    pub from: SocketAddrV4,
+    /// To whom.
+    pub to: SocketAddrV4,
+    /// The sequence number of the first byte.
+    pub seq: u32,
+    /// Whether it opens a connection.
+    pub syn: bool,
+    /// Its bytes, as far as they were captured.
+    pub data: Bytes,
+    /// Bytes that it had but that were not captured.
+    pub cut: u32,
+}
+
+/// The packets of a capture file.
+#[derive(Clone, Debug)]
+pub struct Capture {
+    file: Bytes,
+    at: usize,
+    big_endian: bool,
+    nanoseconds: bool,
+    link: u32,
+}
+
+const HEADER: usize = 24;
+const PACKET_HEADER: usize = 16;
+
+const LINK_NULL: u32 = 0;
+const LINK_ETHERNET: u32 = 1;
+const LINK_RAW: u32 = 101;
+const LINK_SLL: u32 = 113;
+const LINK_SLL2: u32 = 276;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const PROTOCOL_TCP: u8 = 6;
+const TCP_SYN: u8 = 0x02;
+
+fn be16(b: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*b.get(at..)?.first_chunk()?))
+}
+
+fn be32(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*b.get(at..)?.first_chunk()?))
+}
+
+impl Capture {
+    /// Opens a capture.
+    pub fn open(file: Bytes) -> Result<Capture> {
+        let short = WireError::Short {
+            what: "pcap header",
+            expected: HEADER,
+            found: file.len(),
+        };
+        if file.len() < HEADER {
+            return Err(short);
+        }
+        let (big_endian, nanoseconds) = match be32(&file, 0).unwrap_or(0) {
+            0xa1b2_c3d4 => (true, false),
+            0xd4c3_b2a1 => (false, false),
+            0xa1b2_3c4d => (true, true),
+            0x4d3c_b2a1 => (false, true),
+            found => {
+                return Err(WireError::Magic {
+                    what: "pcap",
+                    expected: 0xa1b2_c3d4,
+                    found: found.into(),
+                });
+            }
+        };
+        let mut capture = Capture {
+            file,
+            at: HEADER,
+            big_endian,
+            nanoseconds,
+            link: 0,
+        };
+        capture.link = capture.word(20) & 0xffff;
+        match capture.link {
+            LINK_NULL | LINK_ETHERNET | LINK_RAW | LINK_SLL | LINK_SLL2 => Ok(capture),
+            found => {
+                let expected = "Ethernet 1, Linux cooked 113 or 276, raw IP 101 or loopback 0";
+                Err(WireError::Value {
+                    what: "pcap link type",
+                    expected,
+                    found: found.into(),
+                })
+            }
+        }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let word = be32(&self.file, at).unwrap_or(0);
+        if self.big_endian { word } else { word.swap_bytes() }
+    }
+
+    /// The next TCP segment; a file that ends in the middle of a packet ends there.
+    pub fn next_segment(&mut self) -> Option<Segment> {
+        loop {
+            if self.file.len() < self.at + PACKET_HEADER {
+                return None;
+            }
+            let (seconds, fraction) = (self.word(self.at), self.word(self.at + 4));
+            let len = self.word(self.at + 8) as usize;
+            let begin = self.at + PACKET_HEADER;
+            let end = begin.checked_add(len).filter(|end| *end <= self.file.len())?;
+            self.at = end;
+            let time_us = u64::from(seconds) * 1_000_000
+                + u64::from(fraction) / if self.nanoseconds { 1000 } else { 1 };
+            if let Some(segment) = self.segment(time_us, self.file.slice(begin..end)) {
+                return Some(segment);
+            }
+        }
+    }
+
+    fn segment(&self, time_us: u64, packet: Bytes) -> Option<Segment> {
+        let ip = match self.link {
+            LINK_ETHERNET if be16(&packet, 12)? == ETHERTYPE_VLAN => ip_after(&packet, 16, 18)?,
+            LINK_ETHERNET => ip_after(&packet, 12, 14)?,
+            LINK_SLL => ip_after(&packet, 14, 16)?,
+            LINK_SLL2 => ip_after(&packet, 0, 20)?,
+            LINK_NULL => packet.get(4..).map(|_| packet.slice(4..))?,
+            _ => packet,
+        };
+        tcp(time_us, &ip)
+    }
+}
+
+impl Iterator for Capture {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        self.next_segment()
+    }
+}
+
+fn ip_after(packet: &Bytes, ethertype_at: usize, ip_at: usize) -> Option<Bytes> {
+    if be16(packet, ethertype_at)? != ETHERTYPE_IPV4 || packet.len() < ip_at {
+        return None;
+    }
+    Some(packet.slice(ip_at..))
+}
+
+fn tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
+    let first = *ip.first()?;
+    let ip_len = usize::from(first & 0xf) * 4;
+    let fragment = be16(ip, 6)? & 0x3fff;
+    if first >> 4 != 4 || ip_len < 20 || *ip.get(9)? != PROTOCOL_TCP || fragment != 0 {
+        return None;
+    }
+    let (from, to) = (
+        Ipv4Addr::from_bits(be32(ip, 12)?),
+        Ipv4Addr::from_bits(be32(ip, 16)?),
+    );
+    // Segmentation offload leaves a total length of 0 in packets above 64 KiB: then everything captured counts.
+    let total = match usize::from(be16(ip, 2)?) {
+        0 => ip.len(),
+        n => n,
+    };
+    let tcp_len = usize::from(*ip.get(ip_len + 12)? >> 4) * 4;
+    let data_at = ip_len + tcp_len;
+    if tcp_len < 20 || ip.len() < data_at || total < data_at {
+        return None;
+    }
+    Some(Segment {
+        time_us,
+        from: SocketAddrV4::new(from, be16(ip, ip_len)?),
+        to: SocketAddrV4::new(to, be16(ip, ip_len + 2)?),
+        seq: be32(ip, ip_len + 4)?,
+        syn: *ip.get(ip_len + 13)? & TCP_SYN != 0,
+        data: ip.slice(data_at..total.min(ip.len())),
+        cut: total.saturating_sub(ip.len()) as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Capture;
+    use bytes::Bytes;
+    use proptest::prelude::{any, prop, proptest};
+
+    #[test]
+    fn what_is_not_a_capture_is_refused() {
+        assert!(Capture::open(Bytes::from_static(b"short")).is_err());
+        assert!(Capture::open(Bytes::from(vec![7; 100])).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 24..400), len in 0u32..400) {
+            let mut bytes = bytes;
+            bytes[..4].copy_from_slice(&0xa1b2_c3d4u32.to_le_bytes());
+            bytes[20..24].copy_from_slice(&1u32.to_le_bytes());
+            if bytes.len() > 60 {
+                bytes[32..36].copy_from_slice(&len.to_le_bytes());
+                bytes[52..55].copy_from_slice(&[8, 0, 0x45]);
+            }
+            assert!(Capture::open(Bytes::from(bytes)).unwrap().count() < 30);
+        }
+    }
+}
