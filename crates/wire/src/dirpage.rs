@@ -209,11 +209,6 @@ impl DirPage {
         w.finish().slice(..PAGE)
     }
 
-    /// Bytes that the header and the entries take.
-    pub fn used(&self) -> usize {
-        LuDirpage::SIZE + self.entries.iter().map(DirEntry::size).sum::<usize>()
-    }
-
     /// Reads the pages of a bulk, a multiple of 4096 bytes.
     pub fn parse_all(bulk: &Bytes) -> Result<Vec<DirPage>> {
         if !bulk.len().is_multiple_of(PAGE) {

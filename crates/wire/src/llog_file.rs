@@ -371,7 +371,9 @@ mod tests {
     #[test]
     fn a_record_is_rewritten_in_place() {
         let mut log = empty();
-        let indices: Vec<u32> = (0..9).map(|_| log.append(OBD_CFG_REC, 0, &[1; 2000]).unwrap()).collect();
+        let indices: Vec<u32> = (0..9)
+            .map(|_| log.append(OBD_CFG_REC, 0, &[1; 2000]).unwrap())
+            .collect();
         for (i, index) in indices.iter().enumerate() {
             assert!(log.rewrite(*index, &[i as u8; 2000]));
             assert!(!log.rewrite(*index, &[0; 8]));

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use wire::acl::PosixAcl;
 use wire::config::Config;
-use wire::dirpage::{DirPage, PAGE};
+use wire::dirpage::{DirEntry, DirPage, PAGE};
 use wire::flow::{Flows, Said};
 use wire::format::Rmf;
 use wire::frame::PingReply;
@@ -19,7 +19,7 @@ use wire::llog_file::{Log, records};
 use wire::pcap::Capture;
 use wire::striping::{LmvLayout, LovLayout};
 use wire::trace::{Meaning, Tracker};
-use wire::{Message, SrpcMsg, WireStruct};
+use wire::{LuDirent, LuDirpage, Message, SrpcMsg, WireStruct};
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -218,10 +218,10 @@ impl Counts {
                 for page in data.chunks(PAGE) {
                     let page = Bytes::copy_from_slice(page);
                     self.pages += 1;
-                    let built = DirPage::parse(&page).map(|p| p.build().slice(..p.used()));
-                    // After the last entry may stand one that the server took back.
-                    let used = built.as_ref().map_or(0, |b| b.len());
-                    self.same("directory page", built, &page[..used]);
+                    match DirPage::parse(&page) {
+                        Ok(read) => self.same("directory page", Ok(read.build()), &clean_page(&read, &page)),
+                        Err(e) => self.differences.push(format!("directory page: {e}")),
+                    }
                 }
             }
             Meaning::Ping(data) if !data.is_empty() => {
@@ -237,6 +237,22 @@ impl Counts {
             _ => {}
         }
     }
+}
+
+/// The page with zeros after each entry and after the last, behind which may stand one that the server took back.
+fn clean_page(read: &DirPage, page: &[u8]) -> Vec<u8> {
+    let mut clean = vec![0; PAGE];
+    let mut at = LuDirpage::SIZE;
+    clean[..at].copy_from_slice(&page[..at]);
+    for entry in &read.entries {
+        let end = match entry.mode {
+            Some(_) => (at + LuDirent::SIZE + entry.name.len()).next_multiple_of(2) + 2,
+            None => at + LuDirent::SIZE + entry.name.len(),
+        };
+        clean[at..end].copy_from_slice(&page[at..end]);
+        at += DirEntry::size_of(entry.name.len(), entry.mode.is_some());
+    }
+    clean
 }
 
 #[test]
