@@ -51,6 +51,9 @@ pub enum OsdError {
     /// The operation is not possible with these arguments.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// The runtime is being shut down.
+    #[error("the process is stopping")]
+    Stopping,
     /// The device is full.
     #[error("no space left")]
     NoSpace,
@@ -71,6 +74,7 @@ impl OsdError {
             OsdError::NotFound => Errno::ENOENT,
             OsdError::Invalid(_) => Errno::EINVAL,
             OsdError::NoSpace => Errno::ENOSPC,
+            OsdError::Stopping => Errno::ESHUTDOWN,
             OsdError::Io { source, .. } => match source.raw_os_error() {
                 Some(libc::EOPNOTSUPP) => Errno::EOPNOTSUPP,
                 Some(libc::EFBIG) => Errno::EFBIG,

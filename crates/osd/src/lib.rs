@@ -6,9 +6,12 @@
 
 mod error;
 mod index;
+mod local_index;
+mod local_objects;
 mod memory_index;
 mod memory_objects;
 mod objects;
+mod statfs;
 pub mod target;
 mod transactions;
 
@@ -16,6 +19,8 @@ use std::{path::PathBuf, sync::Arc};
 
 pub use error::OsdError;
 pub use index::{Batch, Index, KEY_RESERVED, prefix_end};
+pub use local_index::{LocalConfig, LocalIndex};
+pub use local_objects::LocalObjects;
 pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
 pub use objects::{ObjAttr, Objects, Seek, SetAttr};
@@ -54,15 +59,35 @@ pub struct StatFs {
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory => Ok(Arc::new(MemoryIndex::new())),
-        StoreKind::Local(_) => Err(OsdError::Invalid("no local index yet")),
+        StoreKind::Local(dir) => {
+            let path = dir.join("index");
+            Ok(Arc::new(
+                blocking(move || LocalIndex::open(&path, LocalConfig::default())).await?,
+            ))
+        }
     }
 }
 
 /// Opens a target's objects; `index` is the index of the same target, where local objects keep their attributes.
 pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Arc<dyn Objects>, OsdError> {
-    let _ = index;
     match kind {
         StoreKind::Memory => Ok(Arc::new(MemoryObjects::new())),
-        StoreKind::Local(_) => Err(OsdError::Invalid("no local objects yet")),
+        StoreKind::Local(dir) => {
+            let (path, index) = (dir.join("objects"), index.clone());
+            Ok(Arc::new(
+                blocking(move || LocalObjects::open(&path, index)).await?,
+            ))
+        }
+    }
+}
+
+/// Runs what waits for the disk away from the runtime's workers.
+pub(crate) async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> Result<T, OsdError> + Send + 'static,
+) -> Result<T, OsdError> {
+    match tokio::task::spawn_blocking(f).await {
+        Ok(done) => done,
+        Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+        Err(_) => Err(OsdError::Stopping),
     }
 }

@@ -17,7 +17,10 @@ pub struct MemoryIndex {
 impl MemoryIndex {
     /// An empty one.
     pub fn new() -> MemoryIndex {
-        MemoryIndex { map: SkipMap::new(), transactions: Transactions::restore(0, 0) }
+        MemoryIndex {
+            map: SkipMap::new(),
+            transactions: Transactions::restore(0, 0),
+        }
     }
 }
 
@@ -36,8 +39,13 @@ impl Index for MemoryIndex {
         if from >= to {
             return Ok(Vec::new());
         }
-        let range = self.map.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
-        Ok(range.take(limit).map(|e| (e.key().clone(), e.value().clone())).collect())
+        let range = self
+            .map
+            .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+        Ok(range
+            .take(limit)
+            .map(|e| (e.key().clone(), e.value().clone()))
+            .collect())
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
@@ -76,7 +84,14 @@ impl Index for MemoryIndex {
 pub(crate) fn memory_statfs(used_blocks: u64) -> StatFs {
     const BLOCKS: u64 = 4 << 20;
     let free = BLOCKS.saturating_sub(used_blocks);
-    StatFs { bsize: 4096, blocks: BLOCKS, bfree: free, bavail: free, files: BLOCKS, ffree: free }
+    StatFs {
+        bsize: 4096,
+        blocks: BLOCKS,
+        bfree: free,
+        bavail: free,
+        files: BLOCKS,
+        ffree: free,
+    }
 }
 
 #[cfg(test)]
@@ -88,13 +103,21 @@ mod tests {
     async fn what_is_applied_is_visible_and_committed() {
         let index = MemoryIndex::new();
         let t = index.transactions().begin();
-        let mut b = Batch { transno: Some(t.transno()), ..Batch::default() };
-        b.put(&b"a1"[..], &b"x"[..]).put(&b"a2"[..], &b"y"[..]).put(&b"b"[..], &b"z"[..]);
+        let mut b = Batch {
+            transno: Some(t.transno()),
+            ..Batch::default()
+        };
+        b.put(&b"a1"[..], &b"x"[..])
+            .put(&b"a2"[..], &b"y"[..])
+            .put(&b"b"[..], &b"z"[..]);
         index.apply(b).unwrap();
         assert_eq!(index.transactions().committed(), t.transno());
         assert_eq!(index.get(b"a1").unwrap().unwrap(), "x");
         let got = index.scan(b"a", b"b", 10).unwrap();
-        assert_eq!(got.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(), [b"a1", b"a2"]);
+        assert_eq!(
+            got.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(),
+            [b"a1", b"a2"]
+        );
         let mut b = Batch::new();
         b.delete(&b"a1"[..]).put(&b"a2"[..], &b"yy"[..]);
         index.apply(b).unwrap();

@@ -50,7 +50,8 @@ impl MemoryObjects {
     }
 
     fn make(&self, fid: &Fid) -> Arc<Mutex<Object>> {
-        self.object(fid).unwrap_or_else(|| self.shard(fid).write().entry(*fid).or_default().clone())
+        self.object(fid)
+            .unwrap_or_else(|| self.shard(fid).write().entry(*fid).or_default().clone())
     }
 
     /// Changes an object and keeps count of the chunks in use.
@@ -59,7 +60,8 @@ impl MemoryObjects {
         let mut o = object.lock();
         let before = o.chunks.len() as u64;
         let out = f(&mut o);
-        self.chunks.fetch_add((o.chunks.len() as u64).wrapping_sub(before), Ordering::Relaxed);
+        self.chunks
+            .fetch_add((o.chunks.len() as u64).wrapping_sub(before), Ordering::Relaxed);
         out
     }
 }
@@ -77,8 +79,10 @@ impl Object {
             while !rest.is_empty() {
                 let within = (at % CHUNK) as usize;
                 let n = rest.len().min(CHUNK as usize - within);
-                let chunk =
-                    self.chunks.entry(at / CHUNK).or_insert_with(|| vec![0; CHUNK as usize].into());
+                let chunk = self
+                    .chunks
+                    .entry(at / CHUNK)
+                    .or_insert_with(|| vec![0; CHUNK as usize].into());
                 chunk[within..within + n].copy_from_slice(&rest[..n]);
                 rest = &rest[n..];
                 at += n as u64;
@@ -110,7 +114,11 @@ impl Object {
 
     /// Zeroes `start..end` and drops the chunks wholly in it.
     fn free(&mut self, start: u64, end: u64) {
-        let touched: Vec<u64> = self.chunks.range(start / CHUNK..=end / CHUNK).map(|(&i, _)| i).collect();
+        let touched: Vec<u64> = self
+            .chunks
+            .range(start / CHUNK..=end / CHUNK)
+            .map(|(&i, _)| i)
+            .collect();
         for i in touched {
             let (first, last) = (i * CHUNK, (i + 1) * CHUNK);
             let (from, to) = (start.max(first), end.min(last));
@@ -127,7 +135,11 @@ impl Object {
             return Err(OsdError::NotFound);
         }
         let found = match what {
-            Seek::Data => self.chunks.range(offset / CHUNK..).next().map(|(&i, _)| offset.max(i * CHUNK)),
+            Seek::Data => self
+                .chunks
+                .range(offset / CHUNK..)
+                .next()
+                .map(|(&i, _)| offset.max(i * CHUNK)),
             Seek::Hole => {
                 let mut at = offset / CHUNK;
                 while self.chunks.contains_key(&at) {
@@ -136,11 +148,16 @@ impl Object {
                 Some(offset.max(at * CHUNK).min(self.attr.size))
             }
         };
-        found.filter(|&f| f < self.attr.size || what == Seek::Hole).ok_or(OsdError::NotFound)
+        found
+            .filter(|&f| f < self.attr.size || what == Seek::Hole)
+            .ok_or(OsdError::NotFound)
     }
 
     fn attr(&self) -> ObjAttr {
-        ObjAttr { blocks: self.chunks.len() as u64 * (CHUNK / 512), ..self.attr }
+        ObjAttr {
+            blocks: self.chunks.len() as u64 * (CHUNK / 512),
+            ..self.attr
+        }
     }
 }
 
@@ -150,7 +167,11 @@ fn ready<'a, T: Send + 'a>(t: T) -> BoxFuture<'a, Result<T, OsdError>> {
 
 impl Objects for MemoryObjects {
     fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
-        ready(self.object(&fid).map(|o| o.lock().read(offset, len)).unwrap_or_default())
+        ready(
+            self.object(&fid)
+                .map(|o| o.lock().read(offset, len))
+                .unwrap_or_default(),
+        )
     }
 
     fn write(
@@ -195,7 +216,10 @@ impl Objects for MemoryObjects {
     }
 
     fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
-        let found = self.object(&fid).ok_or(OsdError::NotFound).and_then(|o| o.lock().seek(offset, what));
+        let found = self
+            .object(&fid)
+            .ok_or(OsdError::NotFound)
+            .and_then(|o| o.lock().seek(offset, what));
         Box::pin(std::future::ready(found))
     }
 
@@ -211,7 +235,8 @@ impl Objects for MemoryObjects {
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
         let gone = self.shard(&fid).write().remove(&fid);
         if let Some(o) = &gone {
-            self.chunks.fetch_sub(o.lock().chunks.len() as u64, Ordering::Relaxed);
+            self.chunks
+                .fetch_sub(o.lock().chunks.len() as u64, Ordering::Relaxed);
         }
         ready(gone.is_some())
     }
@@ -221,6 +246,8 @@ impl Objects for MemoryObjects {
     }
 
     fn statfs(&self) -> BoxFuture<'_, Result<StatFs, OsdError>> {
-        ready(memory_statfs(self.chunks.load(Ordering::Relaxed) * (CHUNK / 4096)))
+        ready(memory_statfs(
+            self.chunks.load(Ordering::Relaxed) * (CHUNK / 4096),
+        ))
     }
 }

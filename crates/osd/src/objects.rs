@@ -66,7 +66,17 @@ impl SetAttr {
         macro_rules! each {
             ($($f:ident),*) => { $( if let Some(v) = self.$f { a.$f = v; } )* };
         }
-        each!(atime, mtime, ctime, uid, gid, projid, parent, layout_version, data_version);
+        each!(
+            atime,
+            mtime,
+            ctime,
+            uid,
+            gid,
+            projid,
+            parent,
+            layout_version,
+            data_version
+        );
     }
 }
 

@@ -194,7 +194,11 @@ impl TargetLabel {
 
     fn from_text(dir: &Path, text: &str) -> Result<TargetLabel, TargetError> {
         let path = dir.join(LABEL);
-        let bad = |line: usize, why: String| TargetError::BadLabel { path: path.clone(), line, why };
+        let bad = |line: usize, why: String| TargetError::BadLabel {
+            path: path.clone(),
+            line,
+            why,
+        };
         let mut label = TargetLabel::new(TargetKind::Mgs, "", 0, "");
         label.format_version = 0;
         let mut kind = None;
@@ -202,19 +206,28 @@ impl TargetLabel {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (name, value) =
-                line.split_once('=').ok_or_else(|| bad(n, format!("expected 'name = value', found '{line}'")))?;
+            let (name, value) = line
+                .split_once('=')
+                .ok_or_else(|| bad(n, format!("expected 'name = value', found '{line}'")))?;
             let value = value.trim();
-            let number = || value.parse::<u32>().map_err(|e| bad(n, format!("'{value}': {e}")));
+            let number = || {
+                value
+                    .parse::<u32>()
+                    .map_err(|e| bad(n, format!("'{value}': {e}")))
+            };
             let nids = || -> Result<Vec<Nid>, TargetError> {
                 let each = value.split(',').map(str::trim).filter(|s| !s.is_empty());
-                each.map(|s| s.parse().map_err(|_| bad(n, format!("'{s}' is not a NID")))).collect()
+                each.map(|s| s.parse().map_err(|_| bad(n, format!("'{s}' is not a NID"))))
+                    .collect()
             };
             match name.trim() {
                 "format_version" => {
                     label.format_version = number()?;
                     if label.format_version > FORMAT_VERSION {
-                        return Err(TargetError::NewerFormat { path: dir.into(), found: label.format_version });
+                        return Err(TargetError::NewerFormat {
+                            path: dir.into(),
+                            found: label.format_version,
+                        });
                     }
                 }
                 "kind" => kind = Some(value.parse().map_err(|why| bad(n, why))?),
@@ -254,13 +267,25 @@ impl TargetDir {
         };
         fs::create_dir_all(path).map_err(io(path))?;
         match TargetLabel::read(path) {
-            Ok(old) => return Err(TargetError::Exists { path: path.into(), svname: old.svname() }),
+            Ok(old) => {
+                return Err(TargetError::Exists {
+                    path: path.into(),
+                    svname: old.svname(),
+                });
+            }
             Err(TargetError::NotATarget(_)) => {}
             Err(e) => return Err(e),
         }
         if let Some(entry) = fs::read_dir(path).map_err(io(path))?.next() {
-            let found = entry.map_err(io(path))?.file_name().to_string_lossy().into_owned();
-            return Err(TargetError::WrongDirectory { path: path.into(), found });
+            let found = entry
+                .map_err(io(path))?
+                .file_name()
+                .to_string_lossy()
+                .into_owned();
+            return Err(TargetError::WrongDirectory {
+                path: path.into(),
+                found,
+            });
         }
         // From here on the directory is known as half made, until the rename.
         let new = path.join(LABEL_NEW);
@@ -270,18 +295,30 @@ impl TargetDir {
         fill(path).map_err(io(path))?;
         file.sync_all().map_err(io(&new))?;
         fs::rename(&new, path.join(LABEL)).map_err(io(&new))?;
-        fs::File::open(path).and_then(|d| d.sync_all()).map_err(io(path))?;
+        fs::File::open(path)
+            .and_then(|d| d.sync_all())
+            .map_err(io(path))?;
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            fs::File::open(parent).and_then(|d| d.sync_all()).map_err(io(parent))?;
+            fs::File::open(parent)
+                .and_then(|d| d.sync_all())
+                .map_err(io(parent))?;
         }
-        Ok(TargetDir { path: path.into(), label: label.clone(), _lock: lock })
+        Ok(TargetDir {
+            path: path.into(),
+            label: label.clone(),
+            _lock: lock,
+        })
     }
 
     /// Opens a target that `create` made, for this process alone.
     pub fn open(path: &Path) -> Result<TargetDir, TargetError> {
         let label = TargetLabel::read(path)?;
         let lock = lock(path)?;
-        Ok(TargetDir { path: path.into(), label, _lock: lock })
+        Ok(TargetDir {
+            path: path.into(),
+            label,
+            _lock: lock,
+        })
     }
 
     /// Its directory.
@@ -305,7 +342,11 @@ impl TargetLabel {
         let text = match fs::metadata(&file) {
             Ok(m) if m.len() > LABEL_MAX_BYTES => {
                 let why = format!("{} bytes long, expected at most {LABEL_MAX_BYTES}", m.len());
-                return Err(TargetError::BadLabel { path: file, line: 0, why });
+                return Err(TargetError::BadLabel {
+                    path: file,
+                    line: 0,
+                    why,
+                });
             }
             Ok(_) => fs::read_to_string(&file).map_err(|source| TargetError::Io { path: file, source })?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -324,18 +365,31 @@ impl TargetLabel {
 /// Takes the directory's lock and writes this process's number into it, for whoever finds it taken.
 fn lock(dir: &Path) -> Result<fs::File, TargetError> {
     let path = dir.join(LOCK);
-    let io = |source| TargetError::Io { path: path.clone(), source };
-    let mut file =
-        fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(io)?;
+    let io = |source| TargetError::Io {
+        path: path.clone(),
+        source,
+    };
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(io)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let by = fs::read_to_string(&path).ok().map(|s| s.trim().to_owned()).filter(|s| !s.is_empty());
+            let by = fs::read_to_string(&path)
+                .ok()
+                .map(|s| s.trim().to_owned())
+                .filter(|s| !s.is_empty());
             return Err(TargetError::InUse { path: dir.into(), by });
         }
         Err(e) => return Err(io(e.into())),
     }
-    file.set_len(0).and_then(|()| writeln!(file, "pid {}", std::process::id())).map_err(io)?;
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "pid {}", std::process::id()))
+        .map_err(io)?;
     Ok(file)
 }
 
@@ -371,7 +425,10 @@ mod tests {
         let path = dir.path().join("t");
         let first = TargetDir::create(&path, &label(), no_fill).unwrap();
         let e = TargetDir::open(&path).unwrap_err();
-        assert!(matches!(&e, TargetError::InUse { by: Some(p), .. } if p.starts_with("pid ")), "{e}");
+        assert!(
+            matches!(&e, TargetError::InUse { by: Some(p), .. } if p.starts_with("pid ")),
+            "{e}"
+        );
         drop(first);
         TargetDir::open(&path).unwrap();
     }
@@ -382,17 +439,29 @@ mod tests {
         let path = dir.path().join("t");
         TargetDir::create(&path, &label(), |_| Err(io::Error::other("killed"))).unwrap_err();
         assert!(matches!(TargetDir::open(&path), Err(TargetError::HalfMade(_))));
-        assert!(matches!(TargetDir::create(&path, &label(), no_fill), Err(TargetError::HalfMade(_))));
+        assert!(matches!(
+            TargetDir::create(&path, &label(), no_fill),
+            Err(TargetError::HalfMade(_))
+        ));
     }
 
     #[test]
     fn other_directories_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(TargetDir::open(&dir.path().join("none")), Err(TargetError::NoDirectory(_))));
-        assert!(matches!(TargetDir::open(dir.path()), Err(TargetError::NotATarget(_))));
+        assert!(matches!(
+            TargetDir::open(&dir.path().join("none")),
+            Err(TargetError::NoDirectory(_))
+        ));
+        assert!(matches!(
+            TargetDir::open(dir.path()),
+            Err(TargetError::NotATarget(_))
+        ));
         fs::write(dir.path().join("photo.jpg"), b"x").unwrap();
         let e = TargetDir::create(dir.path(), &label(), no_fill).unwrap_err();
-        assert!(matches!(&e, TargetError::WrongDirectory { found, .. } if found == "photo.jpg"), "{e}");
+        assert!(
+            matches!(&e, TargetError::WrongDirectory { found, .. } if found == "photo.jpg"),
+            "{e}"
+        );
     }
 
     #[test]
@@ -400,12 +469,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
-        let newer = label().to_text().replace("format_version = 1", "format_version = 7\nlater = thing");
+        let newer = label()
+            .to_text()
+            .replace("format_version = 1", "format_version = 7\nlater = thing");
         fs::write(path.join("target"), newer).unwrap();
-        assert!(matches!(TargetDir::open(&path), Err(TargetError::NewerFormat { found: 7, .. })));
-        for bad in ["", "kind = ost", "format_version = 1", "format_version = 1\nkind = x", "format_version"] {
+        assert!(matches!(
+            TargetDir::open(&path),
+            Err(TargetError::NewerFormat { found: 7, .. })
+        ));
+        for bad in [
+            "",
+            "kind = ost",
+            "format_version = 1",
+            "format_version = 1\nkind = x",
+            "format_version",
+        ] {
             fs::write(path.join("target"), bad).unwrap();
-            assert!(matches!(TargetDir::open(&path), Err(TargetError::BadLabel { .. })), "{bad}");
+            assert!(
+                matches!(TargetDir::open(&path), Err(TargetError::BadLabel { .. })),
+                "{bad}"
+            );
         }
     }
 
@@ -415,6 +498,9 @@ mod tests {
         let path = dir.path().join("t");
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
         let e = TargetDir::create(&path, &label(), no_fill).unwrap_err();
-        assert!(matches!(&e, TargetError::Exists { svname, .. } if svname == "testfs-OST000a"), "{e}");
+        assert!(
+            matches!(&e, TargetError::Exists { svname, .. } if svname == "testfs-OST000a"),
+            "{e}"
+        );
     }
 }

@@ -66,7 +66,10 @@ impl Transactions {
         let transno = self.last.fetch_add(1, Ordering::SeqCst) + 1;
         self.in_flight[shard(transno)].lock().push(transno);
         remove(&mut self.beginning[ticket].lock(), bound);
-        InFlight { transno, transactions: self.clone() }
+        InFlight {
+            transno,
+            transactions: self.clone(),
+        }
     }
 
     /// Finishes a transaction: its changes are applied, or it has none. A second time does nothing.
@@ -185,7 +188,9 @@ mod tests {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|h| h.join().expect("no thread fails"));
+        threads
+            .into_iter()
+            .for_each(|h| h.join().expect("no thread fails"));
         assert_eq!(t.applied(), t.last());
     }
 }

@@ -1,0 +1,525 @@
+//! The durable index: one fjall database (docs/decisions/001-metadata-store.md), committed in groups.
+//!
+//! A batch goes into the engine's journal buffer and its memory table when it is applied: visible at once, no system
+//! call that waits. A thread of this module's own makes what was applied durable, [`LocalConfig::commit_interval`] after
+//! the first change, or at once when somebody waits for it; with each group it writes the record of which
+//! transactions are committed. The engine would hold its journal's lock while it syncs, which would stop everybody
+//! for that long; so the journal is only flushed to the kernel through the engine, and the same file is synced here.
+//! After a failed sync nothing is known about the disk: from then on every sync fails.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    ops::Bound,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle, Thread},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use cpt::BoxFuture;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use tokio::sync::watch;
+
+use crate::{Batch, Index, KEY_RESERVED, OsdError, StatFs, Transactions, statfs};
+
+const TRANSACTIONS_KEY: [u8; 2] = [KEY_RESERVED, b't'];
+const TRANSACTIONS_VERSION: u32 = 1;
+/// While more memory tables than this wait for the disk, or more unsorted files, new changes wait ([`Index::room`]);
+/// the engine itself stops its callers, for whole milliseconds, at 4 and 20.
+const SEALED_TABLES_MAX: usize = 2;
+const UNSORTED_RUNS_MAX: usize = 14;
+const ROOM_POLL: Duration = Duration::from_millis(2);
+
+/// How much memory and time a local index takes.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalConfig {
+    /// How long a change waits for others before it is committed.
+    pub commit_interval: Duration,
+    /// Blocks of the store kept in memory, bytes.
+    pub cache_bytes: u64,
+    /// Size at which the table of the latest changes is written out, bytes.
+    pub memtable_bytes: u64,
+}
+
+impl Default for LocalConfig {
+    fn default() -> LocalConfig {
+        LocalConfig {
+            commit_interval: Duration::from_millis(50),
+            cache_bytes: 16 << 20,
+            memtable_bytes: 8 << 20,
+        }
+    }
+}
+
+/// The index on the local file system.
+pub struct LocalIndex {
+    shared: Arc<Shared>,
+    committer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    db: Database,
+    keyspace: Keyspace,
+    path: PathBuf,
+    config: LocalConfig,
+    transactions: Arc<Transactions>,
+    /// Batches applied so far.
+    applied: AtomicU64,
+    /// Somebody waits for a commit.
+    wanted: AtomicBool,
+    /// The committer sleeps until the next change.
+    idle: AtomicBool,
+    stop: AtomicBool,
+    /// A commit failed: nothing more is taken.
+    failed: AtomicBool,
+    durable: watch::Sender<Durable>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Durable {
+    /// How many of the applied batches are on disk.
+    batches: u64,
+    failed: Option<String>,
+}
+
+impl LocalIndex {
+    /// Opens the index in `path`, or makes an empty one. May read the journal of the last run: not for a runtime's worker.
+    pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        if !path.exists() {
+            make(path, config)?;
+        }
+        let (db, keyspace) = open_engine(path, config)?;
+        let kept = keyspace.get(TRANSACTIONS_KEY).map_err(engine("read", path))?;
+        let (committed, epoch) = match kept {
+            Some(record) => parse_transactions(path, &record)?,
+            None => (0, 0),
+        };
+        let transactions = Transactions::restore(committed, epoch);
+        let shared = Arc::new(Shared {
+            db,
+            keyspace,
+            path: path.into(),
+            config,
+            transactions,
+            applied: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            durable: watch::Sender::new(Durable::default()),
+        });
+        // The new epoch is on disk before the first number of it is handed out.
+        let mut journals = Journals::new(path);
+        shared.commit(&mut journals)?;
+        let committer = thread::Builder::new().name("osd-commit".into()).spawn({
+            let shared = shared.clone();
+            move || shared.run(journals)
+        });
+        let committer = committer.map_err(OsdError::io("start the committing thread of", path))?;
+        Ok(LocalIndex {
+            shared,
+            committer: Some(committer),
+        })
+    }
+
+    fn committer(&self) -> Option<&Thread> {
+        self.committer.as_ref().map(JoinHandle::thread)
+    }
+}
+
+impl Drop for LocalIndex {
+    /// Commits what is applied and waits for the thread to end.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, SeqCst);
+        if let Some(thread) = self.committer.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!(path = %self.shared.path.display(), "the committing thread ended by a panic");
+            }
+        }
+    }
+}
+
+/// Makes an empty store under another name first: an interrupted making leaves no half of one in place.
+fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
+    let new = path.with_extension("new");
+    match fs::remove_dir_all(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", &new)(e)),
+        _ => {}
+    }
+    drop(open_engine(&new, config)?);
+    fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
+    let parent = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    fs::File::open(parent)
+        .and_then(|d| d.sync_all())
+        .map_err(OsdError::io("sync", parent))
+}
+
+fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
+    let db = Database::builder(path)
+        .worker_threads(1)
+        .cache_size(config.cache_bytes)
+        .max_cached_files(Some(64))
+        .max_journaling_size(64 << 20)
+        .manual_journal_persist(true)
+        .open()
+        .map_err(engine("open", path))?;
+    let options = || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(config.memtable_bytes)
+            .manual_journal_persist(true)
+    };
+    let keyspace = db.keyspace("index", options).map_err(engine("open", path))?;
+    Ok((db, keyspace))
+}
+
+fn engine(what: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
+    let path = path.to_path_buf();
+    move |e| match e {
+        fjall::Error::Io(source) => OsdError::io(what, path)(source),
+        e => OsdError::Engine {
+            what,
+            path,
+            why: e.to_string(),
+        },
+    }
+}
+
+fn transactions_record(committed: u64, epoch: u64) -> [u8; 20] {
+    let mut r = [0; 20];
+    r[..4].copy_from_slice(&TRANSACTIONS_VERSION.to_le_bytes());
+    r[4..12].copy_from_slice(&committed.to_le_bytes());
+    r[12..].copy_from_slice(&epoch.to_le_bytes());
+    r
+}
+
+fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError> {
+    let corrupt = |why: String| OsdError::Corrupt {
+        path: path.into(),
+        what: "transactions".into(),
+        why,
+    };
+    let r: [u8; 20] = record
+        .try_into()
+        .map_err(|_| corrupt(format!("expected 20 bytes, found {}", record.len())))?;
+    let number = |from: usize, to: usize| r[from..to].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+    match number(0, 4) {
+        1 => Ok((number(4, 12), number(12, 20))),
+        v => Err(corrupt(format!(
+            "expected version {TRANSACTIONS_VERSION}, found {v}"
+        ))),
+    }
+}
+
+impl Shared {
+    fn run(&self, mut journals: Journals) {
+        let mut done = self.durable.borrow().batches;
+        loop {
+            while self.applied.load(SeqCst) == done && !self.stop.load(SeqCst) {
+                self.idle.store(true, SeqCst);
+                if self.applied.load(SeqCst) == done && !self.stop.load(SeqCst) {
+                    thread::park();
+                }
+                self.idle.store(false, SeqCst);
+            }
+            if self.applied.load(SeqCst) == done {
+                return;
+            }
+            // Let others join, unless somebody waits.
+            let deadline = Instant::now() + self.config.commit_interval;
+            while !self.wanted.load(SeqCst) && !self.stop.load(SeqCst) {
+                let Some(left) = deadline
+                    .checked_duration_since(Instant::now())
+                    .filter(|d| !d.is_zero())
+                else {
+                    break;
+                };
+                thread::park_timeout(left);
+            }
+            self.wanted.store(false, SeqCst);
+            match self.commit(&mut journals) {
+                Ok(batches) => done = batches,
+                Err(e) => {
+                    tracing::error!(path = %self.path.display(), "commit failed, the store is read-only now: {e}");
+                    self.failed.store(true, SeqCst);
+                    self.durable.send_modify(|d| d.failed = Some(e.to_string()));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), OsdError> {
+        let mut b = self.db.batch();
+        for key in &batch.deletes {
+            // Within one batch of the engine no entry is later than another.
+            if !batch.puts.iter().any(|(k, _)| k == key) {
+                b.remove(&self.keyspace, &key[..]);
+            }
+        }
+        for (key, value) in &batch.puts {
+            b.insert(&self.keyspace, &key[..], &value[..]);
+        }
+        b.commit().map_err(engine("apply a batch", &self.path))
+    }
+
+    fn failure(&self) -> OsdError {
+        let why = self.durable.borrow().failed.clone();
+        OsdError::Failed {
+            path: self.path.clone(),
+            why: why.unwrap_or_else(|| "the committing thread is gone".into()),
+        }
+    }
+
+    /// Makes durable what is applied by now; how many batches that is.
+    fn commit(&self, journals: &mut Journals) -> Result<u64, OsdError> {
+        // Counted before it is made durable: what comes meanwhile may be durable too, but is not promised.
+        let batches = self.applied.load(SeqCst);
+        let transno = self.transactions.applied().max(self.transactions.committed());
+        // A start's own numbers begin above its epoch; before the first one there is nothing to advance to.
+        let transno = if transno == self.transactions.epoch() << 32 {
+            self.transactions.committed()
+        } else {
+            transno
+        };
+        let record = transactions_record(transno, self.transactions.epoch());
+        self.keyspace
+            .insert(TRANSACTIONS_KEY, record)
+            .map_err(engine("write", &self.path))?;
+        // Into the kernel under the engine's lock, onto the disk outside of it.
+        self.db
+            .persist(PersistMode::Buffer)
+            .map_err(engine("flush", &self.path))?;
+        journals.sync()?;
+        self.transactions.set_committed(transno);
+        self.durable.send_modify(|d| d.batches = batches);
+        Ok(batches)
+    }
+}
+
+/// The engine's journals: files `N.jnl`, of which the last is written; the engine syncs one itself before it begins
+/// the next. They are kept open so that an error of writing back is seen here.
+struct Journals {
+    dir: PathBuf,
+    open: HashMap<PathBuf, fs::File>,
+}
+
+impl Journals {
+    fn new(dir: &Path) -> Journals {
+        Journals {
+            dir: dir.into(),
+            open: HashMap::new(),
+        }
+    }
+
+    fn sync(&mut self) -> Result<(), OsdError> {
+        let mut there = HashMap::new();
+        for entry in fs::read_dir(&self.dir).map_err(OsdError::io("list", &self.dir))? {
+            let path = entry.map_err(OsdError::io("list", &self.dir))?.path();
+            if path.extension().is_none_or(|e| e != "jnl") {
+                continue;
+            }
+            let file = match self.open.remove(&path) {
+                Some(file) => file,
+                None => match fs::File::open(&path) {
+                    Ok(file) => file,
+                    // Its content is in the sorted files by now, which the engine syncs before it removes a journal.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(OsdError::io("open", path)(e)),
+                },
+            };
+            file.sync_data().map_err(OsdError::io("sync", &path))?;
+            there.insert(path, file);
+        }
+        if there.is_empty() {
+            let why = "no journal (*.jnl) to sync: not the engine version that this was written for".into();
+            return Err(OsdError::Engine {
+                what: "sync",
+                path: self.dir.clone(),
+                why,
+            });
+        }
+        self.open = there;
+        Ok(())
+    }
+}
+
+impl Index for LocalIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        let found = self
+            .shared
+            .keyspace
+            .get(key)
+            .map_err(engine("read", &self.shared.path))?;
+        Ok(found.map(|v| Bytes::copy_from_slice(&v)))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let range = self
+            .shared
+            .keyspace
+            .range::<&[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+        let mut out = Vec::new();
+        for entry in range.take(limit) {
+            let (k, v) = entry.into_inner().map_err(engine("scan", &self.shared.path))?;
+            out.push((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)));
+        }
+        Ok(out)
+    }
+
+    fn apply(&self, batch: Batch) -> Result<(), OsdError> {
+        let s = &self.shared;
+        let done = if s.failed.load(SeqCst) {
+            Err(s.failure())
+        } else {
+            s.write(&batch)
+        };
+        if let Some(transno) = batch.transno {
+            s.transactions.finish(transno);
+        }
+        done?;
+        s.applied.fetch_add(1, SeqCst);
+        if s.idle.swap(false, SeqCst)
+            && let Some(thread) = self.committer()
+        {
+            thread.unpark();
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async move {
+            let s = &self.shared;
+            let target = s.applied.load(SeqCst);
+            let mut durable = s.durable.subscribe();
+            if durable.borrow().batches < target {
+                s.wanted.store(true, SeqCst);
+                if let Some(thread) = self.committer() {
+                    thread.unpark();
+                }
+            }
+            let reached = durable
+                .wait_for(|d| d.failed.is_some() || d.batches >= target)
+                .await;
+            match reached {
+                Ok(d) if d.failed.is_none() => Ok(()),
+                _ => Err(s.failure()),
+            }
+        })
+    }
+
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let k = &self.shared.keyspace;
+            while k.sealed_memtable_count() > SEALED_TABLES_MAX || k.l0_table_count() > UNSORTED_RUNS_MAX {
+                tokio::time::sleep(ROOM_POLL).await;
+            }
+        })
+    }
+
+    fn transactions(&self) -> &Arc<Transactions> {
+        &self.shared.transactions
+    }
+
+    fn statfs(&self) -> Result<StatFs, OsdError> {
+        statfs::of_path(&self.shared.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn open(path: &Path) -> LocalIndex {
+        LocalIndex::open(path, LocalConfig::default()).unwrap()
+    }
+
+    fn one(key: &str, value: &str) -> Batch {
+        let mut b = Batch::new();
+        b.put(key.to_owned(), value.to_owned());
+        b
+    }
+
+    #[tokio::test]
+    async fn what_was_synced_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        let (epoch, transno) = {
+            let index = open(&path);
+            let t = index.transactions().begin();
+            let mut b = one("k1", "v1");
+            b.put("k2", "v2").transno = Some(t.transno());
+            index.apply(b).unwrap();
+            assert_eq!(index.get(b"k1").unwrap().unwrap(), "v1");
+            index.sync().await.unwrap();
+            assert_eq!(index.transactions().committed(), t.transno());
+            (index.transactions().epoch(), t.transno())
+        };
+        let index = open(&path);
+        assert_eq!(index.scan(b"k", b"l", 9).unwrap().len(), 2);
+        assert_eq!(index.transactions().committed(), transno);
+        assert!(index.transactions().epoch() > epoch);
+        assert!(index.transactions().begin().transno() > transno);
+    }
+
+    #[tokio::test]
+    async fn deletes_come_before_puts_in_a_batch() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = open(&dir.path().join("index"));
+        index.apply(one("a", "1")).unwrap();
+        let mut b = one("a", "2");
+        b.delete("a").delete("b");
+        index.apply(b).unwrap();
+        assert_eq!(index.get(b"a").unwrap().unwrap(), "2");
+    }
+
+    #[tokio::test]
+    async fn changes_become_durable_without_anybody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = open(&dir.path().join("index"));
+        let t = index.transactions().begin();
+        index
+            .apply(Batch {
+                transno: Some(t.transno()),
+                ..one("a", "1")
+            })
+            .unwrap();
+        let mut committed = index.transactions().watch_committed();
+        committed.wait_for(|c| *c == t.transno()).await.unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_making_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let half = dir.path().join("index.new");
+        fs::create_dir(&half).unwrap();
+        fs::write(half.join("lock"), b"").unwrap();
+        let index = open(&dir.path().join("index"));
+        index.apply(one("a", "1")).unwrap();
+    }
+
+    #[test]
+    fn a_bad_transaction_record_is_refused() {
+        let path = Path::new("x");
+        assert_eq!(
+            parse_transactions(path, &transactions_record(5, 6)).unwrap(),
+            (5, 6)
+        );
+        assert!(parse_transactions(path, b"").is_err());
+        let mut newer = transactions_record(5, 6);
+        newer[0] = 2;
+        assert!(parse_transactions(path, &newer).is_err());
+    }
+}

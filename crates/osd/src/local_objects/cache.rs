@@ -1,0 +1,172 @@
+//! The objects in use: open files and attributes, bounded in number, and the set of those that are not on disk.
+
+use std::{collections::HashMap, fs, path::PathBuf, sync::Arc};
+
+use parking_lot::Mutex;
+use wire::Fid;
+
+use crate::ObjAttr;
+
+const SHARDS: usize = 16;
+/// Open objects of one store, of all shards: between these, an eighth of the descriptors that the process may have.
+const OPEN_MIN: u64 = 64;
+const OPEN_MAX: u64 = 1024;
+
+/// One object in use. There is never a second entry of the same object.
+pub(super) struct Entry {
+    pub(super) fid: Fid,
+    pub(super) path: PathBuf,
+    /// Never held while waiting for the disk.
+    pub(super) state: Mutex<State>,
+    /// Held while the file is made or removed; only by threads for blocking work, and before `state`.
+    pub(super) making: Mutex<()>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// The object is there: it has a record or a file.
+    pub(super) exists: bool,
+    /// Its file, once there is one.
+    pub(super) file: Option<Arc<fs::File>>,
+    pub(super) attr: ObjAttr,
+    /// The record in the index is older than `attr`.
+    pub(super) record_stale: bool,
+    /// It was removed; whoever still holds the entry finds an empty object.
+    pub(super) destroyed: bool,
+}
+
+/// Entries by FID.
+pub(super) struct Cache {
+    shards: Vec<Mutex<Shard>>,
+    capacity: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<Fid, (Arc<Entry>, u64)>,
+    /// Objects with data that is not on disk.
+    dirty: HashMap<Fid, Dirty>,
+    clock: u64,
+}
+
+/// Data that is not on disk. It stays known as that until a sync that began after it is done, so that whoever syncs
+/// the same object meanwhile waits for the disk too.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Dirty {
+    /// The file is new, so its directory is not on disk either.
+    pub(super) new: bool,
+    changes: u64,
+}
+
+impl Cache {
+    pub(super) fn new() -> Cache {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+            .current
+            .unwrap_or(u64::MAX);
+        let open = (limit / 8).clamp(OPEN_MIN, OPEN_MAX) as usize;
+        Cache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            capacity: open / SHARDS,
+        }
+    }
+
+    fn shard(&self, fid: &Fid) -> &Mutex<Shard> {
+        // Neighbouring object ids are written together.
+        &self.shards[fid.f_oid as usize % SHARDS]
+    }
+
+    pub(super) fn find(&self, fid: &Fid) -> Option<Arc<Entry>> {
+        let mut shard = self.shard(fid).lock();
+        shard.clock += 1;
+        let now = shard.clock;
+        let (entry, used) = shard.entries.get_mut(fid)?;
+        *used = now;
+        Some(entry.clone())
+    }
+
+    /// Adds an entry, unless another was faster. When there are too many, the one that was not used for the longest
+    /// leaves; if its record is stale it stays and comes back second, to be written and then [`Cache::evict`]ed.
+    pub(super) fn add(&self, entry: Arc<Entry>) -> (Arc<Entry>, Option<Arc<Entry>>) {
+        let mut shard = self.shard(&entry.fid).lock();
+        shard.clock += 1;
+        let now = shard.clock;
+        if let Some((there, _)) = shard.entries.get(&entry.fid) {
+            return (there.clone(), None);
+        }
+        let oldest = if shard.entries.len() >= self.capacity {
+            shard.oldest_unused()
+        } else {
+            None
+        };
+        let stale = oldest.and_then(|fid| shard.evict(&fid));
+        shard.entries.insert(entry.fid, (entry.clone(), now));
+        (entry, stale)
+    }
+
+    /// Lets an entry leave, unless it is in use again.
+    pub(super) fn evict(&self, fid: &Fid) {
+        self.shard(fid).lock().evict(fid);
+    }
+
+    pub(super) fn remove(&self, fid: &Fid) {
+        let mut shard = self.shard(fid).lock();
+        shard.entries.remove(fid);
+        shard.dirty.remove(fid);
+    }
+
+    pub(super) fn mark_dirty(&self, fid: &Fid, new: bool) {
+        let mut shard = self.shard(fid).lock();
+        let dirty = shard.dirty.entry(*fid).or_default();
+        dirty.new |= new;
+        dirty.changes += 1;
+    }
+
+    pub(super) fn dirty(&self, fid: &Fid) -> Option<Dirty> {
+        self.shard(fid).lock().dirty.get(fid).copied()
+    }
+
+    pub(super) fn all_dirty(&self) -> Vec<(Fid, Dirty)> {
+        let of = |s: &Mutex<Shard>| s.lock().dirty.iter().map(|(f, d)| (*f, *d)).collect::<Vec<_>>();
+        self.shards.iter().flat_map(of).collect()
+    }
+
+    /// What was synced is clean, where nothing changed since.
+    pub(super) fn clean(&self, synced: &[(Fid, Dirty)]) {
+        for (fid, then) in synced {
+            let mut shard = self.shard(fid).lock();
+            if shard.dirty.get(fid) == Some(then) {
+                shard.dirty.remove(fid);
+            }
+        }
+    }
+
+    /// Entries whose record in the index is stale.
+    pub(super) fn stale(&self) -> Vec<Arc<Entry>> {
+        let of = |s: &Mutex<Shard>| -> Vec<_> { s.lock().entries.values().map(|(e, _)| e.clone()).collect() };
+        self.shards
+            .iter()
+            .flat_map(of)
+            .filter(|e| e.state.lock().record_stale)
+            .collect()
+    }
+}
+
+impl Shard {
+    fn oldest_unused(&self) -> Option<Fid> {
+        let unused = self
+            .entries
+            .iter()
+            .filter(|(_, (e, _))| Arc::strong_count(e) == 1);
+        unused.min_by_key(|(_, (_, used))| *used).map(|(fid, _)| *fid)
+    }
+
+    /// Removes an unused entry; returns it instead if its record is stale.
+    fn evict(&mut self, fid: &Fid) -> Option<Arc<Entry>> {
+        let (entry, _) = self.entries.get(fid).filter(|(e, _)| Arc::strong_count(e) == 1)?;
+        if entry.state.lock().record_stale {
+            return Some(entry.clone());
+        }
+        self.entries.remove(fid);
+        None
+    }
+}

@@ -1,0 +1,651 @@
+//! Objects as files of the local file system, in a hashed directory tree.
+//!
+//! `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal; the file is made with the first data. What
+//! the file cannot tell (owner, times as the client set them, parent, version) is a small record in the target's index,
+//! so that nothing is asked of the local file system but sparse files. All file I/O runs on threads for blocking work,
+//! except a read of what the kernel has cached. Attributes that change with each write are kept in the entry of the open
+//! object and go to the index when it leaves the cache or is synced. After a failed sync every later sync fails.
+
+mod cache;
+mod record;
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use cpt::BoxFuture;
+use parking_lot::Mutex;
+use rustix::{
+    fs::{FallocateFlags, SeekFrom},
+    io::ReadWriteFlags,
+};
+use wire::Fid;
+
+use crate::{Batch, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, StatFs, blocking, statfs};
+use cache::{Cache, Dirty, Entry, State};
+
+/// Above so many files the whole file system is synced at once instead of file by file.
+const SYNC_EACH_MAX: usize = 64;
+
+/// Objects on the local file system.
+pub struct LocalObjects {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    root: PathBuf,
+    index: Arc<dyn Index>,
+    cache: Cache,
+    failed: Mutex<Option<String>>,
+}
+
+impl LocalObjects {
+    /// Opens the tree in `root`, or makes an empty one. Waits for the disk: not for a runtime's worker.
+    pub fn open(root: &Path, index: Arc<dyn Index>) -> Result<LocalObjects, OsdError> {
+        make_dir(root)?;
+        let shared = Shared {
+            root: root.into(),
+            index,
+            cache: Cache::new(),
+            failed: Mutex::new(None),
+        };
+        Ok(LocalObjects {
+            shared: Arc::new(shared),
+        })
+    }
+
+    async fn entry(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
+        if let Some(entry) = self.shared.cache.find(&fid) {
+            return Ok(entry);
+        }
+        let shared = self.shared.clone();
+        blocking(move || shared.load(fid)).await
+    }
+
+    /// Runs `f` with the object's entry on a thread for blocking work.
+    fn with<T: Send + 'static>(
+        &self,
+        fid: Fid,
+        f: impl FnOnce(&Shared, &Entry) -> Result<T, OsdError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, OsdError>> {
+        let shared = self.shared.clone();
+        Box::pin(blocking(move || {
+            let entry = match shared.cache.find(&fid) {
+                Some(entry) => entry,
+                None => shared.load(fid)?,
+            };
+            f(&shared, &entry)
+        }))
+    }
+}
+
+/// Makes a directory, durable in its parent.
+fn make_dir(path: &Path) -> Result<(), OsdError> {
+    match fs::create_dir(path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(e) => return Err(OsdError::io("make directory", path)(e)),
+    }
+    let parent = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    sync_dir(parent)
+}
+
+fn sync_dir(path: &Path) -> Result<(), OsdError> {
+    fs::File::open(path)
+        .and_then(|d| d.sync_all())
+        .map_err(OsdError::io("sync", path))
+}
+
+impl Shared {
+    fn load(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
+        if fid.f_ver != 0 {
+            return Err(OsdError::Invalid("an object's FID has version 0"));
+        }
+        let dir = self
+            .root
+            .join(format!("{:x}", fid.f_seq))
+            .join(format!("{:02x}", fid.f_oid & 0xff));
+        let path = dir.join(format!("{:x}", fid.f_oid));
+        let mut state = State::default();
+        if let Some(r) = self.index.get(&record::key(&fid))? {
+            state.attr = record::read(&r).map_err(|why| OsdError::Corrupt {
+                path: self.root.clone(),
+                what: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
+                why,
+            })?;
+            state.exists = true;
+        }
+        match fs::OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => {
+                state.file = Some(Arc::new(file));
+                state.exists = true;
+                state.measure(&path)?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(OsdError::io("open", path)(e)),
+        }
+        let entry = Entry {
+            fid,
+            path,
+            state: Mutex::new(state),
+            making: Mutex::new(()),
+        };
+        let (entry, stale) = self.cache.add(Arc::new(entry));
+        if let Some(old) = stale {
+            self.write_record(&old)?;
+            let fid = old.fid;
+            drop(old);
+            self.cache.evict(&fid);
+        }
+        Ok(entry)
+    }
+
+    /// Puts the attributes into the index if they changed since.
+    fn write_record(&self, entry: &Entry) -> Result<(), OsdError> {
+        let mut state = entry.state.lock();
+        if !state.record_stale || state.destroyed {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        batch.put(record::key(&entry.fid), record::write(&state.attr));
+        self.index.apply(batch)?;
+        state.record_stale = false;
+        Ok(())
+    }
+
+    /// The object's file, made if there is none; true when it is new.
+    fn file(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
+        if let Some(file) = &entry.state.lock().file {
+            return Ok((file.clone(), false));
+        }
+        let _making = entry.making.lock();
+        {
+            let state = entry.state.lock();
+            match &state.file {
+                _ if state.destroyed => return Err(OsdError::NotFound),
+                Some(file) => return Ok((file.clone(), false)),
+                None => {}
+            }
+        }
+        let open = || {
+            fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&entry.path)
+        };
+        let file = match open() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let dir = entry.path.parent().unwrap_or(&self.root);
+                make_dir(dir.parent().unwrap_or(&self.root))?;
+                make_dir(dir)?;
+                open()
+            }
+            other => other,
+        };
+        let file = Arc::new(file.map_err(OsdError::io("make", &entry.path))?);
+        let mut state = entry.state.lock();
+        state.file = Some(file.clone());
+        state.exists = true;
+        Ok((file, true))
+    }
+
+    /// After a change of the file: sizes anew, attributes, and the object is not on disk any more.
+    fn changed(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
+        {
+            let mut state = entry.state.lock();
+            if state.destroyed {
+                return Ok(());
+            }
+            state.measure(&entry.path)?;
+            state.set(attr);
+            self.cache.mark_dirty(&entry.fid, new);
+        }
+        // Who owns an object is in the index as soon as there is one; times may wait.
+        if new { self.write_record(entry) } else { Ok(()) }
+    }
+
+    fn fail(&self, e: OsdError) -> OsdError {
+        tracing::error!(store = %self.root.display(), "sync failed, nothing more is promised: {e}");
+        self.failed.lock().get_or_insert_with(|| e.to_string());
+        e
+    }
+
+    fn sync(&self, dirty: &[(Fid, Dirty)]) -> Result<(), OsdError> {
+        if let Some(why) = self.failed.lock().clone() {
+            return Err(OsdError::Failed {
+                path: self.root.clone(),
+                why,
+            });
+        }
+        self.sync_files(dirty).map_err(|e| self.fail(e))?;
+        self.cache.clean(dirty);
+        Ok(())
+    }
+
+    fn sync_files(&self, dirty: &[(Fid, Dirty)]) -> Result<(), OsdError> {
+        if dirty.len() > SYNC_EACH_MAX {
+            let root = fs::File::open(&self.root).map_err(OsdError::io("open", &self.root))?;
+            return rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()));
+        }
+        let mut new_in = HashSet::new();
+        for (fid, dirty) in dirty {
+            let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
+            let file = entry.state.lock().file.clone();
+            if let Some(file) = file {
+                file.sync_data().map_err(OsdError::io("sync", &entry.path))?;
+                new_in.extend(entry.path.parent().filter(|_| dirty.new).map(PathBuf::from));
+            }
+        }
+        new_in.iter().try_for_each(|dir| sync_dir(dir))
+    }
+}
+
+impl State {
+    fn set(&mut self, attr: &SetAttr) {
+        let before = self.attr;
+        attr.apply_to(&mut self.attr);
+        self.exists = true;
+        self.record_stale |= self.attr != before;
+    }
+
+    /// Size and space, from the file.
+    fn measure(&mut self, path: &Path) -> Result<(), OsdError> {
+        if let Some(file) = &self.file {
+            let m = file.metadata().map_err(OsdError::io("stat", path))?;
+            (self.attr.size, self.attr.blocks) = (m.size(), m.blocks());
+        }
+        Ok(())
+    }
+}
+
+/// Reads at most `len` bytes, in pieces; with `NOWAIT` only what is cached: `None` when that is not all.
+fn read_pieces(
+    file: &fs::File,
+    offset: u64,
+    len: u64,
+    flags: ReadWriteFlags,
+) -> io::Result<Option<Vec<Bytes>>> {
+    let mut pieces = Vec::new();
+    let mut done = 0;
+    while done < len {
+        let mut piece = vec![0; (len - done).min(READ_PIECE) as usize];
+        let mut filled = 0;
+        while filled < piece.len() {
+            let into = io::IoSliceMut::new(&mut piece[filled..]);
+            match rustix::io::preadv2(file, &mut [into], offset + done + filled as u64, flags) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) if !flags.is_empty() => {
+                    return Ok(None);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let short = filled < piece.len();
+        piece.truncate(filled);
+        done += filled as u64;
+        if filled > 0 {
+            pieces.push(Bytes::from(piece));
+        }
+        if short {
+            break;
+        }
+    }
+    Ok(Some(pieces))
+}
+
+impl Objects for LocalObjects {
+    fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
+        Box::pin(async move {
+            let entry = self.entry(fid).await?;
+            let (file, size) = {
+                let state = entry.state.lock();
+                (state.file.clone(), state.attr.size)
+            };
+            let len = size.saturating_sub(offset).min(len.into());
+            let Some(file) = file.filter(|_| len > 0) else {
+                return Ok(Vec::new());
+            };
+            let cached = read_pieces(&file, offset, len, ReadWriteFlags::NOWAIT);
+            if let Some(pieces) = cached.map_err(OsdError::io("read", &entry.path))? {
+                return Ok(pieces);
+            }
+            blocking(move || {
+                let pieces = read_pieces(&file, offset, len, ReadWriteFlags::empty());
+                Ok(pieces
+                    .map_err(OsdError::io("read", &entry.path))?
+                    .unwrap_or_default())
+            })
+            .await
+        })
+    }
+
+    fn write(
+        &self,
+        fid: Fid,
+        offset: u64,
+        data: Vec<Bytes>,
+        attr: SetAttr,
+    ) -> BoxFuture<'_, Result<(), OsdError>> {
+        self.with(fid, move |shared, entry| {
+            let (file, new) = shared.file(entry)?;
+            let mut at = offset;
+            let mut written = Ok(());
+            for piece in &data {
+                written = file
+                    .write_all_at(piece, at)
+                    .map_err(OsdError::io("write", &entry.path));
+                if written.is_err() {
+                    break;
+                }
+                at += piece.len() as u64;
+            }
+            // Also when only a part was written.
+            shared.changed(entry, new, &attr)?;
+            written
+        })
+    }
+
+    fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
+        self.with(fid, move |shared, entry| {
+            let (file, new) = shared.file(entry)?;
+            if end == u64::MAX {
+                file.set_len(start)
+                    .map_err(OsdError::io("truncate", &entry.path))?;
+            } else if end > start {
+                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&*file, how, start, end - start)
+                    .map_err(|e| OsdError::io("punch", &entry.path)(e.into()))?;
+            }
+            shared.changed(entry, new, &attr)
+        })
+    }
+
+    fn fallocate(
+        &self,
+        fid: Fid,
+        start: u64,
+        end: u64,
+        keep_size: bool,
+    ) -> BoxFuture<'_, Result<(), OsdError>> {
+        self.with(fid, move |shared, entry| {
+            let len = end
+                .checked_sub(start)
+                .filter(|l| *l > 0)
+                .ok_or(OsdError::Invalid("empty range"))?;
+            let (file, new) = shared.file(entry)?;
+            let how = if keep_size {
+                FallocateFlags::KEEP_SIZE
+            } else {
+                FallocateFlags::empty()
+            };
+            rustix::fs::fallocate(&*file, how, start, len)
+                .map_err(|e| OsdError::io("allocate", &entry.path)(e.into()))?;
+            shared.changed(entry, new, &SetAttr::default())
+        })
+    }
+
+    fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
+        self.with(fid, move |_, entry| {
+            let (file, size) = {
+                let state = entry.state.lock();
+                (state.file.clone(), state.attr.size)
+            };
+            let file = file.filter(|_| offset < size).ok_or(OsdError::NotFound)?;
+            let to = match what {
+                Seek::Data => SeekFrom::Data(offset),
+                Seek::Hole => SeekFrom::Hole(offset),
+            };
+            match rustix::fs::seek(&*file, to) {
+                Err(rustix::io::Errno::NXIO) => Err(OsdError::NotFound),
+                found => found.map_err(|e| OsdError::io("seek", &entry.path)(e.into())),
+            }
+        })
+    }
+
+    fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>> {
+        Box::pin(async move {
+            let entry = self.entry(fid).await?;
+            let state = entry.state.lock();
+            Ok(state.exists.then_some(state.attr))
+        })
+    }
+
+    fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async move {
+            let entry = self.entry(fid).await?;
+            entry.state.lock().set(&attr);
+            self.shared.write_record(&entry)
+        })
+    }
+
+    fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
+        self.with(fid, move |shared, entry| {
+            let _making = entry.making.lock();
+            let existed = {
+                let mut state = entry.state.lock();
+                state.destroyed = true;
+                state.file = None;
+                state.attr = ObjAttr::default();
+                std::mem::take(&mut state.exists)
+            };
+            match fs::remove_file(&entry.path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(OsdError::io("remove", &entry.path)(e));
+                }
+                _ => {}
+            }
+            if existed {
+                let mut batch = Batch::new();
+                batch.delete(record::key(&entry.fid));
+                shared.index.apply(batch)?;
+            }
+            shared.cache.remove(&entry.fid);
+            Ok(existed)
+        })
+    }
+
+    fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async move {
+            let shared = self.shared.clone();
+            blocking(move || {
+                let (stale, dirty) = match fid {
+                    Some(fid) => {
+                        let dirty = shared.cache.dirty(&fid).map(|d| (fid, d));
+                        (Vec::from_iter(shared.cache.find(&fid)), Vec::from_iter(dirty))
+                    }
+                    None => (shared.cache.stale(), shared.cache.all_dirty()),
+                };
+                stale.iter().try_for_each(|e| shared.write_record(e))?;
+                shared.sync(&dirty)
+            })
+            .await?;
+            self.shared.index.sync().await
+        })
+    }
+
+    fn statfs(&self) -> BoxFuture<'_, Result<StatFs, OsdError>> {
+        let root = self.shared.root.clone();
+        Box::pin(blocking(move || statfs::of_path(&root)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{LocalConfig, LocalIndex, MemoryObjects};
+
+    fn fid(oid: u32) -> Fid {
+        Fid {
+            f_seq: 0x2_4000_0400,
+            f_oid: oid,
+            f_ver: 0,
+        }
+    }
+
+    fn local(dir: &Path) -> LocalObjects {
+        let index = Arc::new(LocalIndex::open(&dir.join("index"), LocalConfig::default()).unwrap());
+        LocalObjects::open(&dir.join("objects"), index).unwrap()
+    }
+
+    async fn bytes(o: &dyn Objects, oid: u32, offset: u64, len: u32) -> Vec<u8> {
+        o.read(fid(oid), offset, len).await.unwrap().concat()
+    }
+
+    /// What both implementations do.
+    async fn behaves_as_objects_do(o: &dyn Objects) {
+        let none = SetAttr::default();
+        assert_eq!(o.attr(fid(1)).await.unwrap(), None);
+        assert!(bytes(o, 1, 0, 10).await.is_empty());
+        let attr = SetAttr {
+            uid: Some(7),
+            mtime: Some((5, 6)),
+            data_version: Some(9),
+            ..none
+        };
+        o.write(
+            fid(1),
+            3,
+            vec![Bytes::from_static(b"abc"), Bytes::from_static(b"def")],
+            attr,
+        )
+        .await
+        .unwrap();
+        assert_eq!(bytes(o, 1, 0, 100).await, b"\0\0\0abcdef");
+        assert_eq!(bytes(o, 1, 4, 2).await, b"bc");
+        let a = o.attr(fid(1)).await.unwrap().unwrap();
+        assert_eq!((a.size, a.uid, a.mtime, a.data_version), (9, 7, (5, 6), 9));
+        assert!(a.blocks > 0);
+        // A hole, and what is beyond the end.
+        let far = 10 << 20;
+        o.write(fid(1), far, vec![Bytes::from_static(b"x")], none)
+            .await
+            .unwrap();
+        assert_eq!(
+            o.read(fid(1), 0, u32::MAX)
+                .await
+                .unwrap()
+                .iter()
+                .map(Bytes::len)
+                .max(),
+            Some(1 << 20)
+        );
+        assert_eq!(o.seek(fid(1), 0, Seek::Data).await.unwrap(), 0);
+        let hole = o.seek(fid(1), 0, Seek::Hole).await.unwrap();
+        assert!((9..far).contains(&hole));
+        let data = o.seek(fid(1), hole, Seek::Data).await.unwrap();
+        assert!((hole..=far).contains(&data));
+        assert_eq!(o.seek(fid(1), data, Seek::Hole).await.unwrap(), far + 1);
+        assert!(matches!(
+            o.seek(fid(1), far + 1, Seek::Data).await,
+            Err(OsdError::NotFound)
+        ));
+        // Punch, truncate down and up.
+        o.punch(fid(1), 4, 6, none).await.unwrap();
+        assert_eq!(bytes(o, 1, 0, 9).await, b"\0\0\0a\0\0def");
+        o.punch(fid(1), 5, u64::MAX, none).await.unwrap();
+        o.punch(fid(1), 8, u64::MAX, none).await.unwrap();
+        assert_eq!(bytes(o, 1, 0, 100).await, b"\0\0\0a\0\0\0\0");
+        o.fallocate(fid(1), 0, 20, true).await.unwrap();
+        assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 8);
+        o.fallocate(fid(1), 0, 20, false).await.unwrap();
+        assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 20);
+        // Attributes without data; gone is gone.
+        o.setattr(fid(2), SetAttr { gid: Some(3), ..none }).await.unwrap();
+        assert_eq!(o.attr(fid(2)).await.unwrap().unwrap().gid, 3);
+        o.sync(Some(fid(1))).await.unwrap();
+        o.sync(None).await.unwrap();
+        assert!(o.destroy(fid(1)).await.unwrap());
+        assert!(!o.destroy(fid(1)).await.unwrap());
+        assert_eq!(o.attr(fid(1)).await.unwrap(), None);
+        o.write(fid(1), 0, vec![Bytes::from_static(b"new")], none)
+            .await
+            .unwrap();
+        assert_eq!(bytes(o, 1, 0, 9).await, b"new");
+        assert!(o.statfs().await.unwrap().bfree > 0);
+    }
+
+    #[tokio::test]
+    async fn local_objects_behave() {
+        let dir = tempfile::tempdir().unwrap();
+        behaves_as_objects_do(&local(dir.path())).await;
+    }
+
+    #[tokio::test]
+    async fn memory_objects_behave() {
+        behaves_as_objects_do(&MemoryObjects::new()).await;
+    }
+
+    #[tokio::test]
+    async fn attributes_and_data_survive_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let attr = SetAttr {
+            uid: Some(1),
+            parent: Some(fid(77)),
+            data_version: Some(5),
+            ..SetAttr::default()
+        };
+        {
+            let o = local(dir.path());
+            o.write(fid(1), 0, vec![Bytes::from_static(b"data")], attr)
+                .await
+                .unwrap();
+            let later = SetAttr {
+                mtime: Some((8, 9)),
+                ..SetAttr::default()
+            };
+            o.write(fid(1), 4, vec![Bytes::from_static(b"more")], later)
+                .await
+                .unwrap();
+            o.sync(Some(fid(1))).await.unwrap();
+        }
+        let o = local(dir.path());
+        let a = o.attr(fid(1)).await.unwrap().unwrap();
+        assert_eq!(
+            (a.size, a.uid, a.parent, a.data_version, a.mtime),
+            (8, 1, fid(77), 5, (8, 9))
+        );
+        assert_eq!(bytes(&o, 1, 0, 9).await, b"datamore");
+    }
+
+    #[tokio::test]
+    async fn more_objects_than_the_cache_holds_keep_their_attributes() {
+        let dir = tempfile::tempdir().unwrap();
+        let o = local(dir.path());
+        for i in 1..=1500 {
+            let attr = SetAttr {
+                uid: Some(i),
+                ..SetAttr::default()
+            };
+            o.write(fid(i), 0, vec![Bytes::from_static(b"1")], attr)
+                .await
+                .unwrap();
+            o.write(
+                fid(i),
+                1,
+                vec![Bytes::from_static(b"2")],
+                SetAttr { gid: Some(i), ..attr },
+            )
+            .await
+            .unwrap();
+        }
+        for i in 1..=1500 {
+            let a = o.attr(fid(i)).await.unwrap().unwrap();
+            assert_eq!((a.uid, a.gid, a.size), (i, i, 2));
+        }
+        o.sync(None).await.unwrap();
+        assert!(o.shared.cache.all_dirty().is_empty());
+    }
+}

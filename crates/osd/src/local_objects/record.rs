@@ -1,0 +1,105 @@
+//! The record of an object's attributes in the index: fixed, little-endian, with a version in front.
+//!
+//! ```text
+//! key    f1 | sequence u64 BE | object id u32 BE
+//! value  version u8 = 1 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each) | uid u32 | gid u32 | projid u32
+//!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
+//! ```
+
+use wire::Fid;
+
+use crate::{KEY_RESERVED, ObjAttr};
+
+const VERSION: u8 = 1;
+const SIZE: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
+
+pub(super) fn key(fid: &Fid) -> Vec<u8> {
+    let mut k = vec![KEY_RESERVED + 1];
+    k.extend(fid.f_seq.to_be_bytes());
+    k.extend(fid.f_oid.to_be_bytes());
+    k
+}
+
+pub(super) fn write(a: &ObjAttr) -> Vec<u8> {
+    let mut r = Vec::with_capacity(SIZE);
+    r.push(VERSION);
+    for (s, ns) in [a.atime, a.mtime, a.ctime] {
+        r.extend(s.to_le_bytes());
+        r.extend(ns.to_le_bytes());
+    }
+    for n in [a.uid, a.gid, a.projid] {
+        r.extend(n.to_le_bytes());
+    }
+    r.extend(a.parent.f_seq.to_le_bytes());
+    for n in [a.parent.f_oid, a.parent.f_ver, a.layout_version] {
+        r.extend(n.to_le_bytes());
+    }
+    r.extend(a.data_version.to_le_bytes());
+    r
+}
+
+/// The attributes without size and blocks; on a record of another form, what is wrong with it.
+pub(super) fn read(record: &[u8]) -> Result<ObjAttr, String> {
+    match record.first() {
+        Some(&VERSION) if record.len() == SIZE => {}
+        Some(&VERSION) => return Err(format!("expected {SIZE} bytes, found {}", record.len())),
+        v => return Err(format!("expected version {VERSION}, found {v:?}")),
+    }
+    let mut rest = &record[1..];
+    let mut take = |n: usize| {
+        let (head, tail) = rest.split_at(n);
+        rest = tail;
+        head.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b))
+    };
+    let mut time = || (take(8) as i64, take(4) as u32);
+    let (atime, mtime, ctime) = (time(), time(), time());
+    Ok(ObjAttr {
+        size: 0,
+        blocks: 0,
+        atime,
+        mtime,
+        ctime,
+        uid: take(4) as u32,
+        gid: take(4) as u32,
+        projid: take(4) as u32,
+        parent: Fid {
+            f_seq: take(8),
+            f_oid: take(4) as u32,
+            f_ver: take(4) as u32,
+        },
+        layout_version: take(4) as u32,
+        data_version: take(8),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_back_as_written() {
+        let a = ObjAttr {
+            atime: (-1, 2),
+            mtime: (i64::MAX, 999_999_999),
+            ctime: (5, 6),
+            uid: 7,
+            gid: 8,
+            projid: 9,
+            parent: Fid {
+                f_seq: 0x2_0000_0400,
+                f_oid: 3,
+                f_ver: 1,
+            },
+            layout_version: 10,
+            data_version: 11 << 32,
+            ..ObjAttr::default()
+        };
+        let r = write(&a);
+        assert_eq!(r.len(), SIZE);
+        assert_eq!(read(&r).unwrap(), a);
+        for n in 0..SIZE {
+            assert!(read(&r[..n]).is_err());
+        }
+    }
+}

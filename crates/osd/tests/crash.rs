@@ -1,0 +1,190 @@
+//! What a crash leaves: everything that a sync waited for, whole batches only, and no batch without those before it.
+//!
+//! A child process (this test again, with a variable set) applies and syncs and is killed with SIGKILL; the torn tail
+//! that a power failure leaves is imitated by cutting and spoiling a copy of the journal.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use osd::{Batch, Index, SetAttr, StoreKind, open_index, open_objects};
+use wire::Fid;
+
+const DIR: &str = "NACRE_CRASH_TEST_DIR";
+
+fn fid(n: u64) -> Fid {
+    Fid {
+        f_seq: 0x2_4000_0400,
+        f_oid: n as u32,
+        f_ver: 0,
+    }
+}
+
+fn key(kind: u8, n: u64) -> Vec<u8> {
+    [&[kind][..], &n.to_be_bytes()].concat()
+}
+
+/// Not a test of its own: what the child process of the next test does, until it is killed.
+#[tokio::test]
+async fn child() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let kind = StoreKind::Local(dir.into());
+    let index = open_index(&kind).await.unwrap();
+    let objects = open_objects(&kind, &index).await.unwrap();
+    for n in 0u64.. {
+        let t = index.transactions().begin();
+        let mut batch = Batch {
+            transno: Some(t.transno()),
+            ..Batch::default()
+        };
+        for k in [b'a', b'b', b'c'] {
+            batch.put(key(k, n), t.transno().to_le_bytes().to_vec());
+        }
+        index.apply(batch).unwrap();
+        if n % 7 == 0 {
+            let attr = SetAttr {
+                uid: Some(n as u32),
+                ..SetAttr::default()
+            };
+            objects
+                .write(fid(n), n, vec![Bytes::from(n.to_le_bytes().to_vec())], attr)
+                .await
+                .unwrap();
+            objects.sync(Some(fid(n))).await.unwrap();
+            println!(
+                "\ndurable {n} {} {}",
+                t.transno(),
+                index.transactions().committed()
+            );
+        }
+    }
+}
+
+fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(DIR, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let start = Instant::now();
+    let mut last = None;
+    let mut killed = false;
+    // What it printed before the kill still comes out of the pipe.
+    for line in out.lines().map_while(Result::ok) {
+        if let Some(rest) = line.strip_prefix("durable ") {
+            let mut n = rest.split(' ').map(|x| x.parse::<u64>().unwrap());
+            last = Some((n.next().unwrap(), n.next().unwrap()));
+        }
+        if !killed && last.is_some() && start.elapsed() > after {
+            child.kill().unwrap();
+            killed = true;
+        }
+    }
+    child.wait().unwrap();
+    last.unwrap()
+}
+
+/// How many batches there are: a prefix, each of them whole.
+fn whole_prefix(index: &dyn Index) -> u64 {
+    let count = |k: u8| index.scan(&[k], &[k + 1], usize::MAX).unwrap();
+    let (a, b, c) = (count(b'a'), count(b'b'), count(b'c'));
+    assert_eq!((a.len(), b.len()), (b.len(), c.len()), "a batch is torn");
+    for (n, (k, _)) in a.iter().enumerate() {
+        assert_eq!(
+            k[..],
+            key(b'a', n as u64)[..],
+            "a batch is missing among later ones"
+        );
+    }
+    a.len() as u64
+}
+
+#[tokio::test]
+async fn nothing_synced_is_lost_by_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let kind = StoreKind::Local(dir.path().into());
+    for ms in [50, 200, 400] {
+        let _ = fs::remove_dir_all(dir.path().join("index"));
+        let _ = fs::remove_dir_all(dir.path().join("objects"));
+        let (durable, transno) = run_and_kill(dir.path(), Duration::from_millis(ms));
+        let index = open_index(&kind).await.unwrap();
+        let objects = open_objects(&kind, &index).await.unwrap();
+        let found = whole_prefix(&*index);
+        assert!(found > durable, "{durable} was durable, {found} are there");
+        assert!(index.transactions().committed() >= transno);
+        let last = index.get(&key(b'a', found - 1)).unwrap().unwrap();
+        let last = u64::from_le_bytes(last[..].try_into().unwrap());
+        assert!(
+            index.transactions().committed() <= last,
+            "committed what is not there"
+        );
+        assert!(index.transactions().begin().transno() > last);
+        for n in (0..=durable).filter(|n| n % 7 == 0) {
+            let data = objects.read(fid(n), n, 8).await.unwrap().concat();
+            assert_eq!(data, n.to_le_bytes(), "object {n}");
+            assert_eq!(objects.attr(fid(n)).await.unwrap().unwrap().uid, n as u32);
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_torn_tail_loses_a_suffix_of_whole_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    run_and_kill(&from, Duration::from_millis(100));
+    let whole = {
+        let index = open_index(&StoreKind::Local(from.clone())).await.unwrap();
+        whole_prefix(&*index)
+    };
+    let journal = |d: &Path| -> PathBuf {
+        let files = fs::read_dir(d.join("index")).unwrap().map(|e| e.unwrap().path());
+        files
+            .filter(|p| p.extension().is_some_and(|e| e == "jnl"))
+            .max()
+            .unwrap()
+    };
+    let bytes = fs::read(journal(&from)).unwrap();
+    let used = bytes.iter().rposition(|&b| b != 0).unwrap() + 1;
+    for (i, back) in [1, 2, 9, 30, 77, 150, 400, 1000, 3333].into_iter().enumerate() {
+        let to = dir.path().join(format!("to{i}"));
+        copy(&from, &to);
+        let cut = used.saturating_sub(back);
+        let mut torn = bytes.clone();
+        if i % 2 == 0 {
+            torn.truncate(cut);
+        } else {
+            torn[cut..used].fill(0);
+        }
+        fs::write(journal(&to), torn).unwrap();
+        let index = open_index(&StoreKind::Local(to)).await.unwrap();
+        let found = whole_prefix(&*index);
+        assert!(found <= whole);
+        assert!(
+            whole - found <= back as u64 / 50 + 2,
+            "cut {back} bytes, lost {} batches",
+            whole - found
+        );
+    }
+}

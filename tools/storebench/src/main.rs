@@ -1,0 +1,273 @@
+//! Measures embedded stores as a metadata target would use them.
+//!
+//! One create is three puts in one batch: inode (key 17 bytes, value 160), directory entry (key 17 + 16, value 24),
+//! layout (key 18, value 56). `direct`: every create is a batch of the engine's own and a thread syncs every few
+//! milliseconds. `grouped`: creates go into an ordered map in memory, and a thread moves the whole map into the
+//! engine as one durable batch every few milliseconds (what `osd` does). Run without arguments for the list.
+
+mod engines;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use crossbeam_skiplist::SkipMap;
+use engines::{Engine, open};
+use parking_lot::{Mutex, RwLock};
+
+const SYNC_EVERY: Duration = Duration::from_millis(50);
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let arg = |i: usize| args.get(i).map(String::as_str).unwrap_or_default();
+    let dir = PathBuf::from(arg(2));
+    let count: u64 = arg(5).parse().unwrap_or(100_000);
+    let threads: u64 = arg(4).parse().unwrap_or(1);
+    match arg(1) {
+        "create" => create(arg(3), &dir, threads, count, arg(6)),
+        "idle" => idle(arg(3), &dir),
+        "writer" => writer(arg(3), &dir),
+        "check" => check(arg(3), &dir, count),
+        _ => {
+            println!(
+                "storebench create DIR ENGINE THREADS COUNT direct|grouped   creates/s, CPU per create, lookups, scan"
+            );
+            println!(
+                "storebench idle DIR ENGINE                                  open time, disk and memory of an empty store"
+            );
+            println!(
+                "storebench writer DIR ENGINE                                applies and syncs, printing what is durable, until killed"
+            );
+            println!(
+                "storebench check DIR ENGINE x N                             everything up to N is there, and batches are whole"
+            );
+        }
+    }
+}
+
+fn keys(thread: u64, n: u64) -> [(Vec<u8>, Vec<u8>); 3] {
+    let fid = |p: u8| {
+        let mut k = vec![p];
+        k.extend((0x200000400 + thread).to_be_bytes());
+        k.extend(n.to_be_bytes());
+        k
+    };
+    // Entries by hash of the name, as readdir wants them: in random order.
+    let hash = (n ^ (thread << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut dirent = vec![b'd'];
+    dirent.extend([0; 16]);
+    dirent.extend(hash.to_be_bytes());
+    dirent.extend(format!("file.{n:08}").into_bytes());
+    let mut layout = fid(b'x');
+    layout.push(1);
+    [
+        (fid(b'i'), vec![7; 160]),
+        (dirent, vec![8; 24]),
+        (layout, vec![9; 56]),
+    ]
+}
+
+fn cpu() -> f64 {
+    // SAFETY: getrusage fills the structure it is given.
+    let u = unsafe {
+        let mut u: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut u);
+        u
+    };
+    let s = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    s(u.ru_utime) + s(u.ru_stime)
+}
+
+fn disk_kib(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut sum = 0;
+    for e in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let m = e.metadata().expect("metadata");
+        sum += if m.is_dir() {
+            disk_kib(&e.path())
+        } else {
+            m.blocks() / 2
+        };
+    }
+    sum
+}
+
+fn rss_kib() -> u64 {
+    let s = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = s.lines().find(|l| l.starts_with("VmRSS")).expect("VmRSS");
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .expect("number")
+}
+
+/// The map in memory that goes into the engine whole.
+struct Grouped {
+    engine: Arc<dyn Engine>,
+    active: RwLock<Arc<SkipMap<Bytes, Bytes>>>,
+    moving: Mutex<Option<Arc<SkipMap<Bytes, Bytes>>>>,
+}
+
+impl Grouped {
+    fn apply(&self, puts: [(Vec<u8>, Vec<u8>); 3]) {
+        let map = self.active.read();
+        for (k, v) in puts {
+            map.insert(k.into(), v.into());
+        }
+    }
+    fn commit(&self) {
+        let full = {
+            let mut active = self.active.write();
+            let full = std::mem::take(&mut *active);
+            *self.moving.lock() = Some(full.clone());
+            full
+        };
+        let entries: Vec<_> = full.iter().collect();
+        self.engine.batch(
+            &mut entries.iter().map(|e| (e.key().as_ref(), e.value().as_ref())),
+            true,
+        );
+        *self.moving.lock() = None;
+    }
+}
+
+fn create(engine: &str, dir: &Path, threads: u64, count: u64, mode: &str) {
+    std::fs::remove_dir_all(dir).ok();
+    let e: Arc<dyn Engine> = Arc::from(open(engine, dir));
+    let g = Arc::new(Grouped {
+        engine: e.clone(),
+        active: Default::default(),
+        moving: Default::default(),
+    });
+    let grouped = mode == "grouped";
+    let stop = Arc::new(AtomicBool::new(false));
+    let syncs = Arc::new(AtomicU64::new(0));
+    let sync_us = Arc::new(AtomicU64::new(0));
+    let (start, cpu0) = (Instant::now(), cpu());
+    let syncer = {
+        let (e, g, stop, syncs, sync_us) =
+            (e.clone(), g.clone(), stop.clone(), syncs.clone(), sync_us.clone());
+        std::thread::spawn(move || {
+            loop {
+                let last = stop.load(SeqCst);
+                let t = Instant::now();
+                if grouped {
+                    g.commit()
+                } else {
+                    e.sync()
+                }
+                syncs.fetch_add(1, SeqCst);
+                sync_us.fetch_add(t.elapsed().as_micros() as u64, SeqCst);
+                if last {
+                    break;
+                }
+                std::thread::sleep(SYNC_EVERY.saturating_sub(t.elapsed()));
+            }
+        })
+    };
+    let workers: Vec<_> = (0..threads)
+        .map(|t| {
+            let (e, g) = (e.clone(), g.clone());
+            std::thread::spawn(move || {
+                for n in 0..count / threads {
+                    let k = keys(t, n);
+                    if grouped {
+                        g.apply(k);
+                    } else {
+                        e.batch(&mut k.iter().map(|(k, v)| (k.as_slice(), v.as_slice())), false);
+                    }
+                }
+            })
+        })
+        .collect();
+    workers.into_iter().for_each(|w| w.join().expect("worker"));
+    let applied = start.elapsed().as_secs_f64();
+    stop.store(true, SeqCst);
+    syncer.join().expect("syncer");
+    let (all, cpu1) = (start.elapsed().as_secs_f64(), cpu() - cpu0);
+    let lookups = 100_000u64.min(count);
+    let t = Instant::now();
+    for i in 0..lookups {
+        let k = keys(i % threads, (i.wrapping_mul(7919)) % (count / threads));
+        assert!(e.get(&k[1].0).is_some() && e.get(&k[0].0).is_some(), "lookup");
+    }
+    let looked = t.elapsed().as_secs_f64();
+    let t = Instant::now();
+    let mut seen = 0;
+    let mut at = vec![b'd'];
+    at.extend([0; 16]);
+    for slice in 0..64u8 {
+        let mut from = at.clone();
+        from.push(slice * 4);
+        let mut to = at.clone();
+        to.push(slice * 4 + 3);
+        seen += e.scan(&from, &to, 1000);
+    }
+    println!(
+        "{engine} {mode} threads={threads} creates={count} applied/s={:.0} durable/s={:.0} cpu_us/create={:.2} syncs={} sync_ms={:.2} lookups/s={:.0} scan/s={:.0} disk_MiB={} rss_MiB={}",
+        count as f64 / applied,
+        count as f64 / all,
+        cpu1 * 1e6 / count as f64,
+        syncs.load(SeqCst),
+        sync_us.load(SeqCst) as f64 / 1e3 / syncs.load(SeqCst) as f64,
+        lookups as f64 / looked,
+        seen as f64 / t.elapsed().as_secs_f64(),
+        disk_kib(dir) / 1024,
+        rss_kib() / 1024,
+    );
+}
+
+fn idle(engine: &str, dir: &Path) {
+    std::fs::remove_dir_all(dir).ok();
+    let before = rss_kib();
+    let t = Instant::now();
+    let e = open(engine, dir);
+    let made = t.elapsed();
+    e.batch(&mut [(&b"k"[..], &b"v"[..])].into_iter(), true);
+    let (rss, disk) = (rss_kib() - before, disk_kib(dir));
+    drop(e);
+    let t = Instant::now();
+    drop(open(engine, dir));
+    println!(
+        "{engine} idle make_ms={:.1} reopen_ms={:.1} rss_KiB={rss} disk_KiB={disk}",
+        made.as_secs_f64() * 1e3,
+        t.elapsed().as_secs_f64() * 1e3
+    );
+}
+
+fn writer(engine: &str, dir: &Path) {
+    std::fs::remove_dir_all(dir).ok();
+    let e = open(engine, dir);
+    for group in 0u64.. {
+        let all: Vec<_> = (0..200).flat_map(|i| keys(0, group * 200 + i)).collect();
+        e.batch(&mut all.iter().map(|(k, v)| (k.as_slice(), v.as_slice())), true);
+        println!("{}", (group + 1) * 200);
+    }
+}
+
+fn check(engine: &str, dir: &Path, durable: u64) {
+    let t = Instant::now();
+    let e = open(engine, dir);
+    let opened = t.elapsed();
+    let mut n = 0;
+    loop {
+        let there = keys(0, n).iter().filter(|(k, _)| e.get(k).is_some()).count();
+        assert!(there == 0 || there == 3, "batch {n} is torn: {there} of 3");
+        if there == 0 {
+            break;
+        }
+        n += 1;
+    }
+    assert!(n >= durable, "{durable} were durable, {n} are there");
+    assert!(n.is_multiple_of(200), "group is torn: {n}");
+    println!(
+        "{engine} after kill: durable={durable} found={n} reopen_ms={:.1}",
+        opened.as_secs_f64() * 1e3
+    );
+}
