@@ -1,0 +1,95 @@
+//! Adaptive timeouts: the longest service time of the recent past, and what deadlines follow from it (guide 3.7).
+//!
+//! Pure: told the time and what was measured. The history is four bins; when a quarter of it has passed, the oldest
+//! bin is forgotten.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+const BINS: usize = 4;
+
+/// The recent maximum of a service time, in whole seconds as on the wire.
+#[derive(Debug, Clone)]
+pub(crate) struct Estimate {
+    bins: [u32; BINS],
+    /// When the newest bin began.
+    began: Instant,
+    bin_len: Duration,
+    min: u32,
+    max: u32,
+}
+
+impl Estimate {
+    pub(crate) fn new(now: Instant, min: Duration, max: Duration, history: Duration) -> Estimate {
+        let secs = |d: Duration| u32::try_from(d.as_secs()).unwrap_or(u32::MAX);
+        let bin_len = (history / BINS as u32).max(Duration::from_secs(1));
+        Estimate { bins: [0; BINS], began: now, bin_len, min: secs(min).max(1), max: secs(max).max(1) }
+    }
+
+    /// Something took, or was said to take, `secs`.
+    pub(crate) fn measured(&mut self, now: Instant, secs: u32) {
+        self.forget_old(now);
+        self.bins[0] = self.bins[0].max(secs);
+    }
+
+    /// How long it takes, at worst, as far as the recent past tells.
+    pub(crate) fn secs(&mut self, now: Instant) -> u32 {
+        self.forget_old(now);
+        let longest = self.bins.iter().copied().max().unwrap_or(0);
+        longest.max(self.min).min(self.max)
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.began).as_millis() / self.bin_len.as_millis();
+        let passed = usize::try_from(passed).unwrap_or(BINS);
+        if passed == 0 {
+            return;
+        }
+        let shift = passed.min(BINS);
+        self.bins.rotate_right(shift);
+        self.bins[..shift].fill(0);
+        self.began += self.bin_len * u32::try_from(passed).unwrap_or(u32::MAX);
+    }
+}
+
+/// The time that a client allows a service whose estimate is `secs`: `pb_timeout` of its requests.
+pub(crate) fn timeout_secs(secs: u32) -> u32 {
+    secs.saturating_add(secs / 4).saturating_add(5)
+}
+
+/// A duration as the wire has it: in seconds, begun ones counted, at least one.
+pub(crate) fn wire_secs(d: Duration) -> u32 {
+    u32::try_from(d.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Estimate, timeout_secs, wire_secs};
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    #[test]
+    fn the_longest_of_the_recent_past_counts_until_it_is_old() {
+        let secs = Duration::from_secs;
+        let t = Instant::now();
+        let mut e = Estimate::new(t, secs(5), secs(600), secs(600));
+        assert_eq!(e.secs(t), 5);
+        e.measured(t, 40);
+        e.measured(t + secs(10), 20);
+        assert_eq!(e.secs(t + secs(20)), 40);
+        assert_eq!(e.secs(t + secs(449)), 40);
+        e.measured(t + secs(449), 30);
+        assert_eq!(e.secs(t + secs(600)), 30);
+        assert_eq!(e.secs(t + secs(5000)), 5);
+        e.measured(t + secs(5000), 100_000);
+        assert_eq!(e.secs(t + secs(5001)), 600);
+    }
+
+    #[test]
+    fn a_client_allows_a_quarter_and_five_seconds_more() {
+        assert_eq!(timeout_secs(5), 11);
+        assert_eq!(timeout_secs(100), 130);
+        assert_eq!(wire_secs(Duration::from_millis(1)), 1);
+        assert_eq!(wire_secs(Duration::from_millis(1001)), 2);
+    }
+}

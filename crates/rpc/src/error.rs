@@ -1,0 +1,67 @@
+//! What can go wrong with an RPC, and the errno that a user sees of it.
+
+use lnet::LnetError;
+use wire::{Errno, WireError};
+
+/// Why a request has no good reply.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RpcError {
+    /// The server answered with a negative status.
+    #[error("the server answered {0}")]
+    Status(Errno),
+    /// The server has forgotten this client, or evicted it: what was in flight failed, all locks are gone.
+    #[error("{0}: evicted by the server")]
+    Evicted(String),
+    /// The import or the export is closed, or was never connected.
+    #[error("{0}: not connected")]
+    Closed(String),
+    /// No reply within the time that the caller gave.
+    #[error("{0}: no reply in time")]
+    Timeout(String),
+    /// The peer does not follow the protocol.
+    #[error("{peer}: expected {expected}, found {found}")]
+    Protocol {
+        /// Who sent it.
+        peer: String,
+        /// What the protocol asks for.
+        expected: &'static str,
+        /// What came instead.
+        found: String,
+    },
+    /// The message did not get to the peer.
+    #[error("{peer}: {why}")]
+    Net {
+        /// Who it was for.
+        peer: String,
+        /// What the network says.
+        why: String,
+    },
+}
+
+impl RpcError {
+    /// The errno that a user of the file system sees.
+    pub fn errno(&self) -> Errno {
+        match self {
+            RpcError::Status(errno) => *errno,
+            RpcError::Evicted(_) => Errno::EIO,
+            RpcError::Closed(_) => Errno::ESHUTDOWN,
+            RpcError::Timeout(_) => Errno::ETIMEDOUT,
+            RpcError::Protocol { .. } => Errno::EPROTO,
+            RpcError::Net { .. } => Errno::ENOTCONN,
+        }
+    }
+
+    pub(crate) fn net(peer: wire::Nid, why: &LnetError) -> RpcError {
+        RpcError::Net { peer: peer.to_string(), why: why.to_string() }
+    }
+
+    pub(crate) fn wire(peer: impl ToString, expected: &'static str, why: &WireError) -> RpcError {
+        RpcError::Protocol { peer: peer.to_string(), expected, found: why.to_string() }
+    }
+}
+
+impl From<RpcError> for Errno {
+    fn from(e: RpcError) -> Errno {
+        e.errno()
+    }
+}

@@ -1,0 +1,141 @@
+//! The requests that a client would have to send again if the server lost what it has not yet made durable.
+//!
+//! A request joins when its reply brings a transaction number, and leaves when `last_committed` passes that number and
+//! nobody keeps it: an open stays until its file is closed, because only it can make the open handle again. Pure: it is
+//! told what the replies said, and holds the messages.
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Holds a replied request on the list of requests to replay, committed or not, until the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Keep {
+    _held: Arc<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    transno: u64,
+    released: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.released.lock().push(self.transno);
+    }
+}
+
+/// A request that may have to be replayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Retained {
+    pub(crate) xid: u64,
+    pub(crate) msg: Bytes,
+    kept: bool,
+}
+
+/// The list, in the order of transaction numbers.
+#[derive(Debug, Default)]
+pub(crate) struct ReplayList {
+    uncommitted: BTreeMap<u64, Retained>,
+    /// Committed, but still kept.
+    kept: BTreeMap<u64, Retained>,
+    released: Arc<Mutex<Vec<u64>>>,
+    last_committed: u64,
+}
+
+impl ReplayList {
+    /// A reply gave `transno` to the request `xid`.
+    pub(crate) fn retain(&mut self, transno: u64, xid: u64, msg: Bytes, keep: bool) -> Option<Keep> {
+        let list = if transno > self.last_committed { &mut self.uncommitted } else { &mut self.kept };
+        if transno > self.last_committed || keep {
+            list.insert(transno, Retained { xid, msg, kept: keep });
+        }
+        keep.then(|| Keep { _held: Arc::new(Held { transno, released: self.released.clone() }) })
+    }
+
+    /// A reply said that everything up to `transno` is durable.
+    pub(crate) fn committed(&mut self, transno: u64) {
+        for released in std::mem::take(&mut *self.released.lock()) {
+            if let Some(entry) = self.uncommitted.get_mut(&released) {
+                entry.kept = false;
+            }
+            self.kept.remove(&released);
+        }
+        if transno <= self.last_committed {
+            return;
+        }
+        self.last_committed = transno;
+        let left = self.uncommitted.split_off(&(transno + 1));
+        let gone = std::mem::replace(&mut self.uncommitted, left);
+        self.kept.extend(gone.into_iter().filter(|(_, entry)| entry.kept));
+    }
+
+    /// The server forgot this client: there is nothing to replay, and its transactions are numbered anew.
+    pub(crate) fn clear(&mut self) {
+        self.uncommitted.clear();
+        self.kept.clear();
+        self.released.lock().clear();
+        self.last_committed = 0;
+    }
+
+    /// Everything to replay, in order.
+    #[cfg(test)]
+    fn in_order(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.kept.keys().chain(self.uncommitted.keys()).copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// How many are not known to be durable.
+    pub(crate) fn uncommitted(&self) -> usize {
+        self.uncommitted.len()
+    }
+
+    /// The highest transaction number known to be durable.
+    pub(crate) fn last_committed(&self) -> u64 {
+        self.last_committed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ReplayList;
+    use bytes::Bytes;
+
+    fn list(transnos: &[u64]) -> ReplayList {
+        let mut list = ReplayList::default();
+        for &t in transnos {
+            assert!(list.retain(t, t * 128, Bytes::new(), false).is_none());
+        }
+        list
+    }
+
+    #[test]
+    fn what_is_committed_leaves_the_list() {
+        let mut list = list(&[7, 5, 9]);
+        assert_eq!(list.in_order(), [5, 7, 9]);
+        list.committed(7);
+        assert_eq!((list.in_order(), list.uncommitted(), list.last_committed()), (vec![9], 1, 7));
+        list.committed(3);
+        assert_eq!(list.last_committed(), 7);
+        assert!(list.retain(6, 1, Bytes::new(), false).is_none());
+        assert_eq!(list.in_order(), [9]);
+    }
+
+    #[test]
+    fn an_open_stays_until_it_is_let_go_and_committed() {
+        let mut list = list(&[]);
+        let first = list.retain(5, 1, Bytes::new(), true);
+        let second = list.retain(6, 2, Bytes::new(), true);
+        drop(first);
+        list.committed(5);
+        assert_eq!(list.in_order(), [6]);
+        list.committed(6);
+        assert_eq!((list.in_order(), list.uncommitted()), (vec![6], 0));
+        drop(second);
+        list.committed(6);
+        assert!(list.in_order().is_empty());
+    }
+}

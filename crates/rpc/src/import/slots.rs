@@ -1,0 +1,207 @@
+//! How many requests an import has in flight: `max_rpcs_in_flight`, and the numbered slots of requests that modify an
+//! MDT (`pb_tag`), with one more for closes so that a close never waits for an open (guide 3.2, 3.5).
+
+use crate::{Request, opcode};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// A number of permits that can be changed while they are in use.
+#[derive(Debug)]
+struct Limit {
+    permits: Semaphore,
+    size: Mutex<Size>,
+}
+
+#[derive(Debug)]
+struct Size {
+    max: usize,
+    /// Permits that are in use and to be taken out when they come back.
+    surplus: usize,
+}
+
+impl Limit {
+    fn new(max: usize) -> Limit {
+        Limit { permits: Semaphore::new(max), size: Mutex::new(Size { max, surplus: 0 }) }
+    }
+
+    fn resize(&self, max: usize) {
+        let mut size = self.size.lock();
+        let was = std::mem::replace(&mut size.max, max);
+        let more = max.saturating_sub(was);
+        let kept = more.min(size.surplus);
+        size.surplus -= kept;
+        self.permits.add_permits(more - kept);
+        let fewer = was.saturating_sub(max);
+        size.surplus += fewer - self.permits.forget_permits(fewer);
+    }
+
+    async fn take(&self) -> Taken<'_> {
+        let permit = self.permits.acquire().await.expect("the semaphore is never closed");
+        Taken { permit: Some(permit), limit: self }
+    }
+}
+
+struct Taken<'a> {
+    permit: Option<SemaphorePermit<'a>>,
+    limit: &'a Limit,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut size = self.limit.size.lock();
+        if let Some(permit) = self.permit.take()
+            && size.surplus > 0
+        {
+            size.surplus -= 1;
+            permit.forget();
+        }
+    }
+}
+
+/// An import's limits.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    /// Requests that may wait for locks on the server.
+    flight: Limit,
+    /// Reads and writes: apart, since a lock that a request waits for may need them.
+    io: Limit,
+    modifying: Limit,
+    closing: Limit,
+    tags: Arc<Mutex<Vec<bool>>>,
+}
+
+/// A request's place; dropping it frees it.
+pub(crate) struct Slot<'a> {
+    _taken: Option<Taken<'a>>,
+    tag: Option<(u16, Arc<Mutex<Vec<bool>>>)>,
+}
+
+impl Slot<'_> {
+    /// `pb_tag`: from 1; 0 for a request without a numbered slot.
+    pub(crate) fn tag(&self) -> u16 {
+        self.tag.as_ref().map_or(0, |(tag, _)| *tag)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if let Some((tag, tags)) = self.tag.take()
+            && let Some(used) = tags.lock().get_mut(usize::from(tag) - 1)
+        {
+            *used = false;
+        }
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(max_rpcs_in_flight: usize) -> Slots {
+        Slots {
+            flight: Limit::new(max_rpcs_in_flight.max(1)),
+            io: Limit::new(max_rpcs_in_flight.max(1)),
+            modifying: Limit::new(1),
+            closing: Limit::new(1),
+            tags: Arc::default(),
+        }
+    }
+
+    /// The administrator changed `max_rpcs_in_flight`.
+    pub(crate) fn set_in_flight(&self, max: usize) {
+        self.flight.resize(max.max(1));
+        self.io.resize(max.max(1));
+    }
+
+    /// The server granted so many modifying requests at once.
+    pub(crate) fn set_modifying(&self, max: usize) {
+        self.modifying.resize(max.clamp(1, usize::from(u16::MAX) - 1));
+    }
+
+    /// Waits for the place that a request needs.
+    pub(crate) async fn take(&self, req: &Request) -> Slot<'_> {
+        if req.modifies || req.close {
+            let taken = match req.close {
+                false => self.modifying.take().await,
+                true => tokio::select! {
+                    biased;
+                    taken = self.modifying.take() => taken,
+                    taken = self.closing.take() => taken,
+                },
+            };
+            return Slot { _taken: Some(taken), tag: Some((self.free_tag(), self.tags.clone())) };
+        }
+        let taken = match (req.limited, opcode::is_io(req.opc)) {
+            (false, _) => None,
+            (true, true) => Some(self.io.take().await),
+            (true, false) => Some(self.flight.take().await),
+        };
+        Slot { _taken: taken, tag: None }
+    }
+
+    fn free_tag(&self) -> u16 {
+        let mut tags = self.tags.lock();
+        let free = tags.iter().position(|used| !used).unwrap_or_else(|| {
+            tags.push(false);
+            tags.len() - 1
+        });
+        tags[free] = true;
+        u16::try_from(free + 1).expect("there are fewer than 65536 modifying slots")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slots;
+    use crate::Request;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn now<F: Future>(f: F) -> Option<F::Output> {
+        match pin!(f).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(out) => Some(out),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn tags_are_reused_and_bound_what_modifies() {
+        let slots = Slots::new(8);
+        slots.set_modifying(2);
+        let reint = Request::modifying(wire::MDS_REINT, Vec::new());
+        let a = now(slots.take(&reint));
+        let b = now(slots.take(&reint));
+        assert_eq!(a.as_ref().map(|s| s.tag()), Some(1));
+        assert_eq!(b.as_ref().map(|s| s.tag()), Some(2));
+        assert!(now(slots.take(&reint)).is_none());
+        drop(a);
+        assert_eq!(now(slots.take(&reint)).map(|s| s.tag()), Some(1));
+    }
+
+    #[test]
+    fn a_close_has_one_slot_more() {
+        let slots = Slots::new(8);
+        let reint = Request::modifying(wire::MDS_REINT, Vec::new());
+        let close = Request::modifying(wire::MDS_CLOSE, Vec::new());
+        let _open = now(slots.take(&reint));
+        let first = now(slots.take(&close));
+        assert_eq!(first.as_ref().map(|s| s.tag()), Some(2));
+        assert!(now(slots.take(&close)).is_none());
+    }
+
+    #[test]
+    fn the_limit_can_shrink_while_it_is_used() {
+        let slots = Slots::new(3);
+        let read = Request::new(wire::OST_READ, Vec::new());
+        let held: Vec<_> = (0..3).filter_map(|_| now(slots.take(&read))).collect();
+        assert_eq!(held.len(), 3);
+        slots.set_in_flight(1);
+        drop(held);
+        let one = now(slots.take(&read));
+        assert!(one.is_some() && now(slots.take(&read)).is_none());
+        slots.set_in_flight(2);
+        assert!(now(slots.take(&read)).is_some());
+        let enqueue = Request::new(wire::LDLM_ENQUEUE, Vec::new());
+        assert!(now(slots.take(&enqueue)).is_some());
+        assert!(now(slots.take(&Request::new(wire::LDLM_CANCEL, Vec::new()))).is_some());
+    }
+}

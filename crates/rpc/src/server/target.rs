@@ -1,0 +1,51 @@
+//! What a server is to the RPC layer: something with a UUID that negotiates, and handles requests.
+
+use super::{Export, Reply, ServerRequest};
+use crate::BoxFuture;
+use std::sync::Arc;
+use wire::{Errno, Nid, ObdConnectData};
+
+/// A request to connect, as far as the target has a say in it.
+#[derive(Debug, Clone)]
+pub struct ConnectRequest {
+    /// Who wants to connect.
+    pub client_uuid: String,
+    /// From where.
+    pub peer: Nid,
+    /// What it asks for.
+    pub data: ObdConnectData,
+}
+
+impl ConnectRequest {
+    /// Whether `flag` of `ocd_connect_flags` is asked for.
+    pub fn wants(&self, flag: u64) -> bool {
+        self.data.ocd_connect_flags & flag == flag
+    }
+
+    /// Whether `flag` of `ocd_connect_flags2` is asked for.
+    pub fn wants2(&self, flag: u64) -> bool {
+        self.wants(wire::OBD_CONNECT_FLAGS2) && self.data.ocd_connect_flags2 & flag == flag
+    }
+}
+
+/// A server: an MGS, an MDT or an OST.
+pub trait Target: Send + Sync + 'static {
+    /// `testfs-MDT0000_UUID`, `MGS`.
+    fn uuid(&self) -> &str;
+
+    /// What is granted: what is asked for and implemented, with the fields that go with it. Flags that were not asked for
+    /// are taken out again.
+    fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno>;
+
+    /// The highest transaction number below which everything is durable.
+    fn last_committed(&self) -> u64;
+
+    /// Whether transactions can be replayed (MDT, OST).
+    fn replayable(&self) -> bool;
+
+    /// Handles every request but connect, disconnect and ping. An opcode that is not known is `Errno::ENOTSUPP`.
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
+
+    /// A client is gone: its locks, open files and grants go too.
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()>;
+}

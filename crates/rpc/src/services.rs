@@ -1,0 +1,136 @@
+//! The services that servers run, by name, with their thread limits per partition (guide 12.3).
+//!
+//! A "thread" is a slot: how many requests of the service a partition works on at once.
+
+use wire::{
+    FLD_REQUEST_PORTAL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CB_REQUEST_PORTAL, MDS_IO_PORTAL, MDS_READPAGE_PORTAL,
+    MDS_REQUEST_PORTAL, MGS_REQUEST_PORTAL, OST_CREATE_PORTAL, OST_IO_PORTAL, OST_REQUEST_PORTAL, OUT_PORTAL,
+    SEQ_CONTROLLER_PORTAL, SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL,
+};
+
+/// Requests that may wait in one partition's queue of a service; when it is full, the sender is held back.
+pub const QUEUE_PER_CPT: usize = 8192;
+
+/// On which partitions a service runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spread {
+    /// On every partition: a request is handled where it arrives.
+    All,
+    /// On the first one only.
+    First,
+    /// On these: a request that arrives elsewhere crosses once.
+    Only(Vec<usize>),
+}
+
+/// One service.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// Lustre's name, as in `mds.MDS.mdt.stats`.
+    pub name: &'static str,
+    /// The portal that its requests come by.
+    pub portal: u32,
+    /// Threads that are always there.
+    pub init: usize,
+    /// Threads per partition to start the reckoning from; 0: the maximum, divided among the partitions.
+    pub base: usize,
+    /// Threads of all partitions at most.
+    pub max: usize,
+    /// Threads to add for each CPU of a partition.
+    pub factor: usize,
+    /// The number that the administrator set (`*_num_threads`), of all partitions together.
+    pub user: Option<usize>,
+    /// Where it runs.
+    pub spread: Spread,
+    /// Requests that may wait, per partition.
+    pub queue: usize,
+}
+
+impl ServiceConfig {
+    /// A service with the numbers of guide 12.3.
+    pub const fn new(
+        name: &'static str,
+        portal: u32,
+        (init, base, max, factor): (usize, usize, usize, usize),
+        spread: Spread,
+    ) -> ServiceConfig {
+        ServiceConfig { name, portal, init, base, max, factor, user: None, spread, queue: QUEUE_PER_CPT }
+    }
+
+    /// How many requests one partition of `cpus` CPUs works on at once, of `ncpts` that the service runs on.
+    pub fn threads_per_cpt(&self, ncpts: usize, cpus: usize) -> usize {
+        let ncpts = ncpts.max(1);
+        let init = self.init.max(3);
+        if let Some(user) = self.user.filter(|&user| user > 0) {
+            return (user.min(8 * self.max) / ncpts).max(init);
+        }
+        if self.base == 0 {
+            return (self.max / ncpts).max(init);
+        }
+        let mut limit = self.base;
+        if ncpts == 1 {
+            let steps = (1..usize::BITS).take_while(|i| cpus >> (i + 1) != 0 && self.base >> i != 0);
+            limit += steps.map(|i| self.base >> i).sum::<usize>();
+        }
+        let (mut left, mut factor) = (cpus, self.factor);
+        while left > 0 && factor > 0 {
+            limit += left.min(4) * factor;
+            factor -= 1;
+            left = left.saturating_sub(4);
+        }
+        if limit * ncpts > self.max {
+            limit = self.base.max(self.max / ncpts);
+        }
+        limit.max(init)
+    }
+}
+
+/// What an MGS runs.
+pub const MGS: &[ServiceConfig] =
+    &[ServiceConfig::new("mgs", MGS_REQUEST_PORTAL, (3, 0, 32, 0), Spread::First)];
+
+/// What an MDS runs.
+pub const MDS: &[ServiceConfig] = &[
+    ServiceConfig::new("mdt", MDS_REQUEST_PORTAL, (2, 64, 1024, 8), Spread::All),
+    ServiceConfig::new("mdt_readpage", MDS_READPAGE_PORTAL, (2, 48, 256, 4), Spread::All),
+    ServiceConfig::new("mdt_out", OUT_PORTAL, (2, 64, 1024, 8), Spread::All),
+    ServiceConfig::new("mdt_seqs", SEQ_CONTROLLER_PORTAL, (2, 0, 256, 0), Spread::First),
+    ServiceConfig::new("mdt_seqm", SEQ_METADATA_PORTAL, (2, 0, 256, 0), Spread::First),
+    ServiceConfig::new("mdt_fld", FLD_REQUEST_PORTAL, (2, 0, 256, 0), Spread::First),
+    ServiceConfig::new("mdt_io", MDS_IO_PORTAL, (3, 64, 512, 8), Spread::All),
+];
+
+/// What an OSS runs.
+pub const OSS: &[ServiceConfig] = &[
+    ServiceConfig::new("ost", OST_REQUEST_PORTAL, (3, 64, 512, 8), Spread::All),
+    ServiceConfig::new("ost_create", OST_CREATE_PORTAL, (2, 8, 64, 1), Spread::All),
+    ServiceConfig::new("ost_io", OST_IO_PORTAL, (3, 64, 512, 8), Spread::All),
+    ServiceConfig::new("ost_seq", SEQ_DATA_PORTAL, (2, 8, 64, 1), Spread::All),
+    ServiceConfig::new("ost_out", OUT_PORTAL, (2, 8, 64, 1), Spread::All),
+];
+
+/// What every node with locks of its own runs.
+pub const LDLM: &[ServiceConfig] =
+    &[ServiceConfig::new("ldlm_canceld", LDLM_CANCEL_REQUEST_PORTAL, (2, 24, 128, 8), Spread::All)];
+
+/// What every node runs that takes locks from others; started with the [`crate::Ptlrpc`].
+pub(crate) const CALLBACKS: ServiceConfig =
+    ServiceConfig::new("ldlm_cbd", LDLM_CB_REQUEST_PORTAL, (2, 24, 128, 8), Spread::All);
+
+#[cfg(test)]
+mod tests {
+    use super::{MDS, OSS};
+
+    #[test]
+    fn thread_limits_follow_the_published_rule() {
+        let mdt = &MDS[0];
+        assert_eq!(mdt.threads_per_cpt(1, 2), 64 + 2 * 8);
+        // One partition of 8 CPUs: 64 + 32 + 16 for the weight, 4*8 + 4*7 for the CPUs.
+        assert_eq!(mdt.threads_per_cpt(1, 8), 64 + 32 + 16 + 32 + 28);
+        assert_eq!(mdt.threads_per_cpt(16, 8), 64);
+        let io = &OSS[2];
+        assert_eq!(io.threads_per_cpt(4, 8), 124);
+        assert_eq!(super::MGS[0].threads_per_cpt(1, 4), 32);
+        let set = super::ServiceConfig { user: Some(8), ..io.clone() };
+        assert_eq!(set.threads_per_cpt(2, 8), 4);
+    }
+}
