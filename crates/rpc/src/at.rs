@@ -23,7 +23,13 @@ impl Estimate {
     pub(crate) fn new(now: Instant, min: Duration, max: Duration, history: Duration) -> Estimate {
         let secs = |d: Duration| u32::try_from(d.as_secs()).unwrap_or(u32::MAX);
         let bin_len = (history / BINS as u32).max(Duration::from_secs(1));
-        Estimate { bins: [0; BINS], began: now, bin_len, min: secs(min).max(1), max: secs(max).max(1) }
+        Estimate {
+            bins: [0; BINS],
+            began: now,
+            bin_len,
+            min: secs(min).max(1),
+            max: secs(max).max(1),
+        }
     }
 
     /// Something took, or was said to take, `secs`.
@@ -59,7 +65,9 @@ pub(crate) fn timeout_secs(secs: u32) -> u32 {
 
 /// A duration as the wire has it: in seconds, begun ones counted, at least one.
 pub(crate) fn wire_secs(d: Duration) -> u32 {
-    u32::try_from(d.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+    u32::try_from(d.as_millis().div_ceil(1000))
+        .unwrap_or(u32::MAX)
+        .max(1)
 }
 
 #[cfg(test)]

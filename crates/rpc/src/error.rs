@@ -1,7 +1,7 @@
 //! What can go wrong with an RPC, and the errno that a user sees of it.
 
 use lnet::LnetError;
-use wire::{Errno, WireError};
+use wire::Errno;
 
 /// Why a request has no good reply.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -52,11 +52,10 @@ impl RpcError {
     }
 
     pub(crate) fn net(peer: wire::Nid, why: &LnetError) -> RpcError {
-        RpcError::Net { peer: peer.to_string(), why: why.to_string() }
-    }
-
-    pub(crate) fn wire(peer: impl ToString, expected: &'static str, why: &WireError) -> RpcError {
-        RpcError::Protocol { peer: peer.to_string(), expected, found: why.to_string() }
+        RpcError::Net {
+            peer: peer.to_string(),
+            why: why.to_string(),
+        }
     }
 }
 

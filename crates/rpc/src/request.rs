@@ -1,9 +1,9 @@
 //! What a client sends and what it gets back: a request with its buffers and bulk, and its reply.
 
+use crate::import::Keep;
 use crate::opcode;
 use bytes::Bytes;
 use lnet::Payload;
-use crate::import::Keep;
 use std::time::Duration;
 use wire::{Errno, Message, PtlrpcBody, WireStruct};
 
@@ -78,12 +78,20 @@ impl Request {
 
     /// A request that changes something on an MDT.
     pub fn modifying(opc: u32, bufs: Vec<Bytes>) -> Request {
-        Request { modifies: true, limited: false, close: opc == wire::MDS_CLOSE, ..Request::new(opc, bufs) }
+        Request {
+            modifies: true,
+            limited: false,
+            close: opc == wire::MDS_CLOSE,
+            ..Request::new(opc, bufs)
+        }
     }
 
     /// The same request with bulk.
     pub fn with_bulk(self, bulk: Bulk) -> Request {
-        Request { bulk: Some(bulk), ..self }
+        Request {
+            bulk: Some(bulk),
+            ..self
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 //! A "thread" is a slot: how many requests of the service a partition works on at once.
 
 use wire::{
-    FLD_REQUEST_PORTAL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CB_REQUEST_PORTAL, MDS_IO_PORTAL, MDS_READPAGE_PORTAL,
-    MDS_REQUEST_PORTAL, MGS_REQUEST_PORTAL, OST_CREATE_PORTAL, OST_IO_PORTAL, OST_REQUEST_PORTAL, OUT_PORTAL,
-    SEQ_CONTROLLER_PORTAL, SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL,
+    FLD_REQUEST_PORTAL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CB_REQUEST_PORTAL, MDS_IO_PORTAL,
+    MDS_READPAGE_PORTAL, MDS_REQUEST_PORTAL, MGS_REQUEST_PORTAL, OST_CREATE_PORTAL, OST_IO_PORTAL,
+    OST_REQUEST_PORTAL, OUT_PORTAL, SEQ_CONTROLLER_PORTAL, SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL,
 };
 
 /// Requests that may wait in one partition's queue of a service; when it is full, the sender is held back.
@@ -53,7 +53,17 @@ impl ServiceConfig {
         (init, base, max, factor): (usize, usize, usize, usize),
         spread: Spread,
     ) -> ServiceConfig {
-        ServiceConfig { name, portal, init, base, max, factor, user: None, spread, queue: QUEUE_PER_CPT }
+        ServiceConfig {
+            name,
+            portal,
+            init,
+            base,
+            max,
+            factor,
+            user: None,
+            spread,
+            queue: QUEUE_PER_CPT,
+        }
     }
 
     /// How many requests one partition of `cpus` CPUs works on at once, of `ncpts` that the service runs on.
@@ -85,8 +95,12 @@ impl ServiceConfig {
 }
 
 /// What an MGS runs.
-pub const MGS: &[ServiceConfig] =
-    &[ServiceConfig::new("mgs", MGS_REQUEST_PORTAL, (3, 0, 32, 0), Spread::First)];
+pub const MGS: &[ServiceConfig] = &[ServiceConfig::new(
+    "mgs",
+    MGS_REQUEST_PORTAL,
+    (3, 0, 32, 0),
+    Spread::First,
+)];
 
 /// What an MDS runs.
 pub const MDS: &[ServiceConfig] = &[
@@ -109,8 +123,12 @@ pub const OSS: &[ServiceConfig] = &[
 ];
 
 /// What every node with locks of its own runs.
-pub const LDLM: &[ServiceConfig] =
-    &[ServiceConfig::new("ldlm_canceld", LDLM_CANCEL_REQUEST_PORTAL, (2, 24, 128, 8), Spread::All)];
+pub const LDLM: &[ServiceConfig] = &[ServiceConfig::new(
+    "ldlm_canceld",
+    LDLM_CANCEL_REQUEST_PORTAL,
+    (2, 24, 128, 8),
+    Spread::All,
+)];
 
 /// What every node runs that takes locks from others; started with the [`crate::Ptlrpc`].
 pub(crate) const CALLBACKS: ServiceConfig =
@@ -130,7 +148,10 @@ mod tests {
         let io = &OSS[2];
         assert_eq!(io.threads_per_cpt(4, 8), 124);
         assert_eq!(super::MGS[0].threads_per_cpt(1, 4), 32);
-        let set = super::ServiceConfig { user: Some(8), ..io.clone() };
+        let set = super::ServiceConfig {
+            user: Some(8),
+            ..io.clone()
+        };
         assert_eq!(set.threads_per_cpt(2, 8), 4);
     }
 }

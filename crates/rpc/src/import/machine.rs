@@ -190,6 +190,7 @@ impl Machine {
             }
             Event::PingDone => {
                 self.pinging = false;
+                self.heard_at = self.heard_at.map(|_| now);
                 Vec::new()
             }
             Event::Close if self.state != ImportState::Closed => {
@@ -211,7 +212,13 @@ impl Machine {
     }
 
     fn ping_at(&self, uncommitted: bool) -> Option<Instant> {
-        self.heard_at.map(|at| at + if uncommitted { self.ping_soon } else { self.ping_interval })
+        self.heard_at.map(|at| {
+            at + if uncommitted {
+                self.ping_soon
+            } else {
+                self.ping_interval
+            }
+        })
     }
 
     fn tick(&mut self, now: Instant, uncommitted: bool) -> Vec<Action> {
@@ -230,7 +237,11 @@ impl Machine {
         self.state = ImportState::Connecting;
         self.retry_at = None;
         self.conn_cnt += 1;
-        Action::Connect(Attempt { nid: self.nid, conn_cnt: self.conn_cnt, handle: self.handle })
+        Action::Connect(Attempt {
+            nid: self.nid,
+            conn_cnt: self.conn_cnt,
+            handle: self.handle,
+        })
     }
 
     fn connect_ended(&mut self, outcome: Outcome, now: Instant) -> Vec<Action> {
@@ -276,7 +287,9 @@ impl Machine {
         if rounds == 0 {
             return Duration::ZERO;
         }
-        let wait = BACKOFF_FIRST.saturating_mul(1 << (rounds - 1).min(10)).min(BACKOFF_MAX);
+        let wait = BACKOFF_FIRST
+            .saturating_mul(1 << (rounds - 1).min(10))
+            .min(BACKOFF_MAX);
         wait + wait * self.jitter / 1024
     }
 }
@@ -302,7 +315,10 @@ mod tests {
     }
 
     fn connected(conn_cnt: u32, handle: u64, op_flags: u32) -> Event {
-        Event::Connect { conn_cnt, outcome: Outcome::Connected { handle, op_flags } }
+        Event::Connect {
+            conn_cnt,
+            outcome: Outcome::Connected { handle, op_flags },
+        }
     }
 
     fn full(t: Instant) -> Machine {
@@ -315,7 +331,13 @@ mod tests {
 
     /// Breaks the connection and lets the server answer the next attempt with `handle` and `op_flags`.
     fn reconnected(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
-        let actions = m.on(Event::Broken { conn_cnt: m.conn_cnt() }, t, false);
+        let actions = m.on(
+            Event::Broken {
+                conn_cnt: m.conn_cnt(),
+            },
+            t,
+            false,
+        );
         assert_eq!(actions[0], Action::AnnounceDisconnected);
         let attempt = attempt_of(&actions);
         m.on(connected(attempt.conn_cnt, handle, op_flags), t, false)
@@ -325,8 +347,14 @@ mod tests {
     fn a_server_that_knows_us_lets_requests_go_on() {
         let t = Instant::now();
         let mut m = full(t);
-        assert_eq!(reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT), [Action::AnnounceConnected]);
-        assert_eq!((m.state(), m.conn_cnt(), m.evictions()), (ImportState::Full, 2, 0));
+        assert_eq!(
+            reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT),
+            [Action::AnnounceConnected]
+        );
+        assert_eq!(
+            (m.state(), m.conn_cnt(), m.evictions()),
+            (ImportState::Full, 2, 0)
+        );
     }
 
     #[test]
@@ -339,7 +367,11 @@ mod tests {
         ] {
             let t = Instant::now();
             let mut m = full(t);
-            assert_eq!(reconnected(&mut m, t, handle, flags), [Action::Invalidate], "{handle} {flags}");
+            assert_eq!(
+                reconnected(&mut m, t, handle, flags),
+                [Action::Invalidate],
+                "{handle} {flags}"
+            );
             assert_eq!((m.state(), m.evictions()), (ImportState::Evicted, 1));
             assert_eq!(m.on(Event::Invalidated, t, false), [Action::AnnounceConnected]);
             assert_eq!((m.state(), m.handle()), (ImportState::Full, handle));
@@ -355,7 +387,10 @@ mod tests {
         let mut now = t;
         for expected in [0, 1, 2, 0, 1, 2, 0] {
             assert_eq!(attempt.nid, expected);
-            let failed = Event::Connect { conn_cnt: attempt.conn_cnt, outcome: Outcome::Failed };
+            let failed = Event::Connect {
+                conn_cnt: attempt.conn_cnt,
+                outcome: Outcome::Failed,
+            };
             let actions = m.on(failed, now, false);
             if actions.is_empty() {
                 let at = m.wake_at(false).unwrap();
@@ -385,7 +420,10 @@ mod tests {
         let t = Instant::now();
         let mut m = full(t);
         reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
-        assert_eq!(m.on(Event::Broken { conn_cnt: 2 }, t, false), [Action::AnnounceDisconnected]);
+        assert_eq!(
+            m.on(Event::Broken { conn_cnt: 2 }, t, false),
+            [Action::AnnounceDisconnected]
+        );
         assert_eq!(m.wake_at(false), Some(t + Duration::from_millis(250)));
     }
 

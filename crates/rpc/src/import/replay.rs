@@ -48,11 +48,20 @@ pub(crate) struct ReplayList {
 impl ReplayList {
     /// A reply gave `transno` to the request `xid`.
     pub(crate) fn retain(&mut self, transno: u64, xid: u64, msg: Bytes, keep: bool) -> Option<Keep> {
-        let list = if transno > self.last_committed { &mut self.uncommitted } else { &mut self.kept };
+        let list = if transno > self.last_committed {
+            &mut self.uncommitted
+        } else {
+            &mut self.kept
+        };
         if transno > self.last_committed || keep {
             list.insert(transno, Retained { xid, msg, kept: keep });
         }
-        keep.then(|| Keep { _held: Arc::new(Held { transno, released: self.released.clone() }) })
+        keep.then(|| Keep {
+            _held: Arc::new(Held {
+                transno,
+                released: self.released.clone(),
+            }),
+        })
     }
 
     /// A reply said that everything up to `transno` is durable.
@@ -117,7 +126,10 @@ mod tests {
         let mut list = list(&[7, 5, 9]);
         assert_eq!(list.in_order(), [5, 7, 9]);
         list.committed(7);
-        assert_eq!((list.in_order(), list.uncommitted(), list.last_committed()), (vec![9], 1, 7));
+        assert_eq!(
+            (list.in_order(), list.uncommitted(), list.last_committed()),
+            (vec![9], 1, 7)
+        );
         list.committed(3);
         assert_eq!(list.last_committed(), 7);
         assert!(list.retain(6, 1, Bytes::new(), false).is_none());

@@ -22,7 +22,10 @@ struct Size {
 
 impl Limit {
     fn new(max: usize) -> Limit {
-        Limit { permits: Semaphore::new(max), size: Mutex::new(Size { max, surplus: 0 }) }
+        Limit {
+            permits: Semaphore::new(max),
+            size: Mutex::new(Size { max, surplus: 0 }),
+        }
     }
 
     fn resize(&self, max: usize) {
@@ -37,8 +40,15 @@ impl Limit {
     }
 
     async fn take(&self) -> Taken<'_> {
-        let permit = self.permits.acquire().await.expect("the semaphore is never closed");
-        Taken { permit: Some(permit), limit: self }
+        let permit = self
+            .permits
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        Taken {
+            permit: Some(permit),
+            limit: self,
+        }
     }
 }
 
@@ -127,14 +137,20 @@ impl Slots {
                     taken = self.closing.take() => taken,
                 },
             };
-            return Slot { _taken: Some(taken), tag: Some((self.free_tag(), self.tags.clone())) };
+            return Slot {
+                _taken: Some(taken),
+                tag: Some((self.free_tag(), self.tags.clone())),
+            };
         }
         let taken = match (req.limited, opcode::is_io(req.opc)) {
             (false, _) => None,
             (true, true) => Some(self.io.take().await),
             (true, false) => Some(self.flight.take().await),
         };
-        Slot { _taken: taken, tag: None }
+        Slot {
+            _taken: taken,
+            tag: None,
+        }
     }
 
     fn free_tag(&self) -> u16 {

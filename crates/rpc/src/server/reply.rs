@@ -1,6 +1,13 @@
-//! What a target answers.
+//! What a target answers, and how it is sent: to the right match bits and offset, with what is committed by then.
 
+use super::{Arrival, Route};
+use crate::{Ptlrpc, at, opcode};
 use bytes::Bytes;
+use tokio::time::Instant;
+use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
+use wire::{
+    Errno, LustreHandle, Message, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTLRPC_MSG_VERSION, PtlrpcBody,
+};
 
 /// A reply: everything but what the RPC layer fills in itself (ids, `last_committed`, service times).
 #[derive(Debug, Clone, Default)]
@@ -17,17 +24,27 @@ pub struct Reply {
     pub limit: u32,
     /// `pb_slv`: the server lock volume.
     pub slv: u64,
+    /// `pb_handle` of a reply to a connect.
+    pub(crate) handle: u64,
+    /// `pb_op_flags` of a reply to a connect.
+    pub(crate) op_flags: u32,
 }
 
 impl Reply {
     /// Success, with these buffers.
     pub fn new(bufs: Vec<Bytes>) -> Reply {
-        Reply { bufs, ..Reply::default() }
+        Reply {
+            bufs,
+            ..Reply::default()
+        }
     }
 
     /// Only a status.
     pub fn status(status: i32) -> Reply {
-        Reply { status, ..Reply::default() }
+        Reply {
+            status,
+            ..Reply::default()
+        }
     }
 
     /// The same with a transaction number.
@@ -38,5 +55,113 @@ impl Reply {
     /// The same with another status.
     pub fn with_status(self, status: i32) -> Reply {
         Reply { status, ..self }
+    }
+}
+
+/// Errors that say something about the operation, not about the request: their replies are replies (guide 3.4).
+fn is_ordinary(status: i32) -> bool {
+    let ordinary = [
+        Errno::ENOSPC,
+        Errno::EACCES,
+        Errno::EPERM,
+        Errno::ENOENT,
+        Errno::EINPROGRESS,
+        Errno::EDQUOT,
+        Errno::EROFS,
+    ];
+    Errno::from_status(status).is_none_or(|errno| ordinary.contains(&errno))
+}
+
+/// The reply's message.
+fn message(arrival: &Arrival, result: Result<Reply, Errno>, last_committed: u64, now: Instant) -> Message {
+    let reply = result.unwrap_or_else(|errno| Reply::status(errno.status()));
+    let is_err = reply.bufs.is_empty() && !is_ordinary(reply.status);
+    let body = PtlrpcBody {
+        pb_handle: LustreHandle { cookie: reply.handle },
+        pb_type: if is_err {
+            PTL_RPC_MSG_ERR
+        } else {
+            PTL_RPC_MSG_REPLY
+        },
+        pb_status: reply.status,
+        pb_last_committed: last_committed,
+        pb_transno: reply.transno,
+        pb_op_flags: reply.op_flags,
+        pb_timeout: arrival.estimate_secs,
+        pb_limit: reply.limit,
+        pb_slv: reply.slv,
+        pb_pre_versions: reply.pre_versions,
+        ..body_of(arrival, now)
+    };
+    Message {
+        flags: 0,
+        ..Message::new(&body, reply.bufs)
+    }
+}
+
+fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {
+    PtlrpcBody {
+        pb_version: PTLRPC_MSG_VERSION,
+        pb_opc: arrival.body.pb_opc,
+        pb_service_time: at::wire_secs(now.saturating_duration_since(arrival.at)),
+        ..PtlrpcBody::default()
+    }
+}
+
+/// Sends a request's reply. A client that cannot be reached asks again.
+pub(crate) async fn send(
+    rpc: &Ptlrpc,
+    arrival: &Arrival,
+    route: &Route,
+    result: Result<Reply, Errno>,
+    last_committed: u64,
+) {
+    let msg = message(arrival, result, last_committed, Instant::now());
+    let offset = if arrival.takes_early() {
+        EARLY_REPLY_SIZE as u32
+    } else {
+        0
+    };
+    put(rpc, arrival, route, offset, &msg).await;
+}
+
+/// Tells the client that its request will take until `secs` after it arrived.
+pub(crate) async fn send_early(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, secs: u32) {
+    let body = PtlrpcBody {
+        pb_type: PTL_RPC_MSG_REPLY,
+        pb_timeout: secs,
+        ..body_of(arrival, Instant::now())
+    };
+    let mut msg = Message {
+        flags: 0,
+        ..Message::new(&body, [])
+    };
+    msg.cksum = early_reply_cksum(msg.buf(0));
+    put(rpc, arrival, route, 0, &msg).await;
+}
+
+async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: &Message) {
+    let portal = opcode::reply_portal(arrival.portal);
+    let payload = msg.build().into();
+    if let Err(e) = rpc
+        .lnet()
+        .put(route.peer, portal, route.reply_bits, offset, 0, payload, false)
+        .await
+    {
+        tracing::info!(peer = %route.peer, xid = arrival.xid, error = %e, "a reply could not be sent");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Reply, is_ordinary};
+    use wire::Errno;
+
+    #[test]
+    fn errors_of_the_operation_are_replies_and_others_are_not() {
+        assert!(is_ordinary(0) && is_ordinary(301) && is_ordinary(Errno::ENOENT.status()));
+        assert!(!is_ordinary(Errno::ENOTCONN.status()) && !is_ordinary(Errno::ENOTSUPP.status()));
+        assert_eq!(Reply::status(-2).with_transno(5).transno, 5);
     }
 }

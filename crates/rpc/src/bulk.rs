@@ -1,0 +1,119 @@
+//! Bulk: what the server moves besides the messages, one MD per match bits (guide 3.6).
+
+use crate::Bulk;
+use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use wire::Nid;
+
+/// A client's MDs, attached before the request is sent.
+pub(crate) struct BulkBuffers {
+    sinks: Vec<Attached>,
+    /// Kept attached until the reply is there.
+    _sources: Vec<Attached>,
+}
+
+impl BulkBuffers {
+    /// Attaches the MDs of `bulk` for `peer`, from match bits `base` on.
+    pub(crate) fn attach(
+        lnet: &Arc<Lnet>,
+        peer: Nid,
+        portal: u32,
+        base: u64,
+        bulk: Option<&Bulk>,
+    ) -> BulkBuffers {
+        let attach = |(i, md): (usize, Md)| {
+            lnet.attach(
+                Match {
+                    portal,
+                    match_bits: base + i as u64,
+                    from: Some(peer),
+                },
+                md,
+            )
+        };
+        let (mut sinks, mut sources) = (Vec::new(), Vec::new());
+        match bulk {
+            Some(Bulk::Sink(lens)) => {
+                let mds = lens.iter().map(|&max_len| Md::Sink { max_len });
+                sinks = mds.enumerate().map(attach).collect();
+            }
+            Some(Bulk::Source(payloads)) => {
+                let mds = payloads.iter().map(|payload| Md::Source(payload.clone()));
+                sources = mds.enumerate().map(attach).collect();
+            }
+            None => {}
+        }
+        BulkBuffers {
+            sinks,
+            _sources: sources,
+        }
+    }
+
+    /// What the server PUT into each sink; waits until all are there.
+    pub(crate) async fn collect(&mut self) -> Vec<Payload> {
+        let mut all = Vec::with_capacity(self.sinks.len());
+        for sink in &mut self.sinks {
+            while let Some(event) = sink.next().await {
+                if let MdEvent::Put { payload, .. } = event {
+                    all.push(payload);
+                    break;
+                }
+            }
+        }
+        all
+    }
+}
+
+/// The match bits of the first of `mds` MDs of a request whose `pb_mbits` names the last.
+pub(crate) fn base(mbits: u64, mds: usize) -> u64 {
+    (mbits + 1).saturating_sub(mds as u64)
+}
+
+/// Runs all futures at once; fails with the first failure.
+pub(crate) async fn all<T, E>(
+    futures: impl IntoIterator<Item = impl Future<Output = Result<T, E>> + Send>,
+) -> Result<Vec<T>, E> {
+    let mut running: Vec<_> = futures.into_iter().map(|f| Some(Box::pin(f))).collect();
+    let mut done: Vec<Option<T>> = running.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        let mut waiting = false;
+        for (slot, out) in running.iter_mut().zip(&mut done) {
+            let Some(future) = slot else { continue };
+            match Pin::new(future).poll(cx) {
+                Poll::Pending => waiting = true,
+                Poll::Ready(Ok(value)) => (*slot, *out) = (None, Some(value)),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+            }
+        }
+        if waiting {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    })
+    .await?;
+    Ok(done.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{all, base};
+
+    #[test]
+    fn the_last_match_bits_and_the_count_give_the_first() {
+        assert_eq!(base(0x1000_0000, 1), 0x1000_0000);
+        assert_eq!(base(0x1000_0003, 4), 0x1000_0000);
+        assert_eq!(base(0, 4), 0);
+    }
+
+    #[tokio::test]
+    async fn the_first_failure_ends_all() {
+        let ok = all((0..3).map(|i| async move { Ok::<_, ()>(i) })).await;
+        assert_eq!(ok, Ok(vec![0, 1, 2]));
+        let bad = all((0..3).map(|i| async move { if i == 1 { Err(i) } else { Ok(i) } })).await;
+        assert_eq!(bad, Err(1));
+    }
+}

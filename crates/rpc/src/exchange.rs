@@ -1,0 +1,109 @@
+//! One message out, its reply in: what imports and the callbacks of exports have in common (guide 3.4, 3.7).
+
+use lnet::{Attached, Lnet, Match, Md, MdEvent};
+use std::sync::Arc;
+use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
+use wire::{Message, Nid, PTLRPC_MAX_BUFLEN, PtlrpcBody};
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// The server is at it and asks for more time: so many seconds since the request was sent.
+    Early { timeout_secs: u32 },
+    /// The reply.
+    Final(Box<(Message, PtlrpcBody)>),
+    /// The reply does not fit: it needs so much room.
+    Truncated { room: u32 },
+}
+
+/// Room for a reply, attached before the request is sent.
+pub(crate) struct ReplyBuffer {
+    attached: Attached,
+    early: bool,
+    max_len: u32,
+}
+
+impl ReplyBuffer {
+    /// Attaches room for `reply_len` bytes of message from `peer`; with `early`, early replies may come before it.
+    pub(crate) fn attach(
+        lnet: &Arc<Lnet>,
+        peer: Nid,
+        portal: u32,
+        match_bits: u64,
+        reply_len: u32,
+        early: bool,
+    ) -> ReplyBuffer {
+        let max_len = (reply_len + EARLY_REPLY_SIZE as u32).next_power_of_two();
+        let me = Match {
+            portal,
+            match_bits,
+            from: Some(peer),
+        };
+        ReplyBuffer {
+            attached: lnet.attach(me, Md::Sink { max_len }),
+            early,
+            max_len,
+        }
+    }
+
+    /// The next thing that arrives and makes sense.
+    pub(crate) async fn next(&mut self) -> Option<Arrived> {
+        loop {
+            if let MdEvent::Put {
+                offset,
+                payload,
+                from,
+            } = self.attached.next().await?
+            {
+                match self.read(offset, payload.into_bytes()) {
+                    Some(arrived) => return Some(arrived),
+                    None => tracing::warn!(%from, offset, "a reply that is none is dropped"),
+                }
+            }
+        }
+    }
+
+    fn read(&self, offset: u32, bytes: bytes::Bytes) -> Option<Arrived> {
+        let full = bytes.len() as u32 + offset == self.max_len;
+        let msg = match Message::parse(&bytes) {
+            Ok(msg) => msg,
+            Err(_) if full => {
+                let room = message_len(&bytes)?;
+                return (room > self.max_len - offset).then_some(Arrived::Truncated { room });
+            }
+            Err(_) => return None,
+        };
+        let body = msg.body().ok()?;
+        if self.early && offset == 0 {
+            if msg.cksum != early_reply_cksum(msg.buf(0)) {
+                return None;
+            }
+            return Some(Arrived::Early {
+                timeout_secs: body.pb_timeout,
+            });
+        }
+        Some(Arrived::Final(Box::new((msg, body))))
+    }
+}
+
+/// How long a message is, from the front of it.
+fn message_len(front: &[u8]) -> Option<u32> {
+    let word = |i: usize| {
+        front
+            .get(4 * i..4 * i + 4)?
+            .try_into()
+            .ok()
+            .map(u32::from_le_bytes)
+    };
+    let count = word(0).filter(|n| (1..=wire::msg::MAX_BUFFERS as u32).contains(n))? as usize;
+    if word(2)? != wire::LUSTRE_MSG_MAGIC_V2 {
+        return None;
+    }
+    let mut len = wire::LustreMsgV2::size_of_header(count) as u32;
+    for i in 0..count {
+        len += word(8 + i)
+            .filter(|&n| n <= PTLRPC_MAX_BUFLEN)?
+            .next_multiple_of(8);
+    }
+    (len <= PTLRPC_MAX_BUFLEN).then_some(len)
+}

@@ -1,0 +1,416 @@
+//! One request's life: wait until connected, send, wait for the reply, and again after a reconnection, with the same xid
+//! and `MSG_RESENT`, so that the server executes it once (guide 3.4 to 3.7).
+
+use super::machine::Event;
+use super::slots::Slot;
+use super::{Import, ImportState, Keep, Phase};
+use crate::bulk::BulkBuffers;
+use crate::exchange::{Arrived, ReplyBuffer};
+use crate::{ReplyMsg, Request, RpcError, opcode};
+use bytes::Bytes;
+use lnet::Payload;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use wire::{
+    Errno, LustreHandle, MSG_PACK_PROJID, MSG_PACK_UID_GID, MSG_RESENT, MSGHDR_AT_SUPPORT,
+    MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
+    OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Text,
+};
+
+/// What the network may add to a service's time.
+const NET_LATENCY: Duration = Duration::from_secs(1);
+/// The longest pause before a request is sent again that the server could not do yet (`-EINPROGRESS`).
+const IN_PROGRESS_PAUSE_MAX: u32 = 10;
+/// How often bulk that did not come is asked for again.
+const BULK_ATTEMPTS: u32 = 3;
+
+/// A connection as it was when a request was sent on it.
+#[derive(Debug, Clone, Copy)]
+struct Conn {
+    peer: Nid,
+    handle: u64,
+    conn_cnt: u32,
+    bulk_mbits: bool,
+    rep_mbits: bool,
+}
+
+/// Why waiting for a reply ended without one.
+enum Interrupted {
+    /// There is a new connection: send again.
+    Reconnected,
+    /// The call fails.
+    Failed(RpcError),
+}
+
+/// What one attempt came to.
+enum Attempted {
+    Done(ReplyMsg),
+    Again,
+}
+
+struct Call<'a> {
+    import: &'a Import,
+    req: &'a Request,
+    slot: Slot<'a>,
+    phase: watch::Receiver<Phase>,
+    /// Evictions when the call began: what it was built on does not survive another one.
+    evictions: u64,
+    /// 0 until the first attempt.
+    xid: u64,
+    /// Whether the server may know the xid.
+    resent: bool,
+    reply_len: u32,
+    pauses: u32,
+    bulk_lost: u32,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.import.core.lock().unreplied.end(self.xid);
+    }
+}
+
+/// Sends `req` until it has a reply.
+pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcError> {
+    let phase = import.phase.subscribe();
+    let evictions = phase.borrow().evictions;
+    let slot = import.slots.take(&req).await;
+    let reply_len = req.reply_len + EMPTY_REPLY;
+    let mut call = Call {
+        import,
+        req: &req,
+        slot,
+        phase,
+        evictions,
+        xid: 0,
+        resent: false,
+        reply_len,
+        pauses: 0,
+        bulk_lost: 0,
+    };
+    loop {
+        let conn = call.connected().await?;
+        match call.attempt(conn).await? {
+            Attempted::Done(reply) => return Ok(reply),
+            Attempted::Again => {}
+        }
+    }
+}
+
+/// A reply of nothing but a body.
+const EMPTY_REPLY: u32 = wire::msg::EARLY_REPLY_SIZE as u32;
+
+impl Call<'_> {
+    fn name(&self) -> String {
+        self.import.cfg.name.clone()
+    }
+
+    /// Waits until requests flow.
+    async fn connected(&mut self) -> Result<Conn, RpcError> {
+        let no_delay = self.req.no_delay;
+        let evictions = self.evictions;
+        let settled = |p: &Phase| {
+            let never = matches!(p.state, ImportState::New | ImportState::Closed);
+            p.state == ImportState::Full || never || no_delay || p.evictions != evictions
+        };
+        let phase = self.phase.wait_for(settled).await.map(|phase| *phase);
+        let phase = phase.map_err(|_| RpcError::Closed(self.import.cfg.name.clone()))?;
+        if phase.evictions != self.evictions {
+            return Err(RpcError::Evicted(self.name()));
+        }
+        match phase.state {
+            ImportState::Full => {}
+            ImportState::New | ImportState::Closed => return Err(self.import.why_not()),
+            _ => {
+                let (peer, why) = (
+                    self.import.cfg.target_uuid.clone(),
+                    "not connected now".to_owned(),
+                );
+                return Err(RpcError::Net { peer, why });
+            }
+        }
+        let core = self.import.core.lock();
+        if core.machine.evictions() != self.evictions {
+            return Err(RpcError::Evicted(self.name()));
+        }
+        let flags2 = match core.data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
+            0 => 0,
+            _ => core.data.ocd_connect_flags2,
+        };
+        Ok(Conn {
+            peer: self
+                .import
+                .cfg
+                .nids
+                .get(core.machine.nid())
+                .copied()
+                .unwrap_or(Nid::LO),
+            handle: core.machine.handle(),
+            conn_cnt: core.machine.conn_cnt(),
+            bulk_mbits: core.data.ocd_connect_flags & OBD_CONNECT_BULK_MBITS != 0,
+            rep_mbits: flags2 & OBD_CONNECT2_REP_MBITS != 0,
+        })
+    }
+
+    /// Gives the request its xid, or, where it needs one, another; `pb_last_xid` with it.
+    fn take_xid(&mut self, renew: bool) -> u64 {
+        let mut core = self.import.core.lock();
+        if self.xid == 0 || renew {
+            core.unreplied.end(self.xid);
+            self.xid = core.unreplied.begin(self.import.rpc.xids());
+        }
+        core.unreplied.last()
+    }
+
+    async fn attempt(&mut self, conn: Conn) -> Result<Attempted, RpcError> {
+        let (import, req) = (self.import, self.req);
+        let lnet = import.rpc.lnet();
+        let mds = req.bulk.as_ref().map_or(0, |b| b.mds());
+        // A server without BULK_MBITS finds the bulk by the xid, which then names the last MD.
+        let xid_is_mbits = mds > 0 && !conn.bulk_mbits;
+        let last_xid = self.take_xid(xid_is_mbits && self.resent);
+        let base = if self.resent && !xid_is_mbits {
+            import.rpc.xids().next()
+        } else {
+            self.xid
+        };
+        let mbits = base + (mds as u64).saturating_sub(1);
+        let xid = if xid_is_mbits { mbits } else { self.xid };
+
+        let portal = req
+            .portal
+            .unwrap_or_else(|| opcode::request_portal(req.opc, import.cfg.kind));
+        let reply_portal = opcode::reply_portal(portal);
+        let timeout_secs = import.timeout_secs(portal);
+        let body = PtlrpcBody {
+            pb_handle: LustreHandle { cookie: conn.handle },
+            pb_conn_cnt: conn.conn_cnt,
+            pb_last_xid: last_xid,
+            pb_tag: self.slot.tag(),
+            pb_timeout: timeout_secs,
+            pb_mbits: mbits,
+            ..self.body()
+        };
+        let msg = self.message(&body);
+
+        let reply_bits = if conn.rep_mbits { mbits } else { xid };
+        let mut buffer = ReplyBuffer::attach(lnet, conn.peer, reply_portal, reply_bits, self.reply_len, true);
+        let bulk_portal = opcode::bulk_portal(req.opc);
+        let mut bulk = BulkBuffers::attach(lnet, conn.peer, bulk_portal, base, req.bulk.as_ref());
+        let sent_at = Instant::now();
+        let mut deadline = Some(sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY);
+
+        let put = lnet.put(conn.peer, portal, xid, 0, 0, msg.clone().into(), false);
+        let sent = tokio::select! {
+            sent = put => sent,
+            interrupted = self.interrupted(conn) => return self.again(interrupted),
+        };
+        if let Err(e) = sent {
+            self.broken(conn, RpcError::net(conn.peer, &e))?;
+            deadline = None;
+        }
+        loop {
+            let arrived = tokio::select! {
+                biased;
+                arrived = buffer.next() => arrived,
+                interrupted = self.interrupted(conn) => return self.again(interrupted),
+                () = reached(deadline) => {
+                    self.broken(conn, RpcError::Timeout(self.name()))?;
+                    deadline = None;
+                    continue;
+                }
+            };
+            match arrived {
+                None => return Err(RpcError::Closed(self.name())),
+                Some(Arrived::Early { timeout_secs }) => {
+                    let extended = sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY;
+                    deadline = deadline.map(|d| d.max(extended));
+                }
+                Some(Arrived::Truncated { room }) => {
+                    self.reply_len = room;
+                    self.resent = true;
+                    return Ok(Attempted::Again);
+                }
+                Some(Arrived::Final(reply)) => {
+                    let (reply, body) = *reply;
+                    let keep = self.heard(portal, msg, &body);
+                    let reply = ReplyMsg {
+                        status: body.pb_status,
+                        msg: reply,
+                        body,
+                        bulk: Vec::new(),
+                        keep,
+                    };
+                    return self.replied(conn, reply, &mut bulk, deadline).await;
+                }
+            }
+        }
+    }
+
+    /// The parts of the body that are the same in every attempt.
+    fn body(&self) -> PtlrpcBody {
+        let req = self.req;
+        let mut flags = req.flags;
+        if self.resent {
+            flags |= MSG_RESENT;
+        }
+        if req.uid.is_some() || req.gid.is_some() {
+            flags |= MSG_PACK_UID_GID;
+        }
+        if req.projid.is_some() {
+            flags |= MSG_PACK_PROJID;
+        }
+        PtlrpcBody {
+            pb_flags: flags,
+            pb_uid: req.uid.unwrap_or(0),
+            pb_gid: req.gid.unwrap_or(0),
+            pb_projid: req.projid.unwrap_or(0),
+            pb_jobid: req.jobid.as_deref().map_or_else(Text::default, Text::truncated),
+            ..self.import.body(req.opc)
+        }
+    }
+
+    fn message(&self, body: &PtlrpcBody) -> Bytes {
+        let msg = Message {
+            secflvr: self.import.cfg.kind.secflvr(),
+            flags: MSGHDR_AT_SUPPORT | MSGHDR_CKSUM_INCOMPAT18,
+            repsize: if self.req.repsize == 0 {
+                self.reply_len
+            } else {
+                self.req.repsize
+            },
+            ..Message::new(body, self.req.bufs.iter().cloned())
+        };
+        msg.build()
+    }
+
+    /// Resolves when waiting on `conn` has no point any more.
+    async fn interrupted(&self, conn: Conn) -> Interrupted {
+        let mut phase = self.phase.clone();
+        let evictions = self.evictions;
+        let over = |p: &Phase| {
+            let reconnected = p.state == ImportState::Full && p.conn_cnt != conn.conn_cnt;
+            reconnected || p.state == ImportState::Closed || p.evictions != evictions
+        };
+        let phase = phase.wait_for(over).await.map(|p| *p);
+        match phase {
+            Ok(p) if p.evictions != evictions => Interrupted::Failed(RpcError::Evicted(self.name())),
+            Ok(p) if p.state == ImportState::Full => Interrupted::Reconnected,
+            _ => Interrupted::Failed(self.import.why_not()),
+        }
+    }
+
+    fn again(&mut self, why: Interrupted) -> Result<Attempted, RpcError> {
+        match why {
+            Interrupted::Failed(e) => Err(e),
+            Interrupted::Reconnected if self.req.no_resend => Err(RpcError::Timeout(self.name())),
+            Interrupted::Reconnected => {
+                self.resent = true;
+                Ok(Attempted::Again)
+            }
+        }
+    }
+
+    /// The connection does not work: the import makes a new one, unless it is at it already.
+    fn broken(&self, conn: Conn, why: RpcError) -> Result<(), RpcError> {
+        tracing::debug!(import = %self.name(), opc = self.req.opc, xid = self.xid, error = %why, "request not answered");
+        self.import.event(Event::Broken {
+            conn_cnt: conn.conn_cnt,
+        });
+        if self.req.no_resend { Err(why) } else { Ok(()) }
+    }
+
+    /// Keeps what every reply says: that the server is there, how long it takes, what is committed and what is not.
+    fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<Keep> {
+        let now = Instant::now();
+        let mut core = self.import.core.lock();
+        if body.pb_timeout > 0 {
+            self.import
+                .estimate(&mut core, portal, now)
+                .measured(now, body.pb_timeout);
+        }
+        let keep = match body.pb_transno {
+            0 => None,
+            transno => core
+                .replay
+                .retain(transno, self.xid, msg, self.req.keep_until_closed),
+        };
+        core.replay.committed(body.pb_last_committed);
+        let wake = core.on(Event::Heard);
+        drop(core);
+        if wake {
+            self.import.wake.notify_one();
+        }
+        keep
+    }
+
+    async fn replied(
+        &mut self,
+        conn: Conn,
+        reply: ReplyMsg,
+        bulk: &mut BulkBuffers,
+        deadline: Option<Instant>,
+    ) -> Result<Attempted, RpcError> {
+        let errno = Errno::from_status(reply.status);
+        match errno {
+            Some(e @ (Errno::ENOTCONN | Errno::ENODEV)) if reply.body.pb_type == PTL_RPC_MSG_ERR => {
+                self.broken(conn, RpcError::Status(e))?;
+                self.resent = true;
+                return match self.interrupted(conn).await {
+                    Interrupted::Failed(e) => Err(e),
+                    Interrupted::Reconnected => Ok(Attempted::Again),
+                };
+            }
+            Some(Errno::EINPROGRESS) if !self.req.no_resend => {
+                self.pauses += 1;
+                sleep(Duration::from_secs(self.pauses.min(IN_PROGRESS_PAUSE_MAX).into())).await;
+                self.take_xid(true);
+                self.resent = false;
+                return Ok(Attempted::Again);
+            }
+            Some(e) if !self.req.any_status => return Err(RpcError::Status(e)),
+            _ => {}
+        }
+        let bulk = match errno {
+            Some(_) => Vec::new(),
+            None => match self.collect(conn, bulk, deadline).await? {
+                Some(bulk) => bulk,
+                None => return Ok(Attempted::Again),
+            },
+        };
+        Ok(Attempted::Done(ReplyMsg { bulk, ..reply }))
+    }
+
+    /// The bulk that the reply says was sent; `None` to ask again.
+    async fn collect(
+        &mut self,
+        conn: Conn,
+        bulk: &mut BulkBuffers,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Vec<Payload>>, RpcError> {
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + NET_LATENCY);
+        if let Ok(bulk) = tokio::time::timeout_at(deadline, bulk.collect()).await {
+            return Ok(Some(bulk));
+        }
+        self.bulk_lost += 1;
+        self.resent = true;
+        if self.bulk_lost < BULK_ATTEMPTS && !self.req.no_resend {
+            return Ok(None);
+        }
+        let (expected, found) = ("one bulk PUT per MD before the reply", "fewer".to_owned());
+        Err(RpcError::Protocol {
+            peer: conn.peer.to_string(),
+            expected,
+            found,
+        })
+    }
+}
+
+/// Resolves at a time, or never.
+async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

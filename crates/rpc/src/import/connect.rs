@@ -1,0 +1,209 @@
+//! The requests that make and end a connection (guide 3.8).
+
+use super::Import;
+use super::machine::{Attempt, Outcome};
+use crate::exchange::{Arrived, ReplyBuffer};
+use crate::{RpcError, at, opcode};
+use bytes::Bytes;
+use std::time::Duration;
+use tokio::time::timeout;
+use wire::{
+    Errno, LustreHandle, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
+    OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PTL_RPC_MSG_REQUEST, PTLRPC_MSG_VERSION,
+    PtlrpcBody, WireStruct,
+};
+
+/// Flags that this layer implements: asked for by every import, granted by every target to whoever asks.
+pub(crate) const OWN_FLAGS: u64 =
+    OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BULK_MBITS | OBD_CONNECT_FLAGS2;
+/// The same of `ocd_connect_flags2`.
+pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
+
+/// A UUID's buffer is an `obd_uuid` without its last byte.
+const UUID_LEN: usize = 39;
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Connect data of any age: what an old peer does not send is zero.
+pub(crate) fn connect_data(buf: &[u8]) -> ObdConnectData {
+    let mut whole = [0; ObdConnectData::SIZE];
+    let len = buf.len().min(whole.len());
+    whole[..len].copy_from_slice(&buf[..len]);
+    ObdConnectData::from_bytes(&whole).expect("the buffer is as long as the structure")
+}
+
+/// The buffer of a UUID.
+fn uuid_buf(uuid: &str) -> Bytes {
+    let mut buf = vec![0; UUID_LEN];
+    let len = uuid.len().min(UUID_LEN - 1);
+    buf[..len].copy_from_slice(&uuid.as_bytes()[..len]);
+    buf.into()
+}
+
+impl Import {
+    /// One attempt to connect.
+    pub(super) async fn connect_once(&self, attempt: Attempt) -> Outcome {
+        let Some(&nid) = self.cfg.nids.get(attempt.nid) else {
+            return self.failed(
+                Outcome::Refused,
+                RpcError::Closed(format!("{}: no NIDs", self.cfg.name)),
+            );
+        };
+        let limit = self.rpc.config().connect_timeout;
+        let late = || RpcError::Net {
+            peer: nid.to_string(),
+            why: format!("no answer within {limit:?}"),
+        };
+        match timeout(limit, self.ask_to_connect(nid, attempt))
+            .await
+            .unwrap_or_else(|_| Err(late()))
+        {
+            Ok((msg, body)) => self.connect_answered(nid, &msg, &body),
+            Err(e) => self.failed(Outcome::Failed, e),
+        }
+    }
+
+    fn failed(&self, outcome: Outcome, why: RpcError) -> Outcome {
+        tracing::debug!(import = self.name(), error = %why, "cannot connect");
+        self.core.lock().why_not = Some(why);
+        outcome
+    }
+
+    async fn ask_to_connect(&self, nid: Nid, attempt: Attempt) -> Result<(Message, PtlrpcBody), RpcError> {
+        let opc = opcode::connect(self.cfg.kind);
+        let asked = self.asked();
+        let bufs = vec![
+            uuid_buf(&self.cfg.target_uuid),
+            uuid_buf(&self.cfg.client_uuid),
+            LustreHandle { cookie: self.cookie }.to_bytes(),
+            asked.to_bytes(),
+            Bytes::new(),
+        ];
+        let body = PtlrpcBody {
+            pb_handle: LustreHandle {
+                cookie: attempt.handle,
+            },
+            pb_op_flags: if attempt.handle == 0 {
+                wire::MSG_CONNECT_INITIAL
+            } else {
+                0
+            },
+            pb_conn_cnt: attempt.conn_cnt,
+            pb_timeout: at::wire_secs(self.rpc.config().connect_timeout),
+            ..self.body(opc)
+        };
+        // Until AT is negotiated there are no early replies, and the reply begins at offset 0.
+        let msg = Message {
+            flags: 0,
+            ..Message::new(&body, bufs)
+        };
+        self.converse(nid, opc, msg, (2 * ObdConnectData::SIZE) as u32)
+            .await
+    }
+
+    /// What is asked for: what the owner wants, and what this layer implements.
+    fn asked(&self) -> ObdConnectData {
+        let mut asked = self.cfg.connect;
+        asked.ocd_connect_flags |= OWN_FLAGS;
+        asked.ocd_connect_flags2 |= OWN_FLAGS2;
+        asked
+    }
+
+    fn connect_answered(&self, nid: Nid, msg: &Message, body: &PtlrpcBody) -> Outcome {
+        if let Some(errno) = Errno::from_status(body.pb_status) {
+            let outcome = match errno {
+                Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS => Outcome::Refused,
+                _ => Outcome::Failed,
+            };
+            return self.failed(outcome, RpcError::Status(errno));
+        }
+        let (asked, data) = (self.asked(), connect_data(msg.buf(1)));
+        let extra = data.ocd_connect_flags & !asked.ocd_connect_flags;
+        let extra2 = match data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
+            0 => 0,
+            _ => data.ocd_connect_flags2 & !asked.ocd_connect_flags2,
+        };
+        if extra | extra2 != 0 || body.pb_handle.cookie == 0 {
+            let found = format!(
+                "flags {extra:#x} {extra2:#x} more, handle {:#x}",
+                body.pb_handle.cookie
+            );
+            let expected = "a handle and only flags that were asked for";
+            let why = RpcError::Protocol {
+                peer: format!("{} at {nid}", self.cfg.target_uuid),
+                expected,
+                found,
+            };
+            return self.failed(Outcome::Refused, why);
+        }
+        self.granted(data);
+        Outcome::Connected {
+            handle: body.pb_handle.cookie,
+            op_flags: body.pb_op_flags,
+        }
+    }
+
+    /// Tells the server that we go; whether it hears it does not matter.
+    pub(super) async fn say_goodbye(&self) {
+        let opc = opcode::disconnect(self.cfg.kind);
+        let (handle, conn_cnt) = {
+            let core = self.core.lock();
+            (core.machine.handle(), core.machine.conn_cnt())
+        };
+        let body = PtlrpcBody {
+            pb_handle: LustreHandle { cookie: handle },
+            pb_conn_cnt: conn_cnt,
+            pb_timeout: at::wire_secs(GOODBYE),
+            ..self.body(opc)
+        };
+        let msg = Message {
+            flags: 0,
+            ..Message::new(&body, [])
+        };
+        let said = timeout(GOODBYE, self.converse(self.peer(), opc, msg, 0)).await;
+        tracing::debug!(
+            import = self.name(),
+            answered = matches!(said, Ok(Ok(_))),
+            "disconnected"
+        );
+    }
+
+    /// Sends a message that is never resent, and waits for the reply.
+    async fn converse(
+        &self,
+        nid: Nid,
+        opc: u32,
+        msg: Message,
+        reply_len: u32,
+    ) -> Result<(Message, PtlrpcBody), RpcError> {
+        let lnet = self.rpc.lnet();
+        let portal = opcode::request_portal(opc, self.cfg.kind);
+        let xid = self.rpc.xids().next();
+        let msg = Message {
+            secflvr: self.cfg.kind.secflvr(),
+            ..msg
+        };
+        let mut buffer = ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid, reply_len, false);
+        let sent = lnet.put(nid, portal, xid, 0, 0, msg.build().into(), false).await;
+        sent.map_err(|e| RpcError::net(nid, &e))?;
+        match buffer.next().await {
+            Some(Arrived::Final(reply)) => Ok(*reply),
+            other => Err(RpcError::Protocol {
+                peer: nid.to_string(),
+                expected: "a reply that fits",
+                found: format!("{other:?}"),
+            }),
+        }
+    }
+
+    /// What all requests have in common.
+    pub(super) fn body(&self, opc: u32) -> PtlrpcBody {
+        PtlrpcBody {
+            pb_type: PTL_RPC_MSG_REQUEST,
+            pb_version: opcode::version(opc) | PTLRPC_MSG_VERSION,
+            pb_opc: opc,
+            pb_status: i32::try_from(std::process::id()).unwrap_or(0),
+            ..PtlrpcBody::default()
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Carries out what an import's machine decides: one task per import, which ends with the import or when it is closed.
+
+use super::machine::{Action, Event};
+use super::{Import, ImportEvent, ImportState};
+use crate::{Request, RpcError};
+use lnet::PeerEvent;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::{Instant, sleep_until};
+
+/// For a driver that nothing but an event can wake.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+impl Import {
+    /// Starts the driver, once.
+    pub(super) fn start(&self) {
+        if !self.driven.swap(true, Ordering::AcqRel) {
+            let peers = self.rpc.lnet().peer_events();
+            let driver = drive(self.me.clone(), self.wake.clone(), peers);
+            self.rpc.cpt_of(self.peer()).spawn(driver);
+        }
+    }
+
+    /// Carries out all that is pending; when to wake next, or `None` at the end.
+    async fn step(self: &Arc<Self>) -> Option<Instant> {
+        loop {
+            let (action, phase) = {
+                let mut core = self.core.lock();
+                let action = (!core.pending.is_empty()).then(|| core.pending.remove(0));
+                if action.is_some_and(|a| a != Action::Ping) {
+                    core.announced = false;
+                }
+                (action, core.phase())
+            };
+            self.phase
+                .send_if_modified(|was| std::mem::replace(was, phase) != phase);
+            match action {
+                Some(action) => self.act(action).await,
+                None if phase.state == ImportState::Closed => return None,
+                None => {
+                    let mut core = self.core.lock();
+                    if core.pending.is_empty() {
+                        core.wake_at = core.machine.wake_at(core.replay.uncommitted() > 0);
+                        return Some(core.wake_at.unwrap_or_else(|| Instant::now() + LONG));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn act(self: &Arc<Self>, action: Action) {
+        let owner = self.owner();
+        match action {
+            Action::Connect(attempt) => {
+                let outcome = tokio::select! {
+                    outcome = self.connect_once(attempt) => outcome,
+                    () = self.closing() => return,
+                };
+                self.event(Event::Connect {
+                    conn_cnt: attempt.conn_cnt,
+                    outcome,
+                });
+            }
+            Action::Invalidate => {
+                tracing::warn!(import = self.name(), "evicted by the server");
+                self.core.lock().replay.clear();
+                owner.event(ImportEvent::Evicted);
+                self.event(Event::Invalidated);
+            }
+            Action::AnnounceConnected => {
+                let data = self.connect_data();
+                tracing::info!(import = self.name(), peer = %self.peer(), "connected");
+                owner.event(ImportEvent::Connected(data));
+                let mut core = self.core.lock();
+                core.announced = core.machine.state() == ImportState::Full;
+            }
+            Action::AnnounceDisconnected => {
+                tracing::info!(import = self.name(), peer = %self.peer(), "connection lost");
+                owner.event(ImportEvent::Disconnected);
+            }
+            Action::AnnounceClosed => owner.event(ImportEvent::Closed),
+            Action::Ping => {
+                let import = self.clone();
+                self.rpc
+                    .cpt_of(self.peer())
+                    .spawn(async move { import.ping().await });
+            }
+        }
+    }
+
+    /// A ping's reply says what is committed; its absence, that the connection is broken.
+    async fn ping(&self) {
+        let ping = Request {
+            reply_len: 0,
+            no_delay: true,
+            no_resend: true,
+            ..Request::new(wire::OBD_PING, Vec::new())
+        };
+        if let Err(e @ RpcError::Status(_)) = self.call(ping).await {
+            tracing::debug!(import = self.name(), error = %e, "ping");
+        }
+        self.event(Event::PingDone);
+    }
+
+    /// Resolves when the import is closed while the driver is busy.
+    async fn closing(&self) {
+        loop {
+            self.wake.notified().await;
+            if self.core.lock().machine.state() == ImportState::Closed {
+                return;
+            }
+        }
+    }
+
+    fn peer_event(&self, event: Result<PeerEvent, RecvError>) {
+        if let Ok(PeerEvent::Down(nid)) = event
+            && nid == self.peer()
+        {
+            let conn_cnt = self.core.lock().machine.conn_cnt();
+            self.event(Event::Broken { conn_cnt });
+        }
+    }
+}
+
+async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: broadcast::Receiver<PeerEvent>) {
+    loop {
+        let wake_at = match import.upgrade() {
+            Some(import) => import.step().await,
+            None => return,
+        };
+        let Some(wake_at) = wake_at else { return };
+        let happened = tokio::select! {
+            () = wake.notified() => None,
+            () = sleep_until(wake_at) => None,
+            event = peers.recv() => match event {
+                Err(RecvError::Closed) => return,
+                event => Some(event),
+            },
+        };
+        let Some(import) = import.upgrade() else { return };
+        match happened {
+            Some(event) => import.peer_event(event),
+            None => import.event(Event::Tick),
+        }
+    }
+}

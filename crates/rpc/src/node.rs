@@ -1,0 +1,172 @@
+//! One node's RPC layer: what all its imports, exports and services share.
+
+use crate::import::Import;
+use crate::server::{ExportTable, Service, TargetExports, TargetTable, evictor};
+use crate::services::CALLBACKS;
+use crate::xids::Xids;
+use crate::{RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
+use cpt::{Cpt, CptTable};
+use lnet::Lnet;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+use wire::Nid;
+
+/// The RPC layer of one [`Lnet`].
+pub struct Ptlrpc {
+    lnet: Arc<Lnet>,
+    cpts: Arc<CptTable>,
+    cfg: RpcConfig,
+    xids: Xids,
+    /// How many handles have been made.
+    handles: AtomicU64,
+    imports: RwLock<HashMap<u64, Weak<Import>>>,
+    exports: ExportTable,
+    targets: TargetTable,
+    services: Mutex<HashMap<u32, Arc<Service>>>,
+    me: Weak<Ptlrpc>,
+}
+
+impl fmt::Debug for Ptlrpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ptlrpc")
+            .field("nid", &self.lnet.nid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ptlrpc {
+    /// Starts the layer: from now on lock callbacks to imports are served, and silent exports are evicted.
+    pub fn start(lnet: Arc<Lnet>, cpts: Arc<CptTable>, cfg: RpcConfig) -> Arc<Ptlrpc> {
+        // A later life of this process must use later ids; a clock that is wrong only makes them unusual.
+        let unix_seconds = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |d| d.as_secs());
+        let rpc = Arc::new_cyclic(|me| Ptlrpc {
+            lnet,
+            cpts,
+            cfg,
+            xids: Xids::starting_at(unix_seconds),
+            handles: AtomicU64::new(0),
+            imports: RwLock::default(),
+            exports: ExportTable::default(),
+            targets: TargetTable::default(),
+            services: Mutex::default(),
+            me: me.clone(),
+        });
+        rpc.serve_with(&CALLBACKS, callbacks::handle);
+        evictor::start(&rpc);
+        rpc
+    }
+
+    /// The network under it.
+    pub fn lnet(&self) -> &Arc<Lnet> {
+        &self.lnet
+    }
+
+    /// The partitions that it runs on.
+    pub fn cpts(&self) -> &Arc<CptTable> {
+        &self.cpts
+    }
+
+    /// What it was started with.
+    pub fn config(&self) -> &RpcConfig {
+        &self.cfg
+    }
+
+    /// Runs services, each on its portal; one that runs already stays as it is.
+    pub fn serve(&self, services: &[ServiceConfig]) -> Result<(), RpcError> {
+        for service in services {
+            self.serve_with(service, crate::server::handle);
+        }
+        Ok(())
+    }
+
+    fn serve_with(&self, cfg: &ServiceConfig, handler: crate::server::Handler) {
+        let mut services = self.services.lock();
+        services
+            .entry(cfg.portal)
+            .or_insert_with(|| Service::start(&self.me, &self.lnet, &self.cpts, &self.cfg, cfg, handler));
+    }
+
+    /// Lets clients connect to a target.
+    pub fn add_target(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
+        self.targets.add(target)
+    }
+
+    /// Ends a target: its exports are gone, new connections are refused, and what it was working on is awaited.
+    pub async fn remove_target(&self, uuid: &str) {
+        if let Some(target) = self.targets.remove(uuid) {
+            target.stop().await;
+        }
+    }
+
+    /// What the services have done and have to do.
+    pub fn stats(&self) -> Vec<ServiceStats> {
+        let mut all: Vec<_> = self.services.lock().values().flat_map(|s| s.stats()).collect();
+        all.sort_by_key(|s| (s.name, s.cpt));
+        all
+    }
+
+    /// Ends all targets and services. Imports are for their owners to disconnect before.
+    pub async fn shutdown(&self) {
+        for target in self.targets.take_all() {
+            target.stop().await;
+        }
+        for service in std::mem::take(&mut *self.services.lock()).into_values() {
+            service.stop();
+        }
+    }
+
+    /// A handle that nobody else has: from the seed, never 0.
+    pub(crate) fn new_handle(&self) -> u64 {
+        loop {
+            let n = self.handles.fetch_add(1, Ordering::Relaxed);
+            let handle = mix(self.cfg.seed.wrapping_add(mix(n)));
+            if handle != 0 {
+                return handle;
+            }
+        }
+    }
+
+    pub(crate) fn xids(&self) -> &Xids {
+        &self.xids
+    }
+
+    pub(crate) fn exports(&self) -> &ExportTable {
+        &self.exports
+    }
+
+    pub(crate) fn targets(&self) -> &TargetTable {
+        &self.targets
+    }
+
+    /// The partition that a peer's work runs on.
+    pub(crate) fn cpt_of(&self, peer: Nid) -> &Cpt {
+        self.cpts.get(self.cpts.of_nid(peer.0))
+    }
+
+    pub(crate) fn add_import(&self, cookie: u64, import: &Arc<Import>) {
+        self.imports.write().insert(cookie, Arc::downgrade(import));
+    }
+
+    pub(crate) fn forget_import(&self, cookie: u64) {
+        self.imports.write().remove(&cookie);
+    }
+
+    /// The import whose handle the server has put into a callback.
+    pub(crate) fn import(&self, cookie: u64) -> Option<Arc<Import>> {
+        self.imports.read().get(&cookie)?.upgrade()
+    }
+}
+
+/// Scatters the bits of a number (splitmix64): different numbers stay different.
+fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}

@@ -1,0 +1,166 @@
+//! Connecting to a target: who may, as which export, with what granted (guide 3.8, 3.9).
+
+use super::{Arrival, ConnectRequest, Export, Reply, TargetExports};
+use crate::Ptlrpc;
+use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use wire::{
+    Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE,
+    OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, ObdConnectData, UUID_MAX, WireStruct,
+};
+
+/// What a connect says of its sender.
+struct Claim {
+    uuid: String,
+    cookie: u64,
+    conn_cnt: u32,
+    initial: bool,
+    /// A server: its UUID is the same in every life of it.
+    server: bool,
+}
+
+/// Which export a connect gets.
+enum Found {
+    /// A new one; an older life of the same client has to go first.
+    New(Arc<Export>, Option<Arc<Export>>),
+    /// The one it had.
+    Known(Arc<Export>),
+}
+
+/// Answers a connect: the reply, and what is committed.
+pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Reply, Errno>, u64) {
+    let target = arrival.msg.str(1).ok().and_then(|uuid| rpc.targets().get(uuid));
+    match target.filter(|t| !t.is_stopping()) {
+        Some(target) => (
+            connect_to(rpc, arrival, &target).await,
+            target.target().last_committed(),
+        ),
+        None => (Err(Errno::ENODEV), 0),
+    }
+}
+
+async fn connect_to(
+    rpc: &Arc<Ptlrpc>,
+    arrival: &Arrival,
+    exports: &Arc<TargetExports>,
+) -> Result<Reply, Errno> {
+    let target = exports.target();
+    let uuid = arrival
+        .msg
+        .str(2)
+        .ok()
+        .filter(|uuid| !uuid.is_empty() && uuid.len() < UUID_MAX as usize);
+    let uuid = uuid.ok_or(Errno::EPROTO)?.to_owned();
+    let conn: LustreHandle = arrival.msg.get(3).map_err(|_| Errno::EPROTO)?;
+    let asked = connect_data(arrival.msg.buf(4));
+    if asked.ocd_connect_flags & OBD_CONNECT_FULL20 == 0 {
+        return Err(Errno::EPROTO);
+    }
+    let req = ConnectRequest {
+        client_uuid: uuid.clone(),
+        peer: arrival.from,
+        data: asked,
+    };
+    let claim = Claim {
+        uuid,
+        cookie: conn.cookie,
+        conn_cnt: arrival.body.pb_conn_cnt,
+        initial: arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0,
+        server: asked.ocd_connect_flags & (OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT) != 0,
+    };
+    let granted = granted(&asked, target.negotiate(&req)?);
+    let mut op_flags = if target.replayable() {
+        MSG_CONNECT_REPLAYABLE
+    } else {
+        0
+    };
+    let export = match find(rpc, exports, &claim, arrival)? {
+        Found::Known(export) => {
+            op_flags |= MSG_CONNECT_RECONNECT;
+            export
+        }
+        Found::New(export, older) => {
+            if let Some(older) = older {
+                older.evict("the client has connected anew").await;
+            }
+            export
+        }
+    };
+    export.connected(arrival.from, granted, claim.cookie, claim.conn_cnt);
+    rpc.exports().add(&export);
+    if exports.is_stopping() {
+        export.end(false).await;
+        return Err(Errno::ENODEV);
+    }
+    tracing::debug!(target_uuid = target.uuid(), client = %claim.uuid, peer = %arrival.from, "connected");
+    let handle = export.handle;
+    Ok(Reply {
+        handle,
+        op_flags,
+        ..Reply::new(vec![granted.to_bytes()])
+    })
+}
+
+/// Nothing that was not asked for; and what this layer does itself.
+fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
+    data.ocd_connect_flags = (data.ocd_connect_flags | OWN_FLAGS) & asked.ocd_connect_flags;
+    data.ocd_connect_flags2 = match data.ocd_connect_flags & wire::OBD_CONNECT_FLAGS2 {
+        0 => 0,
+        _ => (data.ocd_connect_flags2 | OWN_FLAGS2) & asked.ocd_connect_flags2,
+    };
+    data
+}
+
+fn find(
+    rpc: &Arc<Ptlrpc>,
+    exports: &Arc<TargetExports>,
+    claim: &Claim,
+    arrival: &Arrival,
+) -> Result<Found, Errno> {
+    let mut by_client = exports.by_client().lock();
+    match by_client.entry(claim.uuid.clone()) {
+        Entry::Vacant(free) => {
+            let export = Export::new(rpc, exports, &claim.uuid);
+            free.insert(export.clone());
+            Ok(Found::New(export, None))
+        }
+        Entry::Occupied(mut known) => {
+            let export = known.get().clone();
+            let same_life = export.client_cookie() == claim.cookie;
+            if !same_life && claim.initial && (claim.server || export.peer() == arrival.from) {
+                let new = Export::new(rpc, exports, &claim.uuid);
+                known.insert(new.clone());
+                return Ok(Found::New(new, Some(export)));
+            }
+            // Somebody else with this UUID, or an attempt that a later one has overtaken.
+            if !same_life || claim.conn_cnt <= export.conn_cnt() {
+                return Err(Errno::EALREADY);
+            }
+            Ok(Found::Known(export))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::granted;
+    use wire::{OBD_CONNECT_AT, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_GRANT, ObdConnectData};
+
+    #[test]
+    fn what_was_not_asked_for_is_not_granted() {
+        let asked = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_AT | OBD_CONNECT_FID,
+            ocd_connect_flags2: u64::MAX,
+            ..Default::default()
+        };
+        let generous = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_FID | OBD_CONNECT_GRANT | OBD_CONNECT_FLAGS2,
+            ocd_connect_flags2: u64::MAX,
+            ..Default::default()
+        };
+        let data = granted(&asked, generous);
+        assert_eq!(data.ocd_connect_flags, OBD_CONNECT_AT | OBD_CONNECT_FID);
+        assert_eq!(data.ocd_connect_flags2, 0);
+    }
+}

@@ -1,0 +1,250 @@
+//! What becomes of a request: checked, its export found, executed once, answered.
+
+use super::once::{Ask, Outcome, Verdict};
+use super::request::{Arrival, Route, Running};
+use super::{Export, Reply, ServerRequest, connect, reply};
+use crate::at::wire_secs;
+use crate::{BoxFuture, Ptlrpc, opcode};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use wire::{
+    Errno, LDLM_ENQUEUE, MDS_IO_PORTAL, MSG_REPLAY, MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE,
+    PTLRPC_MSG_VERSION,
+};
+
+/// Handles one request.
+pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        if let Err(errno) = check(&arrival) {
+            return reply::send(&rpc, &arrival, &arrival.route(), Err(errno), 0).await;
+        }
+        if opcode::is_connect(arrival.body.pb_opc) {
+            let (result, last_committed) = connect::connect(&rpc, &arrival).await;
+            return reply::send(&rpc, &arrival, &arrival.route(), result, last_committed).await;
+        }
+        let Some(export) = rpc.exports().get(arrival.body.pb_handle.cookie) else {
+            return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::ENOTCONN), 0).await;
+        };
+        if arrival.body.pb_conn_cnt < export.conn_cnt() {
+            tracing::debug!(peer = %arrival.from, xid = arrival.xid, "a request of an older connection is dropped");
+            return;
+        }
+        export.heard();
+        serve(&rpc, &arrival, &export).await;
+    })
+}
+
+/// What can be said of a request without knowing its client.
+fn check(arrival: &Arrival) -> Result<(), Errno> {
+    let (opc, version) = (arrival.body.pb_opc, arrival.body.pb_version);
+    if version != opcode::version(opc) | PTLRPC_MSG_VERSION {
+        return Err(Errno::EINVAL);
+    }
+    let io = matches!(opc, OST_READ | OST_WRITE);
+    if io && !matches!(arrival.portal, OST_IO_PORTAL | MDS_IO_PORTAL) {
+        return Err(Errno::EPROTO);
+    }
+    Ok(())
+}
+
+/// A request of a client that is known.
+async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
+    let route = arrival.route_of(export);
+    let opc = arrival.body.pb_opc;
+    if opc == OBD_PING || opcode::is_disconnect(opc) {
+        if opc != OBD_PING {
+            export.end(false).await;
+        }
+        let last_committed = export.target().last_committed();
+        return reply::send(rpc, arrival, &route, Ok(Reply::default()), last_committed).await;
+    }
+    let Some(running) = admit(rpc, arrival, export, route).await else {
+        return;
+    };
+    let _active = export.exports().begin();
+    let mut req = ServerRequest {
+        xid: arrival.xid,
+        opc,
+        body: arrival.body,
+        msg: arrival.msg.clone(),
+        peer: arrival.from,
+        portal: arrival.portal,
+        cpt: arrival.cpt,
+        export: export.clone(),
+        arrived: arrival.at,
+        lnet: rpc.lnet().clone(),
+        running: running.running.clone(),
+    };
+    let result = execute(rpc, arrival, export, &mut req).await;
+    let (route, failed) = running.finish(&result);
+    if failed {
+        return;
+    }
+    reply::send(rpc, arrival, &route, result, export.target().last_committed()).await;
+}
+
+/// Runs the target's handler, with early replies as long as it takes.
+async fn execute(
+    rpc: &Arc<Ptlrpc>,
+    arrival: &Arrival,
+    export: &Arc<Export>,
+    req: &mut ServerRequest,
+) -> Outcome {
+    let running = req.running.clone();
+    let mut handling = export.target().handle(req);
+    if !arrival.takes_early() {
+        return handling.await;
+    }
+    let cfg = rpc.config();
+    loop {
+        let early_at = early_at(Instant::now(), running.route().deadline, cfg.at_early_margin);
+        tokio::select! {
+            biased;
+            result = &mut handling => return result,
+            () = sleep_until(early_at) => {}
+        }
+        let now = Instant::now();
+        let deadline = now + cfg.at_extra;
+        // The deadline may have moved meanwhile: the client has asked again.
+        if early_at_passed(now, running.route().deadline, cfg.at_early_margin) {
+            running.extend(deadline);
+            let secs = wire_secs(deadline.saturating_duration_since(arrival.at));
+            reply::send_early(rpc, arrival, &running.route(), secs).await;
+        }
+    }
+}
+
+/// When to send an early reply: a little before the deadline, or half-way if that is near.
+fn early_at(now: Instant, deadline: Instant, margin: Duration) -> Instant {
+    let left = deadline.saturating_duration_since(now);
+    now + left.saturating_sub(margin).max(left / 2)
+}
+
+fn early_at_passed(now: Instant, deadline: Instant, margin: Duration) -> bool {
+    deadline.saturating_duration_since(now) <= margin
+}
+
+/// A request that is being executed, until `finish`; or until it is dropped, when its handler panicked.
+struct RunGuard {
+    running: Arc<Running>,
+    export: Arc<Export>,
+    ask: Ask,
+    opc: u32,
+    finished: bool,
+}
+
+impl RunGuard {
+    /// Where the reply goes by now, and whether there is none.
+    fn finish(mut self, outcome: &Outcome) -> (Route, bool) {
+        self.finished = true;
+        let failed = self.running.bulk_failed();
+        // Bulk goes by the match bits of one attempt: the next one needs it anew.
+        let keep = !failed && !self.running.used_bulk() && has_effect(self.ask.tag, self.opc, outcome);
+        self.end(keep.then(|| outcome.clone()));
+        (self.running.route(), failed)
+    }
+
+    fn end(&self, outcome: Option<Outcome>) {
+        self.export
+            .once
+            .lock()
+            .finished(self.ask.xid, self.ask.tag, outcome);
+        self.running.finish();
+    }
+}
+
+impl Drop for RunGuard {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.end(None);
+        }
+    }
+}
+
+/// Whether executing the request again would be something else than executing it once.
+fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
+    match outcome {
+        Ok(reply) => tag != 0 || reply.transno != 0 || opc == LDLM_ENQUEUE,
+        Err(Errno::EINPROGRESS) => false,
+        Err(_) => tag != 0,
+    }
+}
+
+/// Decides whether a request is to be executed; if not, does what is to be done instead.
+async fn admit(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>, route: Route) -> Option<RunGuard> {
+    let body = &arrival.body;
+    let ask = Ask {
+        xid: arrival.xid,
+        tag: body.pb_tag,
+        last_xid: body.pb_last_xid,
+        resent: body.pb_flags & MSG_RESENT != 0,
+        replay: body.pb_flags & MSG_REPLAY != 0,
+    };
+    loop {
+        let verdict = {
+            let mut once = export.once.lock();
+            let verdict = once.admit(&ask);
+            if let Verdict::Run = verdict {
+                let running = Arc::new(Running::new(route));
+                once.started(ask.xid, running.clone());
+                let export = export.clone();
+                return Some(RunGuard {
+                    running,
+                    export,
+                    ask,
+                    opc: body.pb_opc,
+                    finished: false,
+                });
+            }
+            verdict
+        };
+        let last_committed = export.target().last_committed();
+        match verdict {
+            Verdict::Run | Verdict::Drop => return None,
+            Verdict::Join(running) => {
+                if running.take_over(route) {
+                    return None;
+                }
+                running.finished().await;
+            }
+            Verdict::Answer(outcome) => {
+                reply::send(rpc, arrival, &route, (*outcome).clone(), last_committed).await;
+                return None;
+            }
+            Verdict::Refuse(errno) => {
+                reply::send(rpc, arrival, &route, Err(errno), last_committed).await;
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{early_at, has_effect};
+    use crate::Reply;
+    use std::time::Duration;
+    use tokio::time::Instant;
+    use wire::Errno;
+
+    #[test]
+    fn an_early_reply_leaves_before_the_deadline() {
+        let t = Instant::now();
+        let secs = Duration::from_secs;
+        assert_eq!(early_at(t, t + secs(11), secs(5)), t + secs(6));
+        assert_eq!(early_at(t, t + secs(4), secs(5)), t + secs(2));
+    }
+
+    #[test]
+    fn only_what_has_an_effect_is_remembered() {
+        assert!(has_effect(1, wire::MDS_REINT, &Err(Errno::EEXIST)));
+        assert!(has_effect(
+            0,
+            wire::OST_PUNCH,
+            &Ok(Reply::default().with_transno(4))
+        ));
+        assert!(!has_effect(0, wire::MDS_GETATTR, &Ok(Reply::default())));
+        assert!(!has_effect(1, wire::MDS_REINT, &Err(Errno::EINPROGRESS)));
+    }
+}

@@ -1,0 +1,299 @@
+//! An export: one client's connection to one target, and the way back to the client.
+
+use super::once::Once;
+use super::request::Running;
+use super::{Target, TargetExports};
+use crate::exchange::{Arrived, ReplyBuffer};
+use crate::{Ptlrpc, RpcError, at, opcode};
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use wire::{
+    LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_FLAGS2,
+    ObdConnectData, PTL_RPC_MSG_REQUEST, PTLRPC_MSG_VERSION, PtlrpcBody,
+};
+
+/// How long a callback waits before it tries again to reach a client that it could not be sent to.
+const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the last connect said.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    peer: Nid,
+    data: ObdConnectData,
+    /// The client's handle, for callbacks.
+    cookie: u64,
+}
+
+/// The connection's generation, for those who wait on it.
+#[derive(Debug, Clone, Copy)]
+struct Generation {
+    conn_cnt: u32,
+    gone: bool,
+}
+
+/// One client of one target.
+pub struct Export {
+    /// Our handle for it: `pb_handle` of its requests.
+    pub handle: u64,
+    /// Who it is.
+    pub client_uuid: String,
+    exports: Arc<TargetExports>,
+    connection: RwLock<Connection>,
+    generation: watch::Sender<Generation>,
+    retired: AtomicBool,
+    pub(crate) once: Mutex<Once<Running>>,
+    heard_at: Mutex<Instant>,
+    ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    rpc: Weak<Ptlrpc>,
+    me: Weak<Export>,
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Export");
+        out.field("target", &self.target_uuid())
+            .field("client", &self.client_uuid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Export {
+    pub(crate) fn new(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, client_uuid: &str) -> Arc<Export> {
+        Arc::new_cyclic(|me| Export {
+            handle: rpc.new_handle(),
+            client_uuid: client_uuid.to_owned(),
+            exports: exports.clone(),
+            connection: RwLock::new(Connection {
+                peer: Nid::LO,
+                data: ObdConnectData::default(),
+                cookie: 0,
+            }),
+            generation: watch::Sender::new(Generation {
+                conn_cnt: 0,
+                gone: false,
+            }),
+            retired: AtomicBool::new(false),
+            once: Mutex::default(),
+            heard_at: Mutex::new(Instant::now()),
+            ext: Mutex::default(),
+            rpc: Arc::downgrade(rpc),
+            me: me.clone(),
+        })
+    }
+
+    /// The client has connected, for the first time or again.
+    pub(crate) fn connected(&self, peer: Nid, data: ObdConnectData, cookie: u64, conn_cnt: u32) {
+        *self.connection.write() = Connection { peer, data, cookie };
+        self.once.lock().connected();
+        self.heard();
+        self.generation.send_modify(|g| g.conn_cnt = conn_cnt);
+    }
+
+    /// Where it connected from.
+    pub fn peer(&self) -> Nid {
+        self.connection.read().peer
+    }
+
+    /// What it was granted.
+    pub fn data(&self) -> ObdConnectData {
+        self.connection.read().data
+    }
+
+    /// Granted `ocd_connect_flags`.
+    pub fn flags(&self) -> u64 {
+        self.connection.read().data.ocd_connect_flags
+    }
+
+    /// Granted `ocd_connect_flags2`.
+    pub fn flags2(&self) -> u64 {
+        let data = &self.connection.read().data;
+        if data.ocd_connect_flags & OBD_CONNECT_FLAGS2 == 0 {
+            0
+        } else {
+            data.ocd_connect_flags2
+        }
+    }
+
+    /// Whether `flag` of `ocd_connect_flags` is granted.
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags() & flag == flag
+    }
+
+    /// Whether `flag` of `ocd_connect_flags2` is granted.
+    pub fn has2(&self, flag: u64) -> bool {
+        self.flags2() & flag == flag
+    }
+
+    /// The target it is of.
+    pub fn target_uuid(&self) -> &str {
+        self.exports.target().uuid()
+    }
+
+    /// The target's own state of this client; made when first asked for.
+    pub fn ext<T: Any + Send + Sync + Default>(&self) -> Arc<T> {
+        let mut all = self.ext.lock();
+        if let Some(found) = all.iter().find_map(|ext| ext.clone().downcast::<T>().ok()) {
+            return found;
+        }
+        let new = Arc::<T>::default();
+        all.push(new.clone());
+        new
+    }
+
+    /// Whether the client has disconnected or was evicted.
+    pub fn is_gone(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// How long nothing has been heard of the client.
+    pub fn silent_for(&self) -> Duration {
+        self.heard_at.lock().elapsed()
+    }
+
+    /// Ends the connection without asking the client: it learns of it by its next request, and drops all it cached.
+    pub async fn evict(self: &Arc<Self>, why: &str) {
+        tracing::warn!(target_uuid = self.target_uuid(), client = %self.client_uuid, peer = %self.peer(), why, "evicting");
+        self.end(true).await;
+    }
+
+    /// Asks the client something: a lock callback. Tries until the client answers, for at most `timeout`.
+    pub async fn callback(&self, opc: u32, bufs: Vec<Bytes>, timeout: Duration) -> Result<Message, RpcError> {
+        let name = || format!("{} at {}", self.client_uuid, self.peer());
+        tokio::select! {
+            biased;
+            () = self.gone() => Err(RpcError::Closed(name())),
+            result = tokio::time::timeout(timeout, self.ask(opc, &bufs, timeout)) => {
+                result.unwrap_or_else(|_| Err(RpcError::Timeout(name())))
+            }
+        }
+    }
+
+    async fn ask(&self, opc: u32, bufs: &[Bytes], limit: Duration) -> Result<Message, RpcError> {
+        let rpc = self
+            .rpc
+            .upgrade()
+            .ok_or_else(|| RpcError::Closed(self.client_uuid.clone()))?;
+        let portal = wire::LDLM_CB_REQUEST_PORTAL;
+        let xid = rpc.xids().next();
+        let mut flags = 0;
+        loop {
+            let Connection { peer, cookie, .. } = *self.connection.read();
+            let conn_cnt = self.conn_cnt();
+            let body = PtlrpcBody {
+                pb_handle: LustreHandle { cookie },
+                pb_type: PTL_RPC_MSG_REQUEST,
+                pb_version: opcode::version(opc) | PTLRPC_MSG_VERSION,
+                pb_opc: opc,
+                pb_status: i32::try_from(std::process::id()).unwrap_or(0),
+                pb_timeout: at::wire_secs(limit),
+                pb_flags: flags,
+                pb_mbits: xid,
+                ..PtlrpcBody::default()
+            };
+            let msg = Message {
+                flags: MSGHDR_AT_SUPPORT | MSGHDR_CKSUM_INCOMPAT18,
+                repsize: wire::msg::EARLY_REPLY_SIZE as u32,
+                ..Message::new(&body, bufs.iter().cloned())
+            };
+            let mut buffer =
+                ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid, 1024, true);
+            let sent = rpc
+                .lnet()
+                .put(peer, portal, xid, 0, 0, msg.build().into(), false)
+                .await;
+            flags = MSG_RESENT;
+            tokio::select! {
+                reply = final_reply(&mut buffer) => return reply_of(peer, reply),
+                () = self.connection_changed(conn_cnt) => {}
+                () = sleep(CALLBACK_PAUSE), if sent.is_err() => {}
+            }
+        }
+    }
+
+    pub(crate) fn heard(&self) {
+        *self.heard_at.lock() = Instant::now();
+    }
+
+    pub(crate) fn conn_cnt(&self) -> u32 {
+        self.generation.borrow().conn_cnt
+    }
+
+    pub(crate) fn client_cookie(&self) -> u64 {
+        self.connection.read().cookie
+    }
+
+    pub(crate) fn exports(&self) -> &Arc<TargetExports> {
+        &self.exports
+    }
+
+    pub(crate) fn target(&self) -> &dyn Target {
+        self.exports.target()
+    }
+
+    /// Resolves when the client has connected again after `conn_cnt`, or is gone.
+    pub(crate) async fn connection_changed(&self, conn_cnt: u32) {
+        // An error means that the sender is gone, which is `self`.
+        let _ = self
+            .generation
+            .subscribe()
+            .wait_for(|g| g.gone || g.conn_cnt > conn_cnt)
+            .await;
+    }
+
+    async fn gone(&self) {
+        // An error means that the sender is gone, which is `self`.
+        let _ = self.generation.subscribe().wait_for(|g| g.gone).await;
+    }
+
+    /// Ends the connection, once, and lets the target drop what it has for the client.
+    pub(crate) async fn end(&self, evicted: bool) {
+        if self.retired.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.generation.send_modify(|g| g.gone = true);
+        let (Some(rpc), Some(me)) = (self.rpc.upgrade(), self.me.upgrade()) else {
+            return;
+        };
+        rpc.exports().remove(self.handle);
+        self.exports.forget(&me);
+        // In a task of its own: it has to come to its end even if the caller does not wait.
+        let exports = self.exports.clone();
+        let dropping = rpc
+            .cpt_of(self.peer())
+            .spawn(async move { exports.target().export_gone(&me, evicted).await });
+        if let Err(e) = dropping.await {
+            tracing::error!(client = %self.client_uuid, error = %e, "a target did not drop a client's state");
+        }
+    }
+}
+
+async fn final_reply(buffer: &mut ReplyBuffer) -> Option<(Message, PtlrpcBody)> {
+    loop {
+        match buffer.next().await? {
+            Arrived::Final(reply) => return Some(*reply),
+            Arrived::Early { .. } => {}
+            Arrived::Truncated { .. } => return None,
+        }
+    }
+}
+
+fn reply_of(peer: Nid, reply: Option<(Message, PtlrpcBody)>) -> Result<Message, RpcError> {
+    match reply {
+        Some((msg, body)) => match wire::Errno::from_status(body.pb_status) {
+            Some(errno) => Err(RpcError::Status(errno)),
+            None => Ok(msg),
+        },
+        None => Err(RpcError::Protocol {
+            peer: peer.to_string(),
+            expected: "a callback's reply of at most 1 KiB",
+            found: "a longer one".into(),
+        }),
+    }
+}

@@ -1,0 +1,27 @@
+//! The server's side: services that take requests in, exports that know the clients, targets that do the work.
+//!
+//! A request's way: [`service`] queues it on its partition; [`dispatch`] finds its export and asks [`once`] whether it is
+//! to be executed; the [`Target`] handles it; [`reply`] sends what it said.
+
+mod connect;
+mod dispatch;
+pub(crate) mod evictor;
+mod export;
+mod once;
+pub(crate) mod reply;
+mod request;
+mod service;
+mod target;
+mod targets;
+
+pub use export::Export;
+pub use reply::Reply;
+pub use request::ServerRequest;
+pub use service::ServiceStats;
+pub use target::{ConnectRequest, Target};
+pub use targets::TargetExports;
+
+pub(crate) use dispatch::handle;
+pub(crate) use request::{Arrival, Route};
+pub(crate) use service::{Handler, Service};
+pub(crate) use targets::{ExportTable, TargetTable};

@@ -1,0 +1,268 @@
+//! At-most-once execution (guide 3.5): which requests of one client are being executed, and the replies of those that
+//! were, as long as the client may ask for them again.
+//!
+//! Pure. A reply is kept until `pb_last_xid` says that it has arrived, or until a later request uses its slot (`pb_tag`).
+//! What a client without slots can pile up is bounded: beyond that the oldest replies go, and a resent request is
+//! executed anew.
+
+use super::Reply;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use wire::Errno;
+
+/// Replies kept for requests without a slot.
+const UNTAGGED_MAX: usize = 64;
+
+/// How a request ended.
+pub(crate) type Outcome = Result<Reply, Errno>;
+
+/// What the client says of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) xid: u64,
+    /// `pb_tag`; 0 for none.
+    pub(crate) tag: u16,
+    /// `pb_last_xid`.
+    pub(crate) last_xid: u64,
+    /// `MSG_RESENT`.
+    pub(crate) resent: bool,
+    /// `MSG_REPLAY`.
+    pub(crate) replay: bool,
+}
+
+/// What to do with a request.
+#[derive(Debug)]
+pub(crate) enum Verdict<R> {
+    /// Execute it.
+    Run,
+    /// It is being executed: the reply goes to whoever asked last.
+    Join(Arc<R>),
+    /// It was executed.
+    Answer(Arc<Outcome>),
+    /// A duplicate that the network made.
+    Drop,
+    /// Its reply has arrived, says the client, or it claims a use that is not its own.
+    Refuse(Errno),
+}
+
+#[derive(Debug)]
+struct Saved {
+    tag: u16,
+    outcome: Arc<Outcome>,
+}
+
+/// One client's requests; `R` is one that is being executed.
+#[derive(Debug)]
+pub(crate) struct Once<R> {
+    last_xid: u64,
+    running: HashMap<u64, Arc<R>>,
+    saved: BTreeMap<u64, Saved>,
+    by_tag: HashMap<u16, u64>,
+    untagged: usize,
+}
+
+impl<R> Default for Once<R> {
+    fn default() -> Self {
+        Once {
+            last_xid: 0,
+            running: HashMap::new(),
+            saved: BTreeMap::new(),
+            by_tag: HashMap::new(),
+            untagged: 0,
+        }
+    }
+}
+
+impl<R> Once<R> {
+    /// The client has connected: it begins to count its replies anew.
+    pub(crate) fn connected(&mut self) {
+        self.last_xid = 0;
+    }
+
+    /// What to do with a request. `Run` is followed by `started`.
+    pub(crate) fn admit(&mut self, ask: &Ask) -> Verdict<R> {
+        if ask.xid <= self.last_xid && !ask.replay {
+            return Verdict::Refuse(Errno::EPROTO);
+        }
+        if ask.last_xid > self.last_xid {
+            self.last_xid = ask.last_xid;
+            self.forget_arrived();
+        }
+        if let Some(running) = self.running.get(&ask.xid) {
+            return if ask.resent {
+                Verdict::Join(running.clone())
+            } else {
+                Verdict::Drop
+            };
+        }
+        if let Some(saved) = self.saved.get(&ask.xid) {
+            return match ask.resent || ask.replay {
+                true => Verdict::Answer(saved.outcome.clone()),
+                false => Verdict::Refuse(Errno::ENOTCONN),
+            };
+        }
+        if ask.tag != 0
+            && let Some(&other) = self.by_tag.get(&ask.tag)
+        {
+            if other > ask.xid {
+                // The client has used the slot since: nobody waits for this any more.
+                return Verdict::Drop;
+            }
+            self.forget(other);
+        }
+        Verdict::Run
+    }
+
+    /// A request is being executed.
+    pub(crate) fn started(&mut self, xid: u64, running: Arc<R>) {
+        self.running.insert(xid, running);
+    }
+
+    /// A request has been executed; with an `outcome` it is never executed again.
+    pub(crate) fn finished(&mut self, xid: u64, tag: u16, outcome: Option<Outcome>) {
+        self.running.remove(&xid);
+        let Some(outcome) = outcome else { return };
+        if xid <= self.last_xid {
+            return;
+        }
+        if tag != 0 {
+            if self.by_tag.get(&tag).is_some_and(|&newer| newer > xid) {
+                return;
+            }
+            if let Some(older) = self.by_tag.insert(tag, xid) {
+                self.forget(older);
+            }
+        } else {
+            self.untagged += 1;
+        }
+        self.saved.insert(
+            xid,
+            Saved {
+                tag,
+                outcome: Arc::new(outcome),
+            },
+        );
+        if self.untagged > UNTAGGED_MAX {
+            let oldest = self
+                .saved
+                .iter()
+                .find(|(_, saved)| saved.tag == 0)
+                .map(|(&xid, _)| xid);
+            oldest.into_iter().for_each(|xid| self.forget(xid));
+        }
+    }
+
+    /// How many replies are kept.
+    #[cfg(test)]
+    pub(crate) fn saved(&self) -> usize {
+        self.saved.len()
+    }
+
+    fn forget_arrived(&mut self) {
+        while let Some((&xid, _)) = self.saved.first_key_value()
+            && xid <= self.last_xid
+        {
+            self.forget(xid);
+        }
+    }
+
+    fn forget(&mut self, xid: u64) {
+        let Some(saved) = self.saved.remove(&xid) else {
+            return;
+        };
+        if saved.tag == 0 {
+            self.untagged -= 1;
+        } else if self.by_tag.get(&saved.tag) == Some(&xid) {
+            self.by_tag.remove(&saved.tag);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ask, Once, Reply, UNTAGGED_MAX, Verdict};
+    use std::sync::Arc;
+    use wire::Errno;
+
+    fn ask(xid: u64, tag: u16, last_xid: u64) -> Ask {
+        Ask {
+            xid,
+            tag,
+            last_xid,
+            resent: false,
+            replay: false,
+        }
+    }
+
+    fn resent(xid: u64, tag: u16, last_xid: u64) -> Ask {
+        Ask {
+            resent: true,
+            ..ask(xid, tag, last_xid)
+        }
+    }
+
+    fn run(once: &mut Once<u64>, a: &Ask, transno: u64) {
+        assert!(matches!(once.admit(a), Verdict::Run));
+        once.started(a.xid, Arc::new(a.xid));
+        once.finished(a.xid, a.tag, Some(Ok(Reply::default().with_transno(transno))));
+    }
+
+    #[test]
+    fn a_resent_request_gets_the_reply_that_was_lost() {
+        let mut once = Once::default();
+        run(&mut once, &ask(128, 1, 0), 7);
+        match once.admit(&resent(128, 1, 0)) {
+            Verdict::Answer(outcome) => assert!(matches!(&*outcome, Ok(reply) if reply.transno == 7)),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(
+            once.admit(&ask(128, 1, 0)),
+            Verdict::Refuse(Errno::ENOTCONN)
+        ));
+    }
+
+    #[test]
+    fn a_reply_is_forgotten_when_it_has_arrived_or_its_slot_is_used_again() {
+        let mut once = Once::default();
+        run(&mut once, &ask(128, 1, 0), 7);
+        run(&mut once, &ask(256, 2, 0), 8);
+        run(&mut once, &ask(384, 1, 0), 9);
+        assert_eq!(once.saved(), 2);
+        assert!(matches!(once.admit(&resent(128, 1, 0)), Verdict::Drop));
+        run(&mut once, &ask(512, 3, 383), 10);
+        assert_eq!(once.saved(), 2);
+        assert!(matches!(
+            once.admit(&resent(256, 2, 383)),
+            Verdict::Refuse(Errno::EPROTO)
+        ));
+    }
+
+    #[test]
+    fn a_request_in_progress_is_joined_when_resent_and_dropped_when_doubled() {
+        let mut once = Once::default();
+        assert!(matches!(once.admit(&ask(128, 0, 0)), Verdict::Run));
+        once.started(128, Arc::new(1));
+        assert!(matches!(once.admit(&ask(128, 0, 0)), Verdict::Drop));
+        assert!(matches!(once.admit(&resent(128, 0, 0)), Verdict::Join(_)));
+        once.finished(128, 0, None);
+        assert!(matches!(once.admit(&resent(128, 0, 0)), Verdict::Run));
+    }
+
+    #[test]
+    fn a_new_connection_counts_anew_but_remembers_what_was_executed() {
+        let mut once = Once::default();
+        run(&mut once, &ask(256, 1, 255), 7);
+        once.connected();
+        assert!(matches!(once.admit(&resent(256, 1, 0)), Verdict::Answer(_)));
+        assert!(matches!(once.admit(&resent(128, 2, 0)), Verdict::Run));
+    }
+
+    #[test]
+    fn what_a_client_without_slots_piles_up_is_bounded() {
+        let mut once = Once::default();
+        for i in 1..=2 * UNTAGGED_MAX as u64 {
+            run(&mut once, &ask(i * 128, 0, 0), i);
+        }
+        assert_eq!(once.saved(), UNTAGGED_MAX);
+    }
+}

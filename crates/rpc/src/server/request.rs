@@ -1,0 +1,255 @@
+//! A request on the server: as it arrived, and as its target sees it.
+
+use super::Export;
+use crate::bulk::{all, base};
+use cpt::CptId;
+use lnet::{Lnet, LnetError, Payload};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use wire::{
+    Errno, MSG_REPLAY, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, Nid, OBD_CONNECT_BULK_MBITS,
+    OBD_CONNECT2_REP_MBITS, PtlrpcBody, WireStruct,
+};
+
+/// A request as it arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrival {
+    pub(crate) from: Nid,
+    pub(crate) portal: u32,
+    pub(crate) xid: u64,
+    pub(crate) msg: Message,
+    pub(crate) body: PtlrpcBody,
+    pub(crate) cpt: CptId,
+    pub(crate) at: Instant,
+    /// When the client gives up waiting, unless it gets an early reply.
+    pub(crate) deadline: Instant,
+    /// The service's estimate when the request was taken up: `pb_timeout` of the reply.
+    pub(crate) estimate_secs: u32,
+}
+
+impl Arrival {
+    /// Whether the client takes early replies, and the final one behind them.
+    pub(crate) fn takes_early(&self) -> bool {
+        self.msg.flags & MSGHDR_AT_SUPPORT != 0
+    }
+
+    /// Where the reply goes while it is not known what was negotiated.
+    pub(crate) fn route(&self) -> Route {
+        Route {
+            peer: self.from,
+            reply_bits: self.xid,
+            bulk_bits: self.xid,
+            deadline: self.deadline,
+        }
+    }
+
+    /// Where the reply goes, by what was negotiated.
+    pub(crate) fn route_of(&self, export: &Export) -> Route {
+        let mbits = |granted: bool| if granted { self.body.pb_mbits } else { self.xid };
+        Route {
+            reply_bits: mbits(export.has2(OBD_CONNECT2_REP_MBITS)),
+            bulk_bits: mbits(export.has(OBD_CONNECT_BULK_MBITS)),
+            ..self.route()
+        }
+    }
+}
+
+/// Where replies and bulk of a request go. A resent request takes it over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) peer: Nid,
+    pub(crate) reply_bits: u64,
+    /// Match bits of the last MD.
+    pub(crate) bulk_bits: u64,
+    pub(crate) deadline: Instant,
+}
+
+/// A request that is being executed.
+#[derive(Debug)]
+pub(crate) struct Running {
+    route: Mutex<Route>,
+    /// Bulk has begun, by the match bits of that time.
+    bulk: AtomicBool,
+    /// Bulk has failed: there is no reply.
+    bulk_failed: AtomicBool,
+    done: watch::Sender<bool>,
+}
+
+impl Running {
+    pub(crate) fn new(route: Route) -> Running {
+        Running {
+            route: Mutex::new(route),
+            bulk: AtomicBool::new(false),
+            bulk_failed: AtomicBool::new(false),
+            done: watch::Sender::new(false),
+        }
+    }
+
+    pub(crate) fn route(&self) -> Route {
+        *self.route.lock()
+    }
+
+    /// The client sent the request again and waits at `route` now. Not possible once bulk goes by the old match bits.
+    pub(crate) fn take_over(&self, route: Route) -> bool {
+        let mut current = self.route.lock();
+        if self.bulk.load(Ordering::Acquire) {
+            return false;
+        }
+        *current = route;
+        true
+    }
+
+    /// The client was told to wait longer.
+    pub(crate) fn extend(&self, deadline: Instant) {
+        let mut route = self.route.lock();
+        route.deadline = route.deadline.max(deadline);
+    }
+
+    pub(crate) fn used_bulk(&self) -> bool {
+        self.bulk.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn bulk_failed(&self) -> bool {
+        self.bulk_failed.load(Ordering::Acquire)
+    }
+
+    fn begin_bulk(&self) -> Route {
+        let route = self.route.lock();
+        self.bulk.store(true, Ordering::Release);
+        *route
+    }
+
+    pub(crate) fn finish(&self) {
+        self.done.send_replace(true);
+    }
+
+    /// Resolves when it is no longer being executed.
+    pub(crate) async fn finished(&self) {
+        // An error means that the sender is gone, which is `self`.
+        let _ = self.done.subscribe().wait_for(|done| *done).await;
+    }
+}
+
+/// A request, as its target sees it.
+pub struct ServerRequest {
+    /// The transaction id.
+    pub xid: u64,
+    /// The opcode.
+    pub opc: u32,
+    /// The message's body.
+    pub body: PtlrpcBody,
+    /// The message.
+    pub msg: Message,
+    /// Who sent it.
+    pub peer: Nid,
+    /// The portal it came by.
+    pub portal: u32,
+    /// The partition it is handled on.
+    pub cpt: CptId,
+    /// The client's connection.
+    pub export: Arc<Export>,
+    /// When it arrived.
+    pub arrived: Instant,
+    pub(crate) lnet: Arc<Lnet>,
+    pub(crate) running: Arc<Running>,
+}
+
+impl fmt::Debug for ServerRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("ServerRequest");
+        out.field("xid", &self.xid)
+            .field("opc", &self.opc)
+            .field("peer", &self.peer);
+        out.field("client", &self.export.client_uuid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerRequest {
+    /// The structure at the front of buffer `i`; `EPROTO` when it is too short.
+    pub fn get<T: WireStruct>(&self, i: usize) -> Result<T, Errno> {
+        self.msg.get(i).map_err(|e| {
+            tracing::debug!(xid = self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
+            Errno::EPROTO
+        })
+    }
+
+    /// Buffer `i`; empty when it is not there.
+    pub fn buf(&self, i: usize) -> &[u8] {
+        self.msg.buf(i)
+    }
+
+    /// Buffer `i`, shared with the message.
+    pub fn bytes(&self, i: usize) -> bytes::Bytes {
+        self.msg.bytes(i)
+    }
+
+    /// Whether the client has sent it before and got no reply.
+    pub fn is_resent(&self) -> bool {
+        self.body.pb_flags & MSG_RESENT != 0
+    }
+
+    /// Whether it was executed before the server lost it.
+    pub fn is_replay(&self) -> bool {
+        self.body.pb_flags & MSG_REPLAY != 0
+    }
+
+    /// When the client gives up waiting; later once an early reply has been sent.
+    pub fn deadline(&self) -> Instant {
+        self.running.route().deadline
+    }
+
+    /// How many MDs the client has attached, of at most `max_brw` (a power of two: `ioo_max_brw >> 16`, plus one).
+    /// Transfers have to be started on all, if need be of nothing.
+    pub fn bulk_mds(&self, max_brw: usize) -> usize {
+        let mask = (max_brw.max(1).next_power_of_two() - 1) as u64;
+        usize::try_from(self.running.route().bulk_bits & mask).unwrap_or(0) + 1
+    }
+
+    /// Fetches the client's data: one GET per MD of at most so many bytes. When it fails there will be no reply: the
+    /// client finds out by itself and sends the request again.
+    pub async fn bulk_get(&self, portal: u32, md_lens: &[u32]) -> Result<Vec<Payload>, Errno> {
+        let route = self.running.begin_bulk();
+        let first = base(route.bulk_bits, md_lens.len());
+        let gets = md_lens
+            .iter()
+            .zip(first..)
+            .map(|(&len, bits)| self.lnet.get(route.peer, portal, bits, 0, len));
+        self.bulk(route, gets).await
+    }
+
+    /// Delivers data to the client: one PUT per MD, each acknowledged. When it fails there will be no reply.
+    pub async fn bulk_put(&self, portal: u32, mds: Vec<Payload>) -> Result<(), Errno> {
+        let route = self.running.begin_bulk();
+        let first = base(route.bulk_bits, mds.len());
+        let puts = mds
+            .into_iter()
+            .zip(first..)
+            .map(|(data, bits)| self.lnet.put(route.peer, portal, bits, 0, 0, data, true));
+        self.bulk(route, puts).await.map(|_| ())
+    }
+
+    async fn bulk<T>(
+        &self,
+        route: Route,
+        transfers: impl Iterator<Item = impl Future<Output = Result<T, LnetError>> + Send>,
+    ) -> Result<Vec<T>, Errno> {
+        // The client has other match bits once it has connected again.
+        let result = tokio::select! {
+            result = timeout_at(route.deadline, all(transfers)) => result.map_err(|_| Errno::ETIMEDOUT),
+            () = self.export.connection_changed(self.body.pb_conn_cnt) => Err(Errno::ENOTCONN),
+        };
+        let why = match result {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(e)) => e.to_string(),
+            Err(e) => e.to_string(),
+        };
+        tracing::warn!(peer = %route.peer, xid = self.xid, opc = self.opc, why, "bulk transfer failed");
+        self.running.bulk_failed.store(true, Ordering::Release);
+        Err(Errno::ETIMEDOUT)
+    }
+}

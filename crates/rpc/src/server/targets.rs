@@ -1,0 +1,184 @@
+//! The targets of this node by UUID, the exports of each, and all exports by handle.
+
+use super::{Export, Target};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How long the end of a target waits for the requests that it is working on.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+
+/// A target and its clients.
+pub struct TargetExports {
+    target: Arc<dyn Target>,
+    by_client: Mutex<HashMap<String, Arc<Export>>>,
+    stopping: AtomicBool,
+    active: AtomicUsize,
+    idle: Notify,
+}
+
+impl fmt::Debug for TargetExports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TargetExports")
+            .field("target", &self.target.uuid())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request that the target is working on.
+pub(crate) struct Active(Arc<TargetExports>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if self.0.active.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+impl TargetExports {
+    /// The target.
+    pub fn target(&self) -> &dyn Target {
+        &*self.target
+    }
+
+    /// All clients that are connected.
+    pub fn all(&self) -> Vec<Arc<Export>> {
+        self.by_client.lock().values().cloned().collect()
+    }
+
+    /// How many clients are connected.
+    pub fn len(&self) -> usize {
+        self.by_client.lock().len()
+    }
+
+    /// Whether nobody is connected.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The client with this UUID, if it is connected.
+    pub fn client(&self, uuid: &str) -> Option<Arc<Export>> {
+        self.by_client.lock().get(uuid).cloned()
+    }
+
+    pub(crate) fn by_client(&self) -> &Mutex<HashMap<String, Arc<Export>>> {
+        &self.by_client
+    }
+
+    pub(crate) fn forget(&self, export: &Arc<Export>) {
+        let mut by_client = self.by_client.lock();
+        if by_client
+            .get(&export.client_uuid)
+            .is_some_and(|e| Arc::ptr_eq(e, export))
+        {
+            by_client.remove(&export.client_uuid);
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>) -> Active {
+        self.active.fetch_add(1, Ordering::AcqRel);
+        Active(self.clone())
+    }
+
+    /// Refuses new connections, ends those there are, and waits for what is being worked on.
+    pub(crate) async fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        for export in self.all() {
+            export.end(false).await;
+        }
+        let idle = async {
+            loop {
+                let idle = self.idle.notified();
+                if self.active.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        if timeout(STOP_WAIT, idle).await.is_err() {
+            let active = self.active.load(Ordering::Acquire);
+            tracing::warn!(
+                target_uuid = self.target.uuid(),
+                active,
+                "stopped while requests were being handled"
+            );
+        }
+    }
+}
+
+/// The targets by UUID.
+#[derive(Default)]
+pub(crate) struct TargetTable(RwLock<HashMap<String, Arc<TargetExports>>>);
+
+impl TargetTable {
+    pub(crate) fn add(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
+        let uuid = target.uuid().to_owned();
+        let exports = Arc::new(TargetExports {
+            target,
+            by_client: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            idle: Notify::new(),
+        });
+        self.0.write().insert(uuid, exports.clone());
+        exports
+    }
+
+    pub(crate) fn get(&self, uuid: &str) -> Option<Arc<TargetExports>> {
+        self.0.read().get(uuid).cloned()
+    }
+
+    pub(crate) fn remove(&self, uuid: &str) -> Option<Arc<TargetExports>> {
+        self.0.write().remove(uuid)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<TargetExports>> {
+        self.0.read().values().cloned().collect()
+    }
+
+    pub(crate) fn take_all(&self) -> Vec<Arc<TargetExports>> {
+        std::mem::take(&mut *self.0.write()).into_values().collect()
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All exports by handle, sharded: every request looks here.
+pub(crate) struct ExportTable(Vec<RwLock<HashMap<u64, Arc<Export>>>>);
+
+impl Default for ExportTable {
+    fn default() -> Self {
+        ExportTable((0..SHARDS).map(|_| RwLock::default()).collect())
+    }
+}
+
+impl ExportTable {
+    /// Handles are random in all their bits.
+    fn shard(&self, handle: u64) -> &RwLock<HashMap<u64, Arc<Export>>> {
+        &self.0[(handle >> 58) as usize % SHARDS]
+    }
+
+    pub(crate) fn add(&self, export: &Arc<Export>) {
+        self.shard(export.handle)
+            .write()
+            .insert(export.handle, export.clone());
+    }
+
+    pub(crate) fn get(&self, handle: u64) -> Option<Arc<Export>> {
+        self.shard(handle).read().get(&handle).cloned()
+    }
+
+    pub(crate) fn remove(&self, handle: u64) {
+        self.shard(handle).write().remove(&handle);
+    }
+}

@@ -1,0 +1,130 @@
+//! A node in one process for tests: LNet on `lo`, the RPC layer, a target that echoes, an owner that remembers.
+
+use crate::{
+    BoxFuture, ConnectRequest, Export, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc,
+    Reply, RpcConfig, ServerRequest, Target, services,
+};
+use bytes::Bytes;
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wire::{Errno, Message, Nid, ObdConnectData};
+
+/// An RPC layer on `lo` with all services, on the current runtime.
+pub fn node(seed: u64) -> Arc<Ptlrpc> {
+    node_with(RpcConfig {
+        seed,
+        ..RpcConfig::default()
+    })
+}
+
+/// The same with other times.
+pub fn node_with(cfg: RpcConfig) -> Arc<Ptlrpc> {
+    let cpts = CptTable::single_current();
+    let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
+    let rpc = Ptlrpc::start(lnet, cpts, cfg);
+    for list in [services::MGS, services::MDS, services::OSS, services::LDLM] {
+        rpc.serve(list).expect("the standard services start");
+    }
+    rpc
+}
+
+/// What an import of `target_uuid` on this node is made from.
+pub fn import_config(target_uuid: &str, kind: ImportKind, owner: Arc<dyn ImportOwner>) -> ImportConfig {
+    ImportConfig {
+        name: format!("{target_uuid}-test"),
+        target_uuid: target_uuid.to_owned(),
+        client_uuid: "00000000-0000-4000-8000-000000000001".to_owned(),
+        nids: vec![Nid::LO],
+        kind,
+        connect: ObdConnectData::default(),
+        max_rpcs_in_flight: 8,
+        owner,
+    }
+}
+
+/// An import of `target_uuid`, connected over `lo`.
+pub async fn client(rpc: &Arc<Ptlrpc>, target_uuid: &str, kind: ImportKind) -> (Arc<Import>, Arc<Witness>) {
+    let witness = Arc::<Witness>::default();
+    let import = Import::new(rpc, import_config(target_uuid, kind, witness.clone()));
+    import.connect().await.expect("the target is there");
+    (import, witness)
+}
+
+/// An owner that remembers what it was told.
+#[derive(Debug, Default)]
+pub struct Witness {
+    /// `connected`, `disconnected`, `evicted`, `closed`.
+    pub events: Mutex<Vec<&'static str>>,
+    /// The opcodes of callbacks.
+    pub callbacks: Mutex<Vec<u32>>,
+}
+
+impl ImportOwner for Witness {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        self.callbacks.lock().push(opc);
+        Box::pin(async move { Ok(Reply::new(vec![msg.bytes(1)])) })
+    }
+
+    fn event(&self, e: ImportEvent) {
+        self.events.lock().push(match e {
+            ImportEvent::Connected(_) => "connected",
+            ImportEvent::Disconnected => "disconnected",
+            ImportEvent::Evicted => "evicted",
+            ImportEvent::Closed => "closed",
+        });
+    }
+}
+
+/// A target that answers every request with its buffers, and grants whatever is asked for.
+#[derive(Debug)]
+pub struct Echo {
+    uuid: String,
+    /// Requests that were executed.
+    pub executed: AtomicU64,
+    /// Exports that are gone.
+    pub gone: Mutex<Vec<(String, bool)>>,
+}
+
+impl Echo {
+    /// With this UUID.
+    pub fn new(uuid: &str) -> Arc<Echo> {
+        Arc::new(Echo {
+            uuid: uuid.to_owned(),
+            executed: AtomicU64::new(0),
+            gone: Mutex::default(),
+        })
+    }
+}
+
+impl Target for Echo {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        Ok(req.data)
+    }
+
+    fn last_committed(&self) -> u64 {
+        0
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
+
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            self.executed.fetch_add(1, Ordering::Relaxed);
+            let bufs: Vec<Bytes> = req.msg.bufs.iter().skip(1).cloned().collect();
+            Ok(Reply::new(bufs))
+        })
+    }
+
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async move { self.gone.lock().push((export.client_uuid.clone(), evicted)) })
+    }
+}
