@@ -175,3 +175,7 @@ pub fn structs() -> impl Iterator<Item = &'static Layout> {
     .into_iter()
     .flatten()
 }
+
+/// The version that Nacre speaks, 2.17.57.0: (major << 24) | (minor << 16) | (patch << 8) | fix, as `ocd_version` and
+/// configuration records carry it. Peers decide by it what they may ask for.
+pub const LUSTRE_VERSION_CODE: u32 = 0x0211_3900;
