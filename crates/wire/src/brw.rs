@@ -115,14 +115,17 @@ mod tests {
 
     #[test]
     fn an_aligned_transfer_fills_every_descriptor() {
-        assert_eq!(md_lengths([0..4 << 20]), vec![1 << 20; 4]);
-        assert_eq!(md_lengths([0..(1 << 20) + 5]), vec![1 << 20, 5]);
+        assert_eq!(md_lengths(std::iter::once(0..4 << 20)), vec![1 << 20; 4]);
+        assert_eq!(md_lengths(std::iter::once(0..(1 << 20) + 5)), vec![1 << 20, 5]);
         assert_eq!(md_lengths([]), Vec::<u32>::new());
     }
 
     #[test]
     fn a_partial_first_page_makes_a_shorter_first_descriptor() {
-        assert_eq!(md_lengths([100..100 + (1 << 20)]), vec![(1 << 20) - 100, 100]);
+        assert_eq!(
+            md_lengths(std::iter::once(100..100 + (1 << 20))),
+            vec![(1 << 20) - 100, 100]
+        );
         assert_eq!(
             md_lengths([0..10, 8192..8192 + (1 << 20)]),
             vec![10 + (1 << 20) - 4096, 4096]

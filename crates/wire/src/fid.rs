@@ -4,11 +4,11 @@ use crate::layout::wire_structs;
 
 wire_structs! {
     #[derive(Copy, Hash, PartialOrd, Ord)]
-    pub struct LuFid("lu_fid", 16) {
+    pub struct LuFid("lu_fid", 16, own_debug) {
         f_seq: u64, f_oid: u32, f_ver: u32,
     }
     #[derive(Copy, Hash, PartialOrd, Ord)]
-    pub struct OstId("ost_id", 16) {
+    pub struct OstId("ost_id", 16, own_debug) {
         oi_id: u64, oi_seq: u64,
     }
     #[derive(Copy, Hash)]

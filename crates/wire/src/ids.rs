@@ -154,6 +154,12 @@ impl From<u64> for LustreHandle {
     }
 }
 
+impl fmt::Display for LustreHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.cookie)
+    }
+}
+
 impl ObdUuid {
     /// The UUID of this text, or `None` when it is longer than 39 bytes.
     pub fn new(s: &str) -> Option<ObdUuid> {
@@ -243,6 +249,18 @@ impl LovCompMdEntryV1 {
         (self.lcme_time_and_id >> 48) as u16
     }
 }
+
+/// `Debug` as it is displayed: identifiers stand in many structures, and are read as one word.
+macro_rules! debug_as_displayed {
+    ($( $ty:ident ),*) => {$(
+        impl fmt::Debug for $ty {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+debug_as_displayed!(LuFid, OstId, LdlmResId, LustreHandle, ObdUuid);
 
 /// Declares second names of a structure's fields: what the field means in other messages.
 macro_rules! aliases {

@@ -131,20 +131,23 @@ pub(crate) const fn place<const N: usize>(sizes: [(&'static str, usize); N]) -> 
 /// Declares structures of the protocol, and lists their layouts in the module's `STRUCTS`.
 ///
 /// `pub struct LuExtent("lu_extent", 16) { e_start: u64, e_end: u64 }` gives the struct, its [`WireStruct`] and
-/// [`WireField`]; that the fields add up to the declared size is checked when it is compiled.
+/// [`WireField`]; that the fields add up to the declared size is checked when it is compiled. A third word in the
+/// parentheses, `own_debug`, leaves `Debug` to be written by hand.
 macro_rules! wire_structs {
-    ($( $(#[$meta:meta])* pub struct $name:ident ($lustre:literal, $size:literal) { $( $field:ident : $ty:ty ),* $(,)? } )*) => {
+    ($( $(#[$meta:meta])* pub struct $name:ident ($lustre:literal, $size:literal $(, $debug:ident)?) { $( $field:ident : $ty:ty ),* $(,)? } )*) => {
         /// The layout of every structure of this module.
         pub const STRUCTS: &[$crate::layout::Layout] = &[ $( <$name as $crate::layout::WireStruct>::LAYOUT ),* ];
         $(
             #[doc = concat!("`", $lustre, "`, ", $size, " bytes.")]
             $(#[$meta])*
-            #[derive(Clone, Debug, PartialEq, Eq)]
+            #[derive(Clone, PartialEq, Eq)]
             pub struct $name {
                 $( #[doc = concat!("`", stringify!($field), "`")] pub $field: $ty, )*
             }
 
             const _: () = assert!(<$name as $crate::layout::WireStruct>::SIZE == $size, $lustre);
+
+            $crate::layout::debug_of_fields! { [$( $debug )?] $name { $( $field : $ty ),* } }
 
             impl Default for $name {
                 fn default() -> Self {
@@ -182,6 +185,24 @@ macro_rules! wire_structs {
     };
 }
 pub(crate) use wire_structs;
+
+/// A structure's `Debug`: its fields, without those that are zero, since most of a message's are. A structure that is
+/// marked `own_debug` brings its own.
+macro_rules! debug_of_fields {
+    ([own_debug] $name:ident { $( $field:ident : $ty:ty ),* }) => {};
+    ([] $name:ident { $( $field:ident : $ty:ty ),* }) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut out = f.debug_struct(stringify!($name));
+                $( if self.$field != <$ty as $crate::layout::WireField>::ZERO {
+                    out.field(stringify!($field), &self.$field);
+                } )*
+                out.finish()
+            }
+        }
+    };
+}
+pub(crate) use debug_of_fields;
 
 /// Declares constants by Lustre's names, and lists them in the module's `CONSTANTS`.
 macro_rules! constants {

@@ -8,7 +8,7 @@ use crate::quota::LquotaId;
 
 wire_structs! {
     #[derive(Copy, Hash, PartialOrd, Ord)]
-    pub struct LdlmResId("ldlm_res_id", 32) {
+    pub struct LdlmResId("ldlm_res_id", 32, own_debug) {
         name: [u64; 4],
     }
     #[derive(Copy, Hash)]

@@ -223,6 +223,7 @@ mod tests {
     use super::{EARLY_REPLY_SIZE, Message, early_reply_cksum};
     use crate::{MdtBody, PtlrpcBody, WireError, WireStruct};
     use bytes::Bytes;
+    use proptest::prelude::{any, prop, proptest};
 
     fn sample() -> Message {
         let body = PtlrpcBody {
@@ -257,6 +258,21 @@ mod tests {
         let built = sample().build();
         for end in 0..built.len() - 8 {
             assert!(Message::parse(&built.slice(..end)).is_err(), "{end}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0u8..40) {
+            let mut bytes = bytes;
+            if bytes.len() > 12 {
+                bytes[..4].copy_from_slice(&[count, 0, 0, 0]);
+                bytes[8..12].copy_from_slice(&crate::LUSTRE_MSG_MAGIC_V2.to_le_bytes());
+            }
+            if let Ok(msg) = Message::parse(&Bytes::from(bytes)) {
+                let _ = msg.body();
+                assert_eq!(Message::parse(&msg.build()), Ok(msg));
+            }
         }
     }
 

@@ -6,11 +6,11 @@ use crate::text::Text;
 
 wire_structs! {
     #[derive(Copy, Hash)]
-    pub struct LustreHandle("lustre_handle", 8) {
+    pub struct LustreHandle("lustre_handle", 8, own_debug) {
         cookie: u64,
     }
     #[derive(Copy, Hash)]
-    pub struct ObdUuid("obd_uuid", 40) {
+    pub struct ObdUuid("obd_uuid", 40, own_debug) {
         uuid: Text<40>,
     }
     #[derive(Copy, Hash)]

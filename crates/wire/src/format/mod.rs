@@ -187,6 +187,8 @@ fn reint_format(msg: &Message) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop, proptest};
+
     use super::{FORMATS, Rmf, by_name, of_opcode, opcode_name, service_version};
 
     #[test]
@@ -194,6 +196,19 @@ mod tests {
         for f in FORMATS {
             assert_eq!(f.request[0], Rmf::PtlrpcBody, "{}", f.name);
             assert_eq!(f.reply[0], Rmf::PtlrpcBody, "{}", f.name);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+        #[test]
+        fn no_buffer_of_arbitrary_bytes_panics(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+            for format in FORMATS {
+                for rmf in format.request.iter().chain(format.reply) {
+                    let _ = rmf.codec().rebuild(&bytes);
+                    let _ = rmf.codec().show(&bytes);
+                }
+            }
         }
     }
 

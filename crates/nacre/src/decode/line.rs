@@ -1,0 +1,164 @@
+//! One line of the output: the columns, and the named facts after them.
+
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use wire::{Errno, Nid};
+
+/// What sort of message a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    Reply,
+    EarlyReply,
+    Bulk,
+    Other,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Request => "req",
+            Kind::Reply => "rep",
+            Kind::EarlyReply => "early",
+            Kind::Bulk => "bulk",
+            Kind::Other => "",
+        }
+    }
+}
+
+/// Named facts, in the order in which they are said.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts(pub(super) Vec<(&'static str, String)>);
+
+impl Facts {
+    pub(super) fn add(&mut self, name: &'static str, value: impl ToString) {
+        self.0.push((name, value.to_string()));
+    }
+
+    /// Adds what is neither empty nor zero.
+    pub(super) fn add_some(&mut self, name: &'static str, value: impl ToString) {
+        let value = value.to_string();
+        if !value.is_empty() && value != "0" && value != "0x0" {
+            self.0.push((name, value));
+        }
+    }
+}
+
+/// One message.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) time_us: u64,
+    pub(super) from: Nid,
+    pub(super) to: Nid,
+    pub(super) portal: Option<u32>,
+    pub(super) xid: Option<u64>,
+    pub(super) opcode: Option<u32>,
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) target: Option<String>,
+    pub(super) status: Option<i32>,
+    pub(super) took_us: Option<u64>,
+    pub(super) transno: u64,
+    pub(super) bytes: usize,
+    pub(super) facts: Facts,
+    pub(super) fields: Vec<String>,
+}
+
+impl Line {
+    pub(super) fn text(&self, begin_us: u64) -> String {
+        let since = self.time_us.saturating_sub(begin_us);
+        let mut s = format!(
+            "{:4}.{:06} {} > {}",
+            since / 1_000_000,
+            since % 1_000_000,
+            self.from,
+            self.to
+        );
+        if let Some(portal) = self.portal {
+            let _ = write!(s, " p{portal}");
+        }
+        if let Some(xid) = self.xid {
+            let _ = write!(s, " x{xid}");
+        }
+        let _ = write!(s, " {}", self.name);
+        if self.kind != Kind::Other {
+            let _ = write!(s, " {}", self.kind.word());
+        }
+        if let Some(target) = &self.target {
+            let _ = write!(s, " {target}");
+        }
+        if let Some(status) = self.status {
+            let _ = write!(s, " {}", status_text(self.opcode, status));
+        }
+        if let Some(took) = self.took_us {
+            let _ = write!(s, " in {}", duration(took));
+        }
+        if self.transno != 0 {
+            let _ = write!(s, " transno={}", self.transno);
+        }
+        if matches!(self.kind, Kind::Bulk | Kind::Other) && self.bytes > 0 {
+            let _ = write!(s, " {} bytes", self.bytes);
+        }
+        for (name, value) in &self.facts.0 {
+            let quote = if value.is_empty() || value.contains(' ') {
+                "\""
+            } else {
+                ""
+            };
+            let _ = write!(s, " {name}={quote}{value}{quote}");
+        }
+        for field in &self.fields {
+            let _ = write!(s, "\n             {field}");
+        }
+        s
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let mut facts = Map::new();
+        for (name, value) in &self.facts.0 {
+            facts.insert((*name).to_owned(), Value::from(value.as_str()));
+        }
+        json!({
+            "time_us": self.time_us,
+            "from": self.from.to_string(),
+            "to": self.to.to_string(),
+            "portal": self.portal,
+            "xid": self.xid,
+            "opcode": self.opcode,
+            "name": self.name,
+            "kind": self.kind.word(),
+            "target": self.target,
+            "status": self.status,
+            "error": self.status.and_then(Errno::from_status).and_then(Errno::name),
+            "took_us": self.took_us,
+            "transno": self.transno,
+            "bytes": self.bytes,
+            "facts": facts,
+            "fields": self.fields,
+        })
+    }
+}
+
+/// A status by name: an error, what became of a lock, or the number.
+pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
+    if let Some(errno) = Errno::from_status(status) {
+        return errno.name().map_or(status.to_string(), |n| format!("-{n}"));
+    }
+    match (opcode, status) {
+        (_, 0) => "ok".to_owned(),
+        (Some(wire::LDLM_ENQUEUE | wire::LDLM_CONVERT | wire::LDLM_GL_CALLBACK), n) => {
+            let known = super::names::value("ELDLM_", n as u64);
+            known.unwrap_or_else(|| n.to_string())
+        }
+        (_, n) => n.to_string(),
+    }
+}
+
+/// A time in the unit that reads best.
+pub(super) fn duration(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us}us"),
+        1_000..1_000_000 => format!("{:.1}ms", us as f64 / 1e3),
+        _ => format!("{:.2}s", us as f64 / 1e6),
+    }
+}

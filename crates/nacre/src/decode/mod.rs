@@ -1,0 +1,154 @@
+//! `nacre decode FILE.pcap`: a capture of Lustre's traffic, as an engineer wants to read it.
+//!
+//! One line a message: when, from whom to whom, portal, number (xid), opcode, target, what it is about, and for a reply
+//! its status and how long it took. The protocol is read by `wire`; here it is only put into words.
+
+mod buffers;
+mod line;
+mod names;
+mod story;
+mod summary;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use clap::Args as ClapArgs;
+use line::Line;
+use std::collections::HashSet;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::PathBuf;
+use story::Story;
+use summary::Summary;
+use wire::flow::Flows;
+use wire::pcap::Capture;
+use wire::{Nid, format};
+
+/// What `nacre decode` is asked to do.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// The capture: pcap (tcpdump -w), perhaps gzipped; `-` reads standard input
+    pub(crate) file: PathBuf,
+    /// Show every field of every message, acknowledgements and keepalives too
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only messages from or to this NID (may be repeated)
+    #[arg(long, value_name = "NID")]
+    pub(crate) nid: Vec<Nid>,
+    /// Only messages of this opcode, by name or number (may be repeated)
+    #[arg(long, value_name = "OPCODE", value_parser = opcode)]
+    pub(crate) opcode: Vec<u32>,
+    /// Only the message of this number, its reply and its bulk (may be repeated)
+    #[arg(long, value_name = "XID", value_parser = number)]
+    pub(crate) xid: Vec<u64>,
+    /// At the end, print how many of each opcode there were, how many failed, and how long they took
+    #[arg(long)]
+    pub(crate) summary: bool,
+}
+
+/// Prints a capture on standard output.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let capture = Capture::open(read(args)?)
+        .with_context(|| format!("{} is not a capture that can be read", args.file.display()))
+        .context("expected classic pcap as `tcpdump -w FILE tcp port 988` writes it (editcap -F pcap converts pcapng)")?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match print(args, capture, &mut out).and_then(|()| out.flush()) {
+        // A reader that has seen enough (`| head`) is no error.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("writing to standard output"),
+    }
+}
+
+fn print(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> {
+    let (mut flows, mut story, mut summary) = (Flows::new(), Story::new(args.verbose), Summary::default());
+    let filter = Filter::new(args);
+    let mut begin_us = None;
+    for segment in capture {
+        let begin_us = *begin_us.get_or_insert(segment.time_us);
+        for event in flows.feed(segment) {
+            let Some(line) = story.tell(&event).filter(|l| filter.wants(l)) else {
+                continue;
+            };
+            summary.add(&line);
+            if args.json {
+                writeln!(out, "{}", line.json())?;
+            } else {
+                writeln!(out, "{}", line.text(begin_us))?;
+            }
+        }
+    }
+    if args.summary {
+        summary.print(out, args.json)?;
+    }
+    Ok(())
+}
+
+fn read(args: &Args) -> Result<Bytes> {
+    let mut raw = Vec::new();
+    if args.file.as_os_str() == "-" {
+        io::stdin()
+            .lock()
+            .read_to_end(&mut raw)
+            .context("reading standard input")?;
+    } else {
+        raw = std::fs::read(&args.file).with_context(|| format!("reading {}", args.file.display()))?;
+    }
+    if raw.starts_with(&[0x1f, 0x8b]) {
+        let mut file = Vec::new();
+        let gzip = flate2::read::MultiGzDecoder::new(&raw[..]).read_to_end(&mut file);
+        gzip.with_context(|| format!("unpacking {}", args.file.display()))?;
+        return Ok(file.into());
+    }
+    Ok(raw.into())
+}
+
+fn number(text: &str) -> Result<u64> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.with_context(|| format!("{text} is not a number"))
+}
+
+fn opcode(text: &str) -> Result<u32> {
+    if let Some(format) = format::FORMATS
+        .iter()
+        .find(|f| f.opcode_name.eq_ignore_ascii_case(text))
+    {
+        return Ok(format.opcode);
+    }
+    match number(text) {
+        Ok(n) => Ok(u32::try_from(n)?),
+        Err(_) => bail!(
+            "{text} is not an opcode: give a name such as MDS_REINT, LDLM_ENQUEUE, OST_WRITE, or a number"
+        ),
+    }
+}
+
+/// What is shown: everything, or what was asked for.
+struct Filter {
+    nids: HashSet<Nid>,
+    opcodes: HashSet<u32>,
+    xids: HashSet<u64>,
+}
+
+impl Filter {
+    fn new(args: &Args) -> Filter {
+        Filter {
+            nids: args.nid.iter().copied().collect(),
+            opcodes: args.opcode.iter().copied().collect(),
+            xids: args.xid.iter().copied().collect(),
+        }
+    }
+
+    fn wants(&self, line: &Line) -> bool {
+        let nid = self.nids.is_empty() || self.nids.contains(&line.from) || self.nids.contains(&line.to);
+        let opcode = self.opcodes.is_empty() || line.opcode.is_some_and(|o| self.opcodes.contains(&o));
+        let xid = self.xids.is_empty() || line.xid.is_some_and(|x| self.xids.contains(&x));
+        nid && opcode && xid
+    }
+}
+
+#[cfg(test)]
+mod tests;

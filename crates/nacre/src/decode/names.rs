@@ -1,0 +1,107 @@
+//! Numbers of the protocol by their names, without the prefix that all of a family share.
+
+use std::sync::LazyLock;
+
+static ALL: LazyLock<Vec<(&'static str, u64)>> = LazyLock::new(|| wire::consts::all().collect());
+
+/// The bits of `value` by their names, what has none in hex: `READ|CREAT|0x8000`.
+pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
+    let mut left = value;
+    let mut out = Vec::new();
+    for prefix in prefixes {
+        for (name, bit) in ALL
+            .iter()
+            .filter(|(n, v)| v.is_power_of_two() && n.starts_with(prefix))
+        {
+            if left & bit != 0 {
+                left &= !bit;
+                out.push((*bit, name[prefix.len()..].to_owned()));
+            }
+        }
+    }
+    out.sort();
+    let mut names: Vec<String> = out.into_iter().map(|(_, name)| name).collect();
+    if left != 0 {
+        names.push(format!("{left:#x}"));
+    }
+    names.join("|")
+}
+
+/// The name of a value of a family.
+pub(super) fn value(prefix: &str, value: u64) -> Option<String> {
+    let found = ALL.iter().find(|(n, v)| *v == value && n.starts_with(prefix));
+    found.map(|(name, _)| name[prefix.len()..].to_owned())
+}
+
+/// The name of a value of a family, or the number.
+pub(super) fn value_or_number(prefix: &str, v: u64) -> String {
+    value(prefix, v).unwrap_or_else(|| v.to_string())
+}
+
+/// A lock's mode.
+pub(super) fn lock_mode(mode: u32) -> &'static str {
+    match mode {
+        wire::LCK_EX => "EX",
+        wire::LCK_PW => "PW",
+        wire::LCK_PR => "PR",
+        wire::LCK_CW => "CW",
+        wire::LCK_CR => "CR",
+        wire::LCK_NL => "NL",
+        wire::LCK_GROUP => "GROUP",
+        wire::LCK_COS => "COS",
+        wire::LCK_TXN => "TXN",
+        0 => "-",
+        _ => "?",
+    }
+}
+
+/// The type and permissions of a file as `ls` writes them: `drwxr-xr-x`.
+pub(super) fn file_mode(mode: u32) -> String {
+    let kind = match mode & 0o170_000 {
+        0o040_000 => 'd',
+        0o100_000 => '-',
+        0o120_000 => 'l',
+        0o020_000 => 'c',
+        0o060_000 => 'b',
+        0o010_000 => 'p',
+        0o140_000 => 's',
+        _ => '?',
+    };
+    let bits = |shift: u32, special: u32, with: char| {
+        let bit = |n: u32, c: char| if mode >> (shift + n) & 1 == 1 { c } else { '-' };
+        let run = match (mode & special != 0, bit(0, 'x')) {
+            (true, 'x') => with,
+            (true, _) => with.to_ascii_uppercase(),
+            (false, c) => c,
+        };
+        format!("{}{}{run}", bit(2, 'r'), bit(1, 'w'))
+    };
+    format!(
+        "{kind}{}{}{}",
+        bits(6, 0o4000, 's'),
+        bits(3, 0o2000, 's'),
+        bits(0, 0o1000, 't')
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{file_mode, flags, value};
+
+    #[test]
+    fn flags_are_said_by_name_and_the_rest_in_hex() {
+        assert_eq!(flags(&["MDS_FMODE_", "MDS_OPEN_"], 0x43), "READ|WRITE|CREAT");
+        assert_eq!(
+            flags(&["MDS_INODELOCK_"], 0x8000_0003),
+            "LOOKUP|UPDATE|0x80000000"
+        );
+        assert_eq!(flags(&["MDS_INODELOCK_"], 0), "");
+    }
+
+    #[test]
+    fn values_are_said_by_name() {
+        assert_eq!(value("REINT_", 2).as_deref(), Some("CREATE"));
+        assert_eq!(file_mode(0o40755), "drwxr-xr-x");
+        assert_eq!(file_mode(0o101_640 | 0o4000), "-rwSr----T");
+    }
+}

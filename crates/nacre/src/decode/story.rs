@@ -1,0 +1,286 @@
+//! From events on connections to lines: who said what, about which target, in answer to what.
+
+use super::buffers;
+use super::line::{Facts, Kind, Line};
+use super::names;
+use std::collections::HashMap;
+use wire::flow::{Event, Said};
+use wire::format::{self, Rmf};
+use wire::frame::{FrameHead, LnetMsg, PingReply};
+use wire::trace::{Meaning, Request, Tracker};
+use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
+
+/// What is remembered from message to message.
+pub(super) struct Story {
+    tracker: Tracker,
+    /// Targets by the handle that requests to them carry, and by the one that their callbacks carry.
+    targets: HashMap<u64, String>,
+    verbose: bool,
+}
+
+impl Story {
+    pub(super) fn new(verbose: bool) -> Story {
+        Story {
+            tracker: Tracker::new(),
+            targets: HashMap::new(),
+            verbose,
+        }
+    }
+
+    /// What an event is, in a line; `None` for what is only shown when everything is.
+    pub(super) fn tell(&mut self, event: &Event) -> Option<Line> {
+        let (from, to) = (Nid::tcp(*event.from.ip(), 0), Nid::tcp(*event.to.ip(), 0));
+        let mut line = Line {
+            time_us: event.time_us,
+            from,
+            to,
+            portal: None,
+            xid: None,
+            opcode: None,
+            name: String::new(),
+            kind: Kind::Other,
+            target: None,
+            status: None,
+            took_us: None,
+            transno: 0,
+            bytes: 0,
+            facts: Facts::default(),
+            fields: Vec::new(),
+        };
+        match &event.said {
+            Said::Lost(bytes) => {
+                line.name = "lost".to_owned();
+                line.bytes = *bytes;
+            }
+            Said::Connreq(request) => {
+                line.name = "connect".to_owned();
+                line.facts.add("to", request.acr_nid);
+                line.facts.add("from_port", event.from.port());
+            }
+            Said::Hello(hello) => {
+                line.name = "hello".to_owned();
+                (line.from, line.to) = (hello.kshm_src_nid, hello.kshm_dst_nid);
+                let kind = match hello.kshm_ctype {
+                    1 => "CONTROL".to_owned(),
+                    2 => "BULK_IN".to_owned(),
+                    3 => "BULK_OUT".to_owned(),
+                    -1 => "NONE".to_owned(),
+                    other => other.to_string(),
+                };
+                line.facts.add("type", kind);
+                line.facts.add("version", hello.kshm_version);
+                line.facts
+                    .add("incarnation", format!("{:#x}", hello.kshm_src_incarnation));
+            }
+            Said::Frame(FrameHead::Noop { cookies }, _) => {
+                if !self.verbose {
+                    return None;
+                }
+                line.name = if cookies[1] == 1 {
+                    "keepalive".to_owned()
+                } else {
+                    "zc-ack".to_owned()
+                };
+                line.facts.add("cookies", format!("{cookies:x?}"));
+            }
+            Said::Frame(FrameHead::Lnet { header, msg, .. }, payload) => {
+                (line.from, line.to) = (header.src_nid, header.dest_nid);
+                line.bytes = payload.len();
+                line.portal = match msg {
+                    LnetMsg::Put(put) => Some(put.ptl_index),
+                    LnetMsg::Get(get) => Some(get.ptl_index),
+                    _ => None,
+                };
+                let meaning = self.tracker.meaning(event)?;
+                self.explain(&mut line, msg, meaning)?;
+            }
+        }
+        Some(line)
+    }
+
+    fn explain(&mut self, line: &mut Line, msg: &LnetMsg, meaning: Meaning) -> Option<()> {
+        match meaning {
+            Meaning::Request(request) => self.request(line, &request),
+            Meaning::Reply {
+                body,
+                msg,
+                request,
+                early,
+            } => self.reply(line, &body, &msg, request.as_deref(), early),
+            Meaning::Bulk(request, data) => {
+                line.kind = Kind::Bulk;
+                line.name = "unknown".to_owned();
+                if let Some(r) = &request {
+                    line.xid = Some(r.xid);
+                    line.opcode = Some(r.body.pb_opc);
+                    line.name = opcode_name(r.body.pb_opc);
+                    line.target = self.target_of(&r.body);
+                }
+                line.facts.add("lnet", lnet_name(msg));
+                if request.is_some_and(|r| r.body.pb_opc == wire::MDS_READPAGE) {
+                    buffers::directory_pages(&data, &mut line.facts);
+                }
+            }
+            Meaning::Ping(data) => {
+                line.name = format!("LNET_{}", lnet_name(msg));
+                line.facts.add(
+                    "ping",
+                    if matches!(msg, LnetMsg::Put(_)) {
+                        "push"
+                    } else {
+                        "ping"
+                    },
+                );
+                if let Ok(reply) = PingReply::parse(&data) {
+                    let nids: Vec<_> = reply.nis.iter().map(|n| n.ns_nid.to_string()).collect();
+                    line.facts.add("nids", nids.join(","));
+                    line.facts.add(
+                        "features",
+                        names::flags(&["LNET_PING_FEAT_"], reply.features.into()),
+                    );
+                }
+            }
+            Meaning::Selftest(data) => {
+                line.name = "selftest".to_owned();
+                match SrpcMsg::from_bytes(&data) {
+                    Ok(srpc) if srpc.msg_magic == wire::SRPC_MSG_MAGIC => {
+                        line.name = names::value("SRPC_MSG_", srpc.msg_type.into())
+                            .map_or("selftest".to_owned(), |n| format!("SRPC_{n}"));
+                    }
+                    _ => line.kind = Kind::Bulk,
+                }
+                line.facts.add("lnet", lnet_name(msg));
+            }
+            Meaning::Ack if !self.verbose => return None,
+            Meaning::Ack | Meaning::Other(_) => line.name = format!("LNET_{}", lnet_name(msg)),
+        }
+        Some(())
+    }
+
+    fn request(&mut self, line: &mut Line, r: &Request) {
+        line.kind = Kind::Request;
+        line.xid = Some(r.xid);
+        line.opcode = Some(r.body.pb_opc);
+        line.name = opcode_name(r.body.pb_opc);
+        line.target = self.target_of(&r.body);
+        line.transno = r.body.pb_transno;
+        line.facts.add_some("flags", resend_flags(r.body.pb_flags));
+        line.facts.add_some("job", r.body.pb_jobid);
+        let Some(format) = r.format else {
+            return;
+        };
+        if let Some(i) = format.request_index(Rmf::Tgtuuid) {
+            let name = target_name(&r.msg, i);
+            // Callbacks of this target will carry the client's handle.
+            if let Some(conn) = format
+                .request_index(Rmf::Conn)
+                .and_then(|c| r.msg.get::<LustreHandle>(c).ok())
+            {
+                self.targets.insert(conn.cookie, name.clone());
+            }
+            line.target = Some(name);
+        }
+        self.buffers(line, &r.msg, format.request, r.body.pb_opc);
+    }
+
+    fn reply(
+        &mut self,
+        line: &mut Line,
+        body: &PtlrpcBody,
+        msg: &Message,
+        request: Option<&Request>,
+        early: bool,
+    ) {
+        line.kind = if early { Kind::EarlyReply } else { Kind::Reply };
+        line.opcode = Some(body.pb_opc);
+        line.name = opcode_name(body.pb_opc);
+        line.status = Some(body.pb_status);
+        line.transno = body.pb_transno;
+        if body.pb_type == wire::PTL_RPC_MSG_ERR {
+            line.facts.add("type", "ERR");
+        }
+        if self.verbose {
+            line.facts.add_some("last_committed", body.pb_last_committed);
+        }
+        let format = match request {
+            Some(r) => {
+                line.xid = Some(r.xid);
+                line.took_us = Some(line.time_us.saturating_sub(r.time_us));
+                line.target = self.target_of(&r.body);
+                if let Some(i) = r.format.and_then(|f| f.request_index(Rmf::Tgtuuid)) {
+                    let name = target_name(&r.msg, i);
+                    self.targets.insert(body.pb_handle.cookie, name.clone());
+                    line.facts
+                        .add_some("handle", format!("{:#x}", body.pb_handle.cookie));
+                    line.facts.add_some(
+                        "op_flags",
+                        names::flags(&["MSG_CONNECT_"], body.pb_op_flags.into()),
+                    );
+                    line.target = Some(name);
+                }
+                r.format
+            }
+            None => format::of_reply(body.pb_opc),
+        };
+        if early {
+            line.facts.add("timeout", body.pb_timeout);
+        } else if let Some(format) = format {
+            self.buffers(line, msg, format.reply, body.pb_opc);
+        }
+    }
+
+    fn buffers(&self, line: &mut Line, msg: &Message, format: &[Rmf], opcode: u32) {
+        for (i, rmf) in format.iter().enumerate() {
+            let buf = msg.buf(i);
+            if buf.is_empty() {
+                continue;
+            }
+            buffers::describe(*rmf, buf, opcode, line.kind == Kind::Request, &mut line.facts);
+            if self.verbose {
+                let shown = rmf
+                    .codec()
+                    .show(buf)
+                    .unwrap_or_else(|e| format!("unreadable: {e}"));
+                line.fields
+                    .push(format!("[{i}] {} ({} bytes): {shown}", rmf.name(), buf.len()));
+            }
+        }
+    }
+
+    fn target_of(&self, body: &PtlrpcBody) -> Option<String> {
+        self.targets.get(&body.pb_handle.cookie).cloned()
+    }
+}
+
+fn target_name(msg: &Message, i: usize) -> String {
+    let uuid = String::from_utf8_lossy(msg.name(i));
+    uuid.strip_suffix("_UUID").unwrap_or(&uuid).to_owned()
+}
+
+fn opcode_name(opcode: u32) -> String {
+    format::opcode_name(opcode).map_or_else(|| format!("opcode {opcode}"), str::to_owned)
+}
+
+/// The flags that tell a request from an ordinary one.
+fn resend_flags(flags: u32) -> String {
+    let names = [
+        (wire::MSG_RESENT, "RESENT"),
+        (wire::MSG_REPLAY, "REPLAY"),
+        (wire::MSG_REQ_REPLAY_DONE, "REQ_REPLAY_DONE"),
+        (wire::MSG_LOCK_REPLAY_DONE, "LOCK_REPLAY_DONE"),
+    ];
+    let set = names
+        .iter()
+        .filter(|(bit, _)| flags & bit != 0)
+        .map(|(_, name)| *name);
+    set.collect::<Vec<_>>().join("|")
+}
+
+fn lnet_name(msg: &LnetMsg) -> &'static str {
+    match msg {
+        LnetMsg::Ack(_) => "ACK",
+        LnetMsg::Put(_) => "PUT",
+        LnetMsg::Get(_) => "GET",
+        LnetMsg::Reply(_) => "REPLY",
+    }
+}

@@ -1,0 +1,64 @@
+//! How many messages of each kind there were, how many failed, and how long their replies took.
+
+use super::line::{Kind, Line, duration};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: u64,
+    replies: u64,
+    errors: u64,
+    took_us: u64,
+    longest_us: u64,
+    bulk_bytes: u64,
+}
+
+/// Counts by opcode.
+#[derive(Debug, Default)]
+pub(super) struct Summary(BTreeMap<String, Counts>);
+
+impl Summary {
+    pub(super) fn add(&mut self, line: &Line) {
+        let counts = self.0.entry(line.name.clone()).or_default();
+        match line.kind {
+            Kind::Request | Kind::Other => counts.requests += 1,
+            Kind::Bulk => counts.bulk_bytes += line.bytes as u64,
+            Kind::EarlyReply => {}
+            Kind::Reply => {
+                counts.replies += 1;
+                counts.errors += u64::from(line.status.is_some_and(|s| s < 0));
+                let took = line.took_us.unwrap_or(0);
+                counts.took_us += took;
+                counts.longest_us = counts.longest_us.max(took);
+            }
+        }
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write, as_json: bool) -> io::Result<()> {
+        if !as_json {
+            writeln!(
+                out,
+                "\n{:32} {:>7} {:>7} {:>6} {:>8} {:>8} {:>10}",
+                "", "sent", "replies", "failed", "mean", "longest", "bulk bytes"
+            )?;
+        }
+        for (name, c) in &self.0 {
+            let mean_us = c.took_us / c.replies.max(1);
+            if as_json {
+                let line = json!({"summary": name, "requests": c.requests, "replies": c.replies, "errors": c.errors,
+                    "mean_us": mean_us, "longest_us": c.longest_us, "bulk_bytes": c.bulk_bytes});
+                writeln!(out, "{line}")?;
+                continue;
+            }
+            let (mean, longest) = (duration(mean_us), duration(c.longest_us));
+            writeln!(
+                out,
+                "{name:32} {:>7} {:>7} {:>6} {mean:>8} {longest:>8} {:>10}",
+                c.requests, c.replies, c.errors, c.bulk_bytes
+            )?;
+        }
+        Ok(())
+    }
+}
