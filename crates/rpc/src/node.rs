@@ -4,7 +4,7 @@ use crate::import::Import;
 use crate::server::{ExportTable, Service, TargetExports, TargetTable, evictor};
 use crate::services::CALLBACKS;
 use crate::xids::Xids;
-use crate::{RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
+use crate::{Faults, RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
 use cpt::{Cpt, CptTable};
 use lnet::Lnet;
 use parking_lot::{Mutex, RwLock};
@@ -27,6 +27,7 @@ pub struct Ptlrpc {
     exports: ExportTable,
     targets: TargetTable,
     services: Mutex<HashMap<u32, Arc<Service>>>,
+    faults: Faults,
     me: Weak<Ptlrpc>,
 }
 
@@ -55,6 +56,7 @@ impl Ptlrpc {
             exports: ExportTable::default(),
             targets: TargetTable::default(),
             services: Mutex::default(),
+            faults: Faults::default(),
             me: me.clone(),
         });
         rpc.serve_with(&CALLBACKS, callbacks::handle);
@@ -119,6 +121,11 @@ impl Ptlrpc {
         for service in std::mem::take(&mut *self.services.lock()).into_values() {
             service.stop();
         }
+    }
+
+    /// What is to go wrong here, for tests.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// A handle that nobody else has: from the seed, never 0.

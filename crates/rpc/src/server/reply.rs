@@ -116,6 +116,9 @@ pub(crate) async fn send(
     result: Result<Reply, Errno>,
     last_committed: u64,
 ) {
+    if rpc.faults().loses_reply(arrival.body.pb_opc) {
+        return;
+    }
     let msg = message(arrival, result, last_committed, Instant::now());
     let offset = if arrival.takes_early() {
         EARLY_REPLY_SIZE as u32

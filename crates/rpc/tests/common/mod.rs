@@ -1,0 +1,158 @@
+//! A target whose handler the test writes, and messages made by hand.
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use bytes::Bytes;
+use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use rpc::{BoxFuture, ConnectRequest, Export, Reply, ServerRequest, Target};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, WireStruct};
+
+type Handle = Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync>;
+
+/// A target whose handler the test writes; it grants everything, asked for or not.
+pub struct Scripted {
+    uuid: String,
+    handle: Handle,
+    pub executed: AtomicU64,
+    pub now: AtomicUsize,
+    pub most: AtomicUsize,
+    pub gone: Mutex<Vec<bool>>,
+}
+
+impl Scripted {
+    pub fn new<F>(uuid: &str, handle: F) -> Arc<Scripted>
+    where
+        F: for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync + 'static,
+    {
+        Arc::new(Scripted {
+            uuid: uuid.into(),
+            handle: Box::new(handle),
+            executed: AtomicU64::new(0),
+            now: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            gone: Mutex::default(),
+        })
+    }
+
+    pub fn executed(&self) -> u64 {
+        self.executed.load(Ordering::SeqCst)
+    }
+}
+
+impl Target for Scripted {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn negotiate(&self, _req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        Ok(ObdConnectData {
+            ocd_connect_flags: u64::MAX,
+            ocd_connect_flags2: u64::MAX,
+            ocd_maxmodrpcs: 3,
+            ..Default::default()
+        })
+    }
+
+    fn last_committed(&self) -> u64 {
+        40
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
+
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            self.executed.fetch_add(1, Ordering::SeqCst);
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            let result = (self.handle)(req).await;
+            self.now.fetch_sub(1, Ordering::SeqCst);
+            result
+        })
+    }
+
+    fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async move { self.gone.lock().unwrap().push(evicted) })
+    }
+}
+
+/// A buffer for replies on a reply portal.
+pub fn reply_buffer(lnet: &Arc<Lnet>, portal: u32, match_bits: u64) -> Attached {
+    lnet.attach(
+        Match {
+            portal,
+            match_bits,
+            from: None,
+        },
+        Md::Sink { max_len: 4096 },
+    )
+}
+
+/// The next reply: its offset and message.
+pub async fn next_reply(buffer: &mut Attached) -> (u32, Message) {
+    match buffer.next().await {
+        Some(MdEvent::Put { offset, payload, .. }) => {
+            (offset, Message::parse(&payload.into_bytes()).unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A request's body.
+pub fn body(opc: u32, version: u32, handle: u64) -> PtlrpcBody {
+    PtlrpcBody {
+        pb_handle: LustreHandle { cookie: handle },
+        pb_type: wire::PTL_RPC_MSG_REQUEST,
+        pb_version: version | 3,
+        pb_opc: opc,
+        pb_conn_cnt: 1,
+        pb_timeout: 11,
+        ..Default::default()
+    }
+}
+
+/// Sends a message to a request portal.
+pub async fn send(lnet: &Arc<Lnet>, to: Nid, portal: u32, xid: u64, msg: &Message) {
+    lnet.put(to, portal, xid, 0, 0, Payload::from(msg.build()), false)
+        .await
+        .unwrap();
+}
+
+/// Connects by hand, asking for `flags`; the reply's offset, body and data.
+pub async fn connect_by_hand(
+    lnet: &Arc<Lnet>,
+    uuid: &str,
+    client: &str,
+    (cookie, conn_cnt, initial): (u64, u32, bool),
+    asked: ObdConnectData,
+) -> (u32, PtlrpcBody, Option<ObdConnectData>) {
+    let xid = 0x7000_0000 + u64::from(conn_cnt) * 128;
+    let mut buffer = reply_buffer(lnet, 10, xid);
+    let body = PtlrpcBody {
+        pb_conn_cnt: conn_cnt,
+        pb_op_flags: if initial { wire::MSG_CONNECT_INITIAL } else { 0 },
+        ..body(wire::MDS_CONNECT, wire::LUSTRE_OBD_VERSION, 0)
+    };
+    let bufs = [
+        wire::nul_terminated(uuid.as_bytes()),
+        wire::nul_terminated(client.as_bytes()),
+        LustreHandle { cookie }.to_bytes(),
+        asked.to_bytes(),
+        Bytes::new(),
+    ];
+    send(
+        lnet,
+        Nid::LO,
+        12,
+        xid,
+        &Message {
+            flags: 0,
+            ..Message::new(&body, bufs)
+        },
+    )
+    .await;
+    let (offset, msg) = next_reply(&mut buffer).await;
+    (offset, msg.body().unwrap(), msg.get(1).ok())
+}

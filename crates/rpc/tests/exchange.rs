@@ -1,0 +1,397 @@
+//! Whole exchanges between imports and targets of one node, over `lo`, in virtual time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use bytes::Bytes;
+use common::Scripted;
+use lnet::Payload;
+use rpc::testing::{Echo, Witness, client, import_config, node};
+use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE};
+
+const MDT: &str = "testfs-MDT0000_UUID";
+const OST: &str = "testfs-OST0000_UUID";
+
+fn text(s: &'static str) -> Vec<Bytes> {
+    vec![Bytes::from_static(s.as_bytes())]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_brings_the_reply_back() {
+    let rpc = node(1);
+    rpc.add_target(Echo::new(MDT));
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let reply = import
+        .call(Request::new(wire::MDS_GETATTR, text("hello")))
+        .await
+        .unwrap();
+    assert_eq!((reply.status, reply.buf(1)), (0, &b"hello"[..]));
+    import.disconnect().await;
+    assert_eq!(*witness.events.lock(), ["connected", "closed"]);
+    assert_eq!(import.state(), ImportState::Closed);
+    let closed = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(matches!(closed, Err(RpcError::Closed(_))), "{closed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_that_was_not_asked_for() {
+    let rpc = node(2);
+    // It would grant everything.
+    rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Err(Errno::ENOTSUPP) })));
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let data = import.connect_data();
+    assert_eq!(
+        data.ocd_connect_flags
+            & !(wire::OBD_CONNECT_FULL20
+                | wire::OBD_CONNECT_AT
+                | wire::OBD_CONNECT_BULK_MBITS
+                | wire::OBD_CONNECT_FLAGS2),
+        0
+    );
+    assert_eq!(data.ocd_connect_flags2, wire::OBD_CONNECT2_REP_MBITS);
+    let unknown = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(
+        matches!(unknown, Err(RpcError::Status(Errno::ENOTSUPP))),
+        "{unknown:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absent_target_is_an_error_and_is_connected_to_when_it_comes() {
+    let rpc = node(3);
+    let witness = Arc::<Witness>::default();
+    let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, witness.clone()));
+    assert!(matches!(
+        import.connect().await,
+        Err(RpcError::Status(Errno::ENODEV))
+    ));
+    let hasty = Request {
+        no_delay: true,
+        ..Request::new(wire::MDS_GETATTR, Vec::new())
+    };
+    assert!(import.call(hasty).await.is_err());
+    rpc.add_target(Echo::new(MDT));
+    assert_eq!(
+        import
+            .call(Request::new(wire::MDS_GETATTR, Vec::new()))
+            .await
+            .unwrap()
+            .status,
+        0
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn bulk_goes_both_ways_over_three_mds() {
+    let rpc = node(4);
+    rpc.add_target(Scripted::new(OST, |req| {
+        Box::pin(async move {
+            assert_eq!(req.bulk_mds(4), 3);
+            match req.opc {
+                OST_WRITE => {
+                    let data = req.bulk_get(wire::OST_BULK_PORTAL, &[4, 4, 2]).await?;
+                    Ok(Reply::new(data.into_iter().map(Payload::into_bytes).collect()))
+                }
+                _ => {
+                    let mds = [&b"abc"[..], b"", b"de"].map(|md| Payload::from(Bytes::from_static(md)));
+                    req.bulk_put(wire::OST_BULK_PORTAL, mds.into()).await?;
+                    Ok(Reply::status(5))
+                }
+            }
+        })
+    }));
+    let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
+    let source = [&b"0123"[..], b"4567", b"89"].map(|md| Payload::from(Bytes::from_static(md)));
+    let write = Request::new(OST_WRITE, Vec::new()).with_bulk(Bulk::Source(source.into()));
+    let reply = import.call(write).await.unwrap();
+    assert_eq!([reply.buf(1), reply.buf(2), reply.buf(3)].concat(), b"0123456789");
+    let read = Request::new(OST_READ, Vec::new()).with_bulk(Bulk::Sink(vec![4096, 4096, 4096]));
+    let reply = import.call(read).await.unwrap();
+    let lens: Vec<usize> = reply.bulk.iter().map(Payload::len).collect();
+    assert_eq!((reply.status, lens), (5, vec![3, 0, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_reply_was_lost_is_executed_once() {
+    let rpc = node(5);
+    let count = Arc::new(AtomicU64::new(100));
+    let target = Scripted::new(MDT, move |_| {
+        let transno = count.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move { Ok(Reply::new(text("made")).with_transno(transno)) })
+    });
+    rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    rpc.faults().lose_replies(MDS_REINT, 2);
+    let started = Instant::now();
+    let reply = import
+        .call(Request::modifying(MDS_REINT, Vec::new()))
+        .await
+        .unwrap();
+    assert_eq!(
+        (reply.buf(1), reply.body.pb_transno, target.executed()),
+        (&b"made"[..], 100, 1)
+    );
+    assert_eq!(
+        *witness.events.lock(),
+        [
+            "connected",
+            "disconnected",
+            "connected",
+            "disconnected",
+            "connected"
+        ]
+    );
+    assert!(started.elapsed() < Duration::from_secs(40));
+    assert_eq!((import.uncommitted(), import.last_committed()), (1, 40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_reply_lets_a_slow_request_take_its_time() {
+    let rpc = node(6);
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async {
+            sleep(Duration::from_secs(200)).await;
+            Ok(Reply::default())
+        })
+    });
+    rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    import
+        .call(Request::new(wire::LDLM_ENQUEUE, Vec::new()))
+        .await
+        .unwrap();
+    assert_eq!(
+        (target.executed(), &witness.events.lock()[..]),
+        (1, &["connected"][..])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_client_notices_and_works_again() {
+    let rpc = node(7);
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async {
+            sleep(Duration::from_secs(3)).await;
+            Ok(Reply::default())
+        })
+    });
+    let exports = rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let slow = tokio::spawn({
+        let import = import.clone();
+        async move { import.call(Request::new(wire::MDS_STATFS, Vec::new())).await }
+    });
+    sleep(Duration::from_secs(1)).await;
+    exports.all()[0].evict("the test says so").await;
+    let failed = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(matches!(failed, Err(RpcError::Evicted(_))), "{failed:?}");
+    assert!(matches!(slow.await.unwrap(), Err(RpcError::Evicted(_))));
+    assert_eq!(
+        import
+            .call(Request::new(wire::MDS_GETATTR, Vec::new()))
+            .await
+            .unwrap()
+            .status,
+        0
+    );
+    assert_eq!(
+        *witness.events.lock(),
+        ["connected", "disconnected", "evicted", "connected"]
+    );
+    assert_eq!(*target.gone.lock().unwrap(), [true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_server_has_forgotten_its_clients() {
+    let rpc = node(8);
+    rpc.add_target(Echo::new(MDT));
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    rpc.remove_target(MDT).await;
+    let call = tokio::spawn({
+        let import = import.clone();
+        async move { import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await }
+    });
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(import.state(), ImportState::Discon);
+    rpc.add_target(Echo::new(MDT));
+    assert!(matches!(call.await.unwrap(), Err(RpcError::Evicted(_))));
+    import
+        .call(Request::new(wire::MDS_GETATTR, Vec::new()))
+        .await
+        .unwrap();
+    assert_eq!(
+        *witness.events.lock(),
+        ["connected", "disconnected", "evicted", "connected"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
+    let rpc = node(9);
+    let target = Echo::new(MDT);
+    let exports = rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    sleep(Duration::from_secs(1000)).await;
+    assert_eq!(
+        (exports.len(), &witness.events.lock()[..]),
+        (1, &["connected"][..])
+    );
+    drop(import);
+    sleep(Duration::from_secs(6 * 25 + 26)).await;
+    assert_eq!(exports.len(), 0);
+    assert_eq!(target.gone.lock()[0].1, true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn uncommitted_work_is_asked_about_soon() {
+    let rpc = node(10);
+    rpc.add_target(Scripted::new(MDT, |_| {
+        Box::pin(async { Ok(Reply::default().with_transno(40)) })
+    }));
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let open = Request {
+        keep_until_closed: true,
+        ..Request::modifying(MDS_REINT, Vec::new())
+    };
+    let reply = import.call(open).await.unwrap();
+    assert!(reply.keep.is_some());
+    assert_eq!(import.uncommitted(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_asks_its_client_back() {
+    let rpc = node(11);
+    let exports = rpc.add_target(Echo::new(OST));
+    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    let export = exports.client("00000000-0000-4000-8000-000000000001").unwrap();
+    let limit = Duration::from_secs(20);
+    let reply = export
+        .callback(wire::LDLM_BL_CALLBACK, text("lock"), limit)
+        .await
+        .unwrap();
+    assert_eq!(reply.buf(1), b"lock");
+    assert_eq!(*witness.callbacks.lock(), [wire::LDLM_BL_CALLBACK]);
+    import.disconnect().await;
+    assert!(export.is_gone());
+    let gone = export.callback(wire::LDLM_BL_CALLBACK, text("lock"), limit).await;
+    assert!(matches!(gone, Err(RpcError::Closed(_))), "{gone:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_bound_what_is_in_flight() {
+    let rpc = node(12);
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async {
+            sleep(Duration::from_millis(10)).await;
+            Ok(Reply::default())
+        })
+    });
+    rpc.add_target(target.clone());
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let run = async |make: fn() -> Request, n: usize| {
+        target.most.store(0, Ordering::SeqCst);
+        let calls: Vec<_> = (0..n)
+            .map(|_| {
+                let import = import.clone();
+                tokio::spawn(async move { import.call(make()).await.unwrap() })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        target.most.load(Ordering::SeqCst)
+    };
+    assert_eq!(run(|| Request::new(wire::LDLM_ENQUEUE, Vec::new()), 50).await, 8);
+    // Multiple modifying requests were not asked for: one at a time.
+    assert_eq!(run(|| Request::modifying(MDS_REINT, Vec::new()), 10).await, 1);
+    assert_eq!(run(|| Request::new(wire::LDLM_CANCEL, Vec::new()), 20).await, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_does_not_fit_is_asked_for_again() {
+    let rpc = node(13);
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async { Ok(Reply::new(vec![Bytes::from(vec![7; 100_000])])) })
+    });
+    rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let reply = import
+        .call(Request {
+            reply_len: 10,
+            ..Request::modifying(MDS_REINT, Vec::new())
+        })
+        .await
+        .unwrap();
+    assert_eq!((reply.buf(1).len(), target.executed()), (100_000, 1));
+    assert_eq!(*witness.events.lock(), ["connected"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_cannot_do_yet_is_asked_for_again() {
+    let rpc = node(14);
+    let tries = Arc::new(AtomicU64::new(0));
+    rpc.add_target(Scripted::new(MDT, move |_| {
+        let n = tries.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            if n < 3 {
+                Err(Errno::EINPROGRESS)
+            } else {
+                Ok(Reply::status(n as i32))
+            }
+        })
+    }));
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    assert_eq!(
+        import
+            .call(Request::modifying(MDS_REINT, Vec::new()))
+            .await
+            .unwrap()
+            .status,
+        3
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_bulk_has_no_reply_and_is_done_again() {
+    let rpc = node(15);
+    let tries = Arc::new(AtomicU64::new(0));
+    let target = Scripted::new(OST, move |req| {
+        let n = tries.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            // The first time by match bits that the client does not have.
+            let portal = if n == 0 {
+                wire::MDS_BULK_PORTAL
+            } else {
+                wire::OST_BULK_PORTAL
+            };
+            let data = req.bulk_get(portal, &[5]).await?;
+            Ok(Reply::new(data.into_iter().map(Payload::into_bytes).collect()))
+        })
+    });
+    rpc.add_target(target.clone());
+    let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
+    let source = vec![Payload::from(Bytes::from_static(b"bytes"))];
+    let write = Request::new(OST_WRITE, Vec::new()).with_bulk(Bulk::Source(source));
+    assert_eq!(import.call(write).await.unwrap().buf(1), b"bytes");
+    assert_eq!(target.executed(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_gives_up_when_its_caller_says_so() {
+    let rpc = node(16);
+    rpc.add_target(Scripted::new(MDT, |_| Box::pin(std::future::pending())));
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let limited = Request {
+        timeout: Some(Duration::from_secs(4)),
+        ..Request::new(wire::MDS_STATFS, Vec::new())
+    };
+    let started = Instant::now();
+    assert!(matches!(import.call(limited).await, Err(RpcError::Timeout(_))));
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(import.in_flight(), 0);
+}
