@@ -29,6 +29,8 @@ pub struct NewLock {
     pub no_expansion: bool,
     /// Let the lock go as soon as it is in the way (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
+    /// What the holders in the way have not written back is not wanted any more (`LDLM_FL_AST_DISCARD_DATA`).
+    pub discard: bool,
     /// The client understands that it is told of a deadlock later (`OBD_CONNECT_FLOCK_DEAD`).
     pub tell_deadlock: bool,
 }
@@ -47,6 +49,7 @@ impl NewLock {
             test: false,
             no_expansion: false,
             cancel_on_block: false,
+            discard: false,
             tell_deadlock: false,
         }
     }
@@ -112,6 +115,8 @@ pub enum Action {
         lock: Lock,
         /// What is blocked by it.
         blocked: LdlmLockDesc,
+        /// What the holder has not written back is to be thrown away.
+        discard: bool,
     },
     /// Tell the holder that the lock, which waited, is granted.
     Completion {

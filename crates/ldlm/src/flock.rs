@@ -101,13 +101,6 @@ impl Namespace {
         }
     }
 
-    fn waiting_ids(&self, res: &LdlmResId) -> Vec<LockId> {
-        self.resources
-            .get(res)
-            .map(|r| r.waiting.iter().copied().collect())
-            .unwrap_or_default()
-    }
-
     fn test_flock(&mut self, new: &NewLock) -> Result<Placed, Refusal> {
         let id = self.insert(new)?;
         let conflict = self

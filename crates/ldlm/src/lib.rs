@@ -5,6 +5,7 @@
 //! ([`LockMode`]), what locks cover ([`Policy`]) and who waits for whom is decided there, without I/O.
 
 mod action;
+mod client;
 mod conflict;
 mod extent;
 mod flock;
@@ -12,11 +13,16 @@ mod lock;
 mod mode;
 mod namespace;
 mod policy;
+mod request;
 mod resource;
+mod server;
 mod timers;
 
 pub use action::{Action, NewLock, Placed, Refusal};
+pub use client::{Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockInfo, LockOwner, LockRef};
 pub use lock::{Holder, Lock, LockId, Waiter};
 pub use mode::LockMode;
 pub use namespace::Namespace;
 pub use policy::{Extent, Flock, Ibits, LockType, Policy};
+pub use request::{HANDLES_MAX, cancel_req, handles};
+pub use server::{GrantedLock, LdlmConfig, LocalLock, LockServer, LockStats, LvbOps, NoLvb};

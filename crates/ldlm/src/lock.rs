@@ -4,6 +4,7 @@
 //! number that no other lock of this place had. So a handle leads to its lock without a map, and a handle of the past
 //! leads nowhere.
 
+use crate::action::NewLock;
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use std::fmt;
@@ -86,6 +87,8 @@ pub struct Lock {
     pub cancel_on_block: bool,
     /// It is granted exactly as it was asked for (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
+    /// Holders in its way need not write back first.
+    pub discard: bool,
     /// A waiting flock that is found in a deadlock can be told so (`OBD_CONNECT_FLOCK_DEAD`).
     pub tell_deadlock: bool,
     /// Who learns of the grant.
@@ -95,6 +98,26 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// The lock that a request asks for, not yet in any table.
+    pub(crate) fn of(new: &NewLock) -> Lock {
+        Lock {
+            id: LockId(0),
+            holder: new.holder,
+            cookie: new.cookie,
+            res: new.res,
+            policy: new.policy,
+            mode: new.mode,
+            granted: false,
+            ast_sent: false,
+            cancel_on_block: new.cancel_on_block,
+            no_expansion: new.no_expansion,
+            discard: new.discard,
+            tell_deadlock: new.tell_deadlock,
+            waiter: new.waiter,
+            place: 0,
+        }
+    }
+
     /// The lock as the wire describes it.
     pub fn desc(&self) -> LdlmLockDesc {
         LdlmLockDesc {

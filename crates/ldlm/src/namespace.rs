@@ -56,6 +56,10 @@ impl Namespace {
             let (by_granted, by_waiting) = self.in_the_way(id);
             if !by_granted && !by_waiting {
                 if self.grant(id) {
+                    if new.mode == LockMode::Group {
+                        // It may have joined its group past those who wait, whom it is in the way of now.
+                        self.reprocess(now, &new.res, out);
+                    }
                     return Ok(Placed::Granted(id));
                 }
                 self.forget(id);
@@ -168,6 +172,11 @@ impl Namespace {
         !self.timers.is_empty()
     }
 
+    /// How long a holder who is told now has.
+    pub fn allowed(&self) -> Duration {
+        self.timers.allowed()
+    }
+
     /// Changes what a holder who is told has at least.
     pub fn set_timeout_min(&mut self, min: Duration) {
         self.timers.set_min(min);
@@ -233,8 +242,7 @@ impl Namespace {
 
     /// Makes a lock that is neither granted nor waiting yet.
     pub(crate) fn insert(&mut self, new: &NewLock) -> Result<LockId, Refusal> {
-        let lock = new_lock(new);
-        let id = self.locks.insert(lock).ok_or(Refusal::Full)?;
+        let id = self.locks.insert(Lock::of(new)).ok_or(Refusal::Full)?;
         self.resources
             .entry(new.res)
             .or_insert_with(|| Resource::new(new.policy.ty()));
@@ -359,7 +367,7 @@ impl Namespace {
         if unasked.is_empty() {
             return false;
         }
-        let mut blocked = want.desc();
+        let (mut blocked, discard) = (want.desc(), want.discard);
         if let Policy::Ibits(i) = want.policy {
             // In this callback the second word says which bits must go.
             blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
@@ -377,6 +385,7 @@ impl Namespace {
                 out.push(Action::Blocking {
                     lock: lock.clone(),
                     blocked,
+                    discard,
                 });
                 self.forget(held);
                 cancelled = true;
@@ -387,6 +396,7 @@ impl Namespace {
                 None => out.push(Action::Blocking {
                     lock: lock.clone(),
                     blocked,
+                    discard,
                 }),
             }
             self.timers.arm(held, now);
@@ -406,11 +416,18 @@ impl Namespace {
         if resource.ty == LockType::Flock {
             return self.reprocess_flocks(res, out);
         }
-        let waiting: Vec<LockId> = resource.waiting.iter().copied().collect();
-        for id in waiting {
+        while self.pass(now, res, out) {}
+    }
+
+    /// One pass over the queue. True when a lock joined its group past others: those must be looked at once more, since
+    /// it is in their way now.
+    fn pass(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
+        let mut joined = false;
+        for id in self.waiting_ids(res) {
             loop {
                 let (by_granted, by_waiting) = self.in_the_way(id);
                 if !by_granted && !by_waiting && self.grant(id) {
+                    joined |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
                     self.announce(id, false, out);
                 }
                 if !by_granted || !self.ask_blockers(now, id, out) {
@@ -418,6 +435,15 @@ impl Namespace {
                 }
             }
         }
+        joined
+    }
+
+    /// The waiting locks of a resource, in order.
+    pub(crate) fn waiting_ids(&self, res: &LdlmResId) -> Vec<LockId> {
+        self.resources
+            .get(res)
+            .map(|r| r.waiting.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Says to whoever waits that a lock is granted, or, of a flock, that it never will be.
@@ -447,22 +473,4 @@ fn completion_of(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
 
 fn is_write_extent(lock: &Lock) -> bool {
     lock.granted && matches!(lock.policy, Policy::Extent(_)) && !lock.mode.compatible(LockMode::Pr)
-}
-
-fn new_lock(new: &NewLock) -> Lock {
-    Lock {
-        id: LockId(0),
-        holder: new.holder,
-        cookie: new.cookie,
-        res: new.res,
-        policy: new.policy,
-        mode: new.mode,
-        granted: false,
-        ast_sent: false,
-        cancel_on_block: new.cancel_on_block,
-        no_expansion: new.no_expansion,
-        tell_deadlock: new.tell_deadlock,
-        waiter: new.waiter,
-        place: 0,
-    }
 }

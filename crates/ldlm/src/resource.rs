@@ -10,7 +10,7 @@ use crate::policy::LockType;
 use std::collections::VecDeque;
 
 /// From so many granted locks on, they are counted by mode.
-const COUNTED_FROM: usize = 16;
+const COUNTED_FROM: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Resource {

@@ -1,0 +1,279 @@
+//! The cached locks, by resource, and references to them.
+
+use super::{LockClient, LockInfo, Name};
+use crate::mode::LockMode;
+use crate::policy::Policy;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::time::Instant;
+use wire::LdlmResId;
+
+/// All of a lock: that much of it must go.
+pub(super) const EVERYTHING: u64 = u64::MAX;
+
+/// A granted lock.
+#[derive(Debug)]
+pub(super) struct Cached {
+    pub(super) cookie: u64,
+    pub(super) handle: u64,
+    pub(super) policy: Policy,
+    pub(super) mode: LockMode,
+    pub(super) refs: u32,
+    /// The server wants it back: these of its inode bits, or [`EVERYTHING`]. Not 0: no new user matches it.
+    pub(super) must_go: u64,
+    /// It is on its way out; whoever set this carries it through.
+    pub(super) leaving: bool,
+    /// The server took it away when it asked (`LDLM_FL_CANCEL_ON_BLOCK`): it need not be told.
+    pub(super) cancel_on_block: bool,
+    pub(super) discard: bool,
+    /// Place in the list of unused locks; 0 while it is in use.
+    pub(super) unused_at: u64,
+}
+
+impl Cached {
+    pub(super) fn info(&self, res: &LdlmResId) -> LockInfo {
+        LockInfo {
+            res: *res,
+            mode: self.mode,
+            policy: self.policy,
+            cookie: self.cookie,
+            handle: self.handle,
+            discard: self.discard,
+        }
+    }
+
+    /// Whether the one who asks may leave with the lock: nobody uses it, and nobody else does it.
+    pub(super) fn can_leave(&self) -> bool {
+        self.refs == 0 && !self.leaving
+    }
+}
+
+/// An unused lock.
+#[derive(Debug)]
+pub(super) struct Unused {
+    pub(super) since: Instant,
+    pub(super) res: LdlmResId,
+    pub(super) cookie: u64,
+}
+
+/// One shard of resources.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    pub(super) by_res: HashMap<LdlmResId, Vec<Cached>>,
+    /// Unused locks, the one that is unused longest first.
+    pub(super) unused: BTreeMap<u64, Unused>,
+}
+
+impl Shard {
+    pub(super) fn len(&self) -> usize {
+        self.by_res.values().map(Vec::len).sum()
+    }
+
+    pub(super) fn find(&mut self, res: &LdlmResId, cookie: u64) -> Option<&mut Cached> {
+        self.by_res.get_mut(res)?.iter_mut().find(|l| l.cookie == cookie)
+    }
+
+    pub(super) fn insert(&mut self, res: LdlmResId, lock: Cached) {
+        // Most resources have one lock.
+        self.by_res
+            .entry(res)
+            .or_insert_with(|| Vec::with_capacity(1))
+            .push(lock);
+    }
+
+    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: u64) -> Option<Cached> {
+        let locks = self.by_res.get_mut(res)?;
+        let lock = locks.swap_remove(locks.iter().position(|l| l.cookie == cookie)?);
+        if locks.is_empty() {
+            self.by_res.remove(res);
+        }
+        self.unused.remove(&lock.unused_at);
+        Some(lock)
+    }
+}
+
+/// A reference to a cached lock: as long as it lives the lock is held. Dropping it lets go; the lock stays cached
+/// unless the server wants it back.
+///
+/// Do not hold one while waiting for a request that takes other locks of the same server (but for reading and writing
+/// under an extent lock): the server may be waiting for this one.
+#[derive(Debug)]
+pub struct LockRef {
+    client: Arc<LockClient>,
+    info: LockInfo,
+}
+
+impl LockRef {
+    pub(super) fn new(client: Arc<LockClient>, info: LockInfo) -> LockRef {
+        LockRef { client, info }
+    }
+
+    /// What lock it is.
+    pub fn info(&self) -> &LockInfo {
+        &self.info
+    }
+
+    /// The server's handle.
+    pub fn handle(&self) -> u64 {
+        self.info.handle
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> LockMode {
+        self.info.mode
+    }
+
+    /// What it covers.
+    pub fn policy(&self) -> &Policy {
+        &self.info.policy
+    }
+
+    /// Whether the client still has the lock: false after an eviction.
+    pub fn is_valid(&self) -> bool {
+        self.client
+            .with_lock(&self.info.res, self.info.cookie, |_| ())
+            .is_some()
+    }
+
+    /// Whether the server wants the lock back: what is done under it should end soon.
+    pub fn is_wanted(&self) -> bool {
+        self.client
+            .with_lock(&self.info.res, self.info.cookie, |l| l.must_go != 0)
+            .unwrap_or(true)
+    }
+}
+
+impl Clone for LockRef {
+    fn clone(&self) -> LockRef {
+        self.client
+            .with_lock(&self.info.res, self.info.cookie, |l| l.refs += 1);
+        LockRef {
+            client: self.client.clone(),
+            info: self.info,
+        }
+    }
+}
+
+impl Drop for LockRef {
+    fn drop(&mut self) {
+        self.client.release(&self.info.res, self.info.cookie);
+    }
+}
+
+impl LockClient {
+    /// A cached lock that serves whoever wants at least `mode` on `policy`, and that the server does not want back.
+    pub fn find(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
+        let client = self.me.upgrade()?;
+        let mut shard = self.cache_shard(res).lock();
+        let locks = shard.by_res.get_mut(res)?;
+        let serves = |l: &&mut Cached| l.must_go == 0 && l.mode.covers(mode) && l.policy.covers(&policy);
+        let lock = locks.iter_mut().find(serves)?;
+        lock.refs += 1;
+        let info = lock.info(res);
+        let unused_at = std::mem::take(&mut lock.unused_at);
+        if unused_at != 0 && shard.unused.remove(&unused_at).is_some() {
+            self.unused.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(shard);
+        Some(LockRef::new(client, info))
+    }
+
+    /// All cached locks of a resource, for whoever wants to know under what its data is cached.
+    pub fn locks_of(&self, res: &LdlmResId) -> Vec<LockInfo> {
+        let shard = self.cache_shard(res).lock();
+        shard
+            .by_res
+            .get(res)
+            .into_iter()
+            .flatten()
+            .map(|l| l.info(res))
+            .collect()
+    }
+
+    /// Puts a granted lock into the cache, with one reference.
+    pub(super) fn insert(&self, res: LdlmResId, lock: Cached) -> Option<LockRef> {
+        let client = self.me.upgrade()?;
+        let info = lock.info(&res);
+        let mut names = self.name_shard(lock.cookie).lock();
+        // Evicted, or broken off, meanwhile: there is no such request any more.
+        let Some(Name::Pending(pending)) = names.get_mut(&lock.cookie) else {
+            return None;
+        };
+        let must_go = lock.must_go | pending.must_go;
+        let discard = lock.discard | pending.discard;
+        names.insert(lock.cookie, Name::Cached(res));
+        self.cache_shard(&res).lock().insert(
+            res,
+            Cached {
+                refs: 1,
+                must_go,
+                discard,
+                ..lock
+            },
+        );
+        Some(LockRef::new(client, info))
+    }
+
+    /// A user lets go of a lock.
+    fn release(&self, res: &LdlmResId, cookie: u64) {
+        let mut shard = self.cache_shard(res).lock();
+        let Some(lock) = shard.find(res, cookie) else {
+            return;
+        };
+        lock.refs = lock.refs.saturating_sub(1);
+        if !lock.can_leave() {
+            return;
+        }
+        if lock.must_go != 0 {
+            lock.leaving = true;
+            drop(shard);
+            return self.start_giving_back(vec![(*res, cookie)]);
+        }
+        self.now_unused(&mut shard, res, cookie);
+        drop(shard);
+        if self.unused.load(Ordering::Relaxed) > self.lru_size.load(Ordering::Relaxed) {
+            self.shrink(res);
+        }
+    }
+
+    /// Lists a lock as unused.
+    pub(super) fn now_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: u64) {
+        let Some(lock) = shard.find(res, cookie) else {
+            return;
+        };
+        let at = self.next_use.fetch_add(1, Ordering::Relaxed);
+        lock.unused_at = at;
+        shard.unused.insert(
+            at,
+            Unused {
+                since: Instant::now(),
+                res: *res,
+                cookie,
+            },
+        );
+        self.unused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes a lock off the list of unused ones.
+    pub(super) fn no_more_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: u64) {
+        let Some(lock) = shard.find(res, cookie) else {
+            return;
+        };
+        let at = std::mem::take(&mut lock.unused_at);
+        if shard.unused.remove(&at).is_some() {
+            self.unused.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a lock out of both tables.
+    pub(super) fn remove(&self, res: &LdlmResId, cookie: u64) -> Option<Cached> {
+        let mut shard = self.cache_shard(res).lock();
+        self.no_more_unused(&mut shard, res, cookie);
+        let lock = shard.remove(res, cookie);
+        drop(shard);
+        self.name_shard(cookie).lock().remove(&cookie);
+        self.left.notify_waiters();
+        lock
+    }
+}

@@ -1,0 +1,105 @@
+//! The server's callbacks: answered at once, acted on later.
+
+use super::cache::EVERYTHING;
+use super::enqueue::Completion;
+use super::{LockClient, Name};
+use crate::policy::Policy;
+use crate::request;
+use rpc::Reply;
+use wire::{Errno, LdlmRequest, LdlmResId, Message, WireStruct};
+
+impl LockClient {
+    /// Answers `LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK` and `LDLM_GL_CALLBACK`; for `ImportOwner::callback`. A lock that
+    /// is not known is `EINVAL`: the server lets it go.
+    pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
+        let req = request::parse(msg.buf(1))?;
+        let cookie = req.lock_handle[0];
+        match opc {
+            wire::LDLM_BL_CALLBACK => self.asked_back(cookie, &req),
+            wire::LDLM_CP_CALLBACK => {
+                let completion = Completion {
+                    desc: req.lock_desc,
+                    lvb: msg.bytes(2),
+                    flags: u64::from(req.lock_flags),
+                };
+                self.completed(cookie, completion)
+            }
+            wire::LDLM_GL_CALLBACK => self.glimpsed(cookie),
+            _ => Err(Errno::ENOTSUPP),
+        }
+    }
+
+    fn asked_back(&self, cookie: u64, req: &LdlmRequest) -> Result<Reply, Errno> {
+        let cancel_bits = req.lock_desc.l_policy_data.cancel_bits();
+        let discard = u64::from(req.lock_flags) & wire::LDLM_FL_DISCARD_DATA != 0;
+        let res = {
+            let mut names = self.name_shard(cookie).lock();
+            match names.get_mut(&cookie).ok_or(Errno::EINVAL)? {
+                Name::Pending(pending) => {
+                    // Its reply is not here, so what it is of is not known: all of it goes once it was used.
+                    pending.must_go = EVERYTHING;
+                    pending.discard |= discard;
+                    return Ok(Reply::status(0));
+                }
+                Name::Cached(res) => *res,
+            }
+        };
+        self.must_go(&res, cookie, req.lock_handle[1], cancel_bits, discard)
+    }
+
+    fn must_go(
+        &self,
+        res: &LdlmResId,
+        cookie: u64,
+        handle: u64,
+        cancel_bits: u64,
+        discard: bool,
+    ) -> Result<Reply, Errno> {
+        let mut shard = self.cache_shard(res).lock();
+        let lock = shard.find(res, cookie).ok_or(Errno::EINVAL)?;
+        if handle != 0 && handle != lock.handle {
+            // Of an earlier sending of the request, whose lock this client never heard of.
+            return Err(Errno::EINVAL);
+        }
+        lock.must_go |= match lock.policy {
+            Policy::Ibits(held) if held.bits & cancel_bits != 0 => cancel_bits,
+            _ => EVERYTHING,
+        };
+        lock.discard |= discard;
+        let leave = lock.can_leave();
+        lock.leaving |= leave;
+        self.no_more_unused(&mut shard, res, cookie);
+        drop(shard);
+        if leave {
+            self.start_giving_back(vec![(*res, cookie)]);
+        }
+        Ok(Reply::status(0))
+    }
+
+    fn completed(&self, cookie: u64, completion: Completion) -> Result<Reply, Errno> {
+        let mut names = self.name_shard(cookie).lock();
+        match names.get_mut(&cookie).ok_or(Errno::EINVAL)? {
+            Name::Pending(pending) => match pending.waiter.take() {
+                // Who does not listen any more takes the lock back by itself.
+                Some(waiter) => drop(waiter.send(completion)),
+                None => pending.completed = Some(completion),
+            },
+            // Said twice.
+            Name::Cached(_) => {}
+        }
+        Ok(Reply::status(0))
+    }
+
+    fn glimpsed(&self, cookie: u64) -> Result<Reply, Errno> {
+        let no_data = Errno(wire::ELDLM_NO_LOCK_DATA as i32);
+        let res = match self.name_shard(cookie).lock().get(&cookie).ok_or(Errno::EINVAL)? {
+            Name::Pending(_) => return Err(no_data),
+            Name::Cached(res) => *res,
+        };
+        let info = self
+            .with_lock(&res, cookie, |l| l.info(&res))
+            .ok_or(Errno::EINVAL)?;
+        let lvb = self.owner.glimpse(info).ok_or(no_data)?;
+        Ok(Reply::new(vec![lvb.to_bytes()]))
+    }
+}

@@ -1,0 +1,285 @@
+//! Giving locks back: on the server's wish, for room, for age, at the end; and losing them.
+
+use super::cache::{Cached, EVERYTHING};
+use super::{LockClient, LockInfo, Name};
+use crate::policy::Policy;
+use crate::request::{cancel_req, dlm_req};
+use parking_lot::Mutex;
+use rpc::Request;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use wire::{LdlmLockDesc, LdlmResId};
+
+/// Handles that one `LDLM_CANCEL` takes.
+const HANDLES_PER_RPC: usize = 256;
+/// Locks whose owners write back at once when many are given back.
+const AT_ONCE: usize = 64;
+
+/// Handles on their way to the server: those that come while a request is under way leave together with the next.
+#[derive(Debug, Default)]
+pub(super) struct Canceller {
+    state: Mutex<Cancels>,
+    idle: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Cancels {
+    handles: Vec<u64>,
+    sending: bool,
+}
+
+/// What to do with a lock that is asked back.
+enum Way {
+    /// Give all of it back.
+    Cancel,
+    /// Keep these bits.
+    Convert(u64),
+}
+
+impl LockClient {
+    /// Takes own unused locks of inode bits out of the cache that stand in the way of something that takes `bits` of
+    /// the resource. Their handles go into that request's `DLM_REQ`, which saves a callback and a cancel.
+    pub fn elc(&self, res: &LdlmResId, bits: u64) -> Vec<u64> {
+        let in_the_way = |l: &Cached| l.can_leave() && l.policy.bits() & bits != 0;
+        let mut gone: Vec<LockInfo> = Vec::new();
+        let mut shard = self.cache_shard(res).lock();
+        let cookies: Vec<u64> = shard
+            .by_res
+            .get(res)
+            .into_iter()
+            .flatten()
+            .filter(|l| in_the_way(l))
+            .map(|l| l.cookie)
+            .collect();
+        for cookie in cookies {
+            self.no_more_unused(&mut shard, res, cookie);
+            gone.extend(shard.remove(res, cookie).map(|l| l.info(res)));
+        }
+        drop(shard);
+        for info in &gone {
+            self.name_shard(info.cookie).lock().remove(&info.cookie);
+            self.owner.dropped(*info);
+        }
+        if !gone.is_empty() {
+            self.left.notify_waiters();
+        }
+        gone.iter().map(|info| info.handle).collect()
+    }
+
+    /// Gives every lock back, those in use as soon as they are let go; returns when all are gone and the server has been
+    /// told.
+    pub async fn cancel_all(&self) {
+        let mut leaving = Vec::new();
+        for shard in &self.cache {
+            let mut shard = shard.lock();
+            let all: Vec<(LdlmResId, u64)> = shard
+                .by_res
+                .iter()
+                .flat_map(|(res, locks)| locks.iter().map(|l| (*res, l.cookie)))
+                .collect();
+            for (res, cookie) in all {
+                leaving.extend(self.mark(&mut shard, &res, cookie).then_some((res, cookie)));
+            }
+        }
+        self.give_back_all(leaving).await;
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            if self.lock_count() == 0 {
+                break;
+            }
+            left.await;
+        }
+        self.all_sent().await;
+    }
+
+    /// The server has evicted this client: every lock is gone, and so is what waits for one.
+    pub fn clear(&self) {
+        let mut gone = Vec::new();
+        for names in &self.names {
+            // Whoever waits for a completion learns of it by losing the sender.
+            names.lock().clear();
+        }
+        for shard in &self.cache {
+            let mut shard = shard.lock();
+            for (res, locks) in shard.by_res.drain() {
+                gone.extend(locks.iter().map(|l| l.info(&res)));
+            }
+            self.unused
+                .fetch_sub(shard.unused.len(), std::sync::atomic::Ordering::Relaxed);
+            shard.unused.clear();
+        }
+        self.canceller.state.lock().handles.clear();
+        gone.into_iter().for_each(|info| self.owner.dropped(info));
+        self.left.notify_waiters();
+    }
+
+    /// Marks a lock as wanted back. True when the caller is to carry it out.
+    pub(super) fn mark(&self, shard: &mut super::cache::Shard, res: &LdlmResId, cookie: u64) -> bool {
+        let Some(lock) = shard.find(res, cookie) else {
+            return false;
+        };
+        lock.must_go = EVERYTHING;
+        let leave = lock.can_leave();
+        lock.leaving |= leave;
+        self.no_more_unused(shard, res, cookie);
+        leave
+    }
+
+    /// Gives locks back, in a task of its own. They are marked as leaving.
+    pub(super) fn start_giving_back(&self, locks: Vec<(LdlmResId, u64)>) {
+        let Some(client) = self.me.upgrade() else { return };
+        self.runtime
+            .spawn(async move { client.give_back_all(locks).await });
+    }
+
+    async fn give_back_all(&self, locks: Vec<(LdlmResId, u64)>) {
+        let Some(client) = self.me.upgrade() else { return };
+        if let [(res, cookie)] = locks[..] {
+            return client.give_back(res, cookie).await;
+        }
+        let mut under_way = JoinSet::new();
+        for (res, cookie) in locks {
+            if under_way.len() >= AT_ONCE {
+                under_way.join_next().await;
+            }
+            let client = client.clone();
+            under_way.spawn(async move { client.give_back(res, cookie).await });
+        }
+        while under_way.join_next().await.is_some() {}
+    }
+
+    /// Carries a lock out: its owner writes back, then the server is told. A lock of which only some bits must go stays
+    /// with the others.
+    async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: u64) {
+        while let Some((info, must_go, way)) = self.way_out(&res, cookie) {
+            self.owner.blocking(info, must_go).await;
+            match way {
+                Way::Convert(keep) if self.convert(&info, keep).await => {
+                    if self.stays(&res, cookie, keep) {
+                        return;
+                    }
+                    // More bits were asked for meanwhile.
+                }
+                Way::Convert(_) | Way::Cancel => {
+                    // Told first: who waits for the cache to be empty then waits for this to be sent as well.
+                    let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
+                    if cancel_on_block == Some(false) {
+                        self.cancel_handles(&[info.handle]);
+                    }
+                    self.remove(&res, cookie);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn way_out(&self, res: &LdlmResId, cookie: u64) -> Option<(LockInfo, u64, Way)> {
+        let can_convert = || {
+            self.import
+                .get()
+                .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
+        };
+        self.with_lock(res, cookie, |lock| {
+            let info = lock.info(res);
+            let Policy::Ibits(held) = lock.policy else {
+                return (info, EVERYTHING, Way::Cancel);
+            };
+            let keep = held.bits & !lock.must_go;
+            if keep != 0 && can_convert() {
+                (info, held.bits & lock.must_go, Way::Convert(keep))
+            } else {
+                (info, held.bits, Way::Cancel)
+            }
+        })
+    }
+
+    async fn convert(&self, info: &LockInfo, keep: u64) -> bool {
+        let Some(import) = self.import.get() else {
+            return false;
+        };
+        let desc = LdlmLockDesc {
+            l_req_mode: info.mode.wire(),
+            l_granted_mode: info.mode.wire(),
+            l_policy_data: wire::LdlmPolicyData::inodebits(keep, 0),
+            ..LdlmLockDesc::default()
+        };
+        let req = dlm_req(0, 1, desc, [info.handle].into_iter());
+        let reply = import.call(Request::new(wire::LDLM_CONVERT, vec![req])).await;
+        reply.is_ok_and(|r| r.status == 0)
+    }
+
+    /// A lock was converted. True when it stays as it is now; false when the server wants more of it.
+    fn stays(&self, res: &LdlmResId, cookie: u64, keep: u64) -> bool {
+        let mut shard = self.cache_shard(res).lock();
+        let Some(lock) = shard.find(res, cookie) else {
+            return true;
+        };
+        lock.policy = Policy::ibits(keep);
+        if lock.must_go & keep != 0 {
+            return false;
+        }
+        lock.must_go = 0;
+        lock.leaving = false;
+        if lock.refs == 0 {
+            self.now_unused(&mut shard, res, cookie);
+        }
+        true
+    }
+
+    /// Tells the server that these locks are free, together with what else is to be told.
+    pub(super) fn cancel_handles(&self, handles: &[u64]) {
+        let Some(client) = self.me.upgrade() else { return };
+        let mut state = self.canceller.state.lock();
+        state.handles.extend_from_slice(handles);
+        if !std::mem::replace(&mut state.sending, true) {
+            self.runtime.spawn(async move { client.send_cancels().await });
+        }
+    }
+
+    async fn send_cancels(self: Arc<Self>) {
+        loop {
+            let batch: Vec<u64> = {
+                let mut state = self.canceller.state.lock();
+                let n = state.handles.len().min(HANDLES_PER_RPC);
+                if n == 0 {
+                    state.sending = false;
+                    self.canceller.idle.notify_waiters();
+                    return;
+                }
+                state.handles.drain(..n).collect()
+            };
+            let Some(import) = self.import.get() else { continue };
+            if let Err(why) = import
+                .call(Request::new(wire::LDLM_CANCEL, vec![cancel_req(&batch)]))
+                .await
+            {
+                // Evicted or closed: the server has let them go by itself.
+                tracing::debug!(import = import.name(), locks = batch.len(), "cancel: {why}");
+            }
+        }
+    }
+
+    /// Waits until the server has been told everything.
+    async fn all_sent(&self) {
+        loop {
+            let idle = self.canceller.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if !self.canceller.state.lock().sending {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Whether a request for the cookie is under way; for tests and messages.
+    pub fn is_pending(&self, cookie: u64) -> bool {
+        matches!(
+            self.name_shard(cookie).lock().get(&cookie),
+            Some(Name::Pending(_))
+        )
+    }
+}

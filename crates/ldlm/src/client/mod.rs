@@ -1,0 +1,195 @@
+//! A client's locks of one import: asked for, cached, given back.
+//!
+//! A lock that was granted stays cached after its last user let go, until the server asks for it, the cache is full,
+//! or it grows old. The server's callbacks are answered at once and acted on later: a lock that must go is matched by
+//! no new user, and when the last one lets go, its owner writes back and drops what the lock protected, and only then
+//! does the server hear that it is free.
+//!
+//! Two tables: `names` leads from a cookie, which callbacks carry, to a request under way or to a resource; `cache`
+//! has each resource's locks. Both are sharded. Where both are held, `names` was taken first.
+
+mod cache;
+mod callback;
+mod cancel;
+mod enqueue;
+mod lru;
+
+pub use cache::LockRef;
+pub use enqueue::{Enqueue, Enqueued, Intent};
+
+use crate::mode::LockMode;
+use crate::policy::{LockType, Policy};
+use cache::{Cached, Shard};
+use cancel::Canceller;
+use enqueue::Pending;
+use parking_lot::Mutex;
+use rpc::{BoxFuture, Import};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use wire::{LdlmResId, OstLvb};
+
+/// A lock as its owner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockInfo {
+    /// Of what.
+    pub res: LdlmResId,
+    /// How.
+    pub mode: LockMode,
+    /// What it covers.
+    pub policy: Policy,
+    /// This client's name for it.
+    pub cookie: u64,
+    /// The server's handle.
+    pub handle: u64,
+    /// What has not been written back under it is to be thrown away: the object is being destroyed.
+    pub discard: bool,
+}
+
+impl LockInfo {
+    /// The type of its resource.
+    pub fn ty(&self) -> LockType {
+        self.policy.ty()
+    }
+}
+
+/// Whoever caches something under the locks of an import.
+pub trait LockOwner: Send + Sync + 'static {
+    /// The lock must go, or, of inode bits, `cancel_bits` of it: write back and drop what they protect. Nobody uses the
+    /// lock any more; the server hears of it when this is done.
+    fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()>;
+
+    /// What the object's size and times are as seen under this lock; `None` when there is nothing to say that the
+    /// server does not know.
+    fn glimpse(&self, lock: LockInfo) -> Option<OstLvb>;
+
+    /// The lock is gone already (evicted, or cancelled together with another request): drop what it protected, without
+    /// writing back.
+    fn dropped(&self, lock: LockInfo);
+}
+
+/// The limits of a client's lock cache.
+#[derive(Clone, Copy, Debug)]
+pub struct LockClientConfig {
+    /// Where cookies start: of each client another number.
+    pub seed: u64,
+    /// Locks that nobody uses and that are kept nevertheless (`lru_size`).
+    pub lru_size: usize,
+    /// How long (`lru_max_age`).
+    pub lru_max_age: Duration,
+}
+
+impl Default for LockClientConfig {
+    fn default() -> LockClientConfig {
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        LockClientConfig {
+            seed: 0,
+            lru_size: (100 * cpus).max(2000),
+            lru_max_age: Duration::from_secs(3900),
+        }
+    }
+}
+
+/// Shards of each of the two tables.
+const SHARDS: usize = 16;
+
+/// A client's locks of one import.
+pub struct LockClient {
+    import: OnceLock<Arc<Import>>,
+    owner: Arc<dyn LockOwner>,
+    names: [Mutex<HashMap<u64, Name>>; SHARDS],
+    cache: [Mutex<Shard>; SHARDS],
+    next_cookie: AtomicU64,
+    /// Orders the unused locks by age.
+    next_use: AtomicU64,
+    unused: AtomicUsize,
+    lru_size: AtomicUsize,
+    lru_max_age_secs: AtomicU64,
+    canceller: Canceller,
+    /// A lock left the cache.
+    left: Notify,
+    me: Weak<LockClient>,
+    runtime: tokio::runtime::Handle,
+}
+
+/// What a cookie stands for.
+enum Name {
+    /// A request under way.
+    Pending(Box<Pending>),
+    /// A lock of this resource.
+    Cached(LdlmResId),
+}
+
+impl LockClient {
+    /// A client without locks, on the runtime that it is called from. The import comes later, since it wants somebody to
+    /// bring callbacks to.
+    pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
+        Arc::new_cyclic(|me| LockClient {
+            import: OnceLock::new(),
+            owner,
+            names: std::array::from_fn(|_| Mutex::default()),
+            cache: std::array::from_fn(|_| Mutex::default()),
+            // Cookies of a former mount must not be taken for this one's.
+            next_cookie: AtomicU64::new(cfg.seed | 1),
+            next_use: AtomicU64::new(1),
+            unused: AtomicUsize::new(0),
+            lru_size: AtomicUsize::new(cfg.lru_size),
+            lru_max_age_secs: AtomicU64::new(cfg.lru_max_age.as_secs()),
+            canceller: Canceller::default(),
+            left: Notify::new(),
+            me: me.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        })
+    }
+
+    /// The import whose locks these are. Set once, before anything is asked for.
+    pub fn set_import(&self, import: Arc<Import>) {
+        if self.import.set(import).is_ok() {
+            self.watch_age();
+        }
+    }
+
+    /// How many locks are cached or in use.
+    pub fn lock_count(&self) -> usize {
+        self.cache.iter().map(|s| s.lock().len()).sum()
+    }
+
+    /// How many cached locks nobody uses.
+    pub fn unused_count(&self) -> usize {
+        self.unused.load(Ordering::Relaxed)
+    }
+
+    fn name_shard(&self, cookie: u64) -> &Mutex<HashMap<u64, Name>> {
+        // Cookies count up by a few: their low bits spread them.
+        &self.names[(cookie as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
+    }
+
+    fn cache_shard(&self, res: &LdlmResId) -> &Mutex<Shard> {
+        let mix = |h: u64, word: &u64| (h.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.cache[(res.name.iter().fold(0, mix) >> 32) as usize % SHARDS]
+    }
+
+    fn new_cookie(&self) -> u64 {
+        self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed)
+    }
+
+    /// The lock of a resource and a cookie, with the shard held.
+    fn with_lock<T>(&self, res: &LdlmResId, cookie: u64, f: impl FnOnce(&mut Cached) -> T) -> Option<T> {
+        self.cache_shard(res).lock().find(res, cookie).map(f)
+    }
+}
+
+/// Cookies stay odd, so that none is zero.
+const COOKIE_STEP: u64 = 2;
+
+impl std::fmt::Debug for LockClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "LockClient({})",
+            self.import.get().map_or("not connected", |i| i.name())
+        )
+    }
+}

@@ -1,0 +1,89 @@
+//! `DLM_REQ`, the buffer that lock requests, cancels and callbacks have in common: a description of the lock and as many
+//! handles as are needed.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use wire::{Errno, LdlmLockDesc, LdlmRequest, WireStruct};
+
+/// Where `lock_handle[]` begins.
+const HANDLES_AT: usize = 88;
+/// The buffer has room for two handles at least.
+const HANDLES_MIN: usize = 2;
+/// Handles that one buffer holds at most.
+pub const HANDLES_MAX: usize = 512;
+
+/// The buffer with these handles. `count` is `lock_count`, which is not always how many there are.
+pub(crate) fn dlm_req(
+    flags: u64,
+    count: u32,
+    desc: LdlmLockDesc,
+    handles: impl ExactSizeIterator<Item = u64>,
+) -> Bytes {
+    let n = handles.len().max(HANDLES_MIN);
+    let mut buf = BytesMut::with_capacity(HANDLES_AT + 8 * n);
+    let head = LdlmRequest {
+        lock_flags: flags as u32,
+        lock_count: count,
+        lock_desc: desc,
+        lock_handle: [0; 2],
+    };
+    buf.put_slice(&head.to_bytes()[..HANDLES_AT]);
+    handles.for_each(|h| buf.put_u64_le(h));
+    buf.resize(HANDLES_AT + 8 * n, 0);
+    buf.freeze()
+}
+
+/// The buffer that takes cancels along with another request (a `MDS_REINT`, an `OST_DESTROY`): the server lets these
+/// locks go before it does the rest.
+pub fn cancel_req(handles: &[u64]) -> Bytes {
+    let handles = &handles[..handles.len().min(HANDLES_MAX)];
+    dlm_req(
+        0,
+        handles.len() as u32,
+        LdlmLockDesc::default(),
+        handles.iter().copied(),
+    )
+}
+
+/// The head of the buffer.
+pub(crate) fn parse(buf: &[u8]) -> Result<LdlmRequest, Errno> {
+    LdlmRequest::from_bytes(buf).map_err(|_| Errno::EPROTO)
+}
+
+/// The handles to cancel of a `DLM_REQ`: `lock_count` of them but for the first `skip`, as far as they are there. An
+/// empty buffer has none.
+pub fn handles(buf: &[u8], skip: usize) -> Vec<u64> {
+    let Ok(head) = LdlmRequest::from_bytes(buf) else {
+        return Vec::new();
+    };
+    let there = buf.get(HANDLES_AT..).unwrap_or_default().chunks_exact(8);
+    let count = (head.lock_count as usize).min(HANDLES_MAX);
+    let listed = there.take(count).skip(skip);
+    listed
+        .filter_map(|h| h.try_into().ok())
+        .map(u64::from_le_bytes)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{cancel_req, dlm_req, handles, parse};
+    use wire::LdlmLockDesc;
+
+    #[test]
+    fn there_is_room_for_two_handles_at_least() {
+        assert_eq!(cancel_req(&[]).len(), 104);
+        assert_eq!(cancel_req(&[7]).len(), 104);
+        assert_eq!(cancel_req(&[7, 8, 9]).len(), 112);
+    }
+
+    #[test]
+    fn handles_are_read_as_far_as_they_are_there() {
+        assert_eq!(handles(&cancel_req(&[7, 8, 9]), 0), [7, 8, 9]);
+        assert_eq!(handles(&[], 0), []);
+        let more_than_there = dlm_req(0, 1000, LdlmLockDesc::default(), [1, 2].into_iter());
+        assert_eq!(handles(&more_than_there, 1), [2]);
+        assert_eq!(parse(&more_than_there).unwrap().lock_count, 1000);
+        assert!(parse(&more_than_there[..80]).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! Callbacks to clients: "your lock is in the way" (blocking), "your lock is granted" (completion).
+//!
+//! Each is sent in a task of its own, so many per client at once; a client that does not answer is evicted, one that
+//! answers that it does not know the lock loses it.
+
+use super::{ExportAsts, LockServer};
+use crate::action::Action;
+use crate::lock::{Holder, Lock, LockId};
+use crate::policy::Policy;
+use crate::request::dlm_req;
+use bytes::Bytes;
+use rpc::{Export, RpcError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::{Errno, LdlmLockDesc, Message};
+
+impl LockServer {
+    /// Carries out what a namespace asked for.
+    pub(super) fn perform(&self, actions: Vec<Action>) {
+        let Some(server) = self.me.upgrade() else { return };
+        if actions.is_empty() {
+            return;
+        }
+        if actions
+            .iter()
+            .any(|a| matches!(a, Action::Blocking { .. } | Action::Completion { .. }))
+        {
+            self.asking.notify_one();
+        }
+        if !actions.iter().any(|a| matches!(a, Action::Stale(_))) {
+            return actions.into_iter().for_each(|a| server.start(a));
+        }
+        let runtime = server.runtime.clone();
+        runtime.spawn(async move {
+            // Who gets a lock next is told the size as it is after the last writer.
+            for action in &actions {
+                if let Action::Stale(res) = action {
+                    server.lvb.update(res, None).await;
+                }
+            }
+            actions.into_iter().for_each(|a| server.start(a));
+        });
+    }
+
+    fn start(self: &Arc<Self>, action: Action) {
+        let server = self.clone();
+        match action {
+            Action::Blocking {
+                lock,
+                blocked,
+                discard,
+            } => {
+                self.runtime
+                    .spawn(async move { server.send_blocking(lock, blocked, discard).await });
+            }
+            Action::Completion {
+                lock,
+                ast_sent,
+                deadlock,
+            } => {
+                self.runtime
+                    .spawn(async move { server.send_completion(lock, ast_sent, deadlock).await });
+            }
+            Action::Evict { holder, id, after } => {
+                self.runtime.spawn(async move {
+                    if let Some(export) = server.export(holder) {
+                        let why = format!("lock {id:?} was not given back within {} s", after.as_secs());
+                        server.evict(&export, &why).await;
+                    }
+                });
+            }
+            Action::Stale(_) | Action::Wake { .. } => {}
+        }
+    }
+
+    async fn send_blocking(&self, lock: Lock, blocked: LdlmLockDesc, discard: bool) {
+        let Some(export) = self.export(lock.holder) else {
+            return;
+        };
+        let asts = export.ext::<ExportAsts>();
+        let Ok(_slot) = asts.slots.acquire().await else {
+            return;
+        };
+        if !lock.cancel_on_block && self.lock_of(lock.id).is_none() {
+            return;
+        }
+        self.counters.blocking.fetch_add(1, Ordering::Relaxed);
+        let flags = if discard { wire::LDLM_FL_DISCARD_DATA } else { 0 };
+        let req = dlm_req(flags, 0, blocked, [lock.cookie, lock.id.0].into_iter());
+        let answer = export
+            .callback(wire::LDLM_BL_CALLBACK, vec![req], self.allowed(lock.id))
+            .await;
+        self.judge(&export, &lock, answer).await;
+    }
+
+    async fn send_completion(&self, lock: Lock, ast_sent: bool, deadlock: bool) {
+        let Some(export) = self.export(lock.holder) else {
+            return;
+        };
+        let asts = export.ext::<ExportAsts>();
+        let Ok(_slot) = asts.slots.acquire().await else {
+            return;
+        };
+        self.counters.completion.fetch_add(1, Ordering::Relaxed);
+        let mut flags = if ast_sent { wire::LDLM_FL_AST_SENT } else { 0 };
+        if deadlock {
+            flags |= wire::LDLM_FL_FLOCK_DEADLOCK;
+        }
+        let lvb = match lock.policy {
+            Policy::Extent(_) => self.lvb.fill(&lock.res).await.unwrap_or_default(),
+            _ => Bytes::new(),
+        };
+        let req = dlm_req(flags, 0, lock.desc(), [lock.cookie, lock.id.0].into_iter());
+        let answer = export
+            .callback(wire::LDLM_CP_CALLBACK, vec![req, lvb], self.allowed(lock.id))
+            .await;
+        self.judge(&export, &lock, answer).await;
+    }
+
+    /// What an answer to a callback means for the lock and for the client.
+    pub(super) async fn judge(&self, export: &Arc<Export>, lock: &Lock, answer: Result<Message, RpcError>) {
+        let why = match answer {
+            Ok(_) => return,
+            Err(RpcError::Status(Errno::EINVAL)) => {
+                // The client has no such lock (any more).
+                self.cancel_if(lock.id, |l| l.holder == lock.holder);
+                return;
+            }
+            Err(RpcError::Status(Errno::ENODEV | Errno::ESHUTDOWN)) => return,
+            Err(why) => why,
+        };
+        if export.is_gone() || self.lock_of(lock.id).is_none() {
+            return;
+        }
+        self.evict(
+            export,
+            &format!("no good answer to a callback for lock {:?}: {why}", lock.id),
+        )
+        .await;
+    }
+
+    async fn evict(&self, export: &Arc<Export>, why: &str) {
+        self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(ns = self.name, client = export.client_uuid, "evicting: {why}");
+        export.evict(why).await;
+        // The target drops the locks when it learns of it; should it not have had any part in it, this does.
+        self.drop_export(export).await;
+    }
+
+    pub(super) fn export(&self, holder: Holder) -> Option<Arc<Export>> {
+        self.exports.read().get(&holder).cloned()
+    }
+
+    /// How long a client has to answer a callback for this lock, and to give it back.
+    pub(super) fn allowed(&self, id: LockId) -> std::time::Duration {
+        self.shards[id.shard()].lock().ns.allowed()
+    }
+}

@@ -1,0 +1,166 @@
+//! `LDLM_ENQUEUE` without an intent: a client asks for a lock by its own words.
+
+use super::{LockServer, holder, shard_of};
+use crate::action::{NewLock, Placed, Refusal};
+use crate::lock::{Lock, LockId};
+use crate::mode::LockMode;
+use crate::policy::{LockType, Policy};
+use crate::request;
+use bytes::Bytes;
+use rpc::{Reply, ServerRequest};
+use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, WireStruct};
+
+impl LockServer {
+    /// Answers an `LDLM_ENQUEUE` that has no intent. A lock that must wait is answered as such at once; the client
+    /// learns of the grant by a completion callback.
+    pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let dlm = request::parse(req.buf(1))?;
+        self.cancel(
+            &req.export,
+            &request::handles(req.buf(1), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
+        );
+        let new = self.wanted(req, &dlm)?;
+        self.know(&req.export)?;
+        if let Some(lock) = self.placed_before(req, &dlm, &new) {
+            return self.answer(&dlm, &lock, 0).await;
+        }
+        let flags = u64::from(dlm.lock_flags);
+        if flags & wire::LDLM_FL_HAS_INTENT != 0 && new.policy.ty() == LockType::Extent {
+            return self.glimpse(req, &dlm, new).await;
+        }
+        let placed = self.place(&new).map_err(errno_of)?;
+        match placed {
+            Placed::Granted(id) => {
+                self.still_there(&req.export, id)?;
+                match self.lock_of(id) {
+                    Some(lock) => self.answer(&dlm, &lock, 0).await,
+                    // Asked back and given back before this answer: the client hears of it as of any lock that goes.
+                    None => self.answer(&dlm, &passing(&new, id, true), 0).await,
+                }
+            }
+            Placed::Queued { id, by_granted } => {
+                self.still_there(&req.export, id)?;
+                let mut flags = if by_granted {
+                    wire::LDLM_FL_BLOCK_GRANTED
+                } else {
+                    wire::LDLM_FL_BLOCK_WAIT
+                };
+                if new.policy.ty() == LockType::Extent {
+                    flags |= wire::LDLM_FL_NO_TIMEOUT;
+                }
+                // Granted already or not: the completion callback is on its way then.
+                self.answer(&dlm, &passing(&new, id, false), flags).await
+            }
+            Placed::Unlocked(id) => self.answer(&dlm, &passing(&new, id, true), 0).await,
+            Placed::Tested { id, conflict } => self.answer_test(&dlm, id, conflict),
+        }
+    }
+
+    fn place(&self, new: &NewLock) -> Result<Placed, Refusal> {
+        self.with(shard_of(&new.res, new.policy.ty()), |ns, now, out| {
+            ns.enqueue(now, new, out)
+        })
+    }
+
+    /// What the request asks for, once it is known to make sense.
+    fn wanted(&self, req: &ServerRequest, dlm: &LdlmRequest) -> Result<NewLock, Errno> {
+        let flags = u64::from(dlm.lock_flags);
+        let desc = &dlm.lock_desc;
+        let cookie = dlm.lock_handle[0];
+        if flags & !wire::LDLM_FL_WIRE_REQ_FLAGS_MASK != 0 || cookie == 0 {
+            return Err(Errno::EPROTO);
+        }
+        let ty = LockType::from_wire(desc.l_resource.lr_type).ok_or(Errno::EPROTO)?;
+        let mode = LockMode::requested(desc).ok_or(Errno::EPROTO)?;
+        let policy = Policy::from_wire(ty, &desc.l_policy_data).ok_or(Errno::EPROTO)?;
+        if matches!(mode, LockMode::Cos | LockMode::Txn) {
+            return Err(Errno::EPROTO);
+        }
+        let has = |flag: u64| flags & flag != 0;
+        Ok(NewLock {
+            no_wait: has(wire::LDLM_FL_BLOCK_NOWAIT | wire::LDLM_FL_SPECULATIVE),
+            test: has(wire::LDLM_FL_TEST_LOCK),
+            no_expansion: has(wire::LDLM_FL_NO_EXPANSION | wire::LDLM_FL_BLOCKED_MASK),
+            cancel_on_block: has(wire::LDLM_FL_CANCEL_ON_BLOCK),
+            tell_deadlock: req.export.has(wire::OBD_CONNECT_FLOCK_DEAD),
+            ..NewLock::new(holder(&req.export), cookie, desc.l_resource.lr_name, mode, policy)
+        })
+    }
+
+    /// The lock that an earlier sending of the same request made. (A granted flock has no such: its range may be part
+    /// of another by now, and granting it again changes nothing.)
+    fn placed_before(&self, req: &ServerRequest, dlm: &LdlmRequest, new: &NewLock) -> Option<Lock> {
+        let again = req.is_resent() || u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
+        if !again {
+            return None;
+        }
+        let shard = self.shards[shard_of(&new.res, new.policy.ty())].lock();
+        let found = shard.ns.find(new.holder, new.cookie)?;
+        (found.res == new.res && !(found.granted && new.policy.ty() == LockType::Flock))
+            .then(|| found.clone())
+    }
+
+    /// The reply that describes a lock, with its value block.
+    pub(super) async fn answer(&self, dlm: &LdlmRequest, lock: &Lock, flags: u64) -> Result<Reply, Errno> {
+        let desc = lock.desc();
+        let mut rep = LdlmReply {
+            lock_flags: dlm.lock_flags | flags as u32,
+            lock_desc: desc,
+            ..LdlmReply::default()
+        };
+        if differs(&dlm.lock_desc, &desc) {
+            rep.lock_flags |= wire::LDLM_FL_LOCK_CHANGED as u32;
+        }
+        if !lock.granted && flags == 0 {
+            rep.lock_flags |= wire::LDLM_FL_BLOCK_WAIT as u32;
+        }
+        rep.lock_handle.cookie = lock.id.0;
+        let lvb = match lock.policy {
+            Policy::Extent(_) => self.lvb.fill(&lock.res).await.unwrap_or_default(),
+            _ => Bytes::new(),
+        };
+        Ok(Reply::new(vec![rep.to_bytes(), lvb]))
+    }
+
+    /// The answer to a flock test: the lock in the way, or mode NL.
+    fn answer_test(&self, dlm: &LdlmRequest, id: LockId, conflict: Option<Lock>) -> Result<Reply, Errno> {
+        let mut rep = LdlmReply {
+            lock_flags: dlm.lock_flags,
+            lock_desc: dlm.lock_desc,
+            ..LdlmReply::default()
+        };
+        rep.lock_flags |= wire::LDLM_FL_LOCK_CHANGED as u32;
+        rep.lock_desc.l_req_mode = LockMode::Nl.wire();
+        if let Some(held) = conflict {
+            rep.lock_desc = held.desc();
+        }
+        rep.lock_desc.l_granted_mode = 0;
+        rep.lock_handle.cookie = id.0;
+        Ok(Reply::new(vec![rep.to_bytes(), Bytes::new()]))
+    }
+}
+
+/// A lock as the request asked for it, for an answer about one that is not in the table as such.
+fn passing(new: &NewLock, id: LockId, granted: bool) -> Lock {
+    Lock {
+        id,
+        granted,
+        ..Lock::of(new)
+    }
+}
+
+/// Whether a lock is other than what was asked for, so that the client must look at it.
+fn differs(asked: &LdlmLockDesc, got: &LdlmLockDesc) -> bool {
+    asked.l_resource.lr_name != got.l_resource.lr_name
+        || asked.l_req_mode != got.l_req_mode
+        || asked.l_policy_data != got.l_policy_data
+}
+
+fn errno_of(refusal: Refusal) -> Errno {
+    match refusal {
+        Refusal::WouldBlock => Errno::EAGAIN,
+        Refusal::Deadlock => Errno::EDEADLK,
+        Refusal::WrongType | Refusal::WrongMode => Errno::EINVAL,
+        Refusal::Full => Errno::ENOLCK,
+    }
+}

@@ -1,0 +1,136 @@
+//! Glimpse: a client asks for an object's size without taking the object from those who write it.
+//!
+//! A read lock that can be granted at once is granted. Otherwise the writers say what they know (guide 5.9), each client
+//! once, and the answer is the value block without a lock.
+
+use super::{ExportAsts, LockServer};
+use crate::action::{NewLock, Placed, Refusal};
+use crate::lock::Lock;
+use crate::request::dlm_req;
+use bytes::Bytes;
+use rpc::{Reply, RpcError, ServerRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::task::JoinSet;
+use wire::{Errno, LdlmReply, LdlmRequest, OstLvb, WireStruct};
+
+impl LockServer {
+    pub(super) async fn glimpse(
+        &self,
+        req: &ServerRequest,
+        dlm: &LdlmRequest,
+        new: NewLock,
+    ) -> Result<Reply, Errno> {
+        let res = new.res;
+        let shard = super::shard_of(&res, new.policy.ty());
+        let placed = self.with(shard, |ns, now, out| {
+            ns.enqueue(now, &NewLock { no_wait: true, ..new }, out)
+        });
+        match placed {
+            Ok(Placed::Granted(id)) => {
+                self.still_there(&req.export, id)?;
+                if let Some(lock) = self.lock_of(id) {
+                    return self.answer(dlm, &lock, 0).await;
+                }
+            }
+            Ok(_) | Err(Refusal::WouldBlock) => {}
+            Err(_) => return Err(Errno::EINVAL),
+        }
+        let size = self.value_block(&res).await.map_or(0, |lvb| lvb.lvb_size);
+        let writers = self.shards[shard].lock().ns.writers_beyond(&res, size);
+        let mut asked = JoinSet::new();
+        if let Some(server) = self.me.upgrade() {
+            for lock in writers {
+                let server = server.clone();
+                asked.spawn_on(async move { server.ask_size(lock).await }, &self.runtime);
+            }
+        }
+        let mut said: Vec<OstLvb> = Vec::new();
+        while let Some(answer) = asked.join_next().await {
+            said.extend(answer.ok().flatten());
+        }
+        // Read once more: a writer that has just written back and let go has nothing to say, but the object does.
+        let own = self.value_block(&res).await;
+        let lvb = said.into_iter().chain(own).reduce(|a, b| newest(&a, &b));
+        let bytes = lvb.map(|l| l.to_bytes()).unwrap_or_default();
+        Ok(Reply::new(vec![LdlmReply::default().to_bytes(), bytes])
+            .with_status(wire::ELDLM_LOCK_ABORTED as i32))
+    }
+
+    async fn value_block(&self, res: &wire::LdlmResId) -> Option<OstLvb> {
+        let bytes = self.lvb.fill(res).await?;
+        OstLvb::from_bytes(&bytes).ok()
+    }
+
+    /// Asks the holder of a write lock for the size that it knows.
+    async fn ask_size(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
+        let export = self.export(lock.holder)?;
+        let asts = export.ext::<ExportAsts>();
+        let _slot = asts.slots.acquire().await.ok()?;
+        self.counters.glimpse.fetch_add(1, Ordering::Relaxed);
+        let req = dlm_req(0, 0, lock.desc(), [lock.cookie, 0].into_iter());
+        match export
+            .callback(wire::LDLM_GL_CALLBACK, vec![req], self.allowed(lock.id))
+            .await
+        {
+            Ok(answer) => {
+                let lvb = answer.get::<OstLvb>(1).ok()?;
+                self.lvb
+                    .update(&lock.res, Some(Bytes::copy_from_slice(answer.buf(1))))
+                    .await;
+                Some(lvb)
+            }
+            Err(RpcError::Status(Errno(no_data))) if no_data == wire::ELDLM_NO_LOCK_DATA as i32 => None,
+            failed => {
+                self.judge(&export, &lock, failed).await;
+                None
+            }
+        }
+    }
+}
+
+/// The bigger size and the later times of two.
+fn newest(a: &OstLvb, b: &OstLvb) -> OstLvb {
+    let (lvb_mtime, lvb_mtime_ns) = (a.lvb_mtime, a.lvb_mtime_ns).max((b.lvb_mtime, b.lvb_mtime_ns));
+    let (lvb_atime, lvb_atime_ns) = (a.lvb_atime, a.lvb_atime_ns).max((b.lvb_atime, b.lvb_atime_ns));
+    let (lvb_ctime, lvb_ctime_ns) = (a.lvb_ctime, a.lvb_ctime_ns).max((b.lvb_ctime, b.lvb_ctime_ns));
+    OstLvb {
+        lvb_size: a.lvb_size.max(b.lvb_size),
+        lvb_blocks: a.lvb_blocks.max(b.lvb_blocks),
+        lvb_mtime,
+        lvb_mtime_ns,
+        lvb_atime,
+        lvb_atime_ns,
+        lvb_ctime,
+        lvb_ctime_ns,
+        lvb_padding: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::newest;
+    use wire::OstLvb;
+
+    #[test]
+    fn the_newest_of_two_value_blocks_has_the_later_times_whole() {
+        let a = OstLvb {
+            lvb_size: 10,
+            lvb_mtime: 5,
+            lvb_mtime_ns: 900,
+            ..OstLvb::default()
+        };
+        let b = OstLvb {
+            lvb_size: 7,
+            lvb_mtime: 6,
+            lvb_mtime_ns: 100,
+            lvb_blocks: 8,
+            ..OstLvb::default()
+        };
+        let n = newest(&a, &b);
+        assert_eq!(
+            (n.lvb_size, n.lvb_blocks, n.lvb_mtime, n.lvb_mtime_ns),
+            (10, 8, 6, 100)
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Locks that the server takes itself, and locks that it grants to a client as part of an intent. Both wait here, in
+//! this process, for whoever is in the way.
+
+use super::{LockServer, holder, shard_of};
+use crate::action::{NewLock, Placed, Refusal};
+use crate::lock::{Holder, LockId};
+use crate::mode::LockMode;
+use crate::policy::{Ibits, Policy};
+use rpc::Export;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
+
+/// A lock of the server's own. Dropping it lets go.
+#[derive(Debug)]
+pub struct LocalLock {
+    server: Arc<LockServer>,
+    id: LockId,
+}
+
+impl Drop for LocalLock {
+    fn drop(&mut self) {
+        self.server.cancel_if(self.id, |_| true);
+    }
+}
+
+/// A lock that a client has been granted, to be told in the reply. The all-zero one is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GrantedLock {
+    /// Its handle; 0 when nothing was granted: only welcome bits were asked for, and none was free.
+    pub handle: u64,
+    /// The inode bits that it has.
+    pub bits: u64,
+    /// The lock as the reply describes it.
+    pub desc: LdlmLockDesc,
+}
+
+impl GrantedLock {
+    /// Whether there is a lock at all.
+    pub fn is_some(&self) -> bool {
+        self.handle != 0
+    }
+
+    /// Puts the lock into an enqueue's reply: its description and handle, and the flag that says that it is not what
+    /// was asked for (an intent's lock is what the server decides).
+    pub fn put_into(&self, rep: &mut LdlmReply) {
+        rep.lock_desc = self.desc;
+        rep.lock_handle.cookie = self.handle;
+        if self.is_some() {
+            rep.lock_flags |= wire::LDLM_FL_LOCK_CHANGED as u32;
+        }
+    }
+}
+
+impl LockServer {
+    /// Takes a lock for the server itself, once those in the way have let go.
+    pub async fn lock(&self, res: LdlmResId, mode: LockMode, policy: Policy) -> Result<LocalLock, Errno> {
+        self.lock_as(NewLock::local(Holder::SERVER, 0, res, mode, policy))
+            .await
+    }
+
+    /// Takes a whole object from all clients for destroying it: what they have not written back is thrown away.
+    pub async fn lock_to_destroy(&self, res: LdlmResId) -> Result<LocalLock, Errno> {
+        let whole = Policy::Extent(crate::policy::Extent::WHOLE);
+        let new = NewLock::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
+        self.lock_as(NewLock { discard: true, ..new }).await
+    }
+
+    async fn lock_as(&self, new: NewLock) -> Result<LocalLock, Errno> {
+        let server = self.me.upgrade().ok_or(Errno::ESHUTDOWN)?;
+        let id = self.wait_for(&new).await?.ok_or(Errno::EAGAIN)?;
+        Ok(LocalLock { server, id })
+    }
+
+    /// Grants a client an inode-bits lock as part of an intent: waits until `bits` are free, and adds of `try_bits`
+    /// those that are free at once. Conflicting locks of the client itself are asked back as well. With no `bits` it
+    /// never waits, and the result may be no lock.
+    pub async fn grant_to(
+        &self,
+        export: &Arc<Export>,
+        client_cookie: u64,
+        res: LdlmResId,
+        mode: LockMode,
+        bits: u64,
+        try_bits: u64,
+    ) -> Result<GrantedLock, Errno> {
+        self.know(export)?;
+        self.forget_attempt(export, client_cookie, &res);
+        let policy = Policy::Ibits(Ibits { bits, try_bits });
+        let new = NewLock::local(holder(export), client_cookie, res, mode, policy);
+        let Some(id) = self.wait_for(&new).await? else {
+            return Ok(GrantedLock::default());
+        };
+        self.still_there(export, id)?;
+        let lock = self.lock_of(id).ok_or(Errno::ENOTCONN)?;
+        Ok(GrantedLock {
+            handle: id.0,
+            bits: lock.policy.bits(),
+            desc: lock.desc(),
+        })
+    }
+
+    /// An intent that is sent again asks for its lock again: what the first sending got, or still waits for, goes, so
+    /// that the client's one cookie never means two locks.
+    fn forget_attempt(&self, export: &Arc<Export>, cookie: u64, res: &LdlmResId) {
+        let holder = holder(export);
+        self.with(shard_of(res, crate::policy::LockType::Ibits), |ns, now, out| {
+            if let Some(id) = ns.find(holder, cookie).map(|l| l.id) {
+                ns.cancel(now, id, out);
+            }
+        });
+    }
+
+    /// Waits for a lock. `None` when only welcome bits were asked for and none is free.
+    async fn wait_for(&self, new: &NewLock) -> Result<Option<LockId>, Errno> {
+        let shard = shard_of(&new.res, new.policy.ty());
+        let placed = self.with(shard, |ns, now, out| ns.enqueue(now, new, out));
+        let id = match placed {
+            Ok(Placed::Granted(id)) => return Ok(Some(id)),
+            Ok(Placed::Queued { id, .. }) => id,
+            Ok(Placed::Unlocked(_) | Placed::Tested { .. }) => return Err(Errno::EINVAL),
+            Err(Refusal::WouldBlock) => return Ok(None),
+            Err(Refusal::Deadlock) => return Err(Errno::EDEADLK),
+            Err(Refusal::Full) => return Err(Errno::ENOLCK),
+            Err(Refusal::WrongType | Refusal::WrongMode) => return Err(Errno::EINVAL),
+        };
+        let mut attempt = Attempt {
+            server: self,
+            id,
+            given_up: true,
+        };
+        let granted = {
+            let mut shard = self.shards[shard].lock();
+            match shard.ns.get(id).map(|l| l.granted) {
+                // Granted or gone between the two looks at the shard.
+                Some(true) => None,
+                None => return Err(Errno::ENOTCONN),
+                Some(false) => {
+                    let (tx, rx) = oneshot::channel();
+                    shard.waiters.insert(id, tx);
+                    Some(rx)
+                }
+            }
+        };
+        let granted = match granted {
+            Some(rx) => rx.await.unwrap_or(false),
+            None => true,
+        };
+        attempt.given_up = false;
+        if granted {
+            Ok(Some(id))
+        } else {
+            Err(Errno::ENOTCONN)
+        }
+    }
+}
+
+/// A lock that somebody waits for; gone when the waiting is broken off.
+struct Attempt<'a> {
+    server: &'a LockServer,
+    id: LockId,
+    given_up: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.given_up {
+            self.server.cancel_if(self.id, |_| true);
+            self.server.shards[self.id.shard()]
+                .lock()
+                .waiters
+                .remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What a lock's value block says: the size and times of an OST object, as the server of the objects knows them.
+
+use bytes::Bytes;
+use rpc::BoxFuture;
+use wire::LdlmResId;
+
+/// Whoever knows the value blocks of a lock server's resources.
+pub trait LvbOps: Send + Sync + 'static {
+    /// The resource's value block as it is now (an OST: `OstLvb`); `None` when it has none.
+    fn fill<'a>(&'a self, res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>>;
+
+    /// A client said what it knows; or, with `None`, a lock for writing is gone, and what was cached is old.
+    fn update<'a>(&'a self, res: &'a LdlmResId, lvb: Option<Bytes>) -> BoxFuture<'a, ()>;
+}
+
+/// Resources without value blocks: of an MDT, of an MGS.
+#[derive(Clone, Copy, Debug)]
+pub struct NoLvb;
+
+impl LvbOps for NoLvb {
+    fn fill<'a>(&'a self, _res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>> {
+        Box::pin(std::future::ready(None))
+    }
+
+    fn update<'a>(&'a self, _res: &'a LdlmResId, _lvb: Option<Bytes>) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}

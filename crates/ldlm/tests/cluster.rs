@@ -1,0 +1,445 @@
+//! Clients and a server of locks over the real RPC layer, in one process: what they promise each other.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use fixture::{Cluster, FILE_A, FILE_B, OBJECT, directory};
+use ldlm::{Enqueue, Flock, LockMode, Policy};
+use rpc::RpcError;
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::{Errno, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE};
+
+const LOOKUP: u64 = MDS_INODELOCK_LOOKUP;
+const UPDATE: u64 = MDS_INODELOCK_UPDATE;
+const PERM: u64 = MDS_INODELOCK_PERM;
+const WHOLE: Policy = Policy::extent(0, u64::MAX);
+
+fn flock(owner: u64) -> Policy {
+    Policy::Flock(Flock {
+        start: 0,
+        end: i64::MAX as u64,
+        owner,
+        pid: 1,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_nobody_is_in_the_way_of_is_granted_whole_and_cached() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let got = a
+        .locks
+        .enqueue(Enqueue::new(OBJECT, LockMode::Pw, Policy::extent(0, 4095)))
+        .await
+        .unwrap();
+    let lock = got.lock.unwrap();
+    assert_eq!(*lock.policy(), WHOLE);
+    assert_eq!(got.rep.lock_flags & wire::LDLM_FL_LOCK_CHANGED as u32, 1);
+    drop(lock);
+    assert!(
+        a.locks
+            .find(&OBJECT, LockMode::Pr, Policy::extent(1 << 30, 1 << 31))
+            .is_some()
+    );
+    assert_eq!(cluster.server.stats().locks, 1);
+    a.locks.cancel_all().await;
+    assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_clients_that_add_to_the_same_object_lose_no_addition() {
+    const ROUNDS: u64 = 100;
+    let cluster = Cluster::new().await;
+    let mut adding = tokio::task::JoinSet::new();
+    let clients = [
+        cluster.client("a").await,
+        cluster.client("b").await,
+        cluster.client("c").await,
+    ];
+    for client in &clients {
+        let client = client.clone();
+        adding.spawn(async move {
+            for _ in 0..ROUNDS {
+                let lock = match client.locks.find(&OBJECT, LockMode::Pw, WHOLE) {
+                    Some(lock) => lock,
+                    None => {
+                        let got = client
+                            .locks
+                            .enqueue(Enqueue::new(OBJECT, LockMode::Pw, WHOLE))
+                            .await
+                            .unwrap();
+                        got.lock.unwrap()
+                    }
+                };
+                client.owner.add_one(lock.info());
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    adding.join_all().await;
+    for client in &clients {
+        client.locks.cancel_all().await;
+    }
+    assert_eq!(cluster.disk.size(&OBJECT), ROUNDS * clients.len() as u64);
+    assert_eq!(cluster.server.stats().locks, 0);
+    assert_eq!(cluster.server.stats().evictions, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_lock_is_granted_when_the_one_in_its_way_is_let_go() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    while !held.is_wanted() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!waiting.is_finished());
+    assert!(
+        a.locks.find(&OBJECT, LockMode::Pr, WHOLE).is_none(),
+        "a lock that must go serves nobody new"
+    );
+    drop(held);
+    let got = waiting.await.unwrap().unwrap();
+    assert_eq!(got.mode(), LockMode::Pr);
+    assert_eq!(cluster.server.stats().completion_asts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_inode_bits_only_those_in_the_way_go() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let dir = directory(1);
+    drop(
+        a.enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE | PERM))
+            .await
+            .unwrap(),
+    );
+    let server = cluster
+        .server
+        .lock(dir, LockMode::Pw, Policy::ibits(UPDATE))
+        .await
+        .unwrap();
+    assert_eq!(a.owner.asked(), [(dir, UPDATE)]);
+    // The server goes on as soon as the bits are free, which the client learns a moment later.
+    a.settled().await;
+    assert!(
+        a.locks
+            .find(&dir, LockMode::Pr, Policy::ibits(LOOKUP | PERM))
+            .is_some()
+    );
+    assert!(a.locks.find(&dir, LockMode::Pr, Policy::ibits(UPDATE)).is_none());
+    drop(server);
+    drop(
+        cluster
+            .server
+            .lock(dir, LockMode::Ex, Policy::ibits(LOOKUP | PERM))
+            .await
+            .unwrap(),
+    );
+    a.settled().await;
+    assert_eq!(a.locks.lock_count(), 0);
+    assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_without_conversion_gives_the_whole_lock_back() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client_with("a", 0).await;
+    let dir = directory(1);
+    drop(
+        a.enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
+            .await
+            .unwrap(),
+    );
+    drop(
+        cluster
+            .server
+            .lock(dir, LockMode::Pw, Policy::ibits(UPDATE))
+            .await
+            .unwrap(),
+    );
+    assert_eq!(a.owner.asked(), [(dir, LOOKUP | UPDATE)]);
+    assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_answers_is_evicted_and_the_waiter_goes_on() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    a.owner.mute();
+    let begun = Instant::now();
+    b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
+    let took = begun.elapsed();
+    assert!(
+        (fixture::ENQUEUE_MIN..fixture::ENQUEUE_MIN * 2).contains(&took),
+        "{took:?}"
+    );
+    assert_eq!(cluster.server.stats().evictions, 1);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_answers_but_keeps_the_lock_is_evicted_and_drops_its_cache() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
+    assert_eq!(cluster.server.stats().evictions, 1);
+    // It learns of it by its next request.
+    a.import
+        .call(rpc::Request::new(wire::OBD_PING, Vec::new()))
+        .await
+        .ok();
+    a.until(|| !held.is_valid()).await;
+    assert_eq!(a.owner.dropped_count(), 1);
+    drop(held);
+    a.enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_a_lock_gives_its_holder_more_time() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let export = cluster.export_of("a");
+    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    for _ in 0..10 {
+        tokio::time::sleep(fixture::ENQUEUE_MIN / 2).await;
+        cluster.server.prolong(&export, OBJECT);
+    }
+    assert!(!waiting.is_finished());
+    drop(held);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(cluster.server.stats().evictions, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flocks_wait_for_each_other_and_a_deadlock_is_refused() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
+    b.flock(FILE_B, LockMode::Pw, flock(2)).await.unwrap();
+    let mut nowait = Enqueue::new(FILE_A, LockMode::Pr, flock(2));
+    nowait.flags = wire::LDLM_FL_BLOCK_NOWAIT;
+    assert!(matches!(
+        b.locks.enqueue(nowait).await,
+        Err(RpcError::Status(Errno::EAGAIN))
+    ));
+
+    let waiting = {
+        let a = a.clone();
+        tokio::spawn(async move { a.flock(FILE_B, LockMode::Pw, flock(1)).await })
+    };
+    cluster.until(|s| s.waiting == 1).await;
+    let deadlock = b.flock(FILE_A, LockMode::Pw, flock(2)).await;
+    assert!(
+        matches!(deadlock, Err(RpcError::Status(Errno::EDEADLK))),
+        "{deadlock:?}"
+    );
+    b.flock(FILE_B, LockMode::Nl, flock(2)).await.unwrap();
+    waiting.await.unwrap().unwrap();
+
+    let mut test = Enqueue::new(FILE_A, LockMode::Pw, flock(2));
+    test.flags = wire::LDLM_FL_TEST_LOCK;
+    let found = b.locks.enqueue(test).await.unwrap().rep.lock_desc;
+    assert_eq!(found.l_req_mode, wire::LCK_PW);
+    assert_eq!(found.l_policy_data.owner(), 1);
+    a.flock(FILE_A, LockMode::Nl, flock(1)).await.unwrap();
+    a.flock(FILE_B, LockMode::Nl, flock(1)).await.unwrap();
+    assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_broken_off_leaves_nothing_behind() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    for (res, policy) in [(FILE_A, flock(2)), (OBJECT, WHOLE)] {
+        let b = b.clone();
+        let waiting =
+            tokio::spawn(async move { b.locks.enqueue(Enqueue::new(res, LockMode::Pw, policy)).await });
+        cluster.until(|s| s.waiting == 1).await;
+        // The reply that says "queued" is on its way still.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        waiting.abort();
+        cluster.until(|s| s.waiting == 0).await;
+    }
+    drop(held);
+    b.flock(FILE_B, LockMode::Pw, flock(2)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_enqueue_that_is_sent_twice_makes_one_lock() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let first = a.raw_enqueue(directory(1), 4711, 0).await;
+    let second = a.raw_enqueue(directory(1), 4711, wire::MSG_RESENT).await;
+    assert_eq!(first.lock_handle, second.lock_handle);
+    assert_ne!(first.lock_handle.cookie, 0);
+    assert_eq!(cluster.server.stats().locks, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_the_client_does_not_know_is_let_go_when_asked_for() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    a.raw_enqueue(directory(1), 4711, 0).await;
+    drop(
+        cluster
+            .server
+            .lock(directory(1), LockMode::Ex, Policy::ibits(UPDATE))
+            .await
+            .unwrap(),
+    );
+    let stats = cluster.server.stats();
+    assert_eq!((stats.locks, stats.evictions, stats.blocking_asts), (0, 0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn cancels_that_cross_callbacks_hurt_nobody() {
+    let cluster = Cluster::new().await;
+    let mut running = tokio::task::JoinSet::new();
+    let clients = [cluster.client("a").await, cluster.client("b").await];
+    for client in &clients {
+        let client = client.clone();
+        running.spawn(async move {
+            for i in 0..200u64 {
+                let lock = client
+                    .enqueue(directory(i % 3), LockMode::Ex, Policy::ibits(LOOKUP | UPDATE))
+                    .await
+                    .unwrap();
+                drop(lock);
+                if i % 2 == 0 {
+                    client.locks.let_go_unused();
+                } else {
+                    client
+                        .enqueue_after_cancelling(directory(i % 3), LookupWith(UPDATE))
+                        .await;
+                }
+            }
+        });
+    }
+    running.join_all().await;
+    for client in &clients {
+        client.locks.cancel_all().await;
+    }
+    let stats = cluster.server.stats();
+    assert_eq!((stats.locks, stats.resources, stats.evictions), (0, 0, 0));
+}
+
+struct LookupWith(u64);
+
+impl fixture::Client {
+    /// Takes own locks out of the cache and along with the next request.
+    async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupWith) {
+        let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits.0));
+        e.elc = self.locks.elc(&res, bits.0);
+        self.locks.enqueue(e).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_locks_in_the_way_travel_along_with_the_request() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    drop(
+        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(UPDATE))
+            .await
+            .unwrap(),
+    );
+    a.enqueue_after_cancelling(directory(1), LookupWith(UPDATE)).await;
+    let stats = cluster.server.stats();
+    assert_eq!((stats.locks, stats.blocking_asts), (1, 0));
+    assert_eq!(a.owner.dropped_count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_glimpse_sees_what_the_writer_has_not_written_back() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    assert_eq!(
+        b.glimpse(OBJECT).await,
+        (0, true),
+        "nobody writes: the lock is granted"
+    );
+    b.locks.cancel_all().await;
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    for _ in 0..5 {
+        a.owner.add_one(held.info());
+    }
+    assert_eq!(b.glimpse(OBJECT).await, (5, false));
+    assert!(!held.is_wanted(), "asking does not take the lock away");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_intent_waits_for_what_it_needs_and_takes_what_is_free() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a
+        .enqueue(directory(1), LockMode::Ex, Policy::ibits(UPDATE))
+        .await
+        .unwrap();
+    let got = b
+        .intent(directory(1), LockMode::Pr, LOOKUP, UPDATE | PERM)
+        .await
+        .unwrap();
+    assert_eq!(*got.policy(), Policy::ibits(LOOKUP | PERM));
+    let waiting = {
+        let b = b.clone();
+        tokio::spawn(async move { b.intent(directory(1), LockMode::Pr, UPDATE, 0).await })
+    };
+    a.until(|| held.is_wanted()).await;
+    drop(held);
+    assert_eq!(*waiting.await.unwrap().unwrap().policy(), Policy::ibits(UPDATE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_disconnects_lets_everybody_go_on() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    cluster.until(|s| s.waiting == 1).await;
+    a.import.disconnect().await;
+    waiting.await.unwrap().unwrap();
+    assert_eq!(cluster.server.stats().evictions, 0);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unused_locks_leave_for_want_of_room_and_of_age() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    a.locks.set_lru_size(10);
+    for i in 0..100 {
+        drop(
+            a.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP))
+                .await
+                .unwrap(),
+        );
+    }
+    a.settled().await;
+    assert!(a.locks.unused_count() <= 10, "{}", a.locks.unused_count());
+    cluster.until(|s| s.locks <= 10).await;
+    tokio::time::sleep(a.locks.lru_max_age() + Duration::from_secs(60)).await;
+    cluster.until(|s| s.locks == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn flags_that_a_client_may_not_send_are_refused() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let mut e = Enqueue::new(directory(1), LockMode::Pr, Policy::ibits(LOOKUP));
+    e.flags = wire::LDLM_FL_AST_SENT;
+    assert!(matches!(
+        a.locks.enqueue(e).await,
+        Err(RpcError::Status(Errno::EPROTO))
+    ));
+    assert_eq!(cluster.server.stats().locks, 0);
+}

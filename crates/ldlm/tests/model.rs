@@ -1,0 +1,298 @@
+//! Random requests, cancels, conversions and vanishing clients against what a lock manager promises: no two locks that
+//! exclude each other are granted at once, nobody waits for nothing, nobody is overtaken, nothing is left behind.
+#![allow(clippy::unwrap_used)]
+
+use ldlm::{
+    Action, Extent, Flock, Holder, Ibits, Lock, LockId, LockMode, Namespace, NewLock, Placed, Policy, Waiter,
+};
+use proptest::prelude::{Strategy, any, prop, prop_oneof};
+use proptest::{prop_assert, prop_assert_eq, proptest};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use wire::LdlmResId;
+
+const PLAIN: LdlmResId = LdlmResId { name: [1, 0, 0, 0] };
+const IBITS: LdlmResId = LdlmResId { name: [2, 0, 0, 0] };
+const EXTENT: LdlmResId = LdlmResId { name: [3, 0, 0, 0] };
+const FLOCKS: [LdlmResId; 2] = [
+    LdlmResId { name: [4, 0, 0, 12] },
+    LdlmResId { name: [5, 0, 0, 12] },
+];
+const ALL: [LdlmResId; 5] = [PLAIN, IBITS, EXTENT, FLOCKS[0], FLOCKS[1]];
+const TIMEOUT: Duration = Duration::from_secs(100);
+
+#[derive(Clone, Debug)]
+enum Event {
+    Enqueue(NewLock),
+    Cancel(prop::sample::Index),
+    Convert(prop::sample::Index, u64),
+    DropHolder(u64),
+    Prolong(u64),
+    Wait(u64),
+}
+
+fn mode() -> impl Strategy<Value = LockMode> {
+    use LockMode::{Cr, Cw, Ex, Pr, Pw};
+    prop::sample::select(vec![Ex, Pw, Pr, Cw, Cr])
+}
+
+fn flock_mode() -> impl Strategy<Value = LockMode> {
+    prop::sample::select(vec![LockMode::Pr, LockMode::Pw, LockMode::Nl])
+}
+
+fn want() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
+    prop_oneof![
+        mode().prop_map(|m| (PLAIN, m, Policy::Plain)),
+        (mode(), 0..16u64, 0..16u64).prop_map(|(m, bits, try_bits)| (
+            IBITS,
+            m,
+            Policy::Ibits(Ibits { bits, try_bits })
+        )),
+        (mode(), 0..8u64, 0..4u64).prop_map(|(m, s, n)| (
+            EXTENT,
+            m,
+            Policy::extent(s << 12, ((s + n) << 12) | 0xfff)
+        )),
+        (0..8u64, 1..3u64).prop_map(|(s, gid)| {
+            (
+                EXTENT,
+                LockMode::Group,
+                Policy::Extent(Extent {
+                    start: s << 12,
+                    end: u64::MAX,
+                    gid,
+                }),
+            )
+        }),
+        (flock_mode(), 0..8u64, 0..4u64, 0..3u64, 0..2usize).prop_map(|(m, start, n, owner, file)| {
+            (
+                FLOCKS[file],
+                m,
+                Policy::Flock(Flock {
+                    start,
+                    end: start + n,
+                    owner,
+                    pid: 1,
+                }),
+            )
+        }),
+    ]
+}
+
+fn enqueue() -> impl Strategy<Value = NewLock> {
+    (0..4u64, want(), any::<u64>(), any::<[bool; 5]>()).prop_map(
+        |(holder, (res, mode, policy), cookie, f)| NewLock {
+            waiter: if f[0] || holder == 0 {
+                Waiter::Local
+            } else {
+                Waiter::Client
+            },
+            no_wait: f[1] && f[2],
+            no_expansion: f[2],
+            cancel_on_block: f[3] && f[1],
+            tell_deadlock: f[4],
+            ..NewLock::new(Holder(holder), cookie, res, mode, policy)
+        },
+    )
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => enqueue().prop_map(Event::Enqueue),
+        5 => any::<prop::sample::Index>().prop_map(Event::Cancel),
+        1 => (any::<prop::sample::Index>(), 0..16u64).prop_map(|(i, keep)| Event::Convert(i, keep)),
+        1 => (1..4u64).prop_map(Event::DropHolder),
+        1 => (1..4u64).prop_map(Event::Prolong),
+        1 => (1..200u64).prop_map(Event::Wait),
+    ]
+}
+
+/// The published compatibility table, written down a second time.
+fn compatible(a: LockMode, b: LockMode) -> bool {
+    let row = |m| match m {
+        LockMode::Ex => "NL",
+        LockMode::Pw => "NL CR",
+        LockMode::Pr => "NL CR PR TXN",
+        LockMode::Cw => "NL CR CW",
+        LockMode::Cr => "NL CR CW PR PW TXN",
+        LockMode::Group => "NL GROUP",
+        LockMode::Nl | LockMode::Cos | LockMode::Txn => "-",
+    };
+    let name = format!("{b:?}").to_uppercase();
+    row(a).split(' ').any(|n| n == name)
+}
+
+fn exclude(a: &Lock, b: &Lock) -> bool {
+    match (a.policy, b.policy) {
+        (Policy::Plain, Policy::Plain) => !compatible(a.mode, b.mode),
+        (Policy::Ibits(x), Policy::Ibits(y)) => !compatible(a.mode, b.mode) && x.bits & y.bits != 0,
+        (Policy::Extent(x), Policy::Extent(y)) => {
+            let other_group = a.mode == LockMode::Group && b.mode == LockMode::Group && x.gid != y.gid;
+            (!compatible(a.mode, b.mode) || other_group) && x.start <= y.end && y.start <= x.end
+        }
+        (Policy::Flock(x), Policy::Flock(y)) => {
+            let same_owner = a.holder == b.holder && x.owner == y.owner;
+            !same_owner && !compatible(a.mode, b.mode) && x.start <= y.end && y.start <= x.end
+        }
+        _ => panic!("locks of two types on one resource"),
+    }
+}
+
+struct Model {
+    ns: Namespace,
+    now: Instant,
+    /// Waiting locks and when they began to wait.
+    waiting: HashMap<LockId, u64>,
+    order: u64,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model {
+            ns: Namespace::new(3, 7, TIMEOUT),
+            now: Instant::now(),
+            waiting: HashMap::new(),
+            order: 0,
+        }
+    }
+
+    fn locks(&self) -> Vec<Lock> {
+        ALL.iter()
+            .flat_map(|r| self.ns.granted(r).chain(self.ns.waiting(r)))
+            .cloned()
+            .collect()
+    }
+
+    fn step(&mut self, event: &Event) -> Result<(), proptest::test_runner::TestCaseError> {
+        let before = self.locks();
+        let mut out = Vec::new();
+        let (now, ns) = (self.now, &mut self.ns);
+        let mut fresh: Vec<LockId> = Vec::new();
+        let mut over: Vec<LockId> = Vec::new();
+        match event {
+            Event::Enqueue(new) => match ns.enqueue(now, new, &mut out) {
+                Ok(Placed::Granted(id)) => fresh.push(id),
+                Ok(Placed::Queued { id, .. }) => {
+                    prop_assert!(!new.no_wait);
+                    self.order += 1;
+                    self.waiting.insert(id, self.order);
+                }
+                Ok(Placed::Unlocked(_)) | Ok(Placed::Tested { .. }) | Err(_) => {}
+            },
+            Event::Cancel(i) if !before.is_empty() => {
+                let lock = i.get(&before);
+                prop_assert!(ns.cancel(now, lock.id, &mut out).is_some());
+                prop_assert!(ns.cancel(now, lock.id, &mut out).is_none());
+                over.push(lock.id);
+            }
+            Event::Convert(i, keep) if !before.is_empty() => {
+                let lock = i.get(&before);
+                let bits = ns.convert(now, lock.id, *keep, &mut out);
+                prop_assert_eq!(
+                    bits.is_some(),
+                    lock.granted && matches!(lock.policy, Policy::Ibits(_))
+                );
+            }
+            Event::DropHolder(h) => {
+                over.extend(before.iter().filter(|l| l.holder == Holder(*h)).map(|l| l.id));
+                prop_assert_eq!(ns.drop_holder(now, Holder(*h), &mut out), over.len());
+            }
+            Event::Prolong(h) => ns.prolong(now, Holder(*h), &EXTENT),
+            Event::Wait(secs) => {
+                self.now += Duration::from_secs(*secs);
+                ns.expire(self.now, &mut out);
+            }
+            Event::Cancel(_) | Event::Convert(..) => {}
+        }
+        for action in &out {
+            match action {
+                Action::Completion {
+                    lock,
+                    deadlock: false,
+                    ..
+                } => {
+                    prop_assert!(
+                        self.waiting.remove(&lock.id).is_some(),
+                        "completed what did not wait"
+                    );
+                    fresh.push(lock.id);
+                }
+                Action::Completion { lock, .. } => drop(self.waiting.remove(&lock.id)),
+                Action::Wake { id, granted } => {
+                    prop_assert!(self.waiting.remove(id).is_some(), "woke what did not wait");
+                    if *granted {
+                        fresh.push(*id);
+                    }
+                }
+                Action::Blocking { lock, .. } => prop_assert!(lock.granted && lock.holder != Holder::SERVER),
+                Action::Stale(res) => prop_assert_eq!(*res, EXTENT),
+                Action::Evict { holder, .. } => prop_assert!(*holder != Holder::SERVER),
+            }
+        }
+        for id in over {
+            self.waiting.remove(&id);
+        }
+        self.check(&fresh)
+    }
+
+    fn check(&self, fresh: &[LockId]) -> Result<(), proptest::test_runner::TestCaseError> {
+        let mut waiting = 0;
+        for res in &ALL {
+            let flocks = FLOCKS.contains(res);
+            let granted: Vec<&Lock> = self.ns.granted(res).collect();
+            let queue: Vec<&Lock> = self.ns.waiting(res).collect();
+            waiting += queue.len();
+            for (i, a) in granted.iter().enumerate() {
+                prop_assert!(a.granted);
+                for b in &granted[..i] {
+                    prop_assert!(!exclude(a, b), "both granted: {a:?} {b:?}");
+                }
+            }
+            for (i, w) in queue.iter().enumerate() {
+                prop_assert!(self.waiting.contains_key(&w.id));
+                let blockers: Vec<&&Lock> = granted.iter().filter(|g| exclude(g, w)).collect();
+                let ahead = queue[..i].iter().any(|a| exclude(a, w));
+                prop_assert!(
+                    !blockers.is_empty() || (ahead && !flocks),
+                    "waits for nothing: {w:?}"
+                );
+                prop_assert!(
+                    flocks || blockers.iter().all(|b| b.ast_sent),
+                    "nobody told: {w:?} {blockers:?}"
+                );
+                let overtakes =
+                    |g: &&&Lock| fresh.contains(&g.id) && exclude(g, w) && g.mode != LockMode::Group;
+                prop_assert!(
+                    flocks || !granted.iter().any(|g| overtakes(&g) && self.later(g, w)),
+                    "overtaken: {w:?}"
+                );
+            }
+        }
+        prop_assert_eq!(waiting, self.waiting.len());
+        prop_assert_eq!(self.ns.waiting_count(), waiting);
+        Ok(())
+    }
+
+    /// Whether a lock that has just been granted came later than one that still waits: it did not wait at all, or its
+    /// handle is younger (handles count up).
+    fn later(&self, granted: &Lock, waits: &Lock) -> bool {
+        granted.id.0 >> 32 > waits.id.0 >> 32
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_promises_hold(events in prop::collection::vec(event(), 1..120)) {
+        let mut model = Model::new();
+        for event in &events {
+            model.step(event)?;
+        }
+        let mut out = Vec::new();
+        for lock in model.locks() {
+            model.ns.cancel(model.now, lock.id, &mut out);
+        }
+        prop_assert_eq!(model.ns.lock_count(), 0);
+        prop_assert_eq!(model.ns.resource_count(), 0);
+        prop_assert!(!model.ns.is_asking());
+    }
+}
