@@ -1,6 +1,6 @@
 //! How a structure of the protocol is declared: once, with plain fields.
 //!
-//! [`wire_structs!`] turns the declaration into a Rust struct, its size, a table of its fields' offsets, a reader and a
+//! `wire_structs!` turns the declaration into a Rust struct, its size, a table of its fields' offsets, a reader and a
 //! writer. Nothing is padded silently: what lies between two fields is a field too. The tables are compared with the
 //! protocol's facts by `tests/facts.rs`.
 

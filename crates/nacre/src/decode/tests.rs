@@ -1,3 +1,5 @@
+//! Captures of real traffic, told: the names, targets, numbers and times that an engineer looks for are there.
+
 #![allow(clippy::unwrap_used)]
 
 use super::{Args, Capture, print};
