@@ -284,18 +284,11 @@ impl Log {
             self.push(LLOG_PAD_MAGIC, 0, &vec![0; left - FRAME])?;
         }
         let index = self.push(kind, id, data)?;
-        // The size of the smallest record, unless all are to be of one size.
-        let smallest = &mut self.header.llh_size;
-        *smallest = if *smallest == 0 {
-            size as u32
-        } else {
-            (*smallest).min(size as u32)
-        };
-        self.header.set_live(index, true);
-        self.header.llh_count += 1;
         // Lustre keeps the size of the smallest record there.
         let smallest = Some(self.header.llh_size).filter(|s| *s > 0).unwrap_or(u32::MAX);
         self.header.llh_size = smallest.min(size as u32);
+        self.header.set_live(index, true);
+        self.header.llh_count += 1;
         Ok(index)
     }
 
