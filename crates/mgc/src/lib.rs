@@ -1,5 +1,65 @@
 //! What a client or a server learns from the MGS: configuration logs, read and watched; target registration.
 
 mod config;
+mod mgc;
+
+use rpc::RpcError;
 
 pub use config::{ConfParam, FsConfig, TargetConf};
+pub use mgc::{Mgc, config_resource};
+
+/// Why the MGS could not be asked, or what it refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MgcError {
+    /// No MGS there.
+    #[error("cannot connect to the MGS at {nids}: {source}; is it running, and reachable on that port?")]
+    Connect {
+        /// Where it was looked for.
+        nids: String,
+        /// What happened at the last attempt.
+        source: RpcError,
+    },
+    /// The MGS has no such log: for `<fsname>-client`, no such file system.
+    #[error("the MGS knows no configuration '{logname}'")]
+    NoSuchLog {
+        /// The log.
+        logname: String,
+    },
+    /// A log cannot be read.
+    #[error("cannot read the configuration '{logname}': {source}")]
+    Read {
+        /// The log.
+        logname: String,
+        /// What the connection says.
+        source: RpcError,
+    },
+    /// What was read is not a configuration.
+    #[error("the configuration '{logname}' is damaged: {why}")]
+    Bad {
+        /// The log.
+        logname: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A target was not registered.
+    #[error("the MGS did not register {svname}: {source}")]
+    Register {
+        /// The target.
+        svname: String,
+        /// Its answer.
+        source: RpcError,
+    },
+}
+
+impl MgcError {
+    /// What a user of the file system sees.
+    pub fn errno(&self) -> wire::Errno {
+        match self {
+            MgcError::Connect { source, .. }
+            | MgcError::Read { source, .. }
+            | MgcError::Register { source, .. } => source.errno(),
+            MgcError::NoSuchLog { .. } => wire::Errno::ENOENT,
+            MgcError::Bad { .. } => wire::Errno::EIO,
+        }
+    }
+}

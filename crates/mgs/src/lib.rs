@@ -1,8 +1,17 @@
 //! The management server: configuration logs and target registration.
+//!
+//! Everything it knows is in its logs, which are kept byte for byte as Lustre's MGS writes them ([`sections`], [`logs`],
+//! [`fsdb`]); [`Mgs`] serves them.
 
 mod fsdb;
+mod kept;
 mod logs;
 mod sections;
+mod service;
+
+use wire::Errno;
+
+pub use service::Mgs;
 
 /// Why the MGS cannot do something.
 #[derive(Debug, thiserror::Error)]
@@ -16,10 +25,21 @@ pub enum MgsError {
     /// The store failed.
     #[error("the store of the MGS: {0}")]
     Osd(#[from] osd::OsdError),
+    /// The RPC layer failed.
+    #[error("the MGS cannot be served: {0}")]
+    Rpc(#[from] rpc::RpcError),
     /// A log cannot take a change.
     #[error("log '{name}': {why}")]
     Log {
         /// The log.
+        name: String,
+        /// Why not.
+        why: String,
+    },
+    /// A parameter cannot be kept.
+    #[error("parameter '{name}': {why}")]
+    Param {
+        /// The parameter.
         name: String,
         /// Why not.
         why: String,
@@ -32,6 +52,20 @@ pub enum MgsError {
         /// Why not.
         why: String,
         /// What it is told.
-        errno: wire::Errno,
+        errno: Errno,
     },
+}
+
+impl MgsError {
+    /// What a peer is told.
+    pub fn errno(&self) -> Errno {
+        match self {
+            MgsError::Store { .. } => Errno::EIO,
+            MgsError::Osd(e) => e.errno(),
+            MgsError::Rpc(e) => e.errno(),
+            MgsError::Log { .. } => Errno::ENOSPC,
+            MgsError::Param { .. } => Errno::EINVAL,
+            MgsError::Refused { errno, .. } => *errno,
+        }
+    }
 }

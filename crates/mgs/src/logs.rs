@@ -10,12 +10,11 @@ use bytes::{Bytes, BytesMut};
 use osd::{Batch, Index, prefix_end};
 use wire::config::Config as Record;
 use wire::llog_file::{CHUNK, Log as Llog};
-use wire::{CM_END, CM_SKIP, CM_START, CfgMarker, OBD_CFG_REC, ObdUuid, Text, WireError};
+use wire::{
+    CM_END, CM_SKIP, CM_START, CfgMarker, LUSTRE_VERSION_CODE, OBD_CFG_REC, ObdUuid, Text, WireError,
+};
 
 use crate::MgsError;
-
-/// The version that markers name: what the project's protocol follows (guide, head).
-pub(crate) const CONFIG_VERSION: u32 = (2 << 24) | (17 << 16) | (57 << 8) | 62;
 
 const LOG: &[u8] = b"log/";
 const ID: &[u8] = b"id/";
@@ -206,7 +205,7 @@ impl Section<'_> {
         Record::marker(&CfgMarker {
             cm_step: self.step,
             cm_flags: flags,
-            cm_vers: CONFIG_VERSION,
+            cm_vers: LUSTRE_VERSION_CODE,
             cm_createtime: self.made_at,
             cm_tgtname: Text::truncated(self.target),
             cm_comment: Text::truncated(self.comment),

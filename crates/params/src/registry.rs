@@ -8,11 +8,13 @@ use parking_lot::RwLock;
 
 use crate::{Param, ParamError, glob};
 
-/// What is known of a parameter without reading it.
+/// What is known of a parameter, or of a level of names above parameters, without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamInfo {
     /// Its full name.
     pub name: String,
+    /// Whether it is a level of names, with parameters below.
+    pub is_level: bool,
     /// Whether it can be set.
     pub writable: bool,
     /// One line of documentation, or nothing.
@@ -96,14 +98,37 @@ impl Registry {
         }
     }
 
-    /// What there is under names that the pattern matches, in the order of names.
-    pub fn list(&self, pattern: &str) -> Vec<ParamInfo> {
-        let info = |(name, p): (String, Param)| ParamInfo {
-            name,
-            writable: p.set.is_some(),
-            about: p.about,
-        };
-        self.matching(pattern).into_iter().map(info).collect()
+    /// What there is under names that the pattern matches, in the order of names: parameters, and levels of names. With
+    /// `recursive`, everything below those levels too.
+    pub fn list(&self, pattern: &str, recursive: bool) -> Vec<ParamInfo> {
+        let pattern = glob::components(pattern);
+        let entries = self.0.entries.read();
+        let mut found = BTreeMap::new();
+        for entry in entries.values() {
+            let parts = &entry.components;
+            if parts.len() < pattern.len() || !glob::matches(&pattern, &parts[..pattern.len()]) {
+                continue;
+            }
+            let depth_max = if recursive { parts.len() } else { pattern.len() };
+            for depth in pattern.len()..=depth_max {
+                let (name, is_level) = (parts[..depth].join("."), depth < parts.len());
+                let (writable, about) = if is_level {
+                    (false, "")
+                } else {
+                    (entry.param.set.is_some(), entry.param.about)
+                };
+                found.insert(
+                    name.clone(),
+                    ParamInfo {
+                        name,
+                        is_level,
+                        writable,
+                        about,
+                    },
+                );
+            }
+        }
+        found.into_values().collect()
     }
 
     /// Names and values of what the pattern matches.
@@ -189,7 +214,7 @@ mod tests {
         drop(first);
         assert_eq!(registry.get("a.b"), [("a.b".to_owned(), "2".to_owned())]);
         drop(second);
-        assert!(registry.list("*.*").is_empty());
+        assert!(registry.list("*", true).is_empty());
     }
 
     #[test]
@@ -211,8 +236,34 @@ mod tests {
                 name: "a.version".to_owned()
             })
         );
-        let info = registry.list("a.version");
+        let info = registry.list("a.version", false);
         assert_eq!((info[0].writable, info[0].about), (false, "the version"));
+    }
+
+    #[test]
+    fn a_listing_shows_levels_and_on_demand_what_is_below() {
+        let registry = Registry::default();
+        let mut osc = registry.group("osc.fs-OST0000-osc-1");
+        osc.add("max_dirty_mb", number(32))
+            .add("stats", Param::read_only(String::new));
+        let show = |pattern, recursive| -> Vec<String> {
+            let mark = |i: &ParamInfo| match (i.is_level, i.writable) {
+                (true, _) => "/",
+                (false, true) => "=",
+                (false, false) => "",
+            };
+            registry
+                .list(pattern, recursive)
+                .iter()
+                .map(|i| format!("{}{}", i.name, mark(i)))
+                .collect()
+        };
+        assert_eq!(show("osc.*", false), ["osc.fs-OST0000-osc-1/"]);
+        assert_eq!(show("*", true).len(), 4);
+        assert_eq!(
+            show("osc.*.*", false),
+            ["osc.fs-OST0000-osc-1.max_dirty_mb=", "osc.fs-OST0000-osc-1.stats"]
+        );
     }
 
     #[test]

@@ -1,0 +1,405 @@
+//! The connection to the MGS: reading logs, watching them, registering targets (guide 4.1, 4.2, 4.7).
+//!
+//! Who watches a log keeps a lock (plain, CR) on the configuration that it belongs to: the lock first, then the log, so
+//! that no change is missed. When the MGS takes the lock back, it is given up at once; the watcher waits a little, so that
+//! not all of many clients come at the same moment, takes it again and reads what is new.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cpt::BoxFuture;
+use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
+use parking_lot::Mutex;
+use rpc::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use wire::config::Config as Record;
+use wire::llog_file::{CHUNK, records};
+use wire::{
+    Errno, LLOG_CONFIG_ORIG_CTXT, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
+    LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogHdr, LlogdBody, MGS_CFG_T_CONFIG,
+    MGS_CFG_T_PARAMS, MGS_TARGET_REG, MdtBody, Message, MgsTargetInfo, Nid, OBD_CFG_REC, OBD_CONNECT_AT,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstLvb, WireStruct, nul_terminated,
+};
+
+use crate::{FsConfig, MgcError};
+
+const FLAGS: u64 = OBD_CONNECT_VERSION
+    | OBD_CONNECT_AT
+    | OBD_CONNECT_FULL20
+    | OBD_CONNECT_LVB_TYPE
+    | OBD_CONNECT_BULK_MBITS
+    | OBD_CONNECT_FLAGS2;
+/// Requests to the MGS are few and small.
+const RPCS_IN_FLIGHT: u32 = 8;
+/// The pause before a log that was called back is read again: doubled while changes follow closely on each other.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A log that was quiet for this long is read again after the shortest pause.
+const QUIET: Duration = Duration::from_secs(10);
+/// How long a target waits for the one that must register before it.
+const REGISTER_MAX: Duration = Duration::from_secs(60);
+
+/// A client of the MGS.
+pub struct Mgc {
+    import: Arc<Import>,
+    locks: Arc<LockClient>,
+    hub: Arc<Hub>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    me: Weak<Mgc>,
+}
+
+/// Brings callbacks and events to whom they concern.
+#[derive(Default)]
+struct Hub {
+    locks: OnceLock<Weak<LockClient>>,
+    watches: Mutex<Vec<(LdlmResId, Arc<Notify>)>>,
+}
+
+impl Hub {
+    fn changed(&self, res: Option<LdlmResId>) {
+        for (of, notify) in self.watches.lock().iter() {
+            if res.is_none_or(|res| res == *of) {
+                notify.notify_one();
+            }
+        }
+    }
+
+    fn locks(&self) -> Option<Arc<LockClient>> {
+        self.locks.get()?.upgrade()
+    }
+}
+
+impl ImportOwner for Hub {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            match self.locks() {
+                Some(locks) => locks.ast(opc, msg).await,
+                None => Err(Errno::ESHUTDOWN),
+            }
+        })
+    }
+
+    fn event(&self, event: ImportEvent) {
+        match event {
+            ImportEvent::Evicted => {
+                if let Some(locks) = self.locks() {
+                    locks.clear();
+                }
+            }
+            // The server may have changed its logs while it was away.
+            ImportEvent::Connected(_) => self.changed(None),
+            ImportEvent::Disconnected | ImportEvent::Closed => {}
+        }
+    }
+}
+
+impl LockOwner for Hub {
+    fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
+        self.changed(Some(lock.res));
+        Box::pin(std::future::ready(()))
+    }
+
+    fn glimpse(&self, _lock: LockInfo) -> Option<OstLvb> {
+        None
+    }
+
+    fn dropped(&self, lock: LockInfo) {
+        self.changed(Some(lock.res));
+    }
+}
+
+/// The resource that the locks on a log are taken on: as much of the log's name as names the file system, and the kind.
+pub fn config_resource(logname: &str, kind: u32) -> LdlmResId {
+    let name = logname.rsplit_once('-').map_or(logname, |(fs, _)| fs);
+    let mut first = [0; 8];
+    for (to, from) in first.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    LdlmResId {
+        name: [u64::from_le_bytes(first), kind.into(), 0, 0],
+    }
+}
+
+fn resource_of(logname: &str) -> LdlmResId {
+    config_resource(
+        logname,
+        if logname == "params" {
+            MGS_CFG_T_PARAMS
+        } else {
+            MGS_CFG_T_CONFIG
+        },
+    )
+}
+
+impl Mgc {
+    /// Connects to the MGS, at the first of its NIDs that answers.
+    pub async fn connect(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Result<Arc<Mgc>, MgcError> {
+        let shown: Vec<String> = mgs.iter().map(Nid::to_string).collect();
+        let hub = Arc::new(Hub::default());
+        let locks = LockClient::new(
+            hub.clone(),
+            LockClientConfig {
+                seed: rpc.config().seed,
+                ..Default::default()
+            },
+        );
+        let _ = hub.locks.set(Arc::downgrade(&locks));
+        let connect = ObdConnectData {
+            ocd_connect_flags: FLAGS,
+            ocd_connect_flags2: OBD_CONNECT2_REP_MBITS,
+            ocd_version: LUSTRE_VERSION_CODE,
+            ..ObdConnectData::default()
+        };
+        let import = Import::new(
+            rpc,
+            ImportConfig {
+                name: format!("MGC{}", shown.first().map_or("", |s| s)),
+                target_uuid: "MGS".to_owned(),
+                client_uuid: client_uuid.to_owned(),
+                nids: mgs,
+                kind: ImportKind::Mgc,
+                connect,
+                max_rpcs_in_flight: RPCS_IN_FLIGHT,
+                owner: hub.clone(),
+            },
+        );
+        locks.set_import(import.clone());
+        if let Err(source) = import.connect().await {
+            import.disconnect().await;
+            return Err(MgcError::Connect {
+                nids: shown.join(","),
+                source,
+            });
+        }
+        Ok(Arc::new_cyclic(|me| Mgc {
+            import,
+            locks,
+            hub,
+            tasks: Mutex::default(),
+            me: me.clone(),
+        }))
+    }
+
+    /// The import, for showing.
+    pub fn import(&self) -> &Arc<Import> {
+        &self.import
+    }
+
+    /// Reads a log as it is now.
+    pub async fn read_config(&self, logname: &str) -> Result<FsConfig, MgcError> {
+        let records = self.read_log(logname).await?;
+        Ok(FsConfig::from_records(logname, &records))
+    }
+
+    /// What a log says, now and after every change. The value is empty until it was read for the first time.
+    pub fn watch(&self, logname: &str) -> watch::Receiver<Arc<FsConfig>> {
+        let (tx, rx) = watch::channel(Arc::new(FsConfig::default()));
+        let res = resource_of(logname);
+        let changed = Arc::new(Notify::new());
+        self.hub.watches.lock().push((res, changed.clone()));
+        let (me, logname) = (self.me.clone(), logname.to_owned());
+        self.tasks
+            .lock()
+            .push(tokio::spawn(keep_reading(me, logname, res, changed, tx)));
+        rx
+    }
+
+    /// Registers a target; waits for the one that must register before it.
+    pub async fn register(&self, info: MgsTargetInfo) -> Result<MgsTargetInfo, MgcError> {
+        let svname = info.mti_svname.to_string();
+        let refused = |source| MgcError::Register {
+            svname: svname.clone(),
+            source,
+        };
+        let deadline = tokio::time::Instant::now() + REGISTER_MAX;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let request = Request::new(MGS_TARGET_REG, vec![info.to_bytes()]);
+            match self
+                .import
+                .call(Request {
+                    reply_len: 8192,
+                    ..request
+                })
+                .await
+            {
+                Ok(reply) => return reply.get(1).map_err(|e| refused(RpcError::Status(e))),
+                Err(RpcError::Status(Errno::EAGAIN)) if tokio::time::Instant::now() < deadline => {
+                    tracing::info!("{svname} waits for the first MDT to register");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                Err(source) => return Err(refused(source)),
+            }
+        }
+    }
+
+    /// Ends all watches and says goodbye to the MGS.
+    pub async fn disconnect(&self) {
+        for task in self.tasks.lock().drain(..) {
+            task.abort();
+        }
+        self.import.disconnect().await;
+    }
+
+    /// Takes the lock on a configuration, unless it is there.
+    async fn lock(&self, res: LdlmResId) -> Result<(), RpcError> {
+        if self.locks.find(&res, LockMode::Cr, Policy::Plain).is_none() {
+            self.locks
+                .enqueue(Enqueue::new(res, LockMode::Cr, Policy::Plain))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn call(&self, logname: &str, opc: u32, bufs: Vec<Bytes>) -> Result<rpc::ReplyMsg, MgcError> {
+        let request = Request {
+            reply_len: 2 * CHUNK as u32,
+            ..Request::new(opc, bufs)
+        };
+        self.import.call(request).await.map_err(|source| match source {
+            RpcError::Status(Errno::ENOENT) => MgcError::NoSuchLog {
+                logname: logname.to_owned(),
+            },
+            source => MgcError::Read {
+                logname: logname.to_owned(),
+                source,
+            },
+        })
+    }
+
+    async fn read_log(&self, logname: &str) -> Result<Vec<Record>, MgcError> {
+        let bad = |why: String| MgcError::Bad {
+            logname: logname.to_owned(),
+            why,
+        };
+        let ask = LlogdBody {
+            lgd_ctxt_idx: LLOG_CONFIG_ORIG_CTXT,
+            ..LlogdBody::default()
+        };
+        let name = nul_terminated(logname.as_bytes());
+        let open = vec![ask.to_bytes(), name, MdtBody::default().to_bytes()];
+        let opened = self.call(logname, LLOG_ORIGIN_HANDLE_CREATE, open).await?;
+        let opened: LlogdBody = opened
+            .get(1)
+            .map_err(|e| bad(format!("no answer to opening it: {e}")))?;
+        let ask = LlogdBody {
+            lgd_logid: opened.lgd_logid,
+            ..ask
+        };
+
+        let reply = self
+            .call(logname, LLOG_ORIGIN_HANDLE_READ_HEADER, vec![ask.to_bytes()])
+            .await?;
+        let header = LlogLogHdr::from_bytes(reply.buf(1)).and_then(|h| h.check().map(|()| h));
+        let header = header.map_err(|e| bad(e.to_string()))?;
+        let last = header.last_index();
+        let ask = LlogdBody {
+            lgd_llh_flags: header.llh_flags,
+            lgd_len: CHUNK as u32,
+            ..ask
+        };
+
+        let (mut out, mut next, mut offset) = (Vec::new(), 1, CHUNK as u64);
+        while next <= last {
+            let ask = LlogdBody {
+                lgd_index: next,
+                lgd_saved_index: next - 1,
+                lgd_cur_offset: offset,
+                ..ask
+            };
+            let reply = self
+                .call(logname, LLOG_ORIGIN_HANDLE_NEXT_BLOCK, vec![ask.to_bytes()])
+                .await?;
+            let answer: LlogdBody = reply
+                .get(1)
+                .map_err(|e| bad(format!("a block without its body: {e}")))?;
+            offset = answer.lgd_cur_offset;
+            let before = next;
+            for record in records(reply.buf(2)) {
+                let record = record.map_err(|e| bad(e.to_string()))?;
+                if record.index < next {
+                    continue;
+                }
+                next = record.index + 1;
+                if header.is_live(record.index) && record.kind == OBD_CFG_REC {
+                    out.push(Record::parse(record.data).map_err(|e| bad(e.to_string()))?);
+                }
+            }
+            if next == before {
+                return Err(bad(format!("record {next} of {last} is missing")));
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Drop for Mgc {
+    fn drop(&mut self) {
+        for task in self.tasks.get_mut().drain(..) {
+            task.abort();
+        }
+    }
+}
+
+/// Reads a log whenever it has changed. Ends when the connection or the last reader is gone.
+async fn keep_reading(
+    mgc: Weak<Mgc>,
+    logname: String,
+    res: LdlmResId,
+    changed: Arc<Notify>,
+    tx: watch::Sender<Arc<FsConfig>>,
+) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let Some(this) = mgc.upgrade() else { return };
+        let locked = this.lock(res).await;
+        match this.read_config(&logname).await {
+            Ok(config) => {
+                tx.send_if_modified(|old| {
+                    let new = **old != config;
+                    *old = Arc::new(config);
+                    new
+                });
+            }
+            // It may be made later: who writes it calls the lock back.
+            Err(MgcError::NoSuchLog { .. }) => {}
+            Err(e) => tracing::warn!("{e}"),
+        }
+        drop(this);
+        if tx.is_closed() {
+            return;
+        }
+        let quiet = match locked {
+            Ok(()) => tokio::time::timeout(QUIET, changed.notified()).await.is_err(),
+            Err(e) => {
+                tracing::debug!("no lock on the configuration '{logname}': {e}");
+                false
+            }
+        };
+        if quiet {
+            tokio::select! {
+                () = changed.notified() => pause = PAUSE_MIN,
+                () = tx.closed() => return,
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_locked_under_the_name_of_its_file_system() {
+        // As the debug log of a real client shows them.
+        assert_eq!(resource_of("testfs-client").name, [0x7366_7473_6574, 0, 0, 0]);
+        assert_eq!(resource_of("testfs-MDT0000").name, [0x7366_7473_6574, 0, 0, 0]);
+        assert_eq!(resource_of("params").name, [0x736d_6172_6170, 3, 0, 0]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Parameters that are kept for every node (`lctl set_param -P`): sections of the log `params`.
+
+use wire::LCFG_SET_PARAM;
+use wire::config::Config as Record;
+
+use crate::MgsError;
+use crate::logs::{Logs, Section};
+
+/// The log.
+pub(crate) const LOG: &str = "params";
+/// What these sections are about.
+const TARGET: &str = "general";
+/// Longest name: it is the section's comment, of 64 bytes with its NUL.
+const NAME_MAX: usize = 63;
+
+/// Keeps a parameter's value; without one, keeps it no longer.
+pub(crate) fn set(logs: &mut Logs, name: &str, value: Option<&str>, now: i64) -> Result<(), MgsError> {
+    let bad = |why: &str| {
+        Err(MgsError::Param {
+            name: name.to_owned(),
+            why: why.to_owned(),
+        })
+    };
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(['=', '\0']) {
+        return bad("a name has 1 to 63 characters and no '='");
+    }
+    let was_kept = logs.skip(LOG, TARGET, name, now);
+    let Some(value) = value else {
+        return if was_kept { Ok(()) } else { bad("it was not kept") };
+    };
+    if value.len() > wire::MGS_PARAM_MAXLEN as usize || value.contains('\0') {
+        return bad("its value is longer than 1024 characters");
+    }
+    let section = Section {
+        step: logs.last_step(LOG).max(1) + 1,
+        target: TARGET,
+        comment: name,
+        made_at: now,
+    };
+    let record = Record::new(LCFG_SET_PARAM, &[TARGET, &format!("{name}={value}"), "lctl"]);
+    logs.append(LOG, &section, &[record])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use mgc::FsConfig;
+    use std::sync::Arc;
+
+    fn logs() -> Logs {
+        Logs::load(Arc::new(osd::MemoryIndex::new())).unwrap()
+    }
+
+    #[test]
+    fn a_real_log_of_parameters_is_rebuilt_byte_for_byte() {
+        let mut logs = logs();
+        set(&mut logs, "osc.*.max_dirty_mb", Some("64"), 0x6b00_2800).unwrap();
+        let real = crate::fsdb::tests::clean(include_bytes!("../../mgc/testdata/params.llog"));
+        assert!(logs.get(LOG).unwrap().llog.build() == real);
+    }
+
+    #[test]
+    fn the_last_value_counts_until_it_is_deleted() {
+        let mut logs = logs();
+        let values = |logs: &Logs| -> Vec<String> {
+            FsConfig::from_records(LOG, &logs.records(LOG))
+                .params
+                .into_iter()
+                .map(|p| p.value)
+                .collect()
+        };
+        set(&mut logs, "osc.*.max_dirty_mb", Some("64"), 1).unwrap();
+        set(&mut logs, "osc.*.max_dirty_mb", Some("32"), 2).unwrap();
+        assert_eq!(values(&logs), ["32"]);
+        set(&mut logs, "osc.*.max_dirty_mb", None, 3).unwrap();
+        assert!(values(&logs).is_empty());
+        assert!(set(&mut logs, "osc.*.max_dirty_mb", None, 4).is_err());
+        assert!(set(&mut logs, "a=b", Some("1"), 4).is_err());
+    }
+}

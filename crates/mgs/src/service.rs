@@ -1,0 +1,217 @@
+//! The MGS as a target of the RPC layer: reading logs, registration, locks on configuration (guide 4.1, 4.2, 4.7).
+//!
+//! Every reader of a log keeps a lock (plain, CR) on its file system. After a change the MGS takes that lock for itself,
+//! which calls all readers back: they give it up, take it again and read what is new. That happens behind the answer to
+//! the change: nobody waits for readers.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cpt::BoxFuture;
+use ldlm::{LdlmConfig, LockMode, LockServer, NoLvb, Policy};
+use osd::{Index, StoreKind};
+use parking_lot::Mutex;
+use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
+use wire::llog_file::CHUNK;
+use wire::{
+    Errno, FID_SEQ_LLOG_NAME, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
+    LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
+    MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
+    OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_VERSION,
+    OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, WireStruct, before_nul,
+};
+
+use crate::logs::Logs;
+use crate::{MgsError, fsdb, kept};
+
+/// What is granted of what a client asks for. Not IMP_RECOV: there is no table of NIDs to read.
+const GRANTED: u64 = OBD_CONNECT_VERSION
+    | OBD_CONNECT_AT
+    | OBD_CONNECT_FULL20
+    | OBD_CONNECT_LVB_TYPE
+    | OBD_CONNECT_BULK_MBITS
+    | OBD_CONNECT_FLAGS2;
+const GRANTED2: u64 = OBD_CONNECT2_REP_MBITS;
+
+/// The management server.
+pub struct Mgs {
+    rpc: Arc<Ptlrpc>,
+    index: Arc<dyn Index>,
+    /// Held only for work in memory: applying a change to the store does not wait for the disk.
+    logs: Mutex<Logs>,
+    locks: Arc<LockServer>,
+}
+
+impl Mgs {
+    /// Name and UUID of the target: there is one on a node.
+    pub const UUID: &'static str = "MGS";
+
+    /// Opens the store and serves it.
+    pub async fn start(rpc: &Arc<Ptlrpc>, store: &StoreKind, seed: u64) -> Result<Arc<Mgs>, MgsError> {
+        let index = osd::open_index(store).await?;
+        let logs = Mutex::new(Logs::load(index.clone())?);
+        let cfg = LdlmConfig {
+            seed,
+            ..LdlmConfig::default()
+        };
+        let locks = LockServer::new(Mgs::UUID, Arc::new(NoLvb), cfg);
+        let mgs = Arc::new(Mgs {
+            rpc: rpc.clone(),
+            index,
+            logs,
+            locks,
+        });
+        rpc.serve(services::MGS)?;
+        rpc.serve(services::LDLM)?;
+        rpc.add_target(mgs.clone());
+        Ok(mgs)
+    }
+
+    /// Disconnects everybody and puts everything on disk.
+    pub async fn stop(&self) -> Result<(), MgsError> {
+        self.rpc.remove_target(Mgs::UUID).await;
+        self.index.sync().await?;
+        Ok(())
+    }
+
+    /// Keeps a parameter for every node, in the log `params`; without a value, keeps it no longer. On disk when this
+    /// returns.
+    pub async fn keep_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
+        {
+            let mut logs = self.logs.lock();
+            kept::set(&mut logs, name, value, now())?;
+            logs.save()?;
+        }
+        self.index.sync().await?;
+        self.call_back_readers(mgc::config_resource(kept::LOG, MGS_CFG_T_PARAMS));
+        Ok(())
+    }
+
+    /// Names of the logs there are.
+    pub fn log_names(&self) -> Vec<String> {
+        self.logs.lock().names("").map(str::to_owned).collect()
+    }
+
+    async fn register(&self, info: MgsTargetInfo) -> Result<Reply, Errno> {
+        let fsname = info.mti_fsname;
+        let done = {
+            let mut logs = self.logs.lock();
+            fsdb::register(&mut logs, info, now()).and_then(|done| logs.save().map(|()| done))
+        };
+        let done = done.map_err(|e| {
+            tracing::warn!("{e}");
+            e.errno()
+        })?;
+        if done.changed {
+            self.index.sync().await.map_err(|e| {
+                tracing::error!("the store of the MGS: {e}");
+                e.errno()
+            })?;
+            tracing::info!("{} is at {}", done.info.mti_svname, done.info.mti_nids[0]);
+            self.call_back_readers(mgc::config_resource(
+                &format!("{fsname}-client"),
+                MGS_CFG_T_CONFIG,
+            ));
+        }
+        Ok(Reply::new(vec![done.info.to_bytes()]))
+    }
+
+    /// Takes the readers' locks away, so that they read again.
+    fn call_back_readers(&self, res: LdlmResId) {
+        let locks = self.locks.clone();
+        tokio::spawn(async move {
+            if let Err(e) = locks.lock(res, LockMode::Ex, Policy::Plain).await {
+                tracing::warn!("cannot tell readers of a changed configuration: {e}");
+            }
+        });
+    }
+
+    /// Opens a log by name (the opcode says "create", and nothing is created).
+    fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
+        let body: LlogdBody = req.get(1)?;
+        let name = std::str::from_utf8(before_nul(req.buf(2))).map_err(|_| Errno::EINVAL)?;
+        let id = self.logs.lock().get(name).map(|l| l.id).ok_or(Errno::ENOENT)?;
+        let lgl_oi = OstId {
+            oi_id: id,
+            oi_seq: FID_SEQ_LLOG_NAME,
+        };
+        let lgd_logid = LlogLogid { lgl_oi, lgl_ogen: 0 };
+        Ok(Reply::new(vec![LlogdBody { lgd_logid, ..body }.to_bytes()]))
+    }
+
+    fn read_header(&self, req: &ServerRequest) -> Result<Reply, Errno> {
+        let body: LlogdBody = req.get(1)?;
+        let logs = self.logs.lock();
+        let log = logs.by_id(body.lgd_logid.lgl_oi.oi_id).ok_or(Errno::ENOENT)?;
+        Ok(Reply::new(vec![log.llog.header().to_bytes()]))
+    }
+
+    fn next_block(&self, req: &ServerRequest) -> Result<Reply, Errno> {
+        let body: LlogdBody = req.get(1)?;
+        let logs = self.logs.lock();
+        let log = logs.by_id(body.lgd_logid.lgl_oi.oi_id).ok_or(Errno::ENOENT)?;
+        let (at, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
+        let last = wire::llog_file::records(chunk)
+            .flatten()
+            .last()
+            .ok_or(Errno::EIO)?;
+        let answer = LlogdBody {
+            lgd_saved_index: last.index,
+            lgd_cur_offset: (at + chunk.len()) as u64,
+            lgd_len: CHUNK as u32,
+            lgd_llh_flags: LLOG_F_IS_PLAIN,
+            ..body
+        };
+        let mut block = chunk.to_vec();
+        block.resize(CHUNK, 0);
+        Ok(Reply::new(vec![answer.to_bytes(), block.into()]))
+    }
+}
+
+fn now() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs() as i64)
+}
+
+impl Target for Mgs {
+    fn uuid(&self) -> &str {
+        Mgs::UUID
+    }
+
+    fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        let mut data = ObdConnectData {
+            ocd_connect_flags: req.data.ocd_connect_flags & GRANTED,
+            ocd_version: LUSTRE_VERSION_CODE,
+            ..ObdConnectData::default()
+        };
+        if req.wants(OBD_CONNECT_FLAGS2) {
+            data.ocd_connect_flags2 = req.data.ocd_connect_flags2 & GRANTED2;
+        }
+        Ok(data)
+    }
+
+    fn last_committed(&self) -> u64 {
+        0
+    }
+
+    fn replayable(&self) -> bool {
+        false
+    }
+
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            match req.opc {
+                LLOG_ORIGIN_HANDLE_CREATE => self.open(req),
+                LLOG_ORIGIN_HANDLE_READ_HEADER => self.read_header(req),
+                LLOG_ORIGIN_HANDLE_NEXT_BLOCK => self.next_block(req),
+                MGS_TARGET_REG => self.register(req.get(1)?).await,
+                _ => self.locks.handle(req).await.unwrap_or(Err(Errno::EOPNOTSUPP)),
+            }
+        })
+    }
+
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+        Box::pin(self.locks.drop_export(export))
+    }
+}
