@@ -3,8 +3,7 @@
 //!
 //! Tables are sharded, so that partitions do not meet on a lock.
 
-use crate::message::{Msg, Op};
-use crate::ping::PingInfo;
+use crate::message::Msg;
 use crate::portals::{Attached, Entry, Incoming, Match, Md, MdEvent, PutSink};
 use crate::{LnetError, Payload};
 use cpt::CptId;
@@ -14,9 +13,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tokio::sync::oneshot;
+use wire::frame::{LnetMsg, PingReply};
 use wire::{
-    LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetAck, LnetGet, LnetHandleWire, LnetPut, LnetReply,
-    Nid,
+    LNET_PID_LUSTRE, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetAck, LnetGet, LnetHandleWire,
+    LnetPut, LnetReply, Nid,
 };
 
 const SHARDS: usize = 64;
@@ -256,10 +256,10 @@ impl Core {
     /// Takes one message that reached this node on partition `cpt`.
     pub(crate) fn receive(&self, msg: Msg, cpt: CptId) -> Verdict {
         match msg.op {
-            Op::Put(put) => self.receive_put(msg, put, cpt),
-            Op::Get(get) => self.receive_get(&msg, get),
-            Op::Ack(ack) => self.answered(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
-            Op::Reply(reply) => self.answered(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
+            LnetMsg::Put(put) => self.receive_put(msg, put, cpt),
+            LnetMsg::Get(get) => self.receive_get(&msg, get),
+            LnetMsg::Ack(ack) => self.answered(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
+            LnetMsg::Reply(reply) => self.answered(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
         }
     }
 
@@ -273,8 +273,8 @@ impl Core {
         } = put;
         let (src, dst, len) = (msg.src, msg.dst, msg.payload.len() as u32);
         let ack = |mlength: u32| {
-            let dst_wmd = Op::ack_wanted(&put)?;
-            let op = Op::Ack(LnetAck {
+            let dst_wmd = Some(put.ack_wmd).filter(|wmd| !wmd.is_none())?;
+            let op = LnetMsg::Ack(LnetAck {
                 dst_wmd,
                 match_bits,
                 mlength,
@@ -331,7 +331,7 @@ impl Core {
 
     fn receive_get(&self, msg: &Msg, get: LnetGet) -> Verdict {
         let reply = |payload| {
-            let op = Op::Reply(LnetReply {
+            let op = LnetMsg::Reply(LnetReply {
                 dst_wmd: get.return_wmd,
             });
             Verdict::Taken(Some(Msg {
@@ -342,7 +342,11 @@ impl Core {
             }))
         };
         if get.ptl_index == LNET_RESERVED_PORTAL && get.match_bits == LNET_PROTO_PING_MATCHBITS {
-            let info = PingInfo::of(&self.nids.read(), self.nids_changed.load(Ordering::Relaxed));
+            let info = PingReply::up(
+                LNET_PID_LUSTRE,
+                self.nids_changed.load(Ordering::Relaxed),
+                &self.nids.read(),
+            );
             return reply(Payload::from(info.build()).slice(0, get.sink_length as usize));
         }
         let Some(entry) = self.find((get.ptl_index, get.match_bits), msg.src, |md| {

@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Answer, Core, Verdict};
-use crate::message::{Msg, Op};
+use crate::message::{self, Msg};
 use crate::portals::{Attached, Full, Incoming, Match, Md, MdEvent, PutSink};
 use crate::{LnetError, Payload};
 use bytes::Bytes;
 use cpt::{BoxFuture, CptId};
 use std::sync::Arc;
+use wire::frame::LnetMsg;
 use wire::{LNET_PROTO_PING_MATCHBITS, LnetAck, LnetGet, LnetHandleWire, LnetReply, Nid};
 
 const PEER: Nid = Nid(0x0002_0000_0a00_0001);
@@ -25,13 +26,13 @@ fn put(src: Nid, portal: u32, match_bits: u64, offset: u32, text: &'static str) 
     Msg {
         src,
         dst: Nid::LO,
-        op: Op::put(Some(ACK), portal, match_bits, offset, 0),
+        op: message::put(Some(ACK), portal, match_bits, offset, 0),
         payload: data(text),
     }
 }
 
 fn get(match_bits: u64, src_offset: u32, sink_length: u32) -> Msg {
-    let op = Op::Get(LnetGet {
+    let op = LnetMsg::Get(LnetGet {
         return_wmd: ACK,
         match_bits,
         ptl_index: 4,
@@ -61,7 +62,7 @@ fn acked(verdict: Verdict) -> u32 {
     match verdict {
         Verdict::Taken(Some(Msg {
             op:
-                Op::Ack(LnetAck {
+                LnetMsg::Ack(LnetAck {
                     mlength,
                     dst_wmd: ACK,
                     ..
@@ -160,7 +161,7 @@ fn a_get_is_answered_with_the_part_it_asked_for() {
     };
     assert_eq!(
         (reply.op, reply.dst),
-        (Op::Reply(LnetReply { dst_wmd: ACK }), PEER)
+        (LnetMsg::Reply(LnetReply { dst_wmd: ACK }), PEER)
     );
     assert_eq!(reply.payload.into_bytes(), "456789");
     assert!(matches!(
@@ -179,7 +180,7 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
     let ack = |src, dst_wmd| Msg {
         src,
         dst: Nid::LO,
-        op: Op::Ack(LnetAck {
+        op: LnetMsg::Ack(LnetAck {
             dst_wmd,
             match_bits: 7,
             mlength: 5,
@@ -192,7 +193,7 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
     };
     assert!(dropped(core.receive(ack(PEER, other_boot), CptId(0))));
     assert!(dropped(core.receive(ack(OTHER, expected.handle), CptId(0))));
-    let reply = Op::Reply(LnetReply {
+    let reply = LnetMsg::Reply(LnetReply {
         dst_wmd: expected.handle,
     });
     assert!(dropped(core.receive(
@@ -217,7 +218,7 @@ async fn a_reply_longer_than_what_was_asked_for_is_refused() {
     let reply = |text| Msg {
         src: PEER,
         dst: Nid::LO,
-        op: Op::Reply(LnetReply {
+        op: LnetMsg::Reply(LnetReply {
             dst_wmd: expected.handle,
         }),
         payload: data(text),
@@ -266,16 +267,16 @@ fn pings_and_pushes_are_answered() {
     };
     let Verdict::Taken(Some(reply)) = core.receive(
         Msg {
-            op: Op::Get(ping),
+            op: LnetMsg::Get(ping),
             ..get(0, 0, 0)
         },
         CptId(0),
     ) else {
         panic!()
     };
-    let info = crate::PingInfo::parse(&reply.payload.into_bytes()).unwrap();
+    let info = crate::ping::parse(PEER, &reply.payload.into_bytes()).unwrap();
     assert_eq!(
-        info.nids.iter().map(|n| n.0).collect::<Vec<_>>(),
+        info.nis.iter().map(|ni| ni.ns_nid).collect::<Vec<_>>(),
         [Nid::LO, OTHER]
     );
     assert_eq!(

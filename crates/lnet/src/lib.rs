@@ -1,8 +1,7 @@
 //! LNet: NIDs, peers, portals, credits, and the drivers `lo` and `tcp`.
 //!
 //! [`Lnet`] is one node's stack. What the protocol says (what is attached to portals, which answers are waited for, how
-//! messages, hellos and cookies look) is plain state and pure functions: `core`, `message`, `ping`, `tcp::hello`,
-//! `tcp::frame`, `tcp::zc`. Drivers move messages: `lo` hands them over by reference, `tcp` speaks socklnd version 3.
+//! messages, hellos and cookies look) is plain state and pure functions: `core`, `ping`, `tcp::hello`, `tcp::zc`, `wire::frame`. Drivers move messages: `lo` hands them over by reference, `tcp` speaks socklnd version 3.
 //!
 //! Nothing here grows without a bound: messages leave within credits of the peer and of the partition, answers within
 //! a number of their own, and what a full [`PutSink`] gives back waits within [`tcp`]'s limits, after which the
@@ -25,5 +24,5 @@ pub use cpt::BoxFuture;
 pub use error::LnetError;
 pub use node::{Lnet, PeerEvent, PutDone};
 pub use payload::Payload;
-pub use ping::PingInfo;
 pub use portals::{Attached, Full, Incoming, Match, Md, MdEvent, PortalGuard, PutSink};
+pub use wire::frame::PingReply as PingInfo;

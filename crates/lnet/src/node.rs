@@ -2,8 +2,8 @@
 //! that reaches the peer.
 
 use crate::core::{Answer, Core, Expected};
-use crate::message::{Msg, Op};
-use crate::ping::PING_REPLY_MAX;
+use crate::message::{self, Msg};
+use crate::ping::{self, PING_REPLY_MAX};
 use crate::portals::{Attached, Match, Md, PortalGuard, PutSink};
 use crate::tasks::Tasks;
 use crate::tcp::Tcp;
@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
+use wire::frame::LnetMsg;
 use wire::{LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetGet, LnetHandleWire, Nid};
 
 /// How a put ended.
@@ -153,25 +154,25 @@ impl Lnet {
         }
         let limit = self.cfg.transaction_timeout;
         let sent = PutDone { mlength: len as u32 };
-        let op = |ack: Option<LnetHandleWire>| Op::put(ack, portal, match_bits, offset, hdr_data);
+        let op = |ack: Option<LnetHandleWire>| message::put(ack, portal, match_bits, offset, hdr_data);
         if self.is_local(to) {
             // The handle only says that an ACK is wanted: the answer comes back right here.
-            let msg = to_self(op(ack.then(LnetHandleWire::default)), payload);
+            let msg = Msg::to_self(op(ack.then(LnetHandleWire::default)), payload);
             let answer = within(to, "room for a PUT", limit, self.deliver(msg)).await?;
             return match answer.map(|msg| msg.op) {
-                Some(Op::Ack(ack)) => Ok(PutDone { mlength: ack.mlength }),
+                Some(LnetMsg::Ack(ack)) => Ok(PutDone { mlength: ack.mlength }),
                 _ if ack => Err(LnetError::Unmatched { portal, match_bits }),
                 _ => Ok(sent),
             };
         }
         if !ack {
-            let msg = to_peer(to, op(None), payload);
+            let msg = Msg::to_peer(to, op(None), payload);
             return within(to, "way to send a PUT", limit, self.tcp.send(msg))
                 .await
                 .map(|()| sent);
         }
         let expected = self.core.expect(to, None);
-        let msg = to_peer(to, op(Some(expected.handle)), payload);
+        let msg = Msg::to_peer(to, op(Some(expected.handle)), payload);
         match within(to, "ACK of a PUT", limit, self.ask(msg, expected)).await? {
             Answer::Ack(mlength) => Ok(PutDone { mlength }),
             Answer::Reply(_) => Err(LnetError::Protocol {
@@ -210,10 +211,7 @@ impl Lnet {
             PING_REPLY_MAX,
         );
         let reply = within(to, "answer to a ping", timeout, get).await?;
-        PingInfo::parse(&reply.into_bytes()).map_err(|e| LnetError::Protocol {
-            peer: to,
-            why: e.to_string(),
-        })
+        ping::parse(to, &reply.into_bytes())
     }
 
     async fn fetch(
@@ -231,7 +229,7 @@ impl Lnet {
             });
         }
         let op = |return_wmd| {
-            Op::Get(LnetGet {
+            LnetMsg::Get(LnetGet {
                 return_wmd,
                 match_bits,
                 ptl_index: portal,
@@ -240,14 +238,14 @@ impl Lnet {
             })
         };
         if self.is_local(to) {
-            let msg = to_self(op(LnetHandleWire::default()), Payload::new());
+            let msg = Msg::to_self(op(LnetHandleWire::default()), Payload::new());
             let reply = self.deliver(msg).await?;
             return reply
                 .map(|msg| msg.payload)
                 .ok_or(LnetError::Unmatched { portal, match_bits });
         }
         let expected = self.core.expect(to, Some(len));
-        let msg = to_peer(to, op(expected.handle), Payload::new());
+        let msg = Msg::to_peer(to, op(expected.handle), Payload::new());
         match self.ask(msg, expected).await? {
             Answer::Reply(payload) => Ok(payload),
             Answer::Ack(_) => Err(LnetError::Protocol {
@@ -274,25 +272,6 @@ impl Drop for Lnet {
     /// Without [`Lnet::shutdown`] nothing waits for the tasks, but they end.
     fn drop(&mut self) {
         self.tasks.stop();
-    }
-}
-
-fn to_self(op: Op, payload: Payload) -> Msg {
-    Msg {
-        src: Nid::LO,
-        dst: Nid::LO,
-        op,
-        payload,
-    }
-}
-
-/// The source is filled in by the connection that takes it: the NID of this node that the peer knows.
-fn to_peer(dst: Nid, op: Op, payload: Payload) -> Msg {
-    Msg {
-        src: Nid::default(),
-        dst,
-        op,
-        payload,
     }
 }
 

@@ -108,7 +108,7 @@ async fn a_dropped_guard_ends_the_service() {
 async fn a_node_pings_itself_and_refuses_what_is_too_long() {
     let node = node();
     let info = node.ping(Nid::LO, Duration::from_secs(1)).await.unwrap();
-    assert_eq!(info.nids[0].0, Nid::LO);
+    assert_eq!(info.nis[0].ns_nid, Nid::LO);
     let long = Payload::from(vec![0; (1 << 20) + 1]);
     assert!(matches!(
         node.put(Nid::LO, 4, 7, 0, 0, long, false).await,
