@@ -253,17 +253,18 @@ impl Core {
 
     // ---- messages
 
-    /// Takes one message that reached this node on partition `cpt`.
-    pub(crate) fn receive(&self, msg: Msg, cpt: CptId) -> Verdict {
+    /// Takes one message that reached this node on partition `cpt`. Where `queued` says that earlier messages wait for a
+    /// lazy portal, this one has to wait behind them.
+    pub(crate) fn receive(&self, msg: Msg, cpt: CptId, queued: &dyn Fn(u32) -> bool) -> Verdict {
         match msg.op {
-            LnetMsg::Put(put) => self.receive_put(msg, put, cpt),
+            LnetMsg::Put(put) => self.receive_put(msg, put, cpt, queued),
             LnetMsg::Get(get) => self.receive_get(&msg, get),
             LnetMsg::Ack(ack) => self.answered(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
             LnetMsg::Reply(reply) => self.answered(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
         }
     }
 
-    fn receive_put(&self, msg: Msg, put: LnetPut, cpt: CptId) -> Verdict {
+    fn receive_put(&self, msg: Msg, put: LnetPut, cpt: CptId, queued: &dyn Fn(u32) -> bool) -> Verdict {
         let LnetPut {
             ptl_index: portal,
             match_bits,
@@ -299,13 +300,19 @@ impl Core {
                 payload: msg.payload,
                 cpt,
             };
+            let delay = |message| {
+                Verdict::Full(Box::new(Delayed {
+                    sink: sink.clone(),
+                    message,
+                    answer: ack(len),
+                }))
+            };
+            if queued(portal) {
+                return delay(message);
+            }
             return match sink.put(message) {
                 Ok(()) => Verdict::Taken(ack(len)),
-                Err(full) => Verdict::Full(Box::new(Delayed {
-                    sink,
-                    message: full.0,
-                    answer: ack(len),
-                })),
+                Err(full) => delay(full.0),
             };
         }
         let Some(entry) = self.find((portal, match_bits), src, |md| matches!(md, Md::Sink { .. })) else {

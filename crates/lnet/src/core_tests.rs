@@ -90,26 +90,53 @@ fn dropped(verdict: Verdict) -> bool {
 fn a_put_lands_in_the_buffer_with_its_portal_and_match_bits() {
     let core = Arc::new(Core::new(9));
     let mut buffer = sink(&core, 7, Some(PEER), 100);
-    assert!(dropped(
-        core.receive(put(PEER, 5, 7, 0, "other portal"), CptId(0))
-    ));
-    assert!(dropped(core.receive(put(PEER, 4, 8, 0, "other bits"), CptId(0))));
-    assert!(dropped(core.receive(put(OTHER, 4, 7, 0, "other peer"), CptId(0))));
-    assert_eq!(acked(core.receive(put(PEER, 4, 7, 3, "hello"), CptId(0))), 5);
-    assert_eq!(acked(core.receive(put(PEER, 4, 7, 0, "again"), CptId(0))), 5);
+    assert!(dropped(core.receive(
+        put(PEER, 5, 7, 0, "other portal"),
+        CptId(0),
+        &|_| false
+    )));
+    assert!(dropped(core.receive(
+        put(PEER, 4, 8, 0, "other bits"),
+        CptId(0),
+        &|_| false
+    )));
+    assert!(dropped(core.receive(
+        put(OTHER, 4, 7, 0, "other peer"),
+        CptId(0),
+        &|_| false
+    )));
+    assert_eq!(
+        acked(core.receive(put(PEER, 4, 7, 3, "hello"), CptId(0), &|_| false)),
+        5
+    );
+    assert_eq!(
+        acked(core.receive(put(PEER, 4, 7, 0, "again"), CptId(0), &|_| false)),
+        5
+    );
     assert_eq!(landed(&mut buffer), (3, "hello".into()));
     assert_eq!(landed(&mut buffer), (0, "again".into()));
     drop(buffer);
-    assert!(dropped(core.receive(put(PEER, 4, 7, 0, "late"), CptId(0))));
+    assert!(dropped(core.receive(
+        put(PEER, 4, 7, 0, "late"),
+        CptId(0),
+        &|_| false
+    )));
 }
 
 #[test]
 fn what_does_not_fit_is_cut_off_and_the_ack_says_so() {
     let core = Arc::new(Core::new(9));
     let mut buffer = sink(&core, 7, None, 8);
-    assert_eq!(acked(core.receive(put(PEER, 4, 7, 5, "hello"), CptId(0))), 3);
+    assert_eq!(
+        acked(core.receive(put(PEER, 4, 7, 5, "hello"), CptId(0), &|_| false)),
+        3
+    );
     assert_eq!(landed(&mut buffer), (5, "hel".into()));
-    assert!(dropped(core.receive(put(PEER, 4, 7, 9, "beyond"), CptId(0))));
+    assert!(dropped(core.receive(
+        put(PEER, 4, 7, 9, "beyond"),
+        CptId(0),
+        &|_| false
+    )));
 }
 
 #[test]
@@ -118,10 +145,10 @@ fn of_two_buffers_with_the_same_bits_the_first_that_is_open_to_the_sender_takes_
     let mut for_other = sink(&core, 7, Some(OTHER), 100);
     let mut first = sink(&core, 7, Some(PEER), 100);
     let mut second = sink(&core, 7, Some(PEER), 100);
-    core.receive(put(PEER, 4, 7, 0, "a"), CptId(0));
+    core.receive(put(PEER, 4, 7, 0, "a"), CptId(0), &|_| false);
     assert_eq!(landed(&mut first).1, "a");
     drop(first);
-    core.receive(put(PEER, 4, 7, 0, "b"), CptId(0));
+    core.receive(put(PEER, 4, 7, 0, "b"), CptId(0), &|_| false);
     assert_eq!(landed(&mut second).1, "b");
     assert!(for_other.try_next().is_none());
 }
@@ -131,7 +158,11 @@ fn all_nids_of_this_node_are_one_peer() {
     let core = Arc::new(Core::new(9));
     core.add_nid(PEER);
     let mut buffer = sink(&core, 7, Some(PEER), 100);
-    assert!(!dropped(core.receive(put(Nid::LO, 4, 7, 0, "own"), CptId(0))));
+    assert!(!dropped(core.receive(
+        put(Nid::LO, 4, 7, 0, "own"),
+        CptId(0),
+        &|_| false
+    )));
     assert_eq!(landed(&mut buffer).1, "own");
 }
 
@@ -140,7 +171,7 @@ fn a_buffer_that_nobody_reads_does_not_fill_memory() {
     let core = Arc::new(Core::new(9));
     let _buffer = sink(&core, 7, None, 100);
     let taken = (0..1000)
-        .filter(|_| !dropped(core.receive(put(PEER, 4, 7, 0, "x"), CptId(0))))
+        .filter(|_| !dropped(core.receive(put(PEER, 4, 7, 0, "x"), CptId(0), &|_| false)))
         .count();
     assert_eq!(taken, super::super::portals::EVENTS_MAX);
 }
@@ -156,7 +187,7 @@ fn a_get_is_answered_with_the_part_it_asked_for() {
         },
         Md::Source(data("0123456789")),
     );
-    let Verdict::Taken(Some(reply)) = core.receive(get(7, 4, 100), CptId(0)) else {
+    let Verdict::Taken(Some(reply)) = core.receive(get(7, 4, 100), CptId(0), &|_| false) else {
         panic!()
     };
     assert_eq!(
@@ -168,9 +199,11 @@ fn a_get_is_answered_with_the_part_it_asked_for() {
         buffer.try_next(),
         Some(MdEvent::Got { len: 6, from: PEER })
     ));
-    assert!(dropped(
-        core.receive(put(PEER, 4, 7, 0, "a source takes no PUT"), CptId(0))
-    ));
+    assert!(dropped(core.receive(
+        put(PEER, 4, 7, 0, "a source takes no PUT"),
+        CptId(0),
+        &|_| false
+    )));
 }
 
 #[tokio::test]
@@ -191,8 +224,12 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
         wh_interface_cookie: 8,
         ..expected.handle
     };
-    assert!(dropped(core.receive(ack(PEER, other_boot), CptId(0))));
-    assert!(dropped(core.receive(ack(OTHER, expected.handle), CptId(0))));
+    assert!(dropped(core.receive(ack(PEER, other_boot), CptId(0), &|_| false)));
+    assert!(dropped(core.receive(
+        ack(OTHER, expected.handle),
+        CptId(0),
+        &|_| false
+    )));
     let reply = LnetMsg::Reply(LnetReply {
         dst_wmd: expected.handle,
     });
@@ -201,12 +238,17 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
             op: reply,
             ..ack(PEER, other_boot)
         },
-        CptId(0)
+        CptId(0),
+        &|_| false
     )));
-    assert!(!dropped(core.receive(ack(PEER, expected.handle), CptId(0))));
+    assert!(!dropped(core.receive(
+        ack(PEER, expected.handle),
+        CptId(0),
+        &|_| false
+    )));
     assert!(matches!(expected.answer().await, Ok(Answer::Ack(5))));
     assert!(
-        dropped(core.receive(ack(PEER, expected.handle), CptId(0))),
+        dropped(core.receive(ack(PEER, expected.handle), CptId(0), &|_| false)),
         "a duplicate"
     );
 }
@@ -223,8 +265,8 @@ async fn a_reply_longer_than_what_was_asked_for_is_refused() {
         }),
         payload: data(text),
     };
-    assert!(dropped(core.receive(reply("too long"), CptId(0))));
-    assert!(!dropped(core.receive(reply("fits"), CptId(0))));
+    assert!(dropped(core.receive(reply("too long"), CptId(0), &|_| false)));
+    assert!(!dropped(core.receive(reply("fits"), CptId(0), &|_| false)));
     assert!(matches!(expected.answer().await, Ok(Answer::Reply(_))));
 }
 
@@ -271,6 +313,7 @@ fn pings_and_pushes_are_answered() {
             ..get(0, 0, 0)
         },
         CptId(0),
+        &|_| false,
     ) else {
         panic!()
     };
@@ -280,10 +323,18 @@ fn pings_and_pushes_are_answered() {
         [Nid::LO, OTHER]
     );
     assert_eq!(
-        acked(core.receive(put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"), CptId(0))),
+        acked(core.receive(
+            put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"),
+            CptId(0),
+            &|_| false
+        )),
         4
     );
-    assert!(dropped(core.receive(put(PEER, 0, 1, 0, "no push"), CptId(0))));
+    assert!(dropped(core.receive(
+        put(PEER, 0, 1, 0, "no push"),
+        CptId(0),
+        &|_| false
+    )));
 }
 
 struct Closed;
@@ -301,11 +352,15 @@ impl PutSink for Closed {
 fn what_a_full_sink_gives_back_is_not_acknowledged_yet() {
     let core = Arc::new(Core::new(9));
     core.serve(12, Arc::new(Closed));
-    let Verdict::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), CptId(0)) else {
+    let Verdict::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), CptId(0), &|_| false) else {
         panic!()
     };
     assert_eq!(delayed.message.payload.clone().into_bytes(), "request");
     assert!(delayed.answer.is_some());
     core.unserve(12);
-    assert!(dropped(core.receive(put(PEER, 12, 1, 0, "request"), CptId(0))));
+    assert!(dropped(core.receive(
+        put(PEER, 12, 1, 0, "request"),
+        CptId(0),
+        &|_| false
+    )));
 }

@@ -7,7 +7,7 @@ use cpt::CptId;
 
 /// Delivers `msg` to this node. Gives back the answer, if there is one; `None` as well when nobody wanted it.
 pub(crate) async fn deliver(core: &Core, msg: Msg, cpt: CptId) -> Option<Msg> {
-    match core.receive(msg, cpt) {
+    match core.receive(msg, cpt, &|_| false) {
         Verdict::Taken(answer) => answer,
         Verdict::Full(delayed) => delayed.deliver().await,
         Verdict::Dropped(why) => {

@@ -76,7 +76,7 @@ impl Lnet {
 
     /// Adds the NID of a TCP interface; with `listen`, peers can connect to it at once.
     pub async fn add_tcp(self: &Arc<Self>, nid: Nid, listen: bool) -> Result<(), LnetError> {
-        self.tcp.add(nid, listen).await?;
+        self.tcp.add(nid, listen)?;
         self.core.add_nid(nid);
         Ok(())
     }

@@ -40,7 +40,8 @@ pub struct Full(pub Incoming);
 pub trait PutSink: Send + Sync {
     /// Takes a message, or gives it back. Never blocks and never calls back into LNet: it only queues.
     fn put(&self, m: Incoming) -> Result<(), Full>;
-    /// Resolves when a message that was given back has a chance again.
+    /// Resolves when a message that was given back has a chance again. Only looks: who reserves the room and lets it go
+    /// hands it to the next who waits, and two of them keep each other out for ever.
     fn room(&self) -> BoxFuture<'_, ()>;
 }
 

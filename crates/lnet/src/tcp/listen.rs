@@ -1,0 +1,192 @@
+//! The acceptor: says hello to peers that connect, and hands their connections on.
+//!
+//! A peer is who its hello says it is, from whatever port it comes (what Lustre calls `accept=all`): who must not be
+//! believed must not reach the port.
+
+use super::Tcp;
+use super::conn::set_options;
+use super::hello::{ConnType, RETRY, hello};
+use super::peer::Admission;
+use crate::LnetError;
+use socket2::{Domain, Socket, Type};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use wire::{
+    KSOCK_PROTO_V3, KsockHelloMsgNid4, LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_ACCEPTOR_VERSION,
+    LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct,
+};
+
+/// Connections that the kernel keeps for us until we accept them.
+const BACKLOG: i32 = 127;
+
+/// Binds the acceptor's socket of `nid`.
+pub(super) fn bind(nid: Nid, port: u16) -> Result<StdListener, LnetError> {
+    let listen = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SocketAddr::from((nid.addr(), port)).into())?;
+        socket.listen(BACKLOG)?;
+        Ok(StdListener::from(socket))
+    };
+    listen().map_err(|e: std::io::Error| match e.kind() {
+        ErrorKind::AddrInUse => LnetError::AddrInUse { nid, port },
+        ErrorKind::PermissionDenied => LnetError::PermissionDenied { nid, port },
+        ErrorKind::AddrNotAvailable => LnetError::AddrNotAvailable { nid },
+        _ => LnetError::Listen {
+            nid,
+            port,
+            why: e.to_string(),
+        },
+    })
+}
+
+/// Checks that an interface has the address of `nid`.
+pub(super) fn check_address(nid: Nid) -> Result<(), LnetError> {
+    StdListener::bind((nid.addr(), 0))
+        .map(drop)
+        .map_err(|e| match e.kind() {
+            ErrorKind::AddrNotAvailable => LnetError::AddrNotAvailable { nid },
+            _ => LnetError::Listen {
+                nid,
+                port: 0,
+                why: e.to_string(),
+            },
+        })
+}
+
+/// Accepts connections until the stack stops.
+pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(e) => return tracing::error!("cannot accept connections: {e}"),
+    };
+    let pending = Arc::new(Semaphore::new(tcp.shared.cfg.accept_pending_max.max(1)));
+    // Never closed: the loop ends with its task.
+    while let Ok(slot) = pending.clone().acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let at = tcp.clone();
+                let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
+                tcp.shared.tasks.spawn(cpt, async move {
+                    let limit = at.shared.cfg.accept_timeout;
+                    let refused = match timeout(limit, greet(&at, stream)).await {
+                        Ok(result) => result.err(),
+                        Err(_) => Some(format!("no hello within {limit:?}")),
+                    };
+                    if let Some(why) = refused {
+                        tracing::debug!(%from, "connection refused: {why}");
+                    }
+                    drop(slot);
+                });
+            }
+            Err(e) => {
+                // Out of descriptors or memory: others may give some back.
+                tracing::warn!("cannot accept a connection: {e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Hears a connector out and answers it; why it was refused.
+async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream) -> Result<(), String> {
+    let shared = &tcp.shared;
+    let own = read_connreq(&mut stream).await?;
+    if !shared.nis.read().contains(&own) {
+        return Err(format!("it wants {own}, which is not this node"));
+    }
+    let theirs = read_hello(&mut stream, own, shared.incarnation).await?;
+    let nid = theirs.kshm_src_nid;
+    if !nid.is_tcp() || shared.core.is_local(nid) {
+        return Err(format!("it says that it is {nid}"));
+    }
+    let ctype = ConnType::from_wire(theirs.kshm_ctype)
+        .ok_or("its connection has no type")?
+        .inverse();
+    let peer = tcp.peer(nid).ok_or("there are too many peers")?;
+    let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation);
+    let answer = if admission == Admission::Accept {
+        ctype.to_wire()
+    } else {
+        RETRY
+    };
+    write(
+        &mut stream,
+        &hello(own, nid, shared.incarnation, answer).to_bytes(),
+    )
+    .await?;
+    if admission == Admission::Retry {
+        return Err(format!("{nid} is to try again"));
+    }
+    set_options(&stream, shared.cfg.sock_timeout).map_err(|e| e.to_string())?;
+    // From here on the socket belongs to the peer's partition.
+    let stream = stream.into_std().map_err(|e| e.to_string())?;
+    let _partition = shared.cpts.get(peer.cpt).handle().enter();
+    let stream = TcpStream::from_std(stream).map_err(|e| e.to_string())?;
+    peer.add(stream, own, ctype, theirs.kshm_src_incarnation);
+    Ok(())
+}
+
+/// Which NID the connector wants. A connector of another version is told ours.
+async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
+    let mut bytes = [0; LnetAcceptorConnreq::SIZE];
+    let magic = read_u32(stream, &mut bytes[..4]).await?;
+    let known = magic == LNET_PROTO_ACCEPTOR_MAGIC;
+    if known && read_u32(stream, &mut bytes[4..8]).await? == LNET_PROTO_ACCEPTOR_VERSION {
+        read(stream, &mut bytes[8..]).await?;
+        let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(|e| e.to_string())?;
+        return Ok(connreq.acr_nid);
+    }
+    if known || magic == LNET_PROTO_MAGIC || magic == LNET_PROTO_MAGIC.swap_bytes() {
+        write(stream, &LnetAcceptorConnreq::to(Nid(0)).to_bytes()).await?;
+        return Err("its connection request has another version".into());
+    }
+    Err(format!(
+        "it begins with {magic:#x}, not with a connection request"
+    ))
+}
+
+/// The connector's hello. A connector of another version is told ours.
+async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Result<KsockHelloMsgNid4, String> {
+    let mut bytes = [0; KsockHelloMsgNid4::SIZE];
+    let magic = read_u32(stream, &mut bytes[..4]).await?;
+    if magic != LNET_PROTO_MAGIC {
+        return Err(format!("its hello begins with {magic:#x}"));
+    }
+    let version = read_u32(stream, &mut bytes[4..8]).await?;
+    if version != KSOCK_PROTO_V3 {
+        write(stream, &hello(own, Nid(0), incarnation, RETRY).to_bytes()).await?;
+        return Err(format!(
+            "it speaks socklnd version {version}, this node version {KSOCK_PROTO_V3}"
+        ));
+    }
+    read(stream, &mut bytes[8..]).await?;
+    let theirs = KsockHelloMsgNid4::from_bytes(&bytes).map_err(|e| e.to_string())?;
+    theirs.check().map_err(|e| e.to_string())?;
+    for _ in 0..theirs.kshm_nips {
+        read(stream, &mut [0; 4]).await?;
+    }
+    Ok(theirs)
+}
+
+async fn read(stream: &mut TcpStream, into: &mut [u8]) -> Result<(), String> {
+    stream.read_exact(into).await.map(drop).map_err(|e| e.to_string())
+}
+
+async fn read_u32(stream: &mut TcpStream, into: &mut [u8]) -> Result<u32, String> {
+    read(stream, into).await?;
+    into.first_chunk()
+        .map(|bytes| u32::from_le_bytes(*bytes))
+        .ok_or_else(|| "a number needs four bytes".to_owned())
+}
+
+async fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), String> {
+    stream.write_all(bytes).await.map_err(|e| e.to_string())
+}

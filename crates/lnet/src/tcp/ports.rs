@@ -1,0 +1,78 @@
+//! From which port to connect. Kernels' acceptors take only peers that may use a reserved port (1023 down to 512), so
+//! that is what we use where this process is permitted; otherwise any port, and then only peers that accept all.
+
+use std::io::{Error, ErrorKind, Result};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokio::net::{TcpSocket, TcpStream};
+use wire::{LNET_ACCEPTOR_MAX_RESERVED_PORT, LNET_ACCEPTOR_MIN_RESERVED_PORT};
+
+/// Which reserved port comes next, and whether this process may use them.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    next: AtomicU32,
+    forbidden: AtomicBool,
+}
+
+const COUNT: u32 = LNET_ACCEPTOR_MAX_RESERVED_PORT - LNET_ACCEPTOR_MIN_RESERVED_PORT + 1;
+
+impl Ports {
+    /// The next reserved port, downwards and around; never `acceptor`.
+    fn next(&self, acceptor: u16) -> u16 {
+        loop {
+            let n = self.next.fetch_add(1, Ordering::Relaxed) % COUNT;
+            let port = (LNET_ACCEPTOR_MAX_RESERVED_PORT - n) as u16;
+            if port != acceptor {
+                return port;
+            }
+        }
+    }
+}
+
+/// Connects from `local` to `to`.
+pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> Result<TcpStream> {
+    for _ in 0..COUNT {
+        if ports.forbidden.load(Ordering::Relaxed) {
+            break;
+        }
+        match from_port(local, ports.next(to.port()), to).await {
+            Err(e) if matches!(e.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {}
+            // Only binding can say so: a peer that does not want us refuses or resets.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                ports.forbidden.store(true, Ordering::Relaxed)
+            }
+            done => return done,
+        }
+    }
+    match from_port(local, 0, to).await {
+        Err(e) if e.kind() == ErrorKind::AddrNotAvailable => Err(Error::new(
+            e.kind(),
+            format!("cannot connect from {local}: is it an address of this machine?"),
+        )),
+        done => done,
+    }
+}
+
+async fn from_port(local: Ipv4Addr, port: u16, to: SocketAddr) -> Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((local, port)))?;
+    socket.connect(to).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ports;
+
+    #[test]
+    fn reserved_ports_are_used_in_turn_but_for_the_acceptors() {
+        let ports = Ports::default();
+        let first: Vec<u16> = (0..3).map(|_| ports.next(1022)).collect();
+        assert_eq!(first, [1023, 1021, 1020]);
+        assert!(
+            (0..2000)
+                .map(|_| ports.next(988))
+                .all(|p| (512..1024).contains(&p) && p != 988)
+        );
+    }
+}

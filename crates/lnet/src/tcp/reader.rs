@@ -1,0 +1,88 @@
+//! Reads a connection's frames, hands the messages to the node's portals, and sees to answers and cookies.
+
+use super::conn::Conn;
+use super::input::Input;
+use super::parked::Parked;
+use super::peer::Peer;
+use crate::LnetError;
+use crate::core::Verdict;
+use crate::message::Msg;
+use std::sync::Arc;
+use wire::frame::FrameHead;
+use wire::{LnetHdrNid4, SOCKNAL_KEEPALIVE_PING};
+
+/// Reads until the connection ends; why it did.
+pub(super) async fn run(conn: &Conn, peer: &Arc<Peer>) -> LnetError {
+    match serve(conn, peer).await {
+        Err(why) => LnetError::PeerLost { peer: peer.nid, why },
+        Ok(never) => match never {},
+    }
+}
+
+async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible, String> {
+    let shared = &peer.shared;
+    let mut input = Input::new(conn, shared.cfg.sock_timeout);
+    let mut parked = Parked::new(peer.clone());
+    loop {
+        match input.head().await? {
+            FrameHead::Noop { cookies } => check_returned(&cookies)?,
+            FrameHead::Lnet {
+                cookies: [wanted, returned],
+                header,
+                msg,
+            } => {
+                let payload = input.payload(header.payload_length as usize).await?;
+                if wanted != 0 && !conn.give_back(wanted) {
+                    return Err("it does not read the zero-copy cookies that it wants back".into());
+                }
+                check_returned(&[0, returned])?;
+                check_destination(conn, peer, &header)?;
+                let msg = Msg {
+                    src: header.src_nid,
+                    dst: header.dest_nid,
+                    op: msg,
+                    payload: payload.into(),
+                };
+                receive(peer, &mut parked, msg).await;
+            }
+        }
+        // A peer that sends without a pause shares the worker with others.
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+async fn receive(peer: &Arc<Peer>, parked: &mut Parked, msg: Msg) {
+    let kind = msg.op.kind();
+    match peer
+        .shared
+        .core
+        .receive(msg, peer.cpt, &|portal| parked.waits(portal))
+    {
+        Verdict::Taken(None) => {}
+        Verdict::Taken(Some(answer)) => peer.respond(answer).await,
+        Verdict::Full(delayed) => parked.park(*delayed).await,
+        Verdict::Dropped(why) => {
+            tracing::debug!(peer = %peer.nid, kind, "a message was dropped: {why}");
+        }
+    }
+}
+
+/// This node asks for no cookies, so none can come back; a keepalive looks like the return of cookie 1.
+fn check_returned(cookies: &[u64; 2]) -> Result<(), String> {
+    match cookies {
+        [0, 0] => Ok(()),
+        [0, keepalive] if *keepalive == u64::from(SOCKNAL_KEEPALIVE_PING) => Ok(()),
+        [a, b] => Err(format!(
+            "it gives back the zero-copy cookies {a:#x}, {b:#x}, which it was never given"
+        )),
+    }
+}
+
+/// This node forwards nothing: a message on this connection is for this node.
+fn check_destination(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Result<(), String> {
+    let dest = header.dest_nid;
+    if dest == conn.local || peer.shared.core.is_local(dest) {
+        return Ok(());
+    }
+    Err(format!("it sends a message for {dest}, which is not this node"))
+}
