@@ -1,7 +1,32 @@
 //! The metadata target: names, attributes, layouts, FID sequences and their location.
+//!
+//! [`Mdt`] is the target: it serves clients ([`rpc::Target`]) from a [`store`] over an [`osd::Index`]. A request comes in
+//! through `target::dispatch`; intents and modifying operations take locks (`locks`), do one operation of the
+//! [`namespace`] in one transaction, and answer; nothing of that waits for the disk. Objects of new files come from the
+//! OSTs' pools (`osp`, `lod`), objects of removed files go once the removal is on disk.
 
 mod acl;
+mod body;
+mod connect;
 pub mod cred;
+mod dirpage;
+mod error;
+mod fid2path;
+mod getattr;
+mod handles;
+mod intent;
 pub mod layout;
+mod locks;
+mod lod;
 pub mod namespace;
+mod osp;
+mod reint;
+mod sequences;
 pub mod store;
+mod target;
+
+pub use error::MdtError;
+pub use target::{Mdt, MdtConfig};
+
+/// The version that is told to others: 2.17.57, so that checks of versions pass.
+const VERSION_CODE: u32 = 0x0211_3900;

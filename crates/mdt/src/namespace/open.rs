@@ -69,14 +69,15 @@ impl OpenMode {
     }
 }
 
-/// Counts one more handle of an inode, or says why it may not be opened. The transaction changes nothing: it makes
-/// the open replayable. `by_handle`: an inode without links may be opened, because the caller already has it.
+/// Counts one more handle of an inode, or says why it may not be opened. `created` is the transaction that made the
+/// file just now; else the open is a transaction of its own that changes nothing, so that it can be replayed. An inode
+/// without links may be opened by whoever knows its FID, as long as somebody has it open.
 pub fn open(
     store: &Store,
     cred: &Cred,
     fid: Fid,
     mode: OpenMode,
-    created: bool,
+    created: Option<u64>,
 ) -> Result<(Inode, u64), Errno> {
     let mut held = store.hold(&[fid]);
     let inode = store.inode(fid)?;
@@ -84,7 +85,7 @@ pub fn open(
     if inode.nlink == 0 && opens.total == 0 {
         return Err(Errno::ENOENT);
     }
-    mode.check(cred, &inode, created)?;
+    mode.check(cred, &inode, created.is_some())?;
     if inode.is_file() {
         let denied =
             (mode.writes() && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
@@ -92,7 +93,10 @@ pub fn open(
             return Err(Errno::ETXTBSY);
         }
     }
-    let transno = store.begin().commit()?;
+    let transno = match created {
+        Some(transno) => transno,
+        None => store.begin().commit()?,
+    };
     opens.total += 1;
     opens.writers += u32::from(mode.writes());
     opens.executors += u32::from(mode.has(MDS_FMODE_EXEC));

@@ -127,7 +127,7 @@ impl Fixture {
     }
 
     fn open(&self, fid: Fid, mode: u64) -> Result<Inode, Errno> {
-        open(&self.store, &self.cred, fid, OpenMode(mode), false).map(|(inode, _)| inode)
+        open(&self.store, &self.cred, fid, OpenMode(mode), None).map(|(inode, _)| inode)
     }
 
     fn close(&self, fid: Fid, mode: u64) {

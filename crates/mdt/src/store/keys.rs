@@ -6,7 +6,7 @@
 //! | `d` parent-fid hash(8) name | child: fid, type |
 //! | `x` fid name | extended attribute |
 //! | `o` fid | orphan: removed, still open |
-//! | `q` ost(4) object-fid | work for an OST, to be sent once committed |
+//! | `q` ost(4) object-fid transno(8) | work for an OST, to be sent once its transaction is committed |
 //! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
 //! | `f` start(8) | a range of sequences and the target that it belongs to |
 //! | `m` name | the target's own settings |
@@ -117,16 +117,18 @@ pub fn work_of(ost: u32) -> Vec<u8> {
     key
 }
 
-/// Work on one object.
-pub fn work(ost: u32, object: Fid) -> Bytes {
+/// Work on one object, that a transaction queued.
+pub fn work(ost: u32, object: Fid, transno: u64) -> Bytes {
     let mut key = work_of(ost);
     push_fid(&mut key, object);
+    key.extend_from_slice(&transno.to_be_bytes());
     key.into()
 }
 
-/// The object of a work's key.
-pub fn work_object(key: &[u8]) -> Option<Fid> {
-    fid_of(key.get(5..)?)
+/// The object and the transaction of a work's key.
+pub fn work_parts(key: &[u8]) -> Option<(Fid, u64)> {
+    let transno = key.get(21..)?.first_chunk::<8>()?;
+    Some((fid_of(key.get(5..)?)?, u64::from_be_bytes(*transno)))
 }
 
 /// An OST's object sequence.
@@ -154,7 +156,7 @@ pub fn setting(name: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::{
-        HASH_DOTDOT, NameHash, entries_from, entry, entry_name, orphan, orphan_fid, work, work_object,
+        HASH_DOTDOT, NameHash, entries_from, entry, entry_name, orphan, orphan_fid, work, work_parts,
     };
     use wire::{Fid, MDS_DIR_END_OFF};
 
@@ -181,7 +183,7 @@ mod tests {
     fn a_key_gives_its_fid_back() {
         let fid = Fid::new(0x2_0000_0401, 7, 1);
         assert_eq!(orphan_fid(&orphan(fid)), Some(fid));
-        assert_eq!(work_object(&work(3, fid)), Some(fid));
+        assert_eq!(work_parts(&work(3, fid, 9)), Some((fid, 9)));
         assert_eq!(orphan_fid(b"o"), None);
     }
 }

@@ -27,9 +27,8 @@ pub enum Work {
 }
 
 impl Work {
-    pub(crate) fn encode(self, transno: u64) -> Bytes {
-        let mut w = Writer::with_capacity(21);
-        w.u64(transno);
+    pub(crate) fn encode(self) -> Bytes {
+        let mut w = Writer::with_capacity(13);
         match self {
             Work::Destroy => w.u8(0),
             Work::Chown { uid, gid, projid } => {
@@ -40,20 +39,13 @@ impl Work {
         w.finish()
     }
 
-    /// The transaction that queued it, and the work.
-    pub(crate) fn decode(value: &[u8]) -> Result<(u64, Work), Errno> {
+    pub(crate) fn decode(value: &[u8]) -> Result<Work, Errno> {
         let mut r = Reader::new("work for an OST", value);
-        let transno = r.u64()?;
-        let work = match r.u8()? {
-            0 => Work::Destroy,
-            1 => Work::Chown {
-                uid: r.u32()?,
-                gid: r.u32()?,
-                projid: r.u32()?,
-            },
-            _ => return Err(Errno::EIO),
-        };
-        Ok((transno, work))
+        match r.u8()? {
+            0 => Ok(Work::Destroy),
+            1 => Ok(Work::Chown { uid: r.u32()?, gid: r.u32()?, projid: r.u32()? }),
+            _ => Err(Errno::EIO),
+        }
     }
 }
 
@@ -139,9 +131,9 @@ impl Tx<'_> {
 
     /// Queues work on each object of a layout.
     pub fn put_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
-        let value = work.encode(self.transno());
+        let value = work.encode();
         for Object { ost, fid } in layout::objects(lov)? {
-            self.batch.put(keys::work(ost, fid), value.clone());
+            self.batch.put(keys::work(ost, fid, self.transno()), value.clone());
             self.has_work = true;
         }
         Ok(())

@@ -1,0 +1,173 @@
+//! Attributes as replies carry them: `mdt_body` and the buffers that it tells the length of.
+//!
+//! What is set is what a real server sets (captures b1, d2, d3, i4, k2): a striped file's size is never sent as its
+//! size, only as the lazy one, because the client must ask the OSTs.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use wire::{
+    Fid, LUSTRE_ORPHAN_FL, MdtBody, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLATIME, OBD_MD_FLBLOCKS,
+    OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID, OBD_MD_FLID,
+    OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME, OBD_MD_FLNLINK,
+    OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID, OBD_MD_LINKNAME, OBD_MD_MEA,
+};
+
+use crate::store::Inode;
+
+/// What every reply with attributes has.
+const ALWAYS: u64 = OBD_MD_FLID
+    | OBD_MD_FLATIME
+    | OBD_MD_FLMTIME
+    | OBD_MD_FLCTIME
+    | OBD_MD_FLTYPE
+    | OBD_MD_FLMODE
+    | OBD_MD_FLUID
+    | OBD_MD_FLGID
+    | OBD_MD_FLPROJID
+    | OBD_MD_FLNLINK
+    | OBD_MD_FLFLAGS
+    | OBD_MD_FLBTIME;
+/// Bytes in a block, as `st_blocks` counts.
+const BLOCK: u64 = 512;
+
+/// A reply's attributes: the body, and the buffers MDT_MD and ACL.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attrs {
+    /// The body.
+    pub body: MdtBody,
+    /// Layout, default layout or a symlink's target.
+    pub md: Bytes,
+    /// The access ACL.
+    pub acl: Bytes,
+}
+
+/// What a request wants beside the plain attributes (`mbo_valid`), and what the reply may carry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// `OBD_MD_*` of the request.
+    pub valid: u64,
+    /// The longest layout of this filesystem (`mbo_max_mdsize`).
+    pub max_mdsize: u32,
+    /// Whether the client understands ACLs.
+    pub acl: bool,
+}
+
+impl Asked {
+    fn has(&self, flag: u64) -> bool {
+        self.valid & flag == flag
+    }
+}
+
+/// The plain attributes of an inode.
+pub(crate) fn plain(fid: Fid, inode: &Inode) -> MdtBody {
+    let mut body = MdtBody {
+        mbo_fid1: fid,
+        mbo_valid: ALWAYS,
+        mbo_atime: inode.atime,
+        mbo_mtime: inode.mtime,
+        mbo_ctime: inode.ctime,
+        mbo_btime: inode.btime as u64,
+        mbo_mode: inode.mode,
+        mbo_uid: inode.uid,
+        mbo_gid: inode.gid,
+        mbo_projid: inode.projid,
+        mbo_nlink: inode.nlink,
+        mbo_flags: inode.flags | if inode.nlink == 0 { LUSTRE_ORPHAN_FL } else { 0 },
+        mbo_version: inode.version,
+        ..MdtBody::default()
+    };
+    if !inode.is_file() {
+        body.mbo_valid |= OBD_MD_FLRDEV;
+        body.mbo_rdev = inode.rdev as u32;
+    }
+    if inode.is_file() && !inode.lov.is_empty() {
+        if let Some((size, blocks)) = inode.som {
+            body.mbo_valid |= OBD_MD_FLLAZYSIZE | OBD_MD_FLLAZYBLOCKS;
+            (body.mbo_size, body.mbo_blocks) = (size, blocks);
+        }
+    } else {
+        body.mbo_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
+        body.mbo_size = inode.size;
+        body.mbo_blocks = if inode.is_dir() { inode.size / BLOCK } else { 0 };
+    }
+    body
+}
+
+/// The attributes that a request asked for.
+pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
+    let mut out = Attrs { body: plain(fid, inode), ..Attrs::default() };
+    let body = &mut out.body;
+    if inode.is_file() && asked.has(OBD_MD_FLEASIZE) && !inode.lov.is_empty() {
+        body.mbo_valid |= OBD_MD_FLEASIZE;
+        out.md = inode.lov.clone();
+    }
+    // Clients that ask for the layout of a directory's entries over MDTs do not mean its files' default layout.
+    let default_lov = asked.has(OBD_MD_FLDIREA) && asked.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
+    if inode.is_dir() && default_lov && !inode.lov.is_empty() {
+        body.mbo_valid |= OBD_MD_FLDIREA;
+        out.md = inode.lov.clone();
+    }
+    if inode.is_symlink() && asked.has(OBD_MD_LINKNAME) {
+        body.mbo_valid |= OBD_MD_LINKNAME;
+        let mut target = BytesMut::with_capacity(inode.symlink.len() + 1);
+        target.put_slice(&inode.symlink);
+        target.put_u8(0);
+        out.md = target.freeze();
+    }
+    body.mbo_eadatasize = out.md.len() as u32;
+    if asked.has(OBD_MD_FLMODEASIZE) {
+        body.mbo_valid |= OBD_MD_FLMODEASIZE;
+        body.mbo_max_mdsize = asked.max_mdsize;
+    }
+    if asked.has(OBD_MD_FLACL) && asked.acl {
+        body.mbo_valid |= OBD_MD_FLACL;
+        body.mbo_aclsize = inode.acl_access.len() as u32;
+        out.acl = inode.acl_access.clone();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asked, attrs, plain};
+    use crate::store::Inode;
+    use bytes::Bytes;
+    use wire::Fid;
+
+    const FID: Fid = Fid::new(0x2_0000_0402, 2, 0);
+
+    #[test]
+    fn the_valid_bits_are_those_of_a_real_server() {
+        let dir = Inode { mode: 0o040755, nlink: 2, size: 4096, ..Inode::default() };
+        let asked = Asked { valid: 0x1140_0084_9103_6fdf, max_mdsize: 0x80, acl: true };
+        let body = attrs(FID, &dir, asked).body;
+        assert_eq!((body.mbo_valid, body.mbo_blocks), (0x1100_0080_8001_2fbf, 8), "d2, lookup of dir1");
+        let lov = Bytes::from_static(&[1; 56]);
+        let file = Inode { mode: 0o100644, nlink: 1, lov, ..Inode::default() };
+        let reply = attrs(FID, &file, asked);
+        assert_eq!(reply.body.mbo_valid, 0x1100_0080_8002_2f8f, "d2, create of file1");
+        assert_eq!((reply.md.len(), reply.body.mbo_eadatasize), (56, 56));
+        let closed = Inode { som: Some((6, 8)), ..file.clone() };
+        assert_eq!(attrs(FID, &closed, asked).body.mbo_valid, 0x1d00_0080_8002_2f8f, "i1, lookup of e1");
+        assert_eq!(plain(FID, &file).mbo_valid, 0x1100_0000_0000_2f8f, "d3, setattr of e1");
+        let fifo = Inode { mode: 0o010644, ..Inode::default() };
+        assert_eq!(plain(FID, &fifo).mbo_valid, 0x1100_0000_0001_2fbf, "d3, mknod of fifo1");
+    }
+
+    #[test]
+    fn a_symlinks_target_ends_with_a_nul() {
+        let symlink = Bytes::from_static(b"../dir1/file1");
+        let link = Inode { mode: 0o120777, size: 13, symlink, ..Inode::default() };
+        let reply = attrs(FID, &link, Asked { valid: 0x40001, ..Asked::default() });
+        assert_eq!(reply.body.mbo_valid, 0x1100_0000_0005_2fbf, "i4, readlink of sym1");
+        assert_eq!((&reply.md[..], reply.body.mbo_eadatasize), (&b"../dir1/file1\0"[..], 14));
+    }
+
+    #[test]
+    fn a_default_layout_is_shown_only_to_who_asks_for_it_alone() {
+        let lov = Bytes::from_static(&[7; 32]);
+        let dir = Inode { mode: 0o040755, nlink: 2, size: 4096, lov, ..Inode::default() };
+        let reply = attrs(FID, &dir, Asked { valid: 0x1002_0001, ..Asked::default() });
+        assert_eq!((reply.body.mbo_valid, reply.md.len()), (0x1100_0000_1001_2fbf, 32), "t8, getstripe -d");
+        assert!(attrs(FID, &dir, Asked { valid: 0x1140_0084_9103_6fdf, ..Asked::default() }).md.is_empty());
+    }
+}

@@ -1,0 +1,121 @@
+//! What a client is granted when it connects: what it asks for and this target does.
+
+use rpc::ConnectRequest;
+use wire::{
+    Errno, MDS_INODELOCK_DOM, MDS_INODELOCK_FULL, OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL, OBD_CONNECT_AT,
+    OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET,
+    OBD_CONNECT_DISP_STRIPE, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2,
+    OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS, OBD_CONNECT_JOBSTATS,
+    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE,
+    OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID,
+    OBD_CONNECT_UMASK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID,
+    OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
+    ObdConnectData,
+};
+
+use crate::{VERSION_CODE, namespace::xattr::VALUE_MAX};
+
+/// What is implemented of `ocd_connect_flags`.
+const FLAGS: u64 = OBD_CONNECT_64BITHASH
+    | OBD_CONNECT_ACL
+    | OBD_CONNECT_AT
+    | OBD_CONNECT_ATTRFID
+    | OBD_CONNECT_BRW_SIZE
+    | OBD_CONNECT_BULK_MBITS
+    | OBD_CONNECT_CANCELSET
+    | OBD_CONNECT_DISP_STRIPE
+    | OBD_CONNECT_EINPROGRESS
+    | OBD_CONNECT_FID
+    | OBD_CONNECT_FLAGS2
+    | OBD_CONNECT_FLOCK_DEAD
+    | OBD_CONNECT_FULL20
+    | OBD_CONNECT_IBITS
+    | OBD_CONNECT_JOBSTATS
+    | OBD_CONNECT_LAYOUTLOCK
+    | OBD_CONNECT_LIGHTWEIGHT
+    | OBD_CONNECT_LOV_V3
+    | OBD_CONNECT_LVB_TYPE
+    | OBD_CONNECT_MAX_EASIZE
+    | OBD_CONNECT_MULTIMODRPCS
+    | OBD_CONNECT_NODEVOH
+    | OBD_CONNECT_OPEN_BY_FID
+    | OBD_CONNECT_UMASK
+    | OBD_CONNECT_VBR
+    | OBD_CONNECT_VERSION
+    | OBD_CONNECT_XATTR;
+/// What is implemented of `ocd_connect_flags2`.
+const FLAGS2: u64 = OBD_CONNECT2_INC_XID
+    | OBD_CONNECT2_LOCK_CONVERT
+    | OBD_CONNECT2_LSOM
+    | OBD_CONNECT2_REP_MBITS
+    | OBD_CONNECT2_SUM_STATFS;
+/// Bytes of one bulk at most: what directories are read with.
+const BRW_SIZE_MAX: u32 = 1 << 20;
+/// A page: no transfer is smaller.
+const BRW_SIZE_MIN: u32 = 4096;
+/// Modifying requests that one client has in flight at most.
+const MOD_RPCS: u16 = 8;
+
+/// What is granted to this client; `instance` tells starts of the target apart.
+pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnectData, Errno> {
+    let asked = &req.data;
+    let flags = asked.ocd_connect_flags & FLAGS;
+    let has = |flag: u64| flags & flag != 0;
+    let mut data = ObdConnectData {
+        ocd_connect_flags: flags,
+        ocd_version: VERSION_CODE,
+        ocd_instance: instance,
+        ..ObdConnectData::default()
+    };
+    if has(OBD_CONNECT_FLAGS2) {
+        data.ocd_connect_flags2 = asked.ocd_connect_flags2 & FLAGS2;
+    }
+    if has(OBD_CONNECT_BRW_SIZE) {
+        if asked.ocd_brw_size < BRW_SIZE_MIN {
+            return Err(Errno::EPROTO);
+        }
+        data.ocd_brw_size = asked.ocd_brw_size.min(BRW_SIZE_MAX);
+    }
+    if has(OBD_CONNECT_IBITS) {
+        // Data is never on the metadata target.
+        data.ocd_ibits_known = asked.ocd_ibits_known & u64::from(MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
+    }
+    if has(OBD_CONNECT_MAX_EASIZE) {
+        data.ocd_max_easize = VALUE_MAX as u32;
+    }
+    if has(OBD_CONNECT_MULTIMODRPCS) {
+        data.ocd_maxmodrpcs = MOD_RPCS;
+    }
+    Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{FLAGS, negotiate};
+    use rpc::ConnectRequest;
+    use wire::{Nid, OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FULL20, ObdConnectData};
+
+    #[test]
+    fn a_real_clients_request_gets_what_it_needs_and_nothing_else() {
+        // From the capture b1_client_mount.
+        let data = ObdConnectData {
+            ocd_connect_flags: 0xae7e_7e7b_e374_d3b8,
+            ocd_brw_size: 0x10_0000,
+            ocd_ibits_known: 0x7f,
+            ocd_connect_flags2: 0xa4_6cde_ffbd,
+            ..ObdConnectData::default()
+        };
+        let req = ConnectRequest { client_uuid: "c".into(), peer: Nid::LO, data };
+        let granted = negotiate(&req, 7).unwrap();
+        for required in [OBD_CONNECT_FID, OBD_CONNECT_ATTRFID, OBD_CONNECT_FULL20] {
+            assert_ne!(granted.ocd_connect_flags & required, 0);
+        }
+        assert_eq!(granted.ocd_connect_flags & !(data.ocd_connect_flags & FLAGS), 0);
+        assert_eq!(granted.ocd_connect_flags2 & !data.ocd_connect_flags2, 0);
+        assert_eq!((granted.ocd_brw_size, granted.ocd_ibits_known), (0x10_0000, 0x3f));
+        assert_eq!((granted.ocd_maxmodrpcs, granted.ocd_instance), (8, 7));
+        let bad = ConnectRequest { data: ObdConnectData { ocd_brw_size: 1, ..data }, ..req };
+        assert!(negotiate(&bad, 7).is_err());
+    }
+}

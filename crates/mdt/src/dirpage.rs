@@ -1,0 +1,180 @@
+//! Reading directories: pages of entries in the order of their hashes.
+//!
+//! The order is the names' own, so that it does not change while entries come and go: a reader that continues where it
+//! stopped sees every entry that was there all the time exactly once. "." and ".." come first.
+
+use bytes::Bytes;
+use wire::{
+    Errno, Fid, LDF_COLLIDE, LUDA_64BITHASH, MDS_DIR_END_OFF,
+    dirpage::{DirEntry, PAGE, PageBuilder},
+};
+
+use crate::{
+    namespace::parent,
+    store::{
+        NameHash, S_IFDIR, Store,
+        keys::{HASH_DOT, HASH_DOTDOT},
+    },
+};
+
+/// Entries fetched from the store at once.
+const FETCH: usize = 256;
+
+/// Pages of a directory from `start` on, at most `bytes` of them (at least one page).
+pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result<Vec<Bytes>, Errno> {
+    let mut reader = Reader::new(store, dir, NameHash(start))?;
+    let mut pages = Vec::new();
+    let mut next = reader.next()?;
+    let mut hash_start = start;
+    for _ in 0..(bytes / PAGE).max(1) {
+        let mut page = PageBuilder::new(hash_start);
+        let mut full = None;
+        while let Some(entry) = next.take() {
+            match page.push(entry) {
+                Ok(()) => next = reader.next()?,
+                Err(entry) => {
+                    full = Some(entry);
+                    break;
+                }
+            }
+        }
+        let hash_end = full.as_ref().map_or(MDS_DIR_END_OFF, |e| e.hash);
+        let collides = page.last_hash() == Some(hash_end);
+        pages.push(page.finish(hash_end, if collides { LDF_COLLIDE } else { 0 }));
+        if full.is_none() {
+            break;
+        }
+        (next, hash_start) = (full, hash_end);
+    }
+    Ok(pages)
+}
+
+/// The entries of a directory, one after the other.
+struct Reader<'a> {
+    store: &'a Store,
+    dir: Fid,
+    /// In reverse: the next one is at the end.
+    fetched: Vec<DirEntry>,
+    /// The name to continue behind; `None`: there are no more in the store.
+    behind: Option<Bytes>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(store: &'a Store, dir: Fid, from: NameHash) -> Result<Reader<'a>, Errno> {
+        let inode = store.inode(dir)?;
+        if !inode.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        let mut reader = Reader { store, dir, fetched: Vec::new(), behind: None };
+        if inode.nlink == 0 {
+            return Ok(reader);
+        }
+        reader.fill(store.entries(dir, from, FETCH)?);
+        if from <= HASH_DOTDOT {
+            reader.fetched.push(entry(parent(dir, &inode), HASH_DOTDOT, Bytes::from_static(b".."), S_IFDIR));
+        }
+        if from == HASH_DOT {
+            reader.fetched.push(entry(dir, HASH_DOT, Bytes::from_static(b"."), S_IFDIR));
+        }
+        Ok(reader)
+    }
+
+    fn fill(&mut self, rows: Vec<(NameHash, Bytes, crate::store::Entry)>) {
+        self.behind = rows.last().filter(|_| rows.len() == FETCH).map(|(_, name, _)| name.clone());
+        self.fetched = rows.into_iter().rev().map(|(hash, name, e)| entry(e.fid, hash, name, e.kind)).collect();
+    }
+
+    fn next(&mut self) -> Result<Option<DirEntry>, Errno> {
+        if self.fetched.is_empty()
+            && let Some(name) = self.behind.take()
+        {
+            let rows = self.store.entries_behind(self.dir, &name, FETCH)?;
+            self.fill(rows);
+        }
+        Ok(self.fetched.pop())
+    }
+}
+
+fn entry(fid: Fid, hash: NameHash, name: Bytes, kind: u32) -> DirEntry {
+    DirEntry { attrs: LUDA_64BITHASH, ..DirEntry::new(fid, hash.0, name, kind as u16) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{collections::BTreeSet, sync::Arc};
+
+    use super::pages;
+    use crate::{
+        cred::Cred,
+        namespace::{Node, Unlink, create, make_root, unlink},
+        store::Store,
+    };
+    use osd::MemoryIndex;
+    use wire::{Errno, Fid, MDS_DIR_END_OFF, dirpage::DirPage};
+
+    fn store(files: u32) -> Store {
+        let store = Store::new(Arc::new(MemoryIndex::new()));
+        make_root(&store, 0).unwrap();
+        for i in 1..=files {
+            let node = Node { fid: Fid::new(0x2_0000_0401, i, 0), mode: 0o100644, ..Node::default() };
+            create(&store, &Cred::root(), Fid::ROOT, format!("file{i}").as_bytes(), &node).unwrap();
+        }
+        store
+    }
+
+    fn read(store: &Store, bytes: usize, mut between: impl FnMut(&Store)) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut at = 0;
+        while at != MDS_DIR_END_OFF {
+            for page in pages(store, Fid::ROOT, at, bytes).unwrap() {
+                let page = DirPage::parse(&page).unwrap();
+                assert_eq!(page.hash_start, at);
+                names.extend(page.entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()));
+                at = page.hash_end;
+            }
+            between(store);
+        }
+        names
+    }
+
+    #[test]
+    fn every_entry_is_read_exactly_once_whatever_the_size_of_the_reads() {
+        let store = store(1000);
+        for bytes in [1, 4096, 16384, 1 << 20] {
+            let names = read(&store, bytes, |_| {});
+            assert_eq!(names[..2], [".", ".."]);
+            assert_eq!(names.len(), 1002);
+            assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 1002);
+        }
+        assert_eq!(pages(&store, Fid::ROOT, 0, 1 << 20).unwrap().len(), 12);
+    }
+
+    #[test]
+    fn entries_that_stay_are_read_once_while_others_come_and_go() {
+        let store = store(500);
+        let mut i = 0;
+        let names = read(&store, 4096, |store| {
+            for _ in 0..50 {
+                i += 1;
+                let name = format!("file{}", 2 * i);
+                let gone = Unlink { parent: Fid::ROOT, name: name.as_bytes(), dir: false, time: 0 };
+                let _ = unlink(store, &Cred::root(), gone);
+                let node = Node { fid: Fid::new(0x2_0000_0402, i, 0), mode: 0o100644, ..Node::default() };
+                create(store, &Cred::root(), Fid::ROOT, format!("new{i}").as_bytes(), &node).unwrap();
+            }
+        });
+        for i in (1..500).step_by(2) {
+            assert_eq!(names.iter().filter(|n| **n == format!("file{i}")).count(), 1, "file{i}");
+        }
+    }
+
+    #[test]
+    fn an_empty_directory_has_its_dots_and_its_end_has_nothing() {
+        let store = store(0);
+        assert_eq!(read(&store, 4096, |_| {}), [".", ".."]);
+        let page = DirPage::parse(&pages(&store, Fid::ROOT, MDS_DIR_END_OFF, 4096).unwrap()[0]).unwrap();
+        assert_eq!((page.entries.len(), page.hash_end), (0, MDS_DIR_END_OFF));
+        assert_eq!(pages(&store, Fid::new(1, 2, 3), 0, 4096).unwrap_err(), Errno::ENOENT);
+    }
+}

@@ -1,0 +1,35 @@
+//! Why a metadata target does not start.
+
+use osd::OsdError;
+use wire::Errno;
+
+/// Why a metadata target does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum MdtError {
+    /// Its store cannot be opened.
+    #[error("{target}: {source}")]
+    Store {
+        /// The target.
+        target: String,
+        /// Why.
+        source: OsdError,
+    },
+    /// What is in its store cannot be used.
+    #[error("{target}: its store is not usable: {what}: {errno}")]
+    Contents {
+        /// The target.
+        target: String,
+        /// What was being read or written.
+        what: &'static str,
+        /// Why not.
+        errno: Errno,
+    },
+    /// Its services do not start.
+    #[error("{target}: {source}")]
+    Rpc {
+        /// The target.
+        target: String,
+        /// Why.
+        source: rpc::RpcError,
+    },
+}

@@ -1,0 +1,103 @@
+//! From a FID to a path: up the links, to the root that the client names (`lfs fid2path`).
+
+use bytes::{BufMut, Bytes, BytesMut};
+use wire::{Errno, Fid, GetinfoFid2path, KEY_FID2PATH, WireStruct};
+
+use crate::store::{Store, links};
+
+/// Where the value begins in the key's buffer.
+const KEY_SIZE: usize = 16;
+/// Names in a path at most.
+const DEPTH_MAX: usize = 4096;
+/// Bytes of a path at most.
+const PATH_MAX: usize = 4096;
+
+/// Answers a key `fid2path` with its value: the same structure and the path after it, in a buffer of the value's size.
+pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
+    if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let value = key.get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
+    let mut gf = GetinfoFid2path::from_bytes(value)?;
+    let asked_root = Fid::from_bytes(&value[GetinfoFid2path::SIZE..]).unwrap_or_default();
+    let root = if asked_root.is_zero() { Fid::ROOT } else { asked_root };
+    let room = (gf.gf_pathlen as usize).min(PATH_MAX);
+    let (path, more) = path(store, gf.gf_fid, gf.gf_linkno, root)?;
+    if path.len() >= room {
+        return Err(Errno::EOVERFLOW);
+    }
+    gf.gf_fid = root;
+    gf.gf_linkno += u32::from(more);
+    let mut out = BytesMut::with_capacity(GetinfoFid2path::SIZE + room);
+    out.put_slice(&gf.to_bytes());
+    out.put_slice(&path);
+    out.resize(GetinfoFid2path::SIZE + room, 0);
+    Ok(out.freeze())
+}
+
+/// The path of an inode by its link number `link`, from `root`, and whether there are more links.
+fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
+    let mut names: Vec<Bytes> = Vec::new();
+    let mut more = false;
+    let mut at = fid;
+    while at != root {
+        if at.is_root() || names.len() >= DEPTH_MAX {
+            return Err(Errno::ENOENT);
+        }
+        let inode = store.inode(at)?;
+        let known = links::parse(&inode.links).links;
+        let wanted = if names.is_empty() { link as usize } else { 0 };
+        if names.is_empty() {
+            more = wanted + 1 < known.len();
+        }
+        // An asker that counts on sees the last link again, and so its end.
+        let (parent, name) = known.get(wanted).or(known.last()).cloned().ok_or(Errno::ENOENT)?;
+        names.push(name);
+        at = parent;
+    }
+    names.reverse();
+    Ok((names.join(&b'/'), more))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use super::answer;
+    use crate::{
+        cred::Cred,
+        namespace::{Node, create, link, make_root},
+        store::Store,
+    };
+    use osd::MemoryIndex;
+    use wire::{Errno, Fid, GetinfoFid2path, WireStruct};
+
+    fn ask(store: &Store, fid: Fid, gf_linkno: u32, root: Fid) -> Result<(String, u32), Errno> {
+        let gf = GetinfoFid2path { gf_fid: fid, gf_recno: u64::MAX, gf_linkno, gf_pathlen: 4096 };
+        let key = [b"fid2path\0\0\0\0\0\0\0\0", &gf.to_bytes()[..], &root.to_bytes()[..]].concat();
+        let reply = answer(store, &key)?;
+        assert_eq!(reply.len(), 4128);
+        let text = String::from_utf8(wire::before_nul(&reply[32..]).to_vec()).unwrap();
+        Ok((text, GetinfoFid2path::from_bytes(&reply).unwrap().gf_linkno))
+    }
+
+    #[test]
+    fn every_link_has_its_path() {
+        let store = Store::new(Arc::new(MemoryIndex::new()));
+        make_root(&store, 0).unwrap();
+        let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));
+        let node = |fid, mode| Node { fid, mode, ..Node::default() };
+        create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755)).unwrap();
+        create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644)).unwrap();
+        link(&store, &Cred::root(), file, Fid::ROOT, b"link1", 0).unwrap();
+        assert_eq!(ask(&store, file, 0, Fid::ROOT).unwrap(), ("dir1/file1".into(), 1));
+        assert_eq!(ask(&store, file, 1, Fid::ROOT).unwrap(), ("link1".into(), 1));
+        assert_eq!(ask(&store, file, 0, dir).unwrap(), ("file1".into(), 1));
+        assert_eq!(ask(&store, file, 1, dir).unwrap_err(), Errno::ENOENT);
+        assert_eq!(ask(&store, Fid::ROOT, 0, Fid::ROOT).unwrap(), (String::new(), 0));
+        assert_eq!(ask(&store, Fid::new(0x2_0000_0402, 9, 0), 0, Fid::ROOT).unwrap_err(), Errno::ENOENT);
+        assert_eq!(answer(&store, b"fid2path").unwrap_err(), Errno::EINVAL);
+        assert_eq!(answer(&store, b"what").unwrap_err(), Errno::EOPNOTSUPP);
+    }
+}

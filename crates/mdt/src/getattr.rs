@@ -1,0 +1,183 @@
+//! Reading without locks: attributes, extended attributes, directories, space; and waiting for the disk.
+
+use bytes::Bytes;
+use rpc::ServerRequest;
+use wire::{
+    Errno, Fid, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS,
+    OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_SUM, ObdStatfs, WireStruct,
+};
+
+use crate::{
+    body::{self, Asked, Attrs},
+    cred::MAY_READ,
+    dirpage,
+    namespace::{lookup, xattr},
+    target::{Handled, Mdt, cred_of_body, name_of, reply},
+};
+
+/// Bytes of directory pages in one bulk at most.
+const READPAGE_MAX: usize = 1 << 20;
+/// The filesystem's type, as `ldiskfs` has it: what clients expect of a metadata target.
+const OS_TYPE: u64 = 0xef53;
+/// The longest file that stripes of 16 TiB objects make.
+const MAXBYTES: u64 = i64::MAX as u64;
+const NAME_LEN: u32 = 255;
+
+impl Mdt {
+    pub(crate) fn asked(&self, req: &ServerRequest, valid: u64) -> Asked {
+        Asked { valid, max_mdsize: self.max_mdsize(), acl: req.export.has(OBD_CONNECT_ACL) }
+    }
+
+    fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> Handled {
+        let inode = self.store.inode(fid)?;
+        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.asked(req, valid));
+        Ok(reply(6, [body.to_bytes(), md, acl]))
+    }
+
+    /// MDS_GETATTR: attributes by FID.
+    pub(crate) fn getattr(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        self.attrs_reply(req, body.mbo_fid1, body.mbo_valid)
+    }
+
+    /// MDS_GETATTR_NAME: attributes by name.
+    pub(crate) async fn getattr_name(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let name = name_of(req, 3);
+        let _name = self.locks.name_read(body.mbo_fid1, &name).await?;
+        let found = lookup(&self.store, &cred_of_body(&body), body.mbo_fid1, &name)?;
+        self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
+    }
+
+    /// MDS_GETXATTR: one attribute, or the names of all.
+    pub(crate) fn getxattr(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let fid = body.mbo_fid1;
+        let value = if body.mbo_valid & OBD_MD_FLXATTRLS != 0 {
+            let names = xattr::listxattr(&self.store, fid)?;
+            let mut list = Vec::new();
+            for (name, _) in names {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+            Bytes::from(list)
+        } else if body.mbo_valid & OBD_MD_FLXATTR != 0 {
+            xattr::getxattr(&self.store, &cred_of_body(&body), fid, &name_of(req, 3))?
+        } else {
+            return Err(Errno::EINVAL);
+        };
+        let len = value.len() as u32;
+        let answer = |mbo_eadatasize: u32| MdtBody { mbo_eadatasize, ..MdtBody::default() }.to_bytes();
+        match body.mbo_eadatasize {
+            // Only the size is asked for.
+            0 => Ok(reply(2, [answer(len)])),
+            room if room < len => Err(Errno::ERANGE),
+            _ => Ok(reply(2, [answer(len), value])),
+        }
+    }
+
+    /// MDS_READPAGE: a piece of a directory, by bulk.
+    pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let dir = self.store.inode(body.mbo_fid1)?;
+        cred_of_body(&body).check(&dir, MAY_READ)?;
+        let bytes = (body.mbo_nlink as usize).min(READPAGE_MAX);
+        if bytes < wire::dirpage::PAGE {
+            return Err(Errno::EINVAL);
+        }
+        let pages = dirpage::pages(&self.store, body.mbo_fid1, body.mbo_size, bytes)?;
+        req.bulk_put(MDS_BULK_PORTAL, vec![pages.into()]).await?;
+        Ok(reply(1, [MdtBody::default().to_bytes()]))
+    }
+
+    /// MDS_GET_ROOT: the root, or the directory of a fileset's path.
+    pub(crate) fn get_root(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let cred = cred_of_body(&body);
+        let mut fid = Fid::ROOT;
+        let path = name_of(req, 2);
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            fid = lookup(&self.store, &cred, fid, name)?.ok_or(Errno::ENOENT)?.fid;
+        }
+        if !self.store.inode(fid)?.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        let answer = MdtBody { mbo_fid1: fid, mbo_valid: OBD_MD_FLID, ..MdtBody::default() };
+        Ok(reply(2, [answer.to_bytes()]))
+    }
+
+    /// MDS_STATFS: this target's space, or (where the client asks for it) that of all OSTs together.
+    pub(crate) async fn statfs(&self, req: &ServerRequest) -> Handled {
+        let own = self.store.index().statfs()?;
+        let mut answer = ObdStatfs {
+            os_type: OS_TYPE,
+            os_blocks: own.blocks,
+            os_bfree: own.bfree,
+            os_bavail: own.bavail,
+            os_files: own.files,
+            os_ffree: own.ffree,
+            os_bsize: own.bsize,
+            os_namelen: NAME_LEN,
+            os_maxbytes: MAXBYTES,
+            ..ObdStatfs::default()
+        };
+        let asked = req.get::<MdtBody>(1).is_ok_and(|b| b.mbo_valid & OBD_MD_FLAGSTATFS != 0);
+        if asked && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
+            sum(&mut answer, &self.osts.statfs().await);
+        }
+        Ok(reply(1, [answer.to_bytes()]))
+    }
+
+    /// MDS_SYNC: everything that was answered before is on disk.
+    pub(crate) async fn sync(&self, req: &ServerRequest) -> Handled {
+        let asked: MdtBody = req.get(1)?;
+        self.store.index().sync().await?;
+        let answer = match asked.mbo_fid1 {
+            Fid::ZERO => MdtBody::default(),
+            fid => body::plain(fid, &self.store.inode(fid)?),
+        };
+        Ok(reply(1, [answer.to_bytes()]))
+    }
+}
+
+/// Space is that of the OSTs; there can be no more files than inodes here, nor than objects there.
+fn sum(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
+    if osts.is_empty() {
+        return;
+    }
+    let own_files = (answer.os_files, answer.os_ffree);
+    let bsize = u64::from(answer.os_bsize.max(1));
+    let scaled = |blocks: u64, ost: &ObdStatfs| (u128::from(blocks) * u128::from(ost.os_bsize) / u128::from(bsize)) as u64;
+    let total = |of: fn(&ObdStatfs) -> u64| osts.iter().map(|o| scaled(of(o), o)).fold(0, u64::saturating_add);
+    answer.os_blocks = total(|o| o.os_blocks);
+    answer.os_bfree = total(|o| o.os_bfree);
+    answer.os_bavail = total(|o| o.os_bavail);
+    let used = own_files.0 - own_files.1.min(own_files.0);
+    let objects = osts.iter().map(|o| o.os_ffree).fold(0, u64::saturating_add);
+    answer.os_ffree = own_files.1.min(objects);
+    answer.os_files = used + answer.os_ffree;
+    answer.os_state |= OS_STATFS_SUM;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum;
+    use wire::ObdStatfs;
+
+    #[test]
+    fn the_sum_counts_blocks_of_one_size() {
+        let mut answer =
+            ObdStatfs { os_bsize: 4096, os_files: 100, os_ffree: 90, os_blocks: 1, ..ObdStatfs::default() };
+        let ost = ObdStatfs {
+            os_bsize: 8192,
+            os_blocks: 10,
+            os_bfree: 6,
+            os_bavail: 5,
+            os_ffree: 20,
+            ..ObdStatfs::default()
+        };
+        sum(&mut answer, &[ost, ost]);
+        assert_eq!((answer.os_blocks, answer.os_bfree, answer.os_bavail), (40, 24, 20));
+        assert_eq!((answer.os_files, answer.os_ffree), (50, 40));
+    }
+}

@@ -1,0 +1,96 @@
+//! Looking up a name, or reading attributes, with a lock on what it leads to.
+
+use rpc::ServerRequest;
+use wire::{
+    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid, MdtBody,
+    OBD_CONNECT_LAYOUTLOCK, WireStruct,
+};
+
+use bytes::Bytes;
+use ldlm::LockMode;
+
+use super::{LOOKUP, Outcome};
+use crate::{
+    body::{self, Attrs},
+    locks,
+    namespace::lookup,
+    store::Inode,
+    target::{Mdt, cred_of_body, name_of, wall_secs},
+};
+
+/// How long an inode must not have changed before a mere lookup also gets its attributes to cache: what is being
+/// changed would only be called back (`ctime_age_limit`).
+const QUIET_SECS: i64 = 10;
+
+impl Mdt {
+    pub(super) async fn intent_getattr(
+        &self,
+        req: &ServerRequest,
+        cookie: u64,
+        opc: u64,
+    ) -> Result<Outcome, Errno> {
+        let asked: MdtBody = req.get(3)?;
+        let name = name_of(req, 5);
+        let mut out = Outcome {
+            disposition: DISP_IT_EXECD | DISP_LOOKUP_EXECD,
+            bufs: vec![MdtBody::default().to_bytes()],
+            ..Outcome::default()
+        };
+        match self.find_and_lock(req, cookie, opc, &asked, &name, &mut out).await {
+            Ok(()) => {}
+            Err(Errno::ENOENT) if !name.is_empty() => out.disposition |= DISP_LOOKUP_NEG,
+            Err(e) => out.errno = Some(e),
+        }
+        Ok(out)
+    }
+
+    async fn find_and_lock(
+        &self,
+        req: &ServerRequest,
+        cookie: u64,
+        opc: u64,
+        asked: &MdtBody,
+        name: &Bytes,
+        out: &mut Outcome,
+    ) -> Result<(), Errno> {
+        let mut name_lock = None;
+        let fid = if name.is_empty() {
+            if asked.mbo_fid2 == Fid::ZERO { asked.mbo_fid1 } else { asked.mbo_fid2 }
+        } else {
+            name_lock = Some(self.locks.name_read(asked.mbo_fid1, name).await?);
+            let found = lookup(&self.store, &cred_of_body(asked), asked.mbo_fid1, name)?;
+            found.ok_or(Errno::ENOENT)?.fid
+        };
+        let inode = self.store.inode(fid)?;
+        let mut bits = locks::LOOKUP | locks::PERM;
+        if opc != LOOKUP || inode.ctime + QUIET_SECS < wall_secs() {
+            bits |= locks::UPDATE;
+        }
+        let try_bits = layout_bit(req, &inode);
+        let lock = self
+            .locks
+            .server()
+            .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, bits, try_bits)
+            .await?;
+        drop(name_lock);
+        // As it is under the lock; without a name to hold it, it may be gone by now.
+        let inode = match self.store.inode(fid) {
+            Ok(inode) => inode,
+            Err(e) => {
+                self.locks.server().cancel(&req.export, &[lock.handle]);
+                return Err(e);
+            }
+        };
+        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.asked(req, asked.mbo_valid));
+        out.bufs = vec![body.to_bytes(), md, acl];
+        out.lock = lock;
+        out.disposition |= DISP_LOOKUP_POS;
+        Ok(())
+    }
+}
+
+/// The layout goes along with a file's other locks when it can be had at once.
+pub(super) fn layout_bit(req: &ServerRequest, inode: &Inode) -> u64 {
+    let wanted = inode.is_file() && req.export.has(OBD_CONNECT_LAYOUTLOCK);
+    if wanted { locks::LAYOUT } else { 0 }
+}

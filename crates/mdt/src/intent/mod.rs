@@ -1,0 +1,85 @@
+//! Enqueues with an intent: an operation, and locks on what it found, in one request (guide 6.3, 6.4, 6.9).
+//!
+//! What was done is said by disposition bits in `lock_policy_res1`, how it ended by `lock_policy_res2`; a reply without
+//! a lock has the status `ELDLM_LOCK_ABORTED`, also when everything went well. Locks are granted while the name's own
+//! lock is still held, so that a name that a client may cache is the name that it asked for.
+
+mod getattr;
+mod getxattr;
+mod layout;
+mod open;
+
+use bytes::Bytes;
+use ldlm::GrantedLock;
+use rpc::{Reply, ServerRequest};
+use wire::{
+    ELDLM_LOCK_ABORTED, Errno, IT_CREAT, IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP, IT_OPEN, IT_READDIR,
+    LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, WireStruct,
+};
+
+use crate::target::{Handled, Mdt};
+
+const OPEN: u64 = IT_OPEN as u64;
+const OPEN_CREAT: u64 = IT_OPEN as u64 | IT_CREAT as u64;
+const GETATTR: u64 = IT_GETATTR as u64;
+const LOOKUP: u64 = IT_LOOKUP as u64;
+const LAYOUT: u64 = IT_LAYOUT as u64;
+const GETXATTR: u64 = IT_GETXATTR as u64;
+const READDIR: u64 = IT_READDIR as u64;
+
+/// What came of an intent.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// `DISP_*`.
+    disposition: u64,
+    /// How it ended.
+    errno: Option<Errno>,
+    /// The lock, if there is one.
+    lock: GrantedLock,
+    /// The buffers behind DLM_REP.
+    bufs: Vec<Bytes>,
+    /// The transaction, if there was one.
+    transno: u64,
+    /// The versions before it.
+    pre_versions: [u64; 4],
+}
+
+impl Outcome {
+    /// The reply: DLM_REP and `buffers` buffers behind it.
+    fn reply(mut self, buffers: usize) -> Reply {
+        let mut rep = LdlmReply { lock_policy_res1: self.disposition, ..LdlmReply::default() };
+        rep.set_intent_status(self.errno.map_or(0, Errno::status));
+        if self.lock.is_some() {
+            rep.lock_flags = LDLM_FL_HAS_INTENT as u32;
+            self.lock.put_into(&mut rep);
+        }
+        self.bufs.resize(buffers, Bytes::new());
+        self.bufs.insert(0, rep.to_bytes());
+        let status = if self.lock.is_some() { 0 } else { ELDLM_LOCK_ABORTED as i32 };
+        let mut reply = Reply::new(self.bufs).with_status(status).with_transno(self.transno);
+        reply.pre_versions = self.pre_versions;
+        reply
+    }
+}
+
+impl Mdt {
+    /// LDLM_ENQUEUE with an intent.
+    pub(crate) async fn intent(&self, req: &mut ServerRequest) -> Handled {
+        let dlm: LdlmRequest = req.get(1)?;
+        self.locks.server().cancel(&req.export, &ldlm::handles(req.buf(1), 1));
+        let cookie = dlm.lock_handle[0];
+        let opc = req.buf(2).first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or(Errno::EPROTO)?;
+        match opc {
+            OPEN | OPEN_CREAT => Ok(self.intent_open(req, cookie).await?.reply(10)),
+            GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(8)),
+            LAYOUT => Ok(self.intent_layout(req, cookie, &dlm).await?.reply(1)),
+            GETXATTR => Ok(self.intent_getxattr(req, cookie).await?.reply(6)),
+            // The same as a plain enqueue of the directory's UPDATE bit.
+            READDIR => self.locks.server().enqueue(req).await,
+            _ => {
+                tracing::debug!("{}: intent {opc:#x} is not known", req.export.client_uuid);
+                Err(Errno::EOPNOTSUPP)
+            }
+        }
+    }
+}

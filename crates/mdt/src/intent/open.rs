@@ -1,0 +1,266 @@
+//! Opening, and creating what is not there.
+//!
+//! How far it came is in the disposition bits, because the client reads the status only for the phase that failed:
+//! looked up, created, opened.
+
+use bytes::Bytes;
+use ldlm::LockMode;
+use rpc::ServerRequest;
+use wire::{
+    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
+    DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
+    MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LEASE, MDS_OPEN_LOCK,
+    MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL, OBD_MD_FLEASIZE, OBD_MD_FLMODEASIZE, WireStruct,
+};
+
+use super::{Outcome, getattr::layout_bit};
+use crate::{
+    body::{self, Attrs},
+    cred::Cred,
+    handles::OpenFile,
+    layout::Wanted,
+    locks::{self, HeldLocks},
+    namespace::{self, Done, Node, OpenMode, lookup},
+    store::{Inode, S_IFDIR, S_IFREG},
+    target::{Mdt, name_of},
+};
+
+/// What an open asks for.
+struct Asked {
+    rec: MdtRecCreate,
+    flags: OpenMode,
+    cred: Cred,
+    name: Bytes,
+    /// The layout that the user wants.
+    wanted: Option<Wanted>,
+    cookie: u64,
+}
+
+impl Asked {
+    fn of(req: &ServerRequest, cookie: u64) -> Result<Asked, Errno> {
+        let rec: MdtRecCreate = req.get(3)?;
+        let flags = OpenMode(u64::from(rec.cr_flags_l) | u64::from(rec.cr_flags_h) << 32);
+        let cred = Cred {
+            fsuid: rec.cr_fsuid,
+            fsgid: rec.cr_fsgid,
+            suppgids: [rec.cr_suppgid1, rec.cr_suppgid2],
+            cap: rec.cr_cap,
+            umask: rec.cr_umask,
+        };
+        let has_ea = flags.has(MDS_OPEN_HAS_EA);
+        let wanted = if has_ea { Some(Wanted::parse(req.buf(7))?.unwrap_or_default()) } else { None };
+        Ok(Asked { rec, flags, cred, name: name_of(req, 6), wanted, cookie })
+    }
+}
+
+/// What is to be opened.
+struct Found {
+    fid: Fid,
+    /// The transaction that made it just now.
+    created: Option<Done>,
+    /// What holds the name.
+    _name: HeldLocks,
+}
+
+impl Mdt {
+    pub(super) async fn intent_open(&self, req: &ServerRequest, cookie: u64) -> Result<Outcome, Errno> {
+        let mut out = Outcome {
+            disposition: DISP_IT_EXECD,
+            bufs: vec![MdtBody::default().to_bytes()],
+            ..Outcome::default()
+        };
+        let result = match Asked::of(req, cookie) {
+            Ok(asked) => self.open(req, &asked, &mut out).await,
+            Err(e) => Err(e),
+        };
+        out.errno = result.err();
+        Ok(out)
+    }
+
+    async fn open(&self, req: &ServerRequest, asked: &Asked, out: &mut Outcome) -> Result<(), Errno> {
+        if asked.flags.has(MDS_OPEN_LEASE | MDS_OPEN_VOLATILE) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.room().await;
+        let Some(found) = self.find_or_create(asked, out).await? else { return Ok(()) };
+        let mut inode = self.store.inode(found.fid)?;
+        if inode.is_file() && found.created.is_none() {
+            inode = self.give_layout(asked, found.fid, inode).await?;
+        }
+        let opens = inode.is_file() || inode.is_dir();
+        let mut handle = None;
+        if opens {
+            handle = Some(self.open_handle(req, asked, &found, out)?);
+        } else if asked.flags.has(MDS_OPEN_DIRECTORY) {
+            return Err(Errno::ENOTDIR);
+        }
+        if let Some(done) = &found.created {
+            (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
+        }
+        out.lock = match self.open_lock(req, asked, found.fid, &inode).await {
+            Ok(lock) => lock,
+            // The open stands without a lock: nobody would close the handle if the client were told of an error.
+            Err(e) => {
+                tracing::debug!("{}: no lock with the open of {}: {e}", req.export.client_uuid, found.fid);
+                Default::default()
+            }
+        };
+        if asked.flags.has(MDS_OPEN_LOCK) && out.lock.bits & locks::OPEN != 0 {
+            out.disposition |= DISP_OPEN_LOCK;
+        }
+        let inode = self.store.inode(found.fid)?;
+        let mut valid = OBD_MD_FLEASIZE | OBD_MD_FLACL;
+        if inode.is_file() {
+            valid |= OBD_MD_FLMODEASIZE;
+        }
+        let Attrs { mut body, md, acl } = body::attrs(found.fid, &inode, self.asked(req, valid));
+        if let Some(cookie) = handle {
+            body.mbo_open_handle = LustreHandle { cookie };
+        }
+        out.bufs = vec![body.to_bytes(), md, acl];
+        Ok(())
+    }
+
+    /// `None`: there is no such name, and none is to be made.
+    async fn find_or_create(&self, asked: &Asked, out: &mut Outcome) -> Result<Option<Found>, Errno> {
+        let (parent, name) = (asked.rec.cr_fid1, &asked.name);
+        if asked.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
+            let fid = if asked.rec.cr_fid2 == Fid::ZERO { parent } else { asked.rec.cr_fid2 };
+            self.store.inode(fid)?;
+            out.disposition |= DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
+            return Ok(Some(Found { fid, created: None, _name: Vec::new() }));
+        }
+        let find = || lookup(&self.store, &asked.cred, parent, name);
+        let creates = asked.flags.has(MDS_OPEN_CREAT);
+        let mut held = self.locks.name_read(parent, name).await?;
+        out.disposition |= DISP_LOOKUP_EXECD;
+        let mut entry = find()?;
+        if entry.is_none() && creates {
+            drop(held);
+            held = self.locks.name_write(parent, name).await?;
+            entry = find()?;
+        }
+        if let Some(entry) = entry {
+            out.disposition |= DISP_LOOKUP_POS;
+            if creates && asked.flags.has(MDS_OPEN_EXCL) {
+                return Err(Errno::EEXIST);
+            }
+            return Ok(Some(Found { fid: entry.fid, created: None, _name: held }));
+        }
+        out.disposition |= DISP_LOOKUP_NEG;
+        if !creates {
+            return Ok(None);
+        }
+        let done = self.create_file(asked).await?;
+        out.disposition |= DISP_OPEN_CREATE;
+        Ok(Some(Found { fid: done.fid, created: Some(done), _name: held }))
+    }
+
+    async fn create_file(&self, asked: &Asked) -> Result<Done, Errno> {
+        let rec = &asked.rec;
+        // Before objects are taken for a file that cannot be made.
+        let parent = self.store.inode(rec.cr_fid1)?;
+        asked.cred.check(&parent, crate::cred::MAY_WRITE | crate::cred::MAY_EXEC)?;
+        let lov = if asked.flags.has(MDS_OPEN_DELAY_CREATE) {
+            Bytes::new()
+        } else {
+            let wanted = asked.wanted.clone().unwrap_or_default();
+            self.new_layout(rec.cr_fid2, wanted, &parent).await?
+        };
+        let node = Node {
+            fid: rec.cr_fid2,
+            mode: rec.cr_mode & 0o7777 | S_IFREG,
+            time: rec.cr_time,
+            lov,
+            ..Node::default()
+        };
+        namespace::create(&self.store, &asked.cred, rec.cr_fid1, &asked.name, &node)
+    }
+
+    /// Objects for a new file: as the user wants, then as the directory says, then as the root says.
+    pub(crate) async fn new_layout(&self, file: Fid, wanted: Wanted, parent: &Inode) -> Result<Bytes, Errno> {
+        let default_of = |dir: &Inode| match dir.kind() {
+            S_IFDIR if !dir.lov.is_empty() => Wanted::parse(&dir.lov).ok().flatten().unwrap_or_default(),
+            _ => Wanted::default(),
+        };
+        let root = self.store.inode(Fid::ROOT)?;
+        let wanted = wanted.or(&default_of(parent)).or(&default_of(&root));
+        self.osts.allocate(file, &wanted).await
+    }
+
+    /// A file that was made without objects gets them when it is opened for writing, or when the user says which.
+    async fn give_layout(&self, asked: &Asked, fid: Fid, inode: Inode) -> Result<Inode, Errno> {
+        if !inode.lov.is_empty() {
+            return if asked.wanted.is_some() { Err(Errno::EEXIST) } else { Ok(inode) };
+        }
+        let now = asked.wanted.is_some() || (asked.flags.writes() && !asked.flags.has(MDS_OPEN_DELAY_CREATE));
+        if !now {
+            return Ok(inode);
+        }
+        asked.cred.check(&inode, crate::cred::MAY_WRITE)?;
+        self.set_layout(fid, asked.wanted.clone().unwrap_or_default()).await
+    }
+
+    /// Gives a file without objects its layout, and takes the old one from clients.
+    pub(crate) async fn set_layout(&self, fid: Fid, wanted: Wanted) -> Result<Inode, Errno> {
+        let _layout = self.locks.inode(fid, locks::LAYOUT).await?;
+        let inode = self.store.inode(fid)?;
+        let parents = crate::store::links::parse(&inode.links).links;
+        let parent = parents.first().map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
+        let lov = self.new_layout(fid, wanted, &parent.unwrap_or_default()).await?;
+        match namespace::set_layout(&self.store, fid, lov)? {
+            Some(done) => Ok(done.inode),
+            None => self.store.inode(fid),
+        }
+    }
+
+    fn open_handle(
+        &self,
+        req: &ServerRequest,
+        asked: &Asked,
+        found: &Found,
+        out: &mut Outcome,
+    ) -> Result<u64, Errno> {
+        let (fid, mode) = (found.fid, asked.flags);
+        let created = found.created.as_ref().map(|d| d.transno);
+        let (_, transno) = namespace::open(&self.store, &asked.cred, fid, mode, created)?;
+        let added = self.handles(&req.export).add(&self.cookies, OpenFile { fid, mode });
+        // A client that went away meanwhile has been cleaned up already.
+        let handle = match added {
+            Ok(handle) if !req.export.is_gone() => handle,
+            other => {
+                if let Ok(handle) = other {
+                    self.handles(&req.export).remove(handle);
+                }
+                namespace::close(&self.store, fid, mode, None)?;
+                return Err(other.err().unwrap_or(Errno::ENOTCONN));
+            }
+        };
+        out.disposition |= DISP_OPEN_OPEN;
+        out.transno = transno;
+        Ok(handle)
+    }
+
+    async fn open_lock(
+        &self,
+        req: &ServerRequest,
+        asked: &Asked,
+        fid: Fid,
+        inode: &Inode,
+    ) -> Result<ldlm::GrantedLock, Errno> {
+        let layout = layout_bit(req, inode);
+        let (mode, bits, try_bits) = if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir()) {
+            let mode = match asked.flags {
+                flags if flags.writes() => LockMode::Cw,
+                flags if flags.has(MDS_FMODE_EXEC) => LockMode::Pr,
+                _ => LockMode::Cr,
+            };
+            (mode, locks::LOOKUP | locks::OPEN, layout)
+        } else if inode.is_file() {
+            (LockMode::Pr, 0, locks::LOOKUP | locks::UPDATE | locks::PERM | layout)
+        } else {
+            return Ok(Default::default());
+        };
+        self.locks.server().grant_to(&req.export, asked.cookie, fid.res_id(), mode, bits, try_bits).await
+    }
+}

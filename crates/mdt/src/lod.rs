@@ -1,0 +1,112 @@
+//! Which OSTs a new file's stripes go to: round-robin while they are about equally full, by free space otherwise, each
+//! OST at most once, and not onto what is away or full. Pure.
+
+use wire::Errno;
+
+use crate::layout::Wanted;
+
+/// Free space may differ by this share (of 256) before it counts (17 %, as Lustre has it).
+const BALANCED: u128 = 43;
+
+/// An OST as a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// Its index.
+    pub ost: u32,
+    /// Bytes free to users.
+    pub free: u64,
+    /// Whether it has objects at hand.
+    pub ready: bool,
+}
+
+/// The OSTs to try, in order, for `wanted` stripes; `turn` is a number that grows with every file.
+///
+/// More may be returned than there will be stripes: who has no object after all is passed over.
+pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<u32>, Errno> {
+    if candidates.is_empty() {
+        return Err(Errno::ENOSPC);
+    }
+    if !wanted.osts.is_empty() {
+        let known = |ost: &u32| candidates.iter().any(|c| c.ost == *ost);
+        return if wanted.osts.iter().all(known) { Ok(wanted.osts.clone()) } else { Err(Errno::EINVAL) };
+    }
+    let mut usable: Vec<Candidate> = candidates.iter().copied().filter(|c| c.ready).collect();
+    if let Some(first) = wanted.first {
+        if !candidates.iter().any(|c| c.ost == first) {
+            return Err(Errno::EINVAL);
+        }
+        usable.retain(|c| c.ost != first);
+        usable.sort_by_key(|c| c.ost.wrapping_sub(first));
+        return Ok(std::iter::once(first).chain(usable.iter().map(|c| c.ost)).collect());
+    }
+    usable.sort_by_key(|c| c.ost);
+    let most = usable.iter().map(|c| c.free).max().unwrap_or(0);
+    let least = usable.iter().map(|c| c.free).min().unwrap_or(0);
+    let balanced = u128::from(most - least) <= u128::from(most) * BALANCED / 256;
+    let start = if balanced { turn as usize % usable.len().max(1) } else { weighted(&usable, turn) };
+    usable.rotate_left(start);
+    Ok(usable.iter().map(|c| c.ost).collect())
+}
+
+/// A start that meets each OST as often as its share of the free space, spread evenly over the turns.
+fn weighted(usable: &[Candidate], turn: u64) -> usize {
+    // Multiples of the golden ratio fill an interval evenly whatever their number.
+    let at = u128::from(turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let total: u128 = usable.iter().map(|c| u128::from(c.free)).sum();
+    let mut left = (at * total) >> 64;
+    for (i, c) in usable.iter().enumerate() {
+        match left.checked_sub(c.free.into()) {
+            Some(rest) => left = rest,
+            None => return i,
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Candidate, order};
+    use crate::layout::Wanted;
+    use wire::Errno;
+
+    fn osts(free: &[u64]) -> Vec<Candidate> {
+        let candidate = |(i, free): (usize, &u64)| Candidate { ost: i as u32, free: *free, ready: true };
+        free.iter().enumerate().map(candidate).collect()
+    }
+
+    #[test]
+    fn equal_osts_take_turns() {
+        let three = osts(&[100, 98, 95]);
+        let first: Vec<u32> = (0..6).map(|t| order(&three, &Wanted::default(), t).unwrap()[0]).collect();
+        assert_eq!(first, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn free_space_decides_when_it_differs() {
+        let two = osts(&[900 << 20, 100 << 20]);
+        let second = (0..1000).filter(|t| order(&two, &Wanted::default(), *t).unwrap()[0] == 1).count();
+        assert!((80..120).contains(&second), "{second} of 1000");
+    }
+
+    #[test]
+    fn what_the_user_says_is_done_or_refused() {
+        let three = osts(&[1, 1, 1]);
+        let listed = Wanted { osts: vec![2, 0], ..Wanted::default() };
+        assert_eq!(order(&three, &listed, 0).unwrap(), [2, 0]);
+        let first = Wanted { first: Some(1), ..Wanted::default() };
+        assert_eq!(order(&three, &first, 0).unwrap(), [1, 2, 0]);
+        for bad in [Wanted { osts: vec![3], ..Wanted::default() }, Wanted { first: Some(9), ..Wanted::default() }] {
+            assert_eq!(order(&three, &bad, 0), Err(Errno::EINVAL));
+        }
+        assert_eq!(order(&[], &Wanted::default(), 0), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn who_has_nothing_ready_is_passed_over() {
+        let mut three = osts(&[1, 1, 1]);
+        three[1].ready = false;
+        assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);
+    }
+}

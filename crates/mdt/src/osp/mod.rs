@@ -1,0 +1,169 @@
+//! The object targets, as the metadata target uses them: objects for new files, removed ahead of need; removing and
+//! giving away objects of files that are gone or have a new owner; how full they are.
+//!
+//! Each OST has an import and two tasks: one keeps objects at hand ([`pool`]), one works off what transactions queued
+//! ([`work`]). OSTs that the configuration names later join later.
+
+mod ost;
+pub(crate) mod pool;
+mod work;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mgc::{FsConfig, TargetConf};
+use parking_lot::RwLock;
+use rpc::Ptlrpc;
+use tokio::time::timeout;
+use wire::{Errno, Fid, ObdStatfs};
+
+pub(crate) use ost::Ost;
+
+use crate::{
+    layout::{self, Object, Wanted},
+    lod::{self, Candidate},
+    store::Store,
+};
+
+/// How long a create waits for an OST that has no objects at hand.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// All OSTs of the file system.
+pub(crate) struct Osts {
+    rpc: Arc<Ptlrpc>,
+    store: Arc<Store>,
+    /// `testfs-MDT0000`.
+    mdt: String,
+    /// Sorted by index.
+    osts: RwLock<Vec<Arc<Ost>>>,
+    turn: AtomicU64,
+}
+
+impl Osts {
+    /// No OSTs yet.
+    pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String) -> Osts {
+        Osts { rpc, store, mdt, osts: RwLock::default(), turn: AtomicU64::new(0) }
+    }
+
+    /// Begins to use the OSTs of the configuration that are not used yet.
+    pub(crate) fn join(&self, config: &FsConfig) -> Result<(), Errno> {
+        for target in config.osts.iter().filter(|t| t.active) {
+            if self.get(target.index).is_none() {
+                self.add(target)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, target: &TargetConf) -> Result<(), Errno> {
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target)?;
+        let mut osts = self.osts.write();
+        osts.push(ost);
+        osts.sort_by_key(|o| o.index());
+        Ok(())
+    }
+
+    /// An OST by its index.
+    pub(crate) fn get(&self, index: u32) -> Option<Arc<Ost>> {
+        self.osts.read().iter().find(|o| o.index() == index).cloned()
+    }
+
+    /// All OSTs.
+    pub(crate) fn all(&self) -> Vec<Arc<Ost>> {
+        self.osts.read().clone()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.osts.read().len()
+    }
+
+    /// The layout of a new file: objects on OSTs that have some at hand, as many as are wanted and there.
+    pub(crate) async fn allocate(&self, file: Fid, wanted: &Wanted) -> Result<Bytes, Errno> {
+        let objects = match self.try_allocate(wanted)? {
+            Some(objects) => objects,
+            None => match timeout(PATIENCE, self.wait_and_allocate(wanted)).await {
+                Ok(objects) => objects?,
+                Err(_) => {
+                    tracing::warn!("{}: no OST has objects for {file}", self.mdt);
+                    return Err(Errno::ENOSPC);
+                }
+            },
+        };
+        Ok(layout::build(file, wanted.stripe_size, wanted.pool, &objects))
+    }
+
+    async fn wait_and_allocate(&self, wanted: &Wanted) -> Result<Vec<Object>, Errno> {
+        loop {
+            let mut waits: Vec<_> = self.all().iter().map(|o| o.watch_ready()).collect();
+            if let Some(objects) = self.try_allocate(wanted)? {
+                return Ok(objects);
+            }
+            // Whichever OST gets objects first; one that left wakes nobody.
+            let changed = waits.iter_mut().map(|w| Box::pin(async { w.changed().await.is_ok() }));
+            first_true(changed.collect()).await;
+        }
+    }
+
+    fn try_allocate(&self, wanted: &Wanted) -> Result<Option<Vec<Object>>, Errno> {
+        let osts = self.all();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
+        let order = lod::order(&candidates, wanted, turn)?;
+        let count = wanted.count_of(osts.len()).max(1);
+        let mut objects = Vec::with_capacity(count);
+        for index in order {
+            let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
+            match ost.take()? {
+                Some(fid) => objects.push(Object { ost: index, fid }),
+                // The user's own choice is not changed.
+                None if !wanted.osts.is_empty() || wanted.first == Some(index) => return Ok(None),
+                None => {}
+            }
+            if objects.len() == count {
+                break;
+            }
+        }
+        // As in Lustre, a file has fewer stripes than wanted rather than none.
+        Ok((!objects.is_empty()).then_some(objects))
+    }
+
+    /// The space of all OSTs together; those that are away count as they were last seen.
+    pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
+        let mut all = Vec::new();
+        for ost in self.all() {
+            all.extend(ost.statfs().await);
+        }
+        all
+    }
+
+    /// Stops all tasks, notes exactly which ids are in use, and disconnects.
+    pub(crate) async fn stop(&self) {
+        let osts = std::mem::take(&mut *self.osts.write());
+        for ost in &osts {
+            ost.stop().await;
+        }
+    }
+}
+
+/// Waits until one of the futures says true.
+async fn first_true<F: Future<Output = bool> + Unpin>(mut futures: Vec<F>) {
+    std::future::poll_fn(|cx| {
+        let mut i = 0;
+        while i < futures.len() {
+            match std::pin::Pin::new(&mut futures[i]).poll(cx) {
+                std::task::Poll::Ready(true) => return std::task::Poll::Ready(()),
+                std::task::Poll::Ready(false) => drop(futures.swap_remove(i)),
+                std::task::Poll::Pending => i += 1,
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,337 @@
+//! One OST: its import, the objects at hand, and what it says about its space.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mgc::TargetConf;
+use osd::Batch;
+use parking_lot::Mutex;
+use rpc::{BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use wire::{
+    Errno, Fid, LU_SEQ_RANGE_OST, LuSeqRange, Message, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID,
+    OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX, OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OST_CREATE,
+    OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+};
+
+use super::{
+    pool::{Mark, Pool},
+    work,
+};
+use crate::{
+    VERSION_CODE,
+    lod::Candidate,
+    store::{Store, keys},
+};
+
+/// Before an OST that refused is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long what an OST said about its space is true.
+const STATFS_AGE: Duration = Duration::from_secs(1);
+/// How long an answer about space is waited for.
+const STATFS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// An object target.
+pub(crate) struct Ost {
+    index: u32,
+    name: String,
+    pub(super) store: Arc<Store>,
+    import: Arc<Import>,
+    pool: Mutex<Pool>,
+    /// Counts connections; even: not connected.
+    connection: watch::Sender<u64>,
+    /// Told when objects come to hand.
+    ready: watch::Sender<()>,
+    /// Wakes the task that keeps objects at hand.
+    low: Notify,
+    space: Mutex<Option<(Instant, ObdStatfs)>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Who the import belongs to.
+struct Owner(Weak<Ost>);
+
+impl ImportOwner for Owner {
+    fn callback<'a>(&'a self, _opc: u32, _msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        // The metadata target holds no locks on objects.
+        Box::pin(async { Err(Errno::EINVAL) })
+    }
+
+    fn event(&self, e: ImportEvent) {
+        let Some(ost) = self.0.upgrade() else { return };
+        let up = matches!(e, ImportEvent::Connected(_));
+        tracing::debug!("{}: {}", ost.name, if up { "connected" } else { "not connected" });
+        ost.connection.send_if_modified(|c| {
+            let changes = up || *c % 2 == 1;
+            *c += match (up, *c % 2 == 1) {
+                (true, true) => 2,
+                (true, false) | (false, true) => 1,
+                (false, false) => 0,
+            };
+            changes
+        });
+    }
+}
+
+impl Ost {
+    /// Begins to use an OST: connects in the background, then keeps objects at hand.
+    pub(super) fn start(
+        rpc: &Arc<Ptlrpc>,
+        store: &Arc<Store>,
+        mdt: &str,
+        target: &TargetConf,
+    ) -> Result<Arc<Ost>, Errno> {
+        let mark = match store.index().get(&keys::objects(target.index))? {
+            Some(value) => Mark::decode(&value)?,
+            None => Mark::default(),
+        };
+        let name = format!("{}-osc-{}", target.name, mdt.rsplit_once('-').map_or(mdt, |(_, m)| m));
+        let connect = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_INDEX
+                | OBD_CONNECT_MDS
+                | OBD_CONNECT_VERSION
+                | OBD_CONNECT_AT
+                | OBD_CONNECT_FID
+                | OBD_CONNECT_SKIP_ORPHAN
+                | OBD_CONNECT_FULL20
+                | OBD_CONNECT_BULK_MBITS
+                | OBD_CONNECT_FLAGS2,
+            ocd_connect_flags2: OBD_CONNECT2_REP_MBITS,
+            ocd_version: VERSION_CODE,
+            ocd_index: target.index,
+            ..ObdConnectData::default()
+        };
+        let ost = Arc::new_cyclic(|weak: &Weak<Ost>| {
+            let import = Import::new(
+                rpc,
+                ImportConfig {
+                    name: name.clone(),
+                    target_uuid: target.uuid.clone(),
+                    client_uuid: format!("{mdt}-mdtlov_UUID"),
+                    nids: target.nids.clone(),
+                    kind: ImportKind::Osp,
+                    connect,
+                    max_rpcs_in_flight: 8,
+                    owner: Arc::new(Owner(weak.clone())),
+                },
+            );
+            Ost {
+                index: target.index,
+                name,
+                store: store.clone(),
+                import,
+                pool: Mutex::new(Pool::new(mark)),
+                connection: watch::Sender::new(0),
+                ready: watch::Sender::new(()),
+                low: Notify::new(),
+                space: Mutex::default(),
+                tasks: Mutex::default(),
+            }
+        });
+        let tasks = vec![tokio::spawn(keep_ready(ost.clone())), tokio::spawn(work::run(ost.clone()))];
+        *ost.tasks.lock() = tasks;
+        Ok(ost)
+    }
+
+    /// Its index.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its name, for messages.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// To wait for objects.
+    pub(crate) fn watch_ready(&self) -> watch::Receiver<()> {
+        self.ready.subscribe()
+    }
+
+    /// Waits until the OST is connected.
+    pub(super) async fn connected(&self) {
+        // The sender is this OST's own, so that the wait cannot fail.
+        let _ = self.connection.subscribe().wait_for(|c| c % 2 == 1).await;
+    }
+
+    /// Sends a request.
+    pub(super) async fn call(&self, req: Request) -> Result<rpc::ReplyMsg, RpcError> {
+        self.import.call(req).await
+    }
+
+    /// Whether it has objects, and how much space, for the choice of OSTs.
+    pub(crate) fn candidate(&self) -> Candidate {
+        let ready = self.pool.lock().ready() > 0 && self.connection.borrow().is_multiple_of(2).eq(&false);
+        let free = self.space.lock().as_ref().map_or(0, |(_, s)| s.os_bavail * u64::from(s.os_bsize));
+        Candidate { ost: self.index, free, ready }
+    }
+
+    /// An object for a new file, if one is at hand.
+    pub(crate) fn take(&self) -> Result<Option<Fid>, Errno> {
+        let mut pool = self.pool.lock();
+        let taken = pool.take();
+        if pool.wants().is_some() {
+            self.low.notify_one();
+        }
+        let Some((fid, mark)) = taken else { return Ok(None) };
+        if let Some(mark) = mark {
+            // In the store before the create that uses the id, and under the same lock as the next id.
+            self.note(mark)?;
+        }
+        Ok(Some(fid))
+    }
+
+    fn note(&self, mark: Mark) -> Result<(), Errno> {
+        let mut batch = Batch::new();
+        batch.put(keys::objects(self.index), mark.encode());
+        Ok(self.store.index().apply(batch)?)
+    }
+
+    /// What it says about its space; what it said last, when it does not answer.
+    pub(crate) async fn statfs(&self) -> Option<ObdStatfs> {
+        let known = *self.space.lock();
+        if let Some((at, space)) = known
+            && at.elapsed() < STATFS_AGE
+        {
+            return Some(space);
+        }
+        if self.connection.borrow().is_multiple_of(2) {
+            return known.map(|(_, space)| space);
+        }
+        let asked = timeout(STATFS_PATIENCE, self.ask_statfs()).await;
+        asked.ok().and_then(Result::ok).or(known.map(|(_, space)| space))
+    }
+
+    async fn ask_statfs(&self) -> Result<ObdStatfs, Errno> {
+        let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
+        let space: ObdStatfs = reply.get(1)?;
+        *self.space.lock() = Some((Instant::now(), space));
+        Ok(space)
+    }
+
+    async fn create(&self, oa: Obdo) -> Result<Fid, Errno> {
+        let reply = self.import.call(Request::new(OST_CREATE, vec![OstBody { oa }.to_bytes()])).await?;
+        Ok(reply.get::<OstBody>(1)?.oa.o_oi.fid())
+    }
+
+    /// After connecting: a sequence, and nothing left above what is given out.
+    async fn prepare(&self) -> Result<(), Errno> {
+        if self.pool.lock().seq() == 0 {
+            return self.begin_sequence().await;
+        }
+        let given = {
+            let mut pool = self.pool.lock();
+            pool.forget_ready();
+            pool.last_given()
+        };
+        let oa = Obdo {
+            o_valid: OBD_MD_FLFLAGS | OBD_MD_FLGROUP,
+            o_flags: OBD_FL_DELORPHAN,
+            o_oi: given.into(),
+            ..Obdo::default()
+        };
+        let last = self.create(oa).await?;
+        if last.f_seq != given.f_seq {
+            tracing::error!("{}: asked to clean up {given}, it answers {last}", self.name);
+            return Err(Errno::EPROTO);
+        }
+        self.pool.lock().cleaned(last.f_oid);
+        Ok(())
+    }
+
+    async fn begin_sequence(&self) -> Result<(), Errno> {
+        let opc = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
+        let range = LuSeqRange { lsr_flags: LU_SEQ_RANGE_OST, ..LuSeqRange::default() };
+        let reply = self.import.call(Request::new(SEQ_QUERY, vec![opc, range.to_bytes()])).await?;
+        let range: LuSeqRange = reply.get(1)?;
+        if range.lsr_start >= range.lsr_end {
+            return Err(Errno::EPROTO);
+        }
+        let mark = self.pool.lock().begin_sequence(range.lsr_start);
+        self.note(mark)
+    }
+
+    /// Has the OST make more objects while too few are at hand.
+    async fn refill(&self) -> Result<(), Errno> {
+        loop {
+            let (wanted, has_width, before) = {
+                let pool = self.pool.lock();
+                (pool.wants(), pool.has_width(), pool.ready())
+            };
+            let Some(wanted) = wanted else { return Ok(()) };
+            if !has_width && before == 0 {
+                self.begin_sequence().await?;
+                continue;
+            }
+            let oa = Obdo { o_valid: OBD_MD_FLGROUP, o_oi: wanted.into(), ..Obdo::default() };
+            let last = self.create(oa).await?;
+            if last.f_seq != wanted.f_seq {
+                return Err(Errno::EPROTO);
+            }
+            let grew = {
+                let mut pool = self.pool.lock();
+                pool.precreated(last.f_oid);
+                pool.ready() > before
+            };
+            if !grew {
+                return Err(Errno::ENOSPC);
+            }
+            self.ready.send_replace(());
+        }
+    }
+
+    /// Stops, and notes which ids are really in use.
+    pub(super) async fn stop(&self) {
+        for task in std::mem::take(&mut *self.tasks.lock()) {
+            task.abort();
+        }
+        let mark = self.pool.lock().exact_mark();
+        if mark.seq != 0
+            && let Err(e) = self.note(mark)
+        {
+            tracing::warn!("{}: the last object's id is not noted: {e}", self.name);
+        }
+        self.import.disconnect().await;
+    }
+}
+
+/// Keeps objects at hand, over all connections.
+async fn keep_ready(ost: Arc<Ost>) {
+    let mut connection = ost.connection.subscribe();
+    // Fails when the OST is not there yet; the import goes on trying.
+    if let Err(e) = ost.import.connect().await {
+        tracing::info!("{}: {e}; trying again", ost.name);
+    }
+    loop {
+        ost.connected().await;
+        let now = *connection.borrow_and_update();
+        let mut result = ost.prepare().await;
+        if result.is_ok() && ost.statfs().await.is_none() {
+            tracing::debug!("{}: its space is not known yet", ost.name);
+        }
+        while *connection.borrow() == now {
+            if result.is_ok() {
+                result = ost.refill().await;
+            }
+            match &result {
+                Ok(()) => tokio::select! {
+                    () = ost.low.notified() => {}
+                    _ = connection.changed() => {}
+                },
+                Err(e) => {
+                    tracing::debug!("{}: no objects: {e}", ost.name);
+                    sleep(RETRY).await;
+                    result = ost.prepare().await;
+                }
+            }
+        }
+    }
+}

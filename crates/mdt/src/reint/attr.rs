@@ -1,0 +1,117 @@
+//! Attributes, plain and extended; and closing, which brings attributes too.
+
+use bytes::Bytes;
+use rpc::ServerRequest;
+use wire::{
+    Errno, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MdtBody, MdtIoepoch, MdtRecReint,
+    MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, WireStruct,
+};
+
+use super::{cred_of, done, with_transaction};
+use crate::{
+    acl::{XATTR_ACCESS, XATTR_DEFAULT},
+    cred::MAY_WRITE,
+    layout::Wanted,
+    locks::{LOOKUP, PERM, UPDATE, XATTR},
+    namespace::{
+        self, SetAttr,
+        xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
+    },
+    target::{Handled, Mdt, name_of, reply},
+};
+
+impl Mdt {
+    pub(super) async fn reint_setattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+        let set: MdtRecSetattr = req.get(1)?;
+        let cred = crate::cred::Cred { suppgids: [set.sa_suppgid, u32::MAX], umask: 0, ..cred_of(rec) };
+        let ea = req.bytes(4);
+        if !ea.is_empty() {
+            return self.set_default_layout(&set, &cred, ea).await;
+        }
+        let handle = req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie);
+        let open = self.handles(&req.export).get(handle);
+        let open_for_write = open.is_some_and(|f| f.fid == set.sa_fid && f.mode.writes());
+        let mut bits = UPDATE;
+        if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 {
+            bits |= LOOKUP | PERM;
+        }
+        let _inode = self.locks.inode(set.sa_fid, bits).await?;
+        let changed = namespace::setattr(&self.store, &cred, SetAttr { rec: &set, open_for_write })?;
+        Ok(done(&changed, 5, true))
+    }
+
+    /// A directory's default layout comes as a change of attributes with a layout.
+    async fn set_default_layout(
+        &self,
+        set: &MdtRecSetattr,
+        cred: &crate::cred::Cred,
+        ea: Bytes,
+    ) -> Handled {
+        let fid = set.sa_fid;
+        let _inode = self.locks.inode(fid, UPDATE | XATTR).await?;
+        let time = self.store.inode(fid)?.ctime;
+        let change = SetXattr { fid, name: XATTR_LOV, value: Some(ea), flags: 0, time };
+        let changed = namespace::xattr::setxattr(&self.store, cred, &change)?;
+        Ok(done(&changed, 5, true))
+    }
+
+    pub(super) async fn reint_setxattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+        let set: MdtRecSetxattr = req.get(1)?;
+        let (fid, name) = (set.sx_fid, name_of(req, 3));
+        let cred = cred_of(rec);
+        let value = match set.sx_valid {
+            valid if valid & OBD_MD_FLXATTRRM != 0 => None,
+            valid if valid & OBD_MD_FLXATTR != 0 => Some(req.bytes(4)),
+            _ => return Err(Errno::EINVAL),
+        };
+        let is_layout = *name == *XATTR_LOV || *name == *XATTR_LUSTRE_LOV;
+        if is_layout && self.store.inode(fid)?.is_file() {
+            return self.set_file_layout(&set, &cred, value).await;
+        }
+        let bits = match &name[..] {
+            XATTR_ACCESS => UPDATE | XATTR | PERM | LOOKUP,
+            XATTR_DEFAULT => UPDATE | XATTR | PERM,
+            _ => UPDATE | XATTR,
+        };
+        let _inode = self.locks.inode(fid, bits).await?;
+        let change = SetXattr { fid, name: &name, value, flags: set.sx_flags, time: set.sx_time };
+        let changed = namespace::xattr::setxattr(&self.store, &cred, &change)?;
+        Ok(done(&changed, 1, false))
+    }
+
+    /// A file without objects gets them as its owner wants; one that has some keeps them.
+    async fn set_file_layout(
+        &self,
+        set: &MdtRecSetxattr,
+        cred: &crate::cred::Cred,
+        value: Option<Bytes>,
+    ) -> Handled {
+        let inode = self.store.inode(set.sx_fid)?;
+        let wanted = value.map(|ea| Wanted::parse(&ea)).transpose()?.flatten();
+        cred.check(&inode, MAY_WRITE)?;
+        match wanted {
+            _ if !inode.lov.is_empty() => Err(Errno::EEXIST),
+            None => Err(Errno::ENODATA),
+            Some(wanted) => {
+                let inode = self.set_layout(set.sx_fid, wanted).await?;
+                let body = MdtBody::default().to_bytes();
+                Ok(reply(1, [body]).with_transno(inode.version))
+            }
+        }
+    }
+
+    /// MDS_CLOSE.
+    pub(crate) async fn close(&self, req: &ServerRequest) -> Handled {
+        let epoch: MdtIoepoch = req.get(1)?;
+        let rec: MdtRecSetattr = req.get(2)?;
+        self.room().await;
+        let handles = self.handles(&req.export);
+        let file = handles.remove(epoch.mio_open_handle.cookie).ok_or(Errno::ESTALE)?;
+        let attrs = (file.fid == rec.sa_fid).then_some(&rec);
+        let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
+        let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &closed);
+        // The file is closed whatever else was wanted; swapping layouts and the like is not done here.
+        let refused = rec.sa_bias & MDS_CLOSE_INTENT != 0;
+        Ok(if refused { answer.with_status(Errno::EOPNOTSUPP.status()) } else { answer })
+    }
+}

@@ -1,0 +1,72 @@
+//! MDS_REINT: operations that change the name space or attributes, each one record and one transaction (guide 6.6).
+//!
+//! Locks of the client that the operation would call back come along in DLM_REQ and are let go first. Then the locks of
+//! [`crate::locks`] are taken, the operation is done, and the reply leaves with its transaction number; it is on disk
+//! later.
+
+mod attr;
+mod names;
+
+use bytes::Bytes;
+use rpc::{Reply, ServerRequest};
+use wire::{
+    Errno, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
+    WireStruct,
+};
+
+use crate::{
+    body,
+    cred::Cred,
+    namespace::Done,
+    target::{Handled, Mdt, reply},
+};
+
+impl Mdt {
+    /// MDS_REINT.
+    pub(crate) async fn reint(&self, req: &mut ServerRequest) -> Handled {
+        let rec: MdtRecReint = req.get(1)?;
+        let dlm_req = match rec.rr_opcode {
+            REINT_SETATTR | REINT_RENAME => 6,
+            REINT_CREATE | REINT_LINK | REINT_SETXATTR => 5,
+            REINT_UNLINK => 4,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        self.locks.server().cancel(&req.export, &ldlm::handles(req.buf(dlm_req), 0));
+        self.room().await;
+        match rec.rr_opcode {
+            REINT_SETATTR => self.reint_setattr(req, &rec).await,
+            REINT_CREATE => self.reint_create(req, &rec).await,
+            REINT_LINK => self.reint_link(req, &rec).await,
+            REINT_UNLINK => self.reint_unlink(req, &rec).await,
+            REINT_RENAME => self.reint_rename(req, &rec).await,
+            _ => self.reint_setxattr(req, &rec).await,
+        }
+    }
+}
+
+/// The identity in a record.
+fn cred_of(rec: &MdtRecReint) -> Cred {
+    Cred {
+        fsuid: rec.rr_fsuid,
+        fsgid: rec.rr_fsgid,
+        suppgids: [rec.rr_suppgid1, rec.rr_suppgid2],
+        cap: rec.rr_cap,
+        umask: rec.rr_umask,
+    }
+}
+
+/// The reply to an operation: `n` buffers, the first with the attributes where they are wanted.
+fn done(done: &Done, n: usize, attrs: bool) -> Reply {
+    let body = if attrs { body::plain(done.fid, &done.inode) } else { Default::default() };
+    with_transaction(reply(n, [body.to_bytes()]), done)
+}
+
+fn with_transaction(mut reply: Reply, done: &Done) -> Reply {
+    (reply.transno, reply.pre_versions) = (done.transno, done.pre_versions);
+    reply
+}
+
+/// A string of a request without its NUL, which must not be there twice.
+fn text(buf: &Bytes) -> Bytes {
+    buf.slice(..wire::before_nul(buf).len())
+}

@@ -1,0 +1,79 @@
+//! Names: create, link, unlink, rename.
+
+use rpc::ServerRequest;
+use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecUnlink};
+
+use super::{cred_of, done, text};
+use crate::{
+    locks::{End, UPDATE},
+    namespace::{self, Node, Rename, Unlink},
+    store::{S_IFDIR, S_IFLNK, S_IFMT},
+    target::{Handled, Mdt, name_of},
+};
+
+impl Mdt {
+    pub(super) async fn reint_create(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+        let create: MdtRecCreate = req.get(1)?;
+        let name = name_of(req, 3);
+        let mut node = Node {
+            fid: create.cr_fid2,
+            mode: create.cr_mode,
+            rdev: create.cr_rdev,
+            time: create.cr_time,
+            ..Node::default()
+        };
+        if create.cr_mode & S_IFMT == S_IFLNK {
+            node.symlink = text(&req.bytes(4));
+        }
+        let _name = self.locks.name_write(create.cr_fid1, &name).await?;
+        let made = namespace::create(&self.store, &cred_of(rec), create.cr_fid1, &name, &node)?;
+        Ok(done(&made, 3, true))
+    }
+
+    pub(super) async fn reint_link(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+        let link: MdtRecLink = req.get(1)?;
+        let (file, dir) = (link.lk_fid1, link.lk_fid2);
+        let name = name_of(req, 4);
+        if self.store.inode(file)?.is_dir() {
+            return Err(Errno::EPERM);
+        }
+        let _name = self.locks.name_write(dir, &name).await?;
+        let _file = self.locks.inode(file, UPDATE).await?;
+        let linked = namespace::link(&self.store, &cred_of(rec), file, dir, &name, link.lk_time)?;
+        Ok(done(&linked, 1, false))
+    }
+
+    pub(super) async fn reint_unlink(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+        let unlink: MdtRecUnlink = req.get(1)?;
+        let name = name_of(req, 3);
+        let parent = unlink.ul_fid1;
+        let what = Unlink {
+            parent,
+            name: &name,
+            dir: unlink.ul_mode & S_IFMT == S_IFDIR,
+            time: unlink.ul_time,
+        };
+        let _name = self.locks.name_write(parent, &name).await?;
+        let child = self.store.entry(parent, &name)?.ok_or(Errno::ENOENT)?.fid;
+        let _child = self.locks.removal(child).await?;
+        let removed = namespace::unlink(&self.store, &cred_of(rec), what)?;
+        Ok(done(&removed, 5, true))
+    }
+
+    pub(super) async fn reint_rename(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+        let rename: MdtRecRename = req.get(1)?;
+        let (src_name, dst_name) = (name_of(req, 4), name_of(req, 5));
+        let what = Rename {
+            src_dir: rename.rn_fid1,
+            src_name: &src_name,
+            dst_dir: rename.rn_fid2,
+            dst_name: &dst_name,
+            time: rename.rn_time,
+        };
+        let src = End { dir: what.src_dir, name: &src_name };
+        let dst = End { dir: what.dst_dir, name: &dst_name };
+        let _locks = self.locks.rename(&self.store, src, dst).await?;
+        let renamed = namespace::rename(&self.store, &cred_of(rec), what)?;
+        Ok(done(&renamed, 5, false))
+    }
+}

@@ -1,0 +1,187 @@
+//! FID sequences and where they are: the location database (FLDB) and the allocation of sequences.
+//!
+//! MDT0000 is the controller: it cuts the space of sequences into super-sequences of 2^30, one for each server that asks,
+//! and notes in the database whose they are. Every MDT hands out single sequences from its own to clients. What was
+//! handed out is on disk before the reply leaves: a sequence that two got would give two files one FID.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use osd::{Batch, prefix_end};
+use parking_lot::RwLock;
+use tokio::sync::Mutex;
+use wire::{
+    Errno, FID_SEQ_DOT_LUSTRE, FID_SEQ_LOCAL_FILE, FID_SEQ_NORMAL, FID_SEQ_ROOT, LU_SEQ_RANGE_ANY,
+    LU_SEQ_RANGE_MDT, LUSTRE_SEQ_BATCH_WIDTH, LUSTRE_SEQ_SUPER_WIDTH, LuSeqRange, WireStruct,
+};
+
+use crate::store::{Store, keys};
+
+/// Where the sequences that are not handed out yet are kept.
+const OWN: &str = "seq.own";
+/// Servers' super-sequences at most: one for each possible target.
+const RANGES_MAX: usize = 1 << 17;
+
+/// The sequences of one MDT.
+pub(crate) struct Sequences {
+    store: Arc<Store>,
+    index: u32,
+    /// Sorted by start.
+    locations: RwLock<Vec<LuSeqRange>>,
+    own: Mutex<Own>,
+    /// One allocation of a super-sequence at a time.
+    controller: Mutex<()>,
+}
+
+/// What is left of this MDT's super-sequence.
+#[derive(Clone, Copy, Default)]
+struct Own {
+    /// The next one to hand out.
+    next: u64,
+    /// Up to here (exclusive) is noted on disk as handed out.
+    noted: u64,
+    /// Where the super-sequence ends.
+    end: u64,
+}
+
+impl Sequences {
+    /// The sequences as the store has them.
+    pub(crate) fn load(store: Arc<Store>, index: u32) -> Result<Sequences, Errno> {
+        let rows = store.index().scan(keys::LOCATIONS, &prefix_end(keys::LOCATIONS), RANGES_MAX)?;
+        let mut locations = fixed_ranges();
+        for (_, value) in rows {
+            locations.push(LuSeqRange::from_bytes(&value)?);
+        }
+        locations.sort_by_key(|r| r.lsr_start);
+        let own = match store.index().get(&keys::setting(OWN))? {
+            Some(value) => {
+                let range = LuSeqRange::from_bytes(&value)?;
+                Own { next: range.lsr_start, noted: range.lsr_start, end: range.lsr_end }
+            }
+            None => Own::default(),
+        };
+        let (locations, own) = (RwLock::new(locations), Mutex::new(own));
+        Ok(Sequences { store, index, locations, own, controller: Mutex::default() })
+    }
+
+    /// Answers FLD_LOOKUP: the widest known range that the sequence is in.
+    pub(crate) fn locate(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
+        let locations = self.locations.read();
+        let at = locations.partition_point(|r| r.lsr_start <= asked.lsr_start);
+        let found = at.checked_sub(1).and_then(|i| locations.get(i));
+        let found = found.filter(|r| asked.lsr_start < r.lsr_end).ok_or(Errno::ENOENT)?;
+        let any = asked.lsr_flags & LU_SEQ_RANGE_ANY == LU_SEQ_RANGE_ANY;
+        if !any && found.lsr_flags != asked.lsr_flags {
+            return Err(Errno::ENOENT);
+        }
+        Ok(*found)
+    }
+
+    /// Allocates a super-sequence for the server of `asked`'s index and kind (MDT0000 only).
+    pub(crate) async fn allocate_super(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
+        if self.index != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let _one = self.controller.lock().await;
+        let start = {
+            let locations = self.locations.read();
+            locations.iter().map(|r| r.lsr_end).max().unwrap_or(0).max(FID_SEQ_NORMAL)
+        };
+        let end = start.checked_add(LUSTRE_SEQ_SUPER_WIDTH).ok_or(Errno::ENOSPC)?;
+        let (lsr_index, lsr_flags) = (asked.lsr_index, asked.lsr_flags);
+        let range = LuSeqRange { lsr_start: start, lsr_end: end, lsr_index, lsr_flags };
+        self.note(keys::location(start), range.to_bytes()).await?;
+        self.locations.write().push(range);
+        Ok(range)
+    }
+
+    /// Allocates one sequence for a client.
+    pub(crate) async fn allocate_meta(&self) -> Result<LuSeqRange, Errno> {
+        let mut own = self.own.lock().await;
+        if own.next == own.end {
+            let asked = LuSeqRange { lsr_index: self.index, lsr_flags: LU_SEQ_RANGE_MDT, ..Default::default() };
+            let range = self.allocate_super(&asked).await?;
+            *own = Own { next: range.lsr_start, noted: range.lsr_start, end: range.lsr_end };
+        }
+        if own.next == own.noted {
+            let noted = (own.noted + u64::from(LUSTRE_SEQ_BATCH_WIDTH)).min(own.end);
+            let left = LuSeqRange { lsr_start: noted, lsr_end: own.end, ..Default::default() };
+            self.note(keys::setting(OWN), left.to_bytes()).await?;
+            own.noted = noted;
+        }
+        let start = own.next;
+        own.next += 1;
+        Ok(LuSeqRange {
+            lsr_start: start,
+            lsr_end: start + 1,
+            lsr_index: self.index,
+            lsr_flags: LU_SEQ_RANGE_MDT,
+        })
+    }
+
+    async fn note(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        self.store.index().apply(batch)?;
+        Ok(self.store.index().sync().await?)
+    }
+}
+
+/// The ranges that MDT0000 always has: the root's, `.lustre`'s, and those for a server's own use.
+fn fixed_ranges() -> Vec<LuSeqRange> {
+    [FID_SEQ_LOCAL_FILE, FID_SEQ_DOT_LUSTRE, FID_SEQ_ROOT]
+        .map(|start| LuSeqRange { lsr_start: start, lsr_end: start + 1, lsr_index: 0, lsr_flags: LU_SEQ_RANGE_MDT })
+        .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use super::Sequences;
+    use crate::store::Store;
+    use osd::MemoryIndex;
+    use wire::{Errno, FID_SEQ_ROOT, LU_SEQ_RANGE_OST, LuSeqRange};
+
+    fn at(lsr_start: u64) -> LuSeqRange {
+        LuSeqRange { lsr_start, ..LuSeqRange::default() }
+    }
+
+    #[tokio::test]
+    async fn sequences_are_handed_out_once_also_over_restarts() {
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let sequences = Sequences::load(store.clone(), 0).unwrap();
+            for _ in 0..5 {
+                let range = sequences.allocate_meta().await.unwrap();
+                assert_eq!(range.lsr_end, range.lsr_start + 1);
+                seen.push(range.lsr_start);
+            }
+        }
+        assert_eq!(seen[0], 0x2_0000_0400);
+        let mut unique = seen.clone();
+        unique.dedup();
+        assert_eq!(unique.len(), 15);
+    }
+
+    #[tokio::test]
+    async fn a_servers_sequences_are_located() {
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
+        let sequences = Sequences::load(store.clone(), 0).unwrap();
+        let own = sequences.allocate_meta().await.unwrap().lsr_start;
+        let ost = LuSeqRange { lsr_index: 7, lsr_flags: LU_SEQ_RANGE_OST, ..LuSeqRange::default() };
+        let range = sequences.allocate_super(&ost).await.unwrap();
+        assert_eq!((range.lsr_start, range.lsr_end), (0x2_4000_0400, 0x2_8000_0400));
+        for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
+            let found = sequences.locate(&at(own)).unwrap();
+            assert_eq!((found.lsr_start, found.lsr_end, found.lsr_index), (0x2_0000_0400, 0x2_4000_0400, 0));
+            assert_eq!(sequences.locate(&at(FID_SEQ_ROOT)).unwrap().lsr_index, 0);
+            assert_eq!(sequences.locate(&at(range.lsr_start)).unwrap_err(), Errno::ENOENT);
+            let any = LuSeqRange { lsr_flags: 3, ..at(range.lsr_start + 5) };
+            assert_eq!(sequences.locate(&any).unwrap(), range);
+            assert_eq!(sequences.locate(&at(range.lsr_end)).unwrap_err(), Errno::ENOENT);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Where each request goes.
+
+use std::sync::Arc;
+
+use rpc::{BoxFuture, ConnectRequest, Export, Reply, ServerRequest, Target};
+use wire::{
+    Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_CLOSE, MDS_GET_INFO,
+    MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_QUOTACTL, MDS_READPAGE, MDS_REINT,
+    MDS_STATFS, MDS_SYNC, ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+};
+
+use super::{Handled, Mdt, reply};
+use crate::{connect, fid2path};
+
+impl Target for Mdt {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        connect::negotiate(req, self.store.transactions().epoch() as u32)
+    }
+
+    fn last_committed(&self) -> u64 {
+        self.store.transactions().committed()
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
+
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(self.dispatch(req))
+    }
+
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.locks.server().drop_export(export).await;
+            self.close_all(export);
+        })
+    }
+}
+
+impl Mdt {
+    async fn dispatch(&self, req: &mut ServerRequest) -> Handled {
+        match req.opc {
+            LDLM_ENQUEUE | LDLM_CANCEL | LDLM_CONVERT => match self.locks.server().handle(req).await {
+                Some(done) => done,
+                None => self.intent(req).await,
+            },
+            MDS_REINT => self.reint(req).await,
+            MDS_CLOSE => self.close(req).await,
+            MDS_GETATTR => self.getattr(req),
+            MDS_GETATTR_NAME => self.getattr_name(req).await,
+            MDS_GETXATTR => self.getxattr(req),
+            MDS_READPAGE => self.readpage(req).await,
+            MDS_GET_ROOT => self.get_root(req),
+            MDS_STATFS => self.statfs(req).await,
+            MDS_SYNC => self.sync(req).await,
+            MDS_GET_INFO => Ok(reply(1, [fid2path::answer(&self.store, req.buf(1))?])),
+            MDS_QUOTACTL => Err(Errno::EOPNOTSUPP),
+            FLD_QUERY => self.fld_query(req),
+            SEQ_QUERY => self.seq_query(req).await,
+            _ => Err(Errno::ENOTSUPP),
+        }
+    }
+
+    fn fld_query(&self, req: &ServerRequest) -> Handled {
+        if operation(req)? != FLD_LOOKUP {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let range = self.sequences.locate(&req.get::<LuSeqRange>(2)?)?;
+        Ok(reply(1, [range.to_bytes()]))
+    }
+
+    async fn seq_query(&self, req: &ServerRequest) -> Handled {
+        let range = match operation(req)? {
+            SEQ_ALLOC_META => self.sequences.allocate_meta().await?,
+            SEQ_ALLOC_SUPER => self.sequences.allocate_super(&req.get(2)?).await?,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(reply(1, [range.to_bytes()]))
+    }
+}
+
+/// The operation of a FLD or SEQ query: a number in the first buffer.
+fn operation(req: &ServerRequest) -> Result<u32, Errno> {
+    let bytes = req.buf(1).first_chunk::<4>().ok_or(Errno::EPROTO)?;
+    Ok(u32::from_le_bytes(*bytes))
+}

@@ -1,0 +1,124 @@
+//! The metadata target itself: what it consists of, how it starts and stops, and where each request goes.
+
+mod dispatch;
+mod start;
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rpc::{Export, Ptlrpc, Reply, ServerRequest};
+use tokio::task::JoinHandle;
+use wire::{Errno, MdtBody};
+
+use crate::{
+    cred::Cred,
+    handles::{Cookies, Handles},
+    layout,
+    locks::Locks,
+    namespace,
+    osp::Osts,
+    sequences::Sequences,
+    store::Store,
+};
+
+/// What a metadata target is.
+#[derive(Clone, Debug)]
+pub struct MdtConfig {
+    /// The file system.
+    pub fsname: String,
+    /// The target's index.
+    pub index: u32,
+    /// Tells the random choices of one run from those of another.
+    pub seed: u64,
+}
+
+impl MdtConfig {
+    /// `testfs-MDT0000`.
+    pub fn svname(&self) -> String {
+        format!("{}-MDT{:04x}", self.fsname, self.index)
+    }
+}
+
+/// A metadata target.
+pub struct Mdt {
+    uuid: String,
+    rpc: Arc<Ptlrpc>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) locks: Locks,
+    pub(crate) sequences: Sequences,
+    pub(crate) osts: Osts,
+    pub(crate) cookies: Cookies,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The layouts that clients make room for at least, so that a few more OSTs do not change it.
+const MIN_MDSIZE: usize = 128;
+
+impl Mdt {
+    /// Its UUID, `testfs-MDT0000_UUID`.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// The longest layout that a file can have.
+    pub(crate) fn max_mdsize(&self) -> u32 {
+        layout::max_size(self.osts.len()).max(MIN_MDSIZE) as u32
+    }
+
+    /// Before a change: waits while too much is not on disk yet, holding no lock.
+    pub(crate) async fn room(&self) {
+        self.store.index().room().await;
+    }
+
+    /// The open files of a client.
+    pub(crate) fn handles(&self, export: &Arc<Export>) -> Arc<Handles> {
+        export.ext::<Handles>()
+    }
+
+    /// Closes all files that a client has open: it is gone.
+    pub(crate) fn close_all(&self, export: &Arc<Export>) {
+        for file in self.handles(export).drain() {
+            if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {
+                tracing::error!("{}: closing {} of {}: {e}", self.uuid, file.fid, export.client_uuid);
+            }
+        }
+    }
+}
+
+/// The identity in a request's body.
+pub(crate) fn cred_of_body(body: &MdtBody) -> Cred {
+    Cred {
+        fsuid: body.mbo_fsuid,
+        fsgid: body.mbo_fsgid,
+        suppgids: [body.mbo_suppgid, u32::MAX],
+        cap: body.mbo_capability,
+        umask: 0,
+    }
+}
+
+/// The name in a buffer, shared with the request.
+pub(crate) fn name_of(req: &ServerRequest, i: usize) -> Bytes {
+    let buf = req.bytes(i);
+    let len = wire::before_nul(&buf).len();
+    buf.slice(..len)
+}
+
+/// The wall clock, in seconds.
+pub(crate) fn wall_secs() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// A reply of `n` buffers, of which the first are these and the rest are empty.
+pub(crate) fn reply(n: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
+    let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
+    bufs.resize(n.max(bufs.len()), Bytes::new());
+    Reply::new(bufs)
+}
+
+/// What a handler gives.
+pub(crate) type Handled = Result<Reply, Errno>;

@@ -1,0 +1,111 @@
+//! Starting and stopping.
+
+use std::sync::Arc;
+
+use ldlm::{LdlmConfig, LockServer, NoLvb};
+use mgc::{FsConfig, Mgc};
+use osd::{Index, StoreKind, open_index};
+use rpc::{Ptlrpc, services};
+use tokio::sync::watch;
+use wire::Errno;
+
+use super::{Mdt, MdtConfig, wall_secs};
+use crate::{
+    error::MdtError,
+    handles::Cookies,
+    locks::Locks,
+    namespace::{destroy_orphan, make_root},
+    osp::Osts,
+    sequences::Sequences,
+    store::Store,
+};
+
+impl Mdt {
+    /// Starts the target on this store: what a crash left behind is put in order, the OSTs of the configuration are
+    /// used as they come, and clients are served. The target is registered with the MGS already, by whoever starts it.
+    pub async fn start(
+        rpc: Arc<Ptlrpc>,
+        mgc: &Mgc,
+        store: &StoreKind,
+        cfg: MdtConfig,
+    ) -> Result<Arc<Mdt>, MdtError> {
+        let target = cfg.svname();
+        let index = open_index(store).await.map_err(|source| MdtError::Store { target, source })?;
+        let config = mgc.watch(&format!("{}-client", cfg.fsname));
+        Mdt::start_on(rpc, index, config, cfg).await
+    }
+
+    /// Starts the target on an index that is open, with the file system's configuration as it changes.
+    pub async fn start_on(
+        rpc: Arc<Ptlrpc>,
+        index: Arc<dyn Index>,
+        config: watch::Receiver<Arc<FsConfig>>,
+        cfg: MdtConfig,
+    ) -> Result<Arc<Mdt>, MdtError> {
+        let svname = cfg.svname();
+        let uuid = format!("{svname}_UUID");
+        let contents = |what: &'static str| {
+            let target = svname.clone();
+            move |errno: Errno| MdtError::Contents { target, what, errno }
+        };
+        let store = Arc::new(Store::new(index));
+        make_root(&store, wall_secs()).map_err(contents("the root directory"))?;
+        remove_orphans(&store).await.map_err(contents("files that were removed while open"))?;
+        let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
+        let ldlm = LdlmConfig { seed: cfg.seed, ..LdlmConfig::default() };
+        let mdt = Arc::new(Mdt {
+            locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(NoLvb), ldlm)),
+            cookies: Cookies::new(store.transactions().epoch()),
+            osts: Osts::new(rpc.clone(), store.clone(), svname.clone()),
+            tasks: Default::default(),
+            rpc: rpc.clone(),
+            sequences,
+            store,
+            uuid,
+        });
+        mdt.osts.join(&config.borrow()).map_err(contents("objects of OSTs"))?;
+        let failed = |source| MdtError::Rpc { target: svname.clone(), source };
+        rpc.serve(services::MDS).map_err(failed)?;
+        rpc.serve(services::LDLM).map_err(failed)?;
+        rpc.add_target(mdt.clone());
+        mdt.tasks.lock().push(tokio::spawn(follow(Arc::downgrade(&mdt), config)));
+        Ok(mdt)
+    }
+
+    /// Stops: clients are let go, OSTs too, and everything is on disk when this returns.
+    pub async fn stop(&self) {
+        self.rpc.remove_target(&self.uuid).await;
+        for task in std::mem::take(&mut *self.tasks.lock()) {
+            task.abort();
+        }
+        self.osts.stop().await;
+        if let Err(e) = self.store.index().sync().await {
+            tracing::error!("{}: the last changes are not on disk: {e}", self.uuid);
+        }
+    }
+}
+
+/// Uses OSTs that join the file system.
+async fn follow(mdt: std::sync::Weak<Mdt>, mut config: watch::Receiver<Arc<FsConfig>>) {
+    while config.changed().await.is_ok() {
+        let Some(mdt) = mdt.upgrade() else { return };
+        let now = config.borrow_and_update().clone();
+        if let Err(e) = mdt.osts.join(&now) {
+            tracing::error!("{}: a new OST cannot be used: {e}", mdt.uuid);
+        }
+    }
+}
+
+/// Files that were removed while open, and whose clients did not live to close them.
+async fn remove_orphans(store: &Store) -> Result<(), Errno> {
+    loop {
+        let orphans = store.orphans()?;
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        for fid in orphans {
+            store.index().room().await;
+            destroy_orphan(store, fid)?;
+        }
+    }
+}
