@@ -1,0 +1,128 @@
+//! What a read or a write asks for, checked (guide 8.3 and 8.4).
+
+use rpc::ServerRequest;
+use wire::{
+    Errno, NiobufRemote, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_FL_SHORT_IO, OBD_MD_FLCKSUM,
+    OBD_MD_FLFLAGS, ObdIoobj, Obdo, OstBody, WireStruct,
+    brw::{ChecksumType, md_lengths},
+};
+
+/// Ranges in one request at most: as many as pages in the largest transfer.
+const RANGES_MAX: usize = 1024;
+
+/// The buffer that holds the data of a short write.
+pub(crate) const SHORT_IO_BUFFER: usize = 5;
+
+/// One range of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    flags: u32,
+}
+
+impl Span {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+
+    /// The client used its grant for it.
+    pub(crate) fn from_grant(&self) -> bool {
+        self.flags & OBD_BRW_FROM_GRANT != 0
+    }
+}
+
+/// A read or a write.
+#[derive(Clone, Debug)]
+pub(crate) struct Brw {
+    pub(crate) oa: Obdo,
+    pub(crate) object: ObdIoobj,
+    pub(crate) spans: Vec<Span>,
+    /// The data is in the message, not in bulk.
+    pub(crate) short: bool,
+    /// The client checks; of another type than ours, it cannot.
+    pub(crate) checksum: Option<ChecksumType>,
+}
+
+impl Brw {
+    /// Reads and checks the request: no range is longer than what was agreed, none overlaps another.
+    pub(crate) fn parse(req: &ServerRequest, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
+        let oa = req.get::<OstBody>(1)?.oa;
+        let object = req.get::<ObdIoobj>(2)?;
+        let ranges = req.buf(3);
+        let count = object.ioo_bufcnt as usize;
+        if count == 0 || count > RANGES_MAX || ranges.len() < count * NiobufRemote::SIZE {
+            tracing::debug!(count, bytes = ranges.len(), "ranges of a read or write: too few bytes, or too many");
+            return Err(Errno::EPROTO);
+        }
+        let mut spans: Vec<Span> = Vec::with_capacity(count);
+        for range in ranges.chunks_exact(NiobufRemote::SIZE).take(count) {
+            let r = NiobufRemote::from_bytes(range).map_err(|_| Errno::EPROTO)?;
+            let span = Span { offset: r.rnb_offset, len: r.rnb_len, flags: r.rnb_flags };
+            let ascends = spans.last().is_none_or(|before| before.end() <= span.offset);
+            let end = span.offset.checked_add(span.len.into());
+            if span.len == 0 || !ascends || end.is_none() {
+                return Err(Errno::EINVAL);
+            }
+            if end.is_none_or(|e| e > maxbytes) {
+                return Err(Errno::EFBIG);
+            }
+            spans.push(span);
+        }
+        let flags = if oa.o_valid & OBD_MD_FLFLAGS != 0 { oa.o_flags } else { 0 };
+        let brw = Brw {
+            oa,
+            object,
+            spans,
+            short: flags & OBD_FL_SHORT_IO != 0,
+            checksum: (oa.o_valid & OBD_MD_FLCKSUM != 0).then(|| ChecksumType::from_flags(flags)).flatten(),
+        };
+        if brw.len() > u64::from(brw_size) {
+            tracing::debug!(bytes = brw.len(), brw_size, "a transfer longer than agreed");
+            return Err(Errno::EPROTO);
+        }
+        Ok(brw)
+    }
+
+    /// Bytes of all ranges.
+    pub(crate) fn len(&self) -> u64 {
+        self.spans.iter().map(|s| u64::from(s.len)).sum()
+    }
+
+    /// First byte and last.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        let start = self.spans.first().map_or(0, |s| s.offset);
+        (start, self.spans.last().map_or(start, |s| s.end() - 1))
+    }
+
+    fn any(&self, flag: u32) -> bool {
+        self.spans.iter().any(|s| s.flags & flag != 0)
+    }
+
+    /// The client has no lock: the server takes it.
+    pub(crate) fn srvlock(&self) -> bool {
+        self.any(OBD_BRW_SRVLOCK)
+    }
+
+    /// It is to be on disk before it is answered.
+    pub(crate) fn sync(&self) -> bool {
+        self.any(OBD_BRW_SYNC)
+    }
+
+    /// Lengths of the memory descriptors that the client has attached.
+    pub(crate) fn mds(&self, req: &ServerRequest) -> Result<Vec<u32>, Errno> {
+        let lengths = md_lengths(self.spans.iter().map(|s| s.offset..s.end()));
+        let attached = req.bulk_mds((self.object.ioo_max_brw >> 16) as usize + 1);
+        if attached != lengths.len() {
+            tracing::warn!(peer = %req.peer, expected = lengths.len(), found = attached, "memory descriptors of a transfer");
+            return Err(Errno::EPROTO);
+        }
+        Ok(lengths)
+    }
+
+    /// Grant that the request uses, as far as its ranges tell: whole pages.
+    pub(crate) fn pages_from_grant(&self) -> u64 {
+        let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
+        self.spans.iter().filter(|s| s.from_grant()).map(|s| pages(s) * 4096).sum()
+    }
+}

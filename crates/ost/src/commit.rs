@@ -1,0 +1,228 @@
+//! Transactions of an object target, and when they are on disk.
+//!
+//! What changes objects gets a transaction number. It is answered at once and made durable a little later: every
+//! [`COMMIT_INTERVAL`], or when much has been written, or when somebody asks, all objects that changed are synced and
+//! the number of the last transaction before that is recorded (guide 8.3: clients keep requests for replay until then).
+//! The numbers are the target's own, not the index's: a transaction is only durable when the objects' data is.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use osd::{Batch, InFlight, Index, Objects, OsdError, Transactions};
+use tokio::sync::{Notify, watch};
+
+use crate::OstError;
+
+/// How long a change may wait for its commit.
+pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
+/// So much written data starts a commit at once: clients hold it in memory until then.
+const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
+
+/// key 's' 't' -> last committed u64 LE, epoch u64 LE
+const KEY: [u8; 2] = *b"st";
+
+/// Begins transactions and commits them.
+pub(crate) struct Committer {
+    index: Arc<dyn Index>,
+    objects: Arc<dyn Objects>,
+    transactions: Arc<Transactions>,
+    written_bytes: AtomicU64,
+    /// Something changed since the last commit.
+    changed: Notify,
+    /// A commit is wanted now.
+    wanted: Notify,
+    commits: watch::Sender<Commits>,
+}
+
+/// Commits are counted so that one who waits knows that one began after its change.
+#[derive(Clone, Copy, Default)]
+struct Commits {
+    begun: u64,
+    done: u64,
+    failed: u64,
+}
+
+impl Committer {
+    /// Goes on where the last start ended; the new epoch is on disk when this returns.
+    pub(crate) async fn open(
+        index: Arc<dyn Index>,
+        objects: Arc<dyn Objects>,
+        svname: &str,
+    ) -> Result<Committer, OstError> {
+        let (committed, epoch) = match index.get(&KEY)? {
+            None => (0, 0),
+            Some(r) => parse(&r).ok_or_else(|| OstError::Record {
+                svname: svname.into(),
+                what: "transactions",
+                expected: "16 bytes".into(),
+                found: format!("{} bytes", r.len()),
+            })?,
+        };
+        let transactions = Transactions::restore(committed, epoch);
+        let committer = Committer {
+            index,
+            objects,
+            transactions,
+            written_bytes: AtomicU64::new(0),
+            changed: Notify::new(),
+            wanted: Notify::new(),
+            commits: watch::Sender::new(Commits::default()),
+        };
+        committer.record(committed)?;
+        committer.index.sync().await?;
+        Ok(committer)
+    }
+
+    /// This start's number: `ocd_instance`.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.transactions.epoch()
+    }
+
+    pub(crate) fn last_committed(&self) -> u64 {
+        self.transactions.committed()
+    }
+
+    /// Begins a transaction, once there is room in the index. Dropping it ends it.
+    pub(crate) async fn begin(&self) -> InFlight {
+        self.index.room().await;
+        self.transactions.begin()
+    }
+
+    /// Ends a transaction that wrote so many bytes.
+    pub(crate) fn end(&self, transaction: InFlight, written_bytes: u64) {
+        drop(transaction);
+        self.changed.notify_one();
+        if self.written_bytes.fetch_add(written_bytes, SeqCst) + written_bytes > UNCOMMITTED_BYTES_MAX {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Waits until everything that has ended by now is on disk.
+    pub(crate) async fn commit(&self) -> Result<(), OsdError> {
+        let mut commits = self.commits.subscribe();
+        let now = *commits.borrow();
+        // The one that is under way may have begun too early.
+        let target = now.begun + 1;
+        self.changed.notify_one();
+        self.wanted.notify_one();
+        let done = commits.wait_for(|c| c.done >= target || c.failed > now.failed).await;
+        match done {
+            Ok(c) if c.done >= target => Ok(()),
+            _ => Err(OsdError::Invalid("the commit failed")),
+        }
+    }
+
+    /// Commits until `stop`, and a last time then.
+    pub(crate) async fn run(&self, mut stop: watch::Receiver<bool>) {
+        loop {
+            let last = tokio::select! {
+                _ = stop.wait_for(|s| *s) => true,
+                () = self.changed.notified() => tokio::select! {
+                    _ = stop.wait_for(|s| *s) => true,
+                    () = self.wanted.notified() => false,
+                    () = tokio::time::sleep(COMMIT_INTERVAL) => false,
+                },
+            };
+            self.commits.send_modify(|c| c.begun += 1);
+            let done = self.commit_once().await;
+            self.commits.send_modify(|c| match &done {
+                Ok(()) => c.done = c.begun,
+                Err(_) => c.failed += 1,
+            });
+            if let Err(e) = done {
+                tracing::error!("commit failed: {e}");
+            }
+            if last {
+                return;
+            }
+        }
+    }
+
+    async fn commit_once(&self) -> Result<(), OsdError> {
+        self.written_bytes.store(0, SeqCst);
+        let applied = self.transactions.applied();
+        self.objects.sync(None).await?;
+        // No number of this start has been handed out yet: what was committed before it stays true.
+        if applied > self.transactions.epoch() << 32 {
+            self.record(applied)?;
+            self.index.sync().await?;
+            self.transactions.set_committed(applied);
+        }
+        Ok(())
+    }
+
+    fn record(&self, committed: u64) -> Result<(), OsdError> {
+        let mut batch = Batch::new();
+        batch.put(&KEY[..], [committed, self.transactions.epoch()].map(u64::to_le_bytes).concat());
+        self.index.apply(batch)
+    }
+}
+
+fn parse(record: &[u8]) -> Option<(u64, u64)> {
+    let (committed, epoch) = record.split_first_chunk::<8>()?;
+    let epoch = epoch.try_into().ok()?;
+    Some((u64::from_le_bytes(*committed), u64::from_le_bytes(epoch)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use osd::{MemoryIndex, MemoryObjects};
+
+    use super::*;
+
+    async fn open(index: &Arc<dyn Index>) -> Arc<Committer> {
+        Arc::new(Committer::open(index.clone(), Arc::new(MemoryObjects::new()), "t").await.unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_committed_after_the_interval_or_when_wanted() {
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::new());
+        let c = open(&index).await;
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn({
+            let c = c.clone();
+            async move { c.run(stopped).await }
+        });
+        let first = c.begin().await;
+        let transno = first.transno();
+        assert!(c.last_committed() < transno);
+        c.end(first, 0);
+        let mut committed = c.transactions.watch_committed();
+        committed.wait_for(|t| *t >= transno).await.unwrap();
+
+        let second = c.begin().await;
+        let transno = second.transno();
+        c.end(second, 0);
+        let begun = tokio::time::Instant::now();
+        c.commit().await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(c.last_committed(), transno);
+
+        stop.send(true).unwrap();
+        task.await.unwrap();
+        let again = open(&index).await;
+        assert_eq!(again.last_committed(), transno);
+        assert!(again.begin().await.transno() > transno);
+        assert!(again.epoch() > c.epoch());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_in_flight_is_not_committed() {
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::new());
+        let c = open(&index).await;
+        let (_stop, stopped) = watch::channel(false);
+        let running = c.clone();
+        tokio::spawn(async move { running.run(stopped).await });
+        let slow = c.begin().await;
+        let fast = c.begin().await;
+        c.end(fast, 0);
+        c.commit().await.unwrap();
+        assert!(c.last_committed() < slow.transno());
+    }
+}
