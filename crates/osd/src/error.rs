@@ -54,6 +54,9 @@ pub enum OsdError {
     /// The runtime is being shut down.
     #[error("the process is stopping")]
     Stopping,
+    /// The store cannot do this.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
     /// The device is full.
     #[error("no space left")]
     NoSpace,
@@ -74,6 +77,7 @@ impl OsdError {
             OsdError::NotFound => Errno::ENOENT,
             OsdError::Invalid(_) => Errno::EINVAL,
             OsdError::NoSpace => Errno::ENOSPC,
+            OsdError::Unsupported(_) => Errno::EOPNOTSUPP,
             OsdError::Stopping => Errno::ESHUTDOWN,
             OsdError::Io { source, .. } => match source.raw_os_error() {
                 Some(libc::EOPNOTSUPP) => Errno::EOPNOTSUPP,

@@ -84,8 +84,22 @@ mod tests {
 
     #[test]
     fn only_what_is_valid_is_set() {
-        let oa = Obdo { o_valid: OBD_MD_FLMTIME | OBD_MD_FLUID, o_mtime: 5, o_atime: 6, o_uid: 7, o_gid: 8, ..Obdo::default() };
-        assert_eq!(to_set(&oa), SetAttr { mtime: Some((5, 0)), uid: Some(7), ..SetAttr::default() });
+        let oa = Obdo {
+            o_valid: OBD_MD_FLMTIME | OBD_MD_FLUID,
+            o_mtime: 5,
+            o_atime: 6,
+            o_uid: 7,
+            o_gid: 8,
+            ..Obdo::default()
+        };
+        assert_eq!(
+            to_set(&oa),
+            SetAttr {
+                mtime: Some((5, 0)),
+                uid: Some(7),
+                ..SetAttr::default()
+            }
+        );
     }
 
     #[test]
@@ -93,7 +107,14 @@ mod tests {
         let mut oa = Obdo::default();
         put(&mut oa, None);
         assert_eq!(oa.o_mode & 0o6000, 0o6000);
-        put(&mut oa, Some(&ObjAttr { data_version: 1, size: 9, ..ObjAttr::default() }));
+        put(
+            &mut oa,
+            Some(&ObjAttr {
+                data_version: 1,
+                size: 9,
+                ..ObjAttr::default()
+            }),
+        );
         assert_eq!((oa.o_mode, oa.o_size), (0o100_666, 9));
     }
 }

@@ -52,13 +52,21 @@ impl Brw {
         let ranges = req.buf(3);
         let count = object.ioo_bufcnt as usize;
         if count == 0 || count > RANGES_MAX || ranges.len() < count * NiobufRemote::SIZE {
-            tracing::debug!(count, bytes = ranges.len(), "ranges of a read or write: too few bytes, or too many");
+            tracing::debug!(
+                count,
+                bytes = ranges.len(),
+                "ranges of a read or write: too few bytes, or too many"
+            );
             return Err(Errno::EPROTO);
         }
         let mut spans: Vec<Span> = Vec::with_capacity(count);
         for range in ranges.chunks_exact(NiobufRemote::SIZE).take(count) {
             let r = NiobufRemote::from_bytes(range).map_err(|_| Errno::EPROTO)?;
-            let span = Span { offset: r.rnb_offset, len: r.rnb_len, flags: r.rnb_flags };
+            let span = Span {
+                offset: r.rnb_offset,
+                len: r.rnb_len,
+                flags: r.rnb_flags,
+            };
             let ascends = spans.last().is_none_or(|before| before.end() <= span.offset);
             let end = span.offset.checked_add(span.len.into());
             if span.len == 0 || !ascends || end.is_none() {
@@ -69,13 +77,19 @@ impl Brw {
             }
             spans.push(span);
         }
-        let flags = if oa.o_valid & OBD_MD_FLFLAGS != 0 { oa.o_flags } else { 0 };
+        let flags = if oa.o_valid & OBD_MD_FLFLAGS != 0 {
+            oa.o_flags
+        } else {
+            0
+        };
         let brw = Brw {
             oa,
             object,
             spans,
             short: flags & OBD_FL_SHORT_IO != 0,
-            checksum: (oa.o_valid & OBD_MD_FLCKSUM != 0).then(|| ChecksumType::from_flags(flags)).flatten(),
+            checksum: (oa.o_valid & OBD_MD_FLCKSUM != 0)
+                .then(|| ChecksumType::from_flags(flags))
+                .flatten(),
         };
         if brw.len() > u64::from(brw_size) {
             tracing::debug!(bytes = brw.len(), brw_size, "a transfer longer than agreed");
@@ -123,6 +137,10 @@ impl Brw {
     /// Grant that the request uses, as far as its ranges tell: whole pages.
     pub(crate) fn pages_from_grant(&self) -> u64 {
         let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
-        self.spans.iter().filter(|s| s.from_grant()).map(|s| pages(s) * 4096).sum()
+        self.spans
+            .iter()
+            .filter(|s| s.from_grant())
+            .map(|s| pages(s) * 4096)
+            .sum()
     }
 }

@@ -45,6 +45,7 @@ struct Commits {
     begun: u64,
     done: u64,
     failed: u64,
+    stopped: bool,
 }
 
 impl Committer {
@@ -110,24 +111,30 @@ impl Committer {
         let target = now.begun + 1;
         self.changed.notify_one();
         self.wanted.notify_one();
-        let done = commits.wait_for(|c| c.done >= target || c.failed > now.failed).await;
+        let done = commits
+            .wait_for(|c| c.done >= target || c.failed > now.failed || c.stopped)
+            .await;
         match done {
             Ok(c) if c.done >= target => Ok(()),
-            _ => Err(OsdError::Invalid("the commit failed")),
+            Ok(c) if c.stopped => Err(OsdError::Stopping),
+            _ => Err(OsdError::Invalid("a commit failed: see the log")),
         }
     }
 
     /// Commits until `stop`, and a last time then.
     pub(crate) async fn run(&self, mut stop: watch::Receiver<bool>) {
         loop {
-            let last = tokio::select! {
+            let stopped = tokio::select! {
                 _ = stop.wait_for(|s| *s) => true,
-                () = self.changed.notified() => tokio::select! {
+                () = self.changed.notified() => false,
+            };
+            // Let other changes join.
+            let last = stopped
+                || tokio::select! {
                     _ = stop.wait_for(|s| *s) => true,
                     () = self.wanted.notified() => false,
                     () = tokio::time::sleep(COMMIT_INTERVAL) => false,
-                },
-            };
+                };
             self.commits.send_modify(|c| c.begun += 1);
             let done = self.commit_once().await;
             self.commits.send_modify(|c| match &done {
@@ -138,6 +145,7 @@ impl Committer {
                 tracing::error!("commit failed: {e}");
             }
             if last {
+                self.commits.send_modify(|c| c.stopped = true);
                 return;
             }
         }
@@ -158,7 +166,12 @@ impl Committer {
 
     fn record(&self, committed: u64) -> Result<(), OsdError> {
         let mut batch = Batch::new();
-        batch.put(&KEY[..], [committed, self.transactions.epoch()].map(u64::to_le_bytes).concat());
+        batch.put(
+            &KEY[..],
+            [committed, self.transactions.epoch()]
+                .map(u64::to_le_bytes)
+                .concat(),
+        );
         self.index.apply(batch)
     }
 }
@@ -177,7 +190,11 @@ mod tests {
     use super::*;
 
     async fn open(index: &Arc<dyn Index>) -> Arc<Committer> {
-        Arc::new(Committer::open(index.clone(), Arc::new(MemoryObjects::new()), "t").await.unwrap())
+        Arc::new(
+            Committer::open(index.clone(), Arc::new(MemoryObjects::new()), "t")
+                .await
+                .unwrap(),
+        )
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,9 +12,6 @@ pub enum OstError {
     /// The RPC layer: a service that does not start, the management server.
     #[error(transparent)]
     Rpc(#[from] RpcError),
-    /// The management server refused the target, or is not there.
-    #[error(transparent)]
-    Mgc(#[from] mgc::MgcError),
     /// The store holds another target's records, or of a form that this version does not know.
     #[error("{svname}: record {what}: expected {expected}, found {found}")]
     Record {

@@ -83,11 +83,21 @@ impl Grants {
         c.granted_bytes -= dropped + used;
         p.granted_bytes = p.granted_bytes.saturating_sub(dropped + used);
         p.pending_bytes += used;
-        Pending { grants: self, bytes: used }
+        Pending {
+            grants: self,
+            bytes: used,
+        }
     }
 
     /// More for a client that would like to have `wanted` in all: at most a chunk, and an eighth of what is left.
-    pub fn more(&self, client: &ClientGrant, wanted_bytes: u64, chunk_bytes: u64, block_bytes: u64, free_bytes: u64) -> u64 {
+    pub fn more(
+        &self,
+        client: &ClientGrant,
+        wanted_bytes: u64,
+        chunk_bytes: u64,
+        block_bytes: u64,
+        free_bytes: u64,
+    ) -> u64 {
         let has = client.0.lock().granted_bytes;
         let left = self.left(free_bytes);
         let more = wanted_bytes.saturating_sub(has).min(chunk_bytes).min(left / 8);
@@ -97,16 +107,28 @@ impl Grants {
     /// A client gives some back.
     pub fn shrink(&self, client: &ClientGrant, bytes: u64) {
         let dirty_bytes = client.0.lock().dirty_bytes;
-        self.incoming(client, &Report { dropped_bytes: bytes, dirty_bytes, used_bytes: 0 });
+        self.incoming(
+            client,
+            &Report {
+                dropped_bytes: bytes,
+                dirty_bytes,
+                used_bytes: 0,
+            },
+        );
     }
 
     /// A client is gone, with all that it had.
     pub fn forget(&self, uuid: &str) {
-        let Some(client) = self.clients.lock().remove(uuid) else { return };
+        let Some(client) = self.clients.lock().remove(uuid) else {
+            return;
+        };
         let mut c = client.0.lock();
         let mut p = self.promised.lock();
         p.granted_bytes = p.granted_bytes.saturating_sub(c.granted_bytes);
-        *c = Client { gone: true, ..Client::default() };
+        *c = Client {
+            gone: true,
+            ..Client::default()
+        };
     }
 
     /// What is free and promised to nobody: what a write without a grant may take.
@@ -149,7 +171,11 @@ mod tests {
         let g = Grants::default();
         assert_eq!(g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB), 8 * MIB);
         let a = g.client("a");
-        let report = Report { dirty_bytes: 3 * MIB, used_bytes: 2 * MIB, dropped_bytes: 0 };
+        let report = Report {
+            dirty_bytes: 3 * MIB,
+            used_bytes: 2 * MIB,
+            dropped_bytes: 0,
+        };
         let pending = g.incoming(&a, &report);
         assert_eq!(g.left(1000 * MIB), 992 * MIB);
         assert_eq!(g.more(&a, 128 * MIB, 8 * MIB, 4096, 1000 * MIB), 8 * MIB);

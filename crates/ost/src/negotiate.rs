@@ -2,12 +2,13 @@
 
 use rpc::ConnectRequest;
 use wire::{
-    Errno, LUSTRE_VERSION_CODE, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS,
-    OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT_FULL20, OBD_CONNECT_GRANT, OBD_CONNECT_GRANT_PARAM, OBD_CONNECT_GRANT_SHRINK, OBD_CONNECT_INDEX,
-    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_MDS, OBD_CONNECT_SHORTIO,
-    OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_SRVLOCK, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
-    OBD_CONNECT2_REP_MBITS, ObdConnectData, brw::ChecksumType,
+    Errno, LUSTRE_VERSION_CODE, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM, OBD_CONNECT_EINPROGRESS,
+    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT, OBD_CONNECT_GRANT_PARAM,
+    OBD_CONNECT_GRANT_SHRINK, OBD_CONNECT_INDEX, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE,
+    OBD_CONNECT_MAXBYTES, OBD_CONNECT_MDS, OBD_CONNECT_SHORTIO, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_SRVLOCK,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, ObdConnectData,
+    brw::ChecksumType,
 };
 
 const FLAGS: u64 = OBD_CONNECT_64BITHASH
@@ -115,11 +116,20 @@ mod tests {
 
     use super::*;
 
-    const OFFER: Offer =
-        Offer { index: 1, instance: 3, brw_size: 4 << 20, block_bits: 12, maxbytes: 0xfff_ffff_f000 };
+    const OFFER: Offer = Offer {
+        index: 1,
+        instance: 3,
+        brw_size: 4 << 20,
+        block_bits: 12,
+        maxbytes: 0xfff_ffff_f000,
+    };
 
     fn ask(data: ObdConnectData) -> Result<ObdConnectData, Errno> {
-        OFFER.answer(&ConnectRequest { client_uuid: "c".into(), peer: Nid::LO, data })
+        OFFER.answer(&ConnectRequest {
+            client_uuid: "c".into(),
+            peer: Nid::LO,
+            data,
+        })
     }
 
     /// What the kernel's client asked for in the capture of a mount.
@@ -149,21 +159,40 @@ mod tests {
 
     #[test]
     fn another_targets_index_is_refused() {
-        let data = ObdConnectData { ocd_connect_flags: OBD_CONNECT_INDEX, ocd_index: 2, ..ObdConnectData::default() };
+        let data = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_INDEX,
+            ocd_index: 2,
+            ..ObdConnectData::default()
+        };
         assert_eq!(ask(data), Err(Errno::EBADF));
         assert_eq!(ask(ObdConnectData { ocd_index: 1, ..data }).unwrap().ocd_index, 1);
     }
 
     #[test]
     fn sizes_below_a_page_are_refused_and_others_rounded() {
-        let data = ObdConnectData { ocd_connect_flags: OBD_CONNECT_BRW_SIZE, ..ObdConnectData::default() };
+        let data = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_BRW_SIZE,
+            ..ObdConnectData::default()
+        };
         assert_eq!(ask(data), Err(Errno::EPROTO));
-        assert_eq!(ask(ObdConnectData { ocd_brw_size: 3 << 20, ..data }).unwrap().ocd_brw_size, 2 << 20);
+        assert_eq!(
+            ask(ObdConnectData {
+                ocd_brw_size: 3 << 20,
+                ..data
+            })
+            .unwrap()
+            .ocd_brw_size,
+            2 << 20
+        );
     }
 
     #[test]
     fn without_a_common_checksum_there_is_none() {
-        let data = ObdConnectData { ocd_connect_flags: OBD_CONNECT_CKSUM, ocd_cksum_types: 0x10, ..ObdConnectData::default() };
+        let data = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_CKSUM,
+            ocd_cksum_types: 0x10,
+            ..ObdConnectData::default()
+        };
         assert_eq!(ask(data).unwrap().ocd_connect_flags, 0);
     }
 }

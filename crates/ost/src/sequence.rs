@@ -66,9 +66,17 @@ pub(crate) struct Plan {
 /// What to do when an MDT asks for objects up to `wanted` and `last` is the last one (guide 8.1). With `orphans` the MDT has
 /// connected again and `wanted` is the last one that it used.
 pub(crate) fn plan(last: u64, wanted: u64, orphans: bool) -> Plan {
-    let stay = |report| Plan { last, report, destroy_above: None };
+    let stay = |report| Plan {
+        last,
+        report,
+        destroy_above: None,
+    };
     if wanted > last {
-        return Plan { last: wanted, report: wanted, destroy_above: None };
+        return Plan {
+            last: wanted,
+            report: wanted,
+            destroy_above: None,
+        };
     }
     if orphans && wanted < last {
         if last - wanted > u64::from(OST_MAX_PRECREATE) {
@@ -76,7 +84,11 @@ pub(crate) fn plan(last: u64, wanted: u64, orphans: bool) -> Plan {
             return stay(last + 1);
         }
         // Their ids are not used again: a client may still write to one of them.
-        return Plan { last, report: last, destroy_above: Some(wanted) };
+        return Plan {
+            last,
+            report: last,
+            destroy_above: Some(wanted),
+        };
     }
     if !orphans && wanted < last {
         return stay(last + 1);
@@ -108,7 +120,11 @@ impl Sequences {
         if let Some(r) = index.get(&SUPER_KEY)? {
             let mut words = r.chunks(8).map_while(number);
             let mut next = || words.next().ok_or_else(|| bad("super-sequence", "24 bytes", &r));
-            range = Range { start: next()?, end: next()?, next: next()? };
+            range = Range {
+                start: next()?,
+                end: next()?,
+                next: next()?,
+            };
         }
         let mut last = HashMap::new();
         for (key, value) in index.scan(&LAST_PREFIX, &prefix_end(&LAST_PREFIX), usize::MAX)? {
@@ -117,7 +133,12 @@ impl Sequences {
             let n = number(&value).ok_or_else(|| bad("last object of a sequence", "8 bytes", &value))?;
             last.insert(seq, Sequence::new(seq, n));
         }
-        Ok(Sequences { index, ost_index, range: Mutex::new(range), last: RwLock::new(last) })
+        Ok(Sequences {
+            index,
+            ost_index,
+            range: Mutex::new(range),
+            last: RwLock::new(last),
+        })
     }
 
     /// Whether MDT0 has given a super-sequence.
@@ -129,7 +150,11 @@ impl Sequences {
     pub(crate) async fn set_range(&self, given: &LuSeqRange) -> Result<(), OsdError> {
         {
             let mut range = self.range.lock();
-            let new = Range { start: given.lsr_start, end: given.lsr_end, next: given.lsr_start };
+            let new = Range {
+                start: given.lsr_start,
+                end: given.lsr_end,
+                next: given.lsr_start,
+            };
             self.put_range(&new)?;
             *range = new;
         }
@@ -138,7 +163,10 @@ impl Sequences {
 
     fn put_range(&self, r: &Range) -> Result<(), OsdError> {
         let mut batch = Batch::new();
-        batch.put(&SUPER_KEY[..], [r.start, r.end, r.next].map(u64::to_le_bytes).concat());
+        batch.put(
+            &SUPER_KEY[..],
+            [r.start, r.end, r.next].map(u64::to_le_bytes).concat(),
+        );
         self.index.apply(batch)
     }
 
@@ -149,13 +177,21 @@ impl Sequences {
             if range.next >= range.end {
                 return Ok(None);
             }
-            let new = Range { next: range.next + 1, ..*range };
+            let new = Range {
+                next: range.next + 1,
+                ..*range
+            };
             self.put_range(&new)?;
             *range = new;
             new.next - 1
         };
         self.index.sync().await?;
-        Ok(Some(LuSeqRange { lsr_start: given, lsr_end: given + 1, lsr_index: to, lsr_flags: LU_SEQ_RANGE_OST }))
+        Ok(Some(LuSeqRange {
+            lsr_start: given,
+            lsr_end: given + 1,
+            lsr_index: to,
+            lsr_flags: LU_SEQ_RANGE_OST,
+        }))
     }
 
     /// The object that an `ost_id` names: a FID, or in the sequence of MDT0's objects of old a bare number.
@@ -177,24 +213,41 @@ impl Sequences {
         if !(range.start..range.next).contains(&seq) && seq != idif {
             return None;
         }
-        Some(self.last.write().entry(seq).or_insert_with(|| Sequence::new(seq, 0)).clone())
+        Some(
+            self.last
+                .write()
+                .entry(seq)
+                .or_insert_with(|| Sequence::new(seq, 0))
+                .clone(),
+        )
     }
 
     /// Whether the object was made.
     pub(crate) fn is_made(&self, fid: &Fid) -> bool {
-        fid.f_ver == 0 && fid.f_oid != 0 && self.find(fid.f_seq).is_some_and(|s| u64::from(fid.f_oid) <= s.last())
+        fid.f_ver == 0
+            && fid.f_oid != 0
+            && self
+                .find(fid.f_seq)
+                .is_some_and(|s| u64::from(fid.f_oid) <= s.last())
     }
 
     /// Sets the last object of a sequence, with the transaction that does it.
     pub(crate) fn set_last(&self, sequence: &Sequence, last: u64, batch: &mut Batch) {
-        batch.put([&LAST_PREFIX[..], &sequence.seq.to_be_bytes()].concat(), last.to_le_bytes().to_vec());
+        batch.put(
+            [&LAST_PREFIX[..], &sequence.seq.to_be_bytes()].concat(),
+            last.to_le_bytes().to_vec(),
+        );
         sequence.last.store(last, SeqCst);
     }
 }
 
 impl Sequence {
     fn new(seq: u64, last: u64) -> Arc<Sequence> {
-        Arc::new(Sequence { seq, last: AtomicU64::new(last), making: tokio::sync::Mutex::new(()) })
+        Arc::new(Sequence {
+            seq,
+            last: AtomicU64::new(last),
+            making: tokio::sync::Mutex::new(()),
+        })
     }
 }
 
@@ -207,18 +260,67 @@ mod tests {
 
     #[test]
     fn precreation_advances_and_never_goes_back() {
-        assert_eq!(plan(0, 32, false), Plan { last: 32, report: 32, destroy_above: None });
-        assert_eq!(plan(32, 32, false), Plan { last: 32, report: 32, destroy_above: None });
-        assert_eq!(plan(32, 10, false), Plan { last: 32, report: 33, destroy_above: None });
+        assert_eq!(
+            plan(0, 32, false),
+            Plan {
+                last: 32,
+                report: 32,
+                destroy_above: None
+            }
+        );
+        assert_eq!(
+            plan(32, 32, false),
+            Plan {
+                last: 32,
+                report: 32,
+                destroy_above: None
+            }
+        );
+        assert_eq!(
+            plan(32, 10, false),
+            Plan {
+                last: 32,
+                report: 33,
+                destroy_above: None
+            }
+        );
     }
 
     #[test]
     fn orphans_are_destroyed_and_missing_objects_made() {
-        assert_eq!(plan(64, 10, true), Plan { last: 64, report: 64, destroy_above: Some(10) });
-        assert_eq!(plan(10, 64, true), Plan { last: 64, report: 64, destroy_above: None });
-        assert_eq!(plan(10, 10, true), Plan { last: 10, report: 10, destroy_above: None });
+        assert_eq!(
+            plan(64, 10, true),
+            Plan {
+                last: 64,
+                report: 64,
+                destroy_above: Some(10)
+            }
+        );
+        assert_eq!(
+            plan(10, 64, true),
+            Plan {
+                last: 64,
+                report: 64,
+                destroy_above: None
+            }
+        );
+        assert_eq!(
+            plan(10, 10, true),
+            Plan {
+                last: 10,
+                report: 10,
+                destroy_above: None
+            }
+        );
         let many = 10 + u64::from(OST_MAX_PRECREATE) + 1;
-        assert_eq!(plan(many, 10, true), Plan { last: many, report: many + 1, destroy_above: None });
+        assert_eq!(
+            plan(many, 10, true),
+            Plan {
+                last: many,
+                report: many + 1,
+                destroy_above: None
+            }
+        );
     }
 
     #[tokio::test]
@@ -227,9 +329,18 @@ mod tests {
         let s = Sequences::open(index.clone(), "t", 1).unwrap();
         assert!(!s.has_range());
         assert_eq!(s.give(0).await.unwrap(), None);
-        s.set_range(&LuSeqRange { lsr_start: 0x2c0000400, lsr_end: 0x2c0000402, ..LuSeqRange::default() }).await.unwrap();
+        s.set_range(&LuSeqRange {
+            lsr_start: 0x2c0000400,
+            lsr_end: 0x2c0000402,
+            ..LuSeqRange::default()
+        })
+        .await
+        .unwrap();
         let first = s.give(0).await.unwrap().unwrap();
-        assert_eq!((first.lsr_start, first.lsr_end, first.lsr_flags), (0x2c0000400, 0x2c0000401, 1));
+        assert_eq!(
+            (first.lsr_start, first.lsr_end, first.lsr_flags),
+            (0x2c0000400, 0x2c0000401, 1)
+        );
         let sequence = s.find(first.lsr_start).unwrap();
         let mut batch = Batch::new();
         s.set_last(&sequence, 32, &mut batch);
@@ -247,8 +358,17 @@ mod tests {
     #[test]
     fn an_object_of_old_is_of_the_targets_own_sequence() {
         let s = Sequences::open(Arc::new(MemoryIndex::new()), "t", 1).unwrap();
-        assert_eq!(s.fid(&OstId { oi_id: 1, oi_seq: 0 }), Fid::new(0x1_0001_0000, 1, 0));
-        assert_eq!(s.fid(&OstId { oi_id: 0x2c0000401, oi_seq: 2 }), Fid::new(0x2c0000401, 2, 0));
+        assert_eq!(
+            s.fid(&OstId { oi_id: 1, oi_seq: 0 }),
+            Fid::new(0x1_0001_0000, 1, 0)
+        );
+        assert_eq!(
+            s.fid(&OstId {
+                oi_id: 0x2c0000401,
+                oi_seq: 2
+            }),
+            Fid::new(0x2c0000401, 2, 0)
+        );
         assert!(s.find(0x1_0001_0000).is_some());
     }
 }

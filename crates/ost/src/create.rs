@@ -1,0 +1,149 @@
+//! What the MDTs ask: sequences, objects in advance, the last object, destruction (guide 7.2, 8.1); and hints from clients.
+
+use osd::Batch;
+use rpc::{Reply, ServerRequest};
+use wire::{
+    Errno, Fid, LuSeqRange, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT,
+    OBD_MD_FLSIZE, OST_MAX_PRECREATE, Obdo, OstBody, OstId, SEQ_ALLOC_META, WireStruct,
+};
+
+use crate::{
+    Ost,
+    sequence::{SEQ_WIDTH, plan},
+};
+
+/// Objects are made in advance only while there is so much space.
+const CREATE_BYTES_MIN: u64 = 1 << 20;
+
+impl Ost {
+    /// `OST_CREATE`.
+    pub(crate) async fn create(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let asked = req.get::<OstBody>(1)?.oa;
+        let wanted = self.sequences.fid(&asked.o_oi);
+        let sequence = self.sequences.find(wanted.f_seq).ok_or_else(|| {
+            tracing::warn!(ost = %self.svname, seq = wanted.f_seq, "objects of a sequence that was not given");
+            Errno::EINVAL
+        })?;
+        if u64::from(wanted.f_oid) > SEQ_WIDTH {
+            return Err(Errno::ENOSPC);
+        }
+        let orphans = asked.o_valid & OBD_MD_FLFLAGS != 0 && asked.o_flags & OBD_FL_DELORPHAN != 0;
+        let _making = sequence.making.lock().await;
+        let last = sequence.last();
+        let plan = plan(last, wanted.f_oid.into(), orphans);
+        if plan.last > last && !orphans && self.space.free_bytes().await < CREATE_BYTES_MIN {
+            return Err(Errno::ENOSPC);
+        }
+        let transaction = self.committer.begin().await;
+        let transno = transaction.transno();
+        let done = async {
+            for oid in plan.destroy_above.map_or(0..0, |above| above + 1..last + 1) {
+                self.objects
+                    .destroy(Fid::new(wanted.f_seq, oid as u32, 0))
+                    .await?;
+            }
+            let mut batch = Batch::new();
+            self.sequences.set_last(&sequence, plan.last, &mut batch);
+            self.index.apply(batch)
+        };
+        let done = done.await;
+        self.committer.end(transaction, 0);
+        done.map_err(|e| self.failed("make objects", wanted, &e))?;
+        let oa = Obdo {
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE,
+            o_oi: OstId::from(Fid::new(wanted.f_seq, plan.report as u32, 0)),
+            o_size: SEQ_WIDTH,
+            ..Obdo::default()
+        };
+        Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
+    }
+
+    /// `OST_DESTROY`: the object's locks are called back, what clients have cached of it is thrown away.
+    pub(crate) async fn destroy(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let asked = req.get::<OstBody>(1)?.oa;
+        self.locks.cancel(&req.export, &ldlm::handles(req.buf(2), 0));
+        let count = if asked.o_valid & OBD_MD_FLOBJCOUNT != 0 {
+            asked.o_misc
+        } else {
+            1
+        };
+        if count > OST_MAX_PRECREATE {
+            return Err(Errno::EINVAL);
+        }
+        let first = self.object(&asked.o_oi)?;
+        let mut transno = 0;
+        for oid in (first.f_oid..).take(count as usize) {
+            let fid = Fid::new(first.f_seq, oid, 0);
+            if !self.sequences.is_made(&fid) {
+                break;
+            }
+            let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
+            transno = self
+                .change(fid, "destroy", async |_| {
+                    self.objects.destroy(fid).await.map(drop)
+                })
+                .await?;
+        }
+        let oa = Obdo {
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
+            o_oi: asked.o_oi,
+            ..Obdo::default()
+        };
+        Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
+    }
+
+    /// `OST_GET_INFO`: the last object of a sequence.
+    pub(crate) fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        match wire::before_nul(req.buf(1)) {
+            b"last_fid" => {
+                let asked: Fid = req.get(2)?;
+                let last = self.sequences.find(asked.f_seq).map_or(0, |s| s.last());
+                Ok(Reply::new(vec![Fid::new(asked.f_seq, last as u32, 0).to_bytes()]))
+            }
+            b"last_id" => {
+                let old = self.sequences.fid(&OstId::default());
+                let last = self.sequences.find(old.f_seq).map_or(0, |s| s.last());
+                Ok(Reply::new(vec![last.to_le_bytes().to_vec().into()]))
+            }
+            key => {
+                tracing::debug!(key = %String::from_utf8_lossy(key), "OST_GET_INFO of something unknown");
+                Err(Errno::EOPNOTSUPP)
+            }
+        }
+    }
+
+    /// `OST_SET_INFO`: a client gives grant back.
+    pub(crate) fn set_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        match wire::before_nul(req.buf(1)) {
+            b"grant_shrink" => {
+                let mut body = req.get::<OstBody>(2)?;
+                if let Some(grant) = self.grant_of(&req.export) {
+                    self.grants.shrink(&grant, body.oa.o_grant);
+                }
+                body.oa.o_grant = 0;
+                Ok(Reply::new(vec![body.to_bytes()]))
+            }
+            // Hints that need no action here.
+            b"checksum" | b"mds_conn" => Ok(Reply::status(0)),
+            key => {
+                tracing::debug!(key = %String::from_utf8_lossy(key), "OST_SET_INFO of something unknown");
+                Err(Errno::EINVAL)
+            }
+        }
+    }
+
+    /// `SEQ_QUERY`: a sequence for an MDT's objects.
+    pub(crate) async fn seq_query(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let opc = req.buf(1).first_chunk::<4>().ok_or(Errno::EPROTO)?;
+        let asked: LuSeqRange = req.get(2)?;
+        if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
+            return Err(Errno::EINVAL);
+        }
+        let given = self.sequences.give(asked.lsr_index).await;
+        match given.map_err(|e| self.failed("give a sequence", Fid::ZERO, &e))? {
+            Some(range) => Ok(Reply::new(vec![range.to_bytes()])),
+            None if self.sequences.has_range() => Err(Errno::ENOSPC),
+            None => Err(Errno::EINPROGRESS),
+        }
+    }
+}

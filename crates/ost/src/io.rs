@@ -1,0 +1,293 @@
+//! Reads and writes: bulk, checksums, grants (guide 8.3 to 8.6).
+
+use bytes::Bytes;
+use ldlm::{LocalLock, LockMode, Policy};
+use lnet::Payload;
+use osd::{ObjAttr, OsdError};
+use rpc::{Reply, ServerRequest};
+use wire::{
+    Errno, Fid, OBD_CONNECT_GRANT_PARAM, OBD_FL_SHRINK_GRANT, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM,
+    OBD_MD_FLFLAGS, OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OST_BULK_PORTAL, Obdo, OstBody, WireStruct,
+};
+
+use crate::{
+    Ost, attr,
+    brw::{Brw, SHORT_IO_BUFFER, Span},
+    grant::{ClientGrant, Pending, Report},
+};
+
+/// Takes `len` bytes from the front of what is left of the data.
+fn take(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize) -> Vec<Bytes> {
+    let mut out = Vec::new();
+    while len > 0 {
+        if rest.is_empty() {
+            match data.next() {
+                Some(next) => *rest = next,
+                None => break,
+            }
+            continue;
+        }
+        let piece = rest.split_to(len.min(rest.len()));
+        len -= piece.len();
+        out.push(piece);
+    }
+    out
+}
+
+impl Ost {
+    /// `OST_WRITE`.
+    pub(crate) async fn write(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let brw = Brw::parse(req, self.brw_size_of(&req.export), self.offer.maxbytes)?;
+        let fid = self.object(&brw.object.ioo_oid)?;
+        let data = fetch(req, &brw).await?;
+        let computed = brw.checksum.map(|ty| (ty, ty.of(&data)));
+        let mut oa = reply_oa(&brw);
+        if let Some((ty, sum)) = computed {
+            oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
+            oa.o_flags |= ty.flags();
+            oa.set_o_cksum(sum);
+            if sum != brw.oa.o_cksum() {
+                // The client sees the other sum and sends the data again. What came is not written.
+                let (expected, found) = (brw.oa.o_cksum(), sum);
+                tracing::warn!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "checksum of a write");
+                return Ok(reply(oa, &vec![0; brw.spans.len()]));
+            }
+        }
+        let grant = self.grant_of(&req.export);
+        let pending = grant.as_deref().map(|g| self.take_report(req, g, &brw));
+        let _lock = self.lock_for(req, &brw, LockMode::Pw).await?;
+        let before = self
+            .objects
+            .attr(fid)
+            .await
+            .map_err(|e| self.failed("attributes", fid, &e))?;
+        let transaction = self.committer.begin().await;
+        let transno = transaction.transno();
+        let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), transno).await;
+        self.committer.end(transaction, written);
+        self.space.used(written);
+        self.stats.write_bytes.add(written);
+        drop(pending);
+        if brw.sync() && written > 0 {
+            self.objects
+                .sync(Some(fid))
+                .await
+                .map_err(|e| self.failed("sync", fid, &e))?;
+        }
+        let after = self
+            .objects
+            .attr(fid)
+            .await
+            .map_err(|e| self.failed("attributes", fid, &e))?;
+        attr::put(&mut oa, after.as_ref());
+        if let Some(g) = &grant {
+            let more = self.more_grant(req, g, &brw).await;
+            oa.o_valid |= OBD_MD_FLGRANT;
+            oa.o_grant = more;
+        }
+        let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
+        let reply = reply(oa, &results).with_status(status);
+        Ok(if written > 0 {
+            reply.with_transno(transno)
+        } else {
+            reply
+        })
+    }
+
+    /// Writes each range; what became of each, and how many bytes were written.
+    async fn write_spans(
+        &self,
+        brw: &Brw,
+        fid: Fid,
+        data: Vec<Bytes>,
+        before: Option<&ObjAttr>,
+        transno: u64,
+    ) -> (Vec<i32>, u64) {
+        let mut set = attr::to_set(&brw.oa);
+        set.data_version = Some(transno);
+        let mut free = None;
+        let (mut data, mut rest) = (data.into_iter(), Bytes::new());
+        let mut results = Vec::with_capacity(brw.spans.len());
+        let mut written = 0;
+        for span in &brw.spans {
+            let pieces = take(&mut data, &mut rest, span.len as usize);
+            if !span.from_grant() && !overwrites(span, before) {
+                let left = match free {
+                    Some(left) => left,
+                    None => self.grants.left(self.space.free_bytes().await),
+                };
+                free = Some(left.saturating_sub(span.len.into()));
+                if left < u64::from(span.len) {
+                    results.push(Errno::ENOSPC.status());
+                    continue;
+                }
+            }
+            results.push(match self.objects.write(fid, span.offset, pieces, set).await {
+                Ok(()) => {
+                    written += u64::from(span.len);
+                    0
+                }
+                Err(e) => self.failed("write", fid, &e).status(),
+            });
+        }
+        (results, written)
+    }
+
+    /// `OST_READ`.
+    pub(crate) async fn read(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let brw = Brw::parse(req, self.brw_size_of(&req.export), u64::MAX)?;
+        let fid = self.object(&brw.object.ioo_oid)?;
+        if let Some(g) = self.grant_of(&req.export) {
+            drop(self.take_report(req, &g, &brw));
+        }
+        let lengths = if brw.short { Vec::new() } else { brw.mds(req)? };
+        let lock = self.lock_for(req, &brw, LockMode::Pr).await?;
+        let mut data = Vec::new();
+        let mut bytes = 0u64;
+        for span in &brw.spans {
+            let pieces = self.objects.read(fid, span.offset, span.len).await;
+            let pieces = pieces.map_err(|e| self.failed("read", fid, &e))?;
+            let got: u64 = pieces.iter().map(|p| p.len() as u64).sum();
+            data.extend(pieces);
+            bytes += got;
+            if got < u64::from(span.len) {
+                break;
+            }
+        }
+        drop(lock);
+        self.stats.read_bytes.add(bytes);
+        let mut oa = reply_oa(&brw);
+        oa.o_valid |= OBD_MD_FLGRANT;
+        if let Some(ty) = brw.checksum {
+            oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
+            oa.o_flags |= ty.flags();
+            oa.set_o_cksum(ty.of(&data));
+        }
+        let mut bufs = vec![OstBody { oa }.to_bytes()];
+        if brw.short {
+            bufs.push(Payload::from(data).into_bytes());
+        } else {
+            // One transfer for each descriptor, also when there is nothing left for it.
+            let (mut data, mut rest) = (data.into_iter(), Bytes::new());
+            let mds = lengths
+                .iter()
+                .map(|&len| Payload::from(take(&mut data, &mut rest, len as usize)));
+            req.bulk_put(OST_BULK_PORTAL, mds.collect()).await?;
+        }
+        Ok(Reply::new(bufs).with_status(i32::try_from(bytes).unwrap_or(i32::MAX)))
+    }
+
+    /// The client's report about its grant; what it used is pending until the result is dropped.
+    fn take_report(&self, req: &ServerRequest, grant: &ClientGrant, brw: &Brw) -> Option<Pending<'_>> {
+        let oa = &brw.oa;
+        let both = OBD_MD_FLBLOCKS | OBD_MD_FLGRANT;
+        if oa.o_valid & both != both {
+            return None;
+        }
+        if oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SHRINK_GRANT != 0 {
+            self.grants.shrink(grant, oa.o_grant);
+        }
+        let is_write = req.opc == wire::OST_WRITE;
+        let used_bytes = match req.export.has(OBD_CONNECT_GRANT_PARAM) {
+            _ if !is_write => 0,
+            true => oa.o_grant_used(),
+            false => brw.pages_from_grant(),
+        };
+        let report = Report {
+            dirty_bytes: oa.o_dirty(),
+            dropped_bytes: oa.o_dropped().into(),
+            used_bytes,
+        };
+        Some(self.grants.incoming(grant, &report))
+    }
+
+    async fn more_grant(&self, req: &ServerRequest, grant: &ClientGrant, brw: &Brw) -> u64 {
+        let oa = &brw.oa;
+        if oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SHRINK_GRANT != 0 {
+            return 0;
+        }
+        let wanted = u64::from(oa.o_undirty()) + oa.o_dirty();
+        let chunk = self.offer.chunk_bytes(self.brw_size_of(&req.export));
+        let free = self.space.free_bytes().await;
+        self.grants
+            .more(grant, wanted, chunk, 1 << self.offer.block_bits, free)
+    }
+
+    /// The lock that the client asks the server to take; a client with locks of its own gets more time for them.
+    async fn lock_for(
+        &self,
+        req: &ServerRequest,
+        brw: &Brw,
+        mode: LockMode,
+    ) -> Result<Option<LocalLock>, Errno> {
+        let res = brw.object.ioo_oid.res_id();
+        if !brw.srvlock() {
+            self.locks.prolong(&req.export, res);
+            return Ok(None);
+        }
+        let (start, end) = brw.extent();
+        self.locks
+            .lock(res, mode, Policy::extent(start, end))
+            .await
+            .map(Some)
+    }
+
+    /// An operation of the store failed: said in the log, and the errno for the client.
+    pub(crate) fn failed(&self, what: &str, fid: Fid, e: &OsdError) -> Errno {
+        match e {
+            OsdError::NoSpace | OsdError::NotFound => {}
+            e => tracing::error!(ost = %self.svname, %fid, "{what}: {e}"),
+        }
+        e.errno()
+    }
+}
+
+/// The data of a write: from the message, or from the client's memory.
+async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
+    let data = if brw.short {
+        vec![req.bytes(SHORT_IO_BUFFER)]
+    } else {
+        let lengths = brw.mds(req)?;
+        let payloads = req.bulk_get(OST_BULK_PORTAL, &lengths).await?;
+        payloads.into_iter().flat_map(Payload::into_pieces).collect()
+    };
+    let found: u64 = data.iter().map(|d| d.len() as u64).sum();
+    if found != brw.len() {
+        tracing::warn!(peer = %req.peer, expected = brw.len(), found, "bytes of a write");
+        return Err(Errno::EPROTO);
+    }
+    Ok(data)
+}
+
+/// Whether all of the range has its space already: no hole is in the object.
+fn overwrites(span: &Span, before: Option<&ObjAttr>) -> bool {
+    before.is_some_and(|a| span.end() <= a.size && a.blocks * 512 >= a.size)
+}
+
+fn reply_oa(brw: &Brw) -> Obdo {
+    Obdo {
+        o_oi: brw.object.ioo_oid,
+        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
+        ..Obdo::default()
+    }
+}
+
+fn reply(oa: Obdo, results: &[i32]) -> Reply {
+    let rcs: Vec<u8> = results.iter().flat_map(|rc| rc.to_le_bytes()).collect();
+    Reply::new(vec![OstBody { oa }.to_bytes(), rcs.into()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_cut_where_the_ranges_are() {
+        let mut data = [&b"abc"[..], b"", b"defgh"].map(Bytes::from_static).into_iter();
+        let mut rest = Bytes::new();
+        assert_eq!(take(&mut data, &mut rest, 4).concat(), b"abcd");
+        assert_eq!(take(&mut data, &mut rest, 2).concat(), b"ef");
+        assert_eq!(take(&mut data, &mut rest, 9).concat(), b"gh");
+        assert!(take(&mut data, &mut rest, 1).is_empty());
+    }
+}

@@ -1,0 +1,278 @@
+//! Everything else that is done to one object: attributes, truncation and holes, space, sync; and statfs.
+
+use ldlm::{LocalLock, LockMode, Policy};
+use osd::{ObjAttr, OsdError, Seek, SetAttr};
+use rpc::{Reply, ServerRequest};
+use wire::{
+    Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID,
+    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId, WireStruct,
+};
+
+use crate::{Ost, attr};
+
+const FALLOC_FL_KEEP_SIZE: u32 = 1;
+const FALLOC_FL_PUNCH_HOLE: u32 = 2;
+const FALLOC_FL_ZERO_RANGE: u32 = 0x10;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// The file system's type as statfs tells it: ext4's.
+const OS_TYPE: u64 = 0xef53;
+/// With less than this the target is called full.
+const FULL_BYTES: u64 = 1 << 20;
+
+/// A request about one object.
+struct About {
+    oa: Obdo,
+    fid: Fid,
+}
+
+impl About {
+    fn has(&self, flag: u64) -> bool {
+        self.oa.o_valid & flag == flag
+    }
+
+    fn flag(&self, flag: u32) -> bool {
+        self.has(OBD_MD_FLFLAGS) && self.oa.o_flags & flag != 0
+    }
+
+    fn reply_oa(&self) -> Obdo {
+        Obdo {
+            o_oi: self.oa.o_oi,
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
+            ..Obdo::default()
+        }
+    }
+}
+
+fn answer(oa: Obdo) -> Reply {
+    Reply::new(vec![OstBody { oa }.to_bytes()])
+}
+
+impl Ost {
+    fn about(&self, req: &ServerRequest) -> Result<About, Errno> {
+        let oa = req.get::<OstBody>(1)?.oa;
+        Ok(About {
+            oa,
+            fid: self.object(&oa.o_oi)?,
+        })
+    }
+
+    async fn attr_of(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
+        self.objects
+            .attr(fid)
+            .await
+            .map_err(|e| self.failed("attributes", fid, &e))
+    }
+
+    async fn lock_object(
+        &self,
+        id: &OstId,
+        mode: LockMode,
+        start: u64,
+        end: u64,
+    ) -> Result<LocalLock, Errno> {
+        self.locks
+            .lock(id.res_id(), mode, Policy::extent(start, end))
+            .await
+    }
+
+    /// A change of an object in a transaction of its own.
+    pub(crate) async fn change(
+        &self,
+        fid: Fid,
+        what: &str,
+        f: impl AsyncFnOnce(u64) -> Result<(), OsdError>,
+    ) -> Result<u64, Errno> {
+        let transaction = self.committer.begin().await;
+        let transno = transaction.transno();
+        let done = f(transno).await;
+        self.committer.end(transaction, 0);
+        done.map_err(|e| self.failed(what, fid, &e))?;
+        Ok(transno)
+    }
+
+    /// `OST_GETATTR`: also asks for the data's version.
+    pub(crate) async fn getattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let about = self.about(req)?;
+        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+            // Flushing takes the data from those who write, else only their sizes are waited for.
+            true if about.flag(OBD_FL_FLUSH) => Some(
+                self.lock_object(&about.oa.o_oi, LockMode::Pw, 0, u64::MAX)
+                    .await?,
+            ),
+            true => Some(
+                self.lock_object(&about.oa.o_oi, LockMode::Pr, 0, u64::MAX)
+                    .await?,
+            ),
+            false => None,
+        };
+        let a = self.attr_of(about.fid).await?;
+        let mut oa = about.reply_oa();
+        attr::put(&mut oa, a.as_ref());
+        attr::put_version(&mut oa, a.as_ref());
+        Ok(answer(oa))
+    }
+
+    /// `OST_SETATTR`.
+    pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let about = self.about(req)?;
+        let set = attr::to_set(&about.oa);
+        let transno = self.change(about.fid, "set attributes", async |_| {
+            self.objects.setattr(about.fid, set).await
+        });
+        let transno = transno.await?;
+        let mut oa = about.reply_oa();
+        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref());
+        Ok(answer(oa).with_transno(transno))
+    }
+
+    /// `OST_PUNCH`: truncation, up and down, or a hole.
+    pub(crate) async fn punch(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let about = self.about(req)?;
+        if !about.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
+            return Err(Errno::EPROTO);
+        }
+        let (start, end) = (about.oa.o_size, about.oa.o_blocks);
+        if start > end || start > self.offer.maxbytes {
+            return Err(Errno::EFBIG);
+        }
+        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+            true => Some(self.lock_object(&about.oa.o_oi, LockMode::Pw, start, end).await?),
+            false => {
+                self.locks.prolong(&req.export, about.oa.o_oi.res_id());
+                None
+            }
+        };
+        let transno = self.change(about.fid, "truncate", async |transno| {
+            let set = SetAttr {
+                data_version: Some(transno),
+                ..attr::to_set(&about.oa)
+            };
+            let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
+            self.objects.punch(about.fid, start, end, set).await
+        });
+        let transno = transno.await?;
+        let a = self.attr_of(about.fid).await?;
+        let mut oa = Obdo {
+            o_valid: OBD_MD_FLID | OBD_MD_FLBLOCKS,
+            ..about.reply_oa()
+        };
+        oa.o_blocks = a.map_or(0, |a| a.blocks);
+        Ok(answer(oa).with_transno(transno))
+    }
+
+    /// `OST_FALLOCATE`.
+    pub(crate) async fn fallocate(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let about = self.about(req)?;
+        let (start, end) = (about.oa.o_size, about.oa.o_blocks);
+        if !about.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
+            return Err(Errno::EINVAL);
+        }
+        if end > self.offer.maxbytes {
+            return Err(Errno::EFBIG);
+        }
+        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+            true => Some(
+                self.lock_object(&about.oa.o_oi, LockMode::Pw, start, end - 1)
+                    .await?,
+            ),
+            false => None,
+        };
+        let mode = about.oa.o_falloc_mode();
+        let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
+        let fid = about.fid;
+        let size = self.attr_of(fid).await?.map_or(0, |a| a.size);
+        let transno = self.change(fid, "allocate", async |transno| {
+            let set = SetAttr {
+                data_version: Some(transno),
+                ..attr::to_set(&about.oa)
+            };
+            match mode & !FALLOC_FL_KEEP_SIZE {
+                0 => {
+                    self.objects.fallocate(fid, start, end, keep_size).await?;
+                    self.objects.setattr(fid, set).await
+                }
+                FALLOC_FL_PUNCH_HOLE => self.objects.punch(fid, start, end, set).await,
+                FALLOC_FL_ZERO_RANGE => {
+                    self.objects
+                        .punch(fid, start, end.min(size.max(start)), set)
+                        .await?;
+                    self.objects.fallocate(fid, start, end, keep_size).await
+                }
+                _ => Err(OsdError::Unsupported("this way to allocate space")),
+            }
+        });
+        let transno = transno.await?;
+        let mut oa = about.reply_oa();
+        attr::put(&mut oa, self.attr_of(fid).await?.as_ref());
+        Ok(answer(oa).with_transno(transno))
+    }
+
+    /// `OST_SEEK`: the next data or hole; not there is an offset of `-ENXIO`.
+    pub(crate) async fn seek(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let about = self.about(req)?;
+        let what = match about.oa.o_mode {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        // What clients have cached is data too: they write it back first.
+        let _lock = self
+            .lock_object(&about.oa.o_oi, LockMode::Pr, about.oa.o_size, u64::MAX)
+            .await?;
+        let found = match self.objects.seek(about.fid, about.oa.o_size, what).await {
+            Ok(at) => at,
+            Err(OsdError::NotFound) => i64::from(Errno::ENXIO.status()) as u64,
+            Err(e) => return Err(self.failed("seek", about.fid, &e)),
+        };
+        Ok(answer(Obdo {
+            o_mode: about.oa.o_mode,
+            o_size: found,
+            ..about.reply_oa()
+        }))
+    }
+
+    /// `OST_SYNC`: one object, or all of the target.
+    pub(crate) async fn sync(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let oa = req.get::<OstBody>(1)?.oa;
+        if oa.o_oi == OstId::default() {
+            self.committer
+                .commit()
+                .await
+                .map_err(|e| self.failed("sync", Fid::ZERO, &e))?;
+            return Ok(answer(Obdo::default()));
+        }
+        let about = self.about(req)?;
+        self.objects
+            .sync(Some(about.fid))
+            .await
+            .map_err(|e| self.failed("sync", about.fid, &e))?;
+        let mut oa = about.reply_oa();
+        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref());
+        Ok(answer(oa))
+    }
+
+    /// `OST_STATFS`.
+    pub(crate) async fn statfs(&self) -> Result<Reply, Errno> {
+        let s = self
+            .space
+            .statfs()
+            .await
+            .map_err(|e| self.failed("statfs", Fid::ZERO, &e))?;
+        let full = s.bavail * u64::from(s.bsize) < FULL_BYTES;
+        let out = ObdStatfs {
+            os_type: OS_TYPE,
+            os_blocks: s.blocks,
+            os_bfree: s.bfree,
+            os_bavail: s.bavail,
+            os_files: s.files,
+            os_ffree: s.ffree,
+            os_bsize: s.bsize,
+            os_namelen: 255,
+            os_maxbytes: self.offer.maxbytes,
+            os_state: if full { OS_STATFS_ENOSPC } else { 0 },
+            ..ObdStatfs::default()
+        };
+        Ok(Reply::new(vec![out.to_bytes()]))
+    }
+}

@@ -1,0 +1,118 @@
+//! How the target gets its super-sequence: from MDT0, over a light connection of its own (guide 7.2, LWP).
+//!
+//! MDT0 may not be there yet, or not be ready: it is asked until it has given one. Until then an MDT that wants a
+//! sequence for its objects is told to come again (`EINPROGRESS`).
+
+use std::{sync::Arc, time::Duration};
+
+use mgc::{FsConfig, TargetConf};
+use rpc::{
+    BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError,
+};
+use tokio::sync::watch;
+use wire::{
+    Errno, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, OBD_CONNECT_AT,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT,
+    OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, ObdConnectData, SEQ_ALLOC_SUPER, SEQ_CONTROLLER_PORTAL,
+    SEQ_QUERY, WireStruct,
+};
+
+use crate::sequence::Sequences;
+
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The connection holds no locks and caches nothing.
+struct Owner;
+
+impl ImportOwner for Owner {
+    fn callback<'a>(&'a self, _opc: u32, _msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async { Err(Errno::EINVAL) })
+    }
+
+    fn event(&self, _event: ImportEvent) {}
+}
+
+/// Asks until there is a super-sequence, or the configuration is gone.
+pub(crate) async fn fetch(
+    rpc: Arc<Ptlrpc>,
+    mut config: watch::Receiver<Arc<FsConfig>>,
+    sequences: Arc<Sequences>,
+    (fsname, index): (String, u32),
+) {
+    while !sequences.has_range() {
+        let mdt0 = config
+            .borrow_and_update()
+            .mdts
+            .iter()
+            .find(|m| m.index == 0)
+            .cloned();
+        let Some(mdt0) = mdt0 else {
+            if config.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        match ask(&rpc, &mdt0, &fsname, index).await {
+            Ok(range) if range.lsr_start < range.lsr_end => match sequences.set_range(&range).await {
+                Ok(()) => {
+                    tracing::info!(
+                        "{fsname}-OST{index:04x}: sequences {:#x}-{:#x}",
+                        range.lsr_start,
+                        range.lsr_end
+                    );
+                }
+                Err(e) => tracing::error!("{fsname}-OST{index:04x}: keep the sequences: {e}"),
+            },
+            Ok(range) => tracing::warn!("{}: gave an empty range {:#x}", mdt0.name, range.lsr_start),
+            Err(e) => tracing::debug!("{}: no sequences yet: {e}", mdt0.name),
+        }
+        if !sequences.has_range() {
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+async fn ask(rpc: &Arc<Ptlrpc>, mdt0: &TargetConf, fsname: &str, index: u32) -> Result<LuSeqRange, RpcError> {
+    let import = Import::new(
+        rpc,
+        ImportConfig {
+            name: format!("{}-lwp-OST{index:04x}", mdt0.name),
+            target_uuid: mdt0.uuid.clone(),
+            client_uuid: format!("{fsname}-MDT0000-lwp-OST{index:04x}_UUID"),
+            nids: mdt0.nids.clone(),
+            kind: ImportKind::Lwp,
+            connect: ObdConnectData {
+                ocd_connect_flags: OBD_CONNECT_VERSION
+                    | OBD_CONNECT_AT
+                    | OBD_CONNECT_FID
+                    | OBD_CONNECT_FULL20
+                    | OBD_CONNECT_LIGHTWEIGHT
+                    | OBD_CONNECT_SKIP_ORPHAN
+                    | OBD_CONNECT_BULK_MBITS,
+                ocd_version: LUSTRE_VERSION_CODE,
+                ..ObdConnectData::default()
+            },
+            max_rpcs_in_flight: 1,
+            owner: Arc::new(Owner),
+        },
+    );
+    let given = query(&import, index).await;
+    import.disconnect().await;
+    given
+}
+
+async fn query(import: &Import, index: u32) -> Result<LuSeqRange, RpcError> {
+    import.connect().await?;
+    let want = LuSeqRange {
+        lsr_index: index,
+        lsr_flags: LU_SEQ_RANGE_OST,
+        ..LuSeqRange::default()
+    };
+    let opc = SEQ_ALLOC_SUPER.to_le_bytes().to_vec().into();
+    let request = Request {
+        portal: Some(SEQ_CONTROLLER_PORTAL),
+        ..Request::new(SEQ_QUERY, vec![opc, want.to_bytes()])
+    };
+    let reply = import.call(request).await?;
+    reply.get::<LuSeqRange>(1).map_err(RpcError::Status)
+}

@@ -1,0 +1,289 @@
+//! The target: what it is made of, who handles which request, start and stop.
+
+use std::sync::{Arc, OnceLock};
+
+use ldlm::{LdlmConfig, LockServer};
+use mgc::FsConfig;
+use osd::{Index, Objects, StoreKind};
+use params::{Registered, Registry};
+use parking_lot::Mutex;
+use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
+use tokio::{sync::watch, task::JoinHandle};
+use wire::{
+    Errno, Fid, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OST_CREATE, OST_DESTROY, OST_FALLOCATE,
+    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO, OST_SETATTR, OST_STATFS,
+    OST_SYNC, OST_WRITE, ObdConnectData, OstId, SEQ_QUERY,
+};
+
+use crate::{
+    OstError,
+    commit::Committer,
+    grant::{ClientGrant, Grants},
+    lvb::Lvbs,
+    negotiate::Offer,
+    params_of,
+    sequence::Sequences,
+    space::Space,
+    stats::Stats,
+    super_sequence,
+};
+
+/// The largest read or write, bytes.
+pub const BRW_SIZE_MAX: u32 = 4 << 20;
+/// The largest object: what ext4 takes.
+const MAXBYTES: u64 = (16 << 40) - 4096;
+/// Transfers of a client that did not agree on a size are one page.
+const BRW_SIZE_NOT_AGREED: u32 = 4096;
+
+/// What a target is started with.
+#[derive(Clone)]
+pub struct OstConfig {
+    /// The file system.
+    pub fsname: String,
+    /// The target's index.
+    pub index: u32,
+    /// The largest read or write, bytes; a power of two up to [`BRW_SIZE_MAX`].
+    pub brw_size: u32,
+    /// Where the target's parameters are to be found.
+    pub params: Registry,
+}
+
+impl OstConfig {
+    /// With what is usual.
+    pub fn new(fsname: &str, index: u32) -> OstConfig {
+        OstConfig {
+            fsname: fsname.into(),
+            index,
+            brw_size: BRW_SIZE_MAX,
+            params: Registry::default(),
+        }
+    }
+
+    /// `testfs-OST000a`.
+    pub fn svname(&self) -> String {
+        format!("{}-OST{:04x}", self.fsname, self.index)
+    }
+}
+
+/// An object target.
+pub struct Ost {
+    pub(crate) svname: String,
+    pub(crate) uuid: String,
+    rpc: Arc<Ptlrpc>,
+    pub(crate) objects: Arc<dyn Objects>,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) sequences: Arc<Sequences>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) grants: Grants,
+    pub(crate) space: Space,
+    pub(crate) locks: Arc<LockServer>,
+    pub(crate) stats: Stats,
+    pub(crate) offer: Offer,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    committing: Mutex<Option<JoinHandle<()>>>,
+    params: Mutex<Vec<Registered>>,
+}
+
+/// What the target has for each client.
+#[derive(Default)]
+struct PerExport {
+    grant: OnceLock<Arc<ClientGrant>>,
+}
+
+impl Ost {
+    /// Starts the target on its store; requests are served when this returns. `config` is the file system's client log:
+    /// where MDT0 is, which gives the target its sequences.
+    pub async fn start(
+        rpc: &Arc<Ptlrpc>,
+        config: watch::Receiver<Arc<FsConfig>>,
+        store: &StoreKind,
+        cfg: OstConfig,
+    ) -> Result<Arc<Ost>, OstError> {
+        let svname = cfg.svname();
+        let index = osd::open_index(store).await?;
+        let objects = osd::open_objects(store, &index).await?;
+        let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
+        let committer = Arc::new(Committer::open(index.clone(), objects.clone(), &svname).await?);
+        let space = Space::new(objects.clone()).await?;
+        let lvbs = Lvbs {
+            objects: objects.clone(),
+            sequences: sequences.clone(),
+        };
+        let seed = rpc.config().seed ^ committer.epoch().rotate_left(32) ^ u64::from(cfg.index);
+        let locks = LockServer::new(
+            &format!("filter-{svname}_UUID"),
+            Arc::new(lvbs),
+            LdlmConfig {
+                seed,
+                ..LdlmConfig::default()
+            },
+        );
+        let offer = Offer {
+            index: cfg.index,
+            instance: committer.epoch() as u32,
+            brw_size: cfg.brw_size.min(BRW_SIZE_MAX),
+            block_bits: space.statfs().await?.bsize.max(4096).ilog2() as u8,
+            maxbytes: MAXBYTES,
+        };
+        let ost = Arc::new(Ost {
+            uuid: format!("{svname}_UUID"),
+            svname,
+            rpc: rpc.clone(),
+            objects,
+            index,
+            sequences,
+            committer,
+            grants: Grants::default(),
+            space,
+            locks,
+            stats: Stats::default(),
+            offer,
+            stop: watch::Sender::new(false),
+            tasks: Mutex::default(),
+            committing: Mutex::default(),
+            params: Mutex::default(),
+        });
+        *ost.params.lock() = params_of::register(&ost, &cfg.params);
+        let committing = tokio::spawn({
+            let (committer, stop) = (ost.committer.clone(), ost.stop.subscribe());
+            async move { committer.run(stop).await }
+        });
+        *ost.committing.lock() = Some(committing);
+        if !ost.sequences.has_range() {
+            let fetching = super_sequence::fetch(
+                rpc.clone(),
+                config,
+                ost.sequences.clone(),
+                (cfg.fsname, cfg.index),
+            );
+            ost.tasks.lock().push(tokio::spawn(fetching));
+        }
+        rpc.serve(services::OSS)?;
+        rpc.serve(services::LDLM)?;
+        rpc.add_target(ost.clone());
+        Ok(ost)
+    }
+
+    /// Its name: `testfs-OST0000`.
+    pub fn svname(&self) -> &str {
+        &self.svname
+    }
+
+    /// Which start of the target this is; clients and the management server tell by it that it was restarted.
+    pub fn instance(&self) -> u32 {
+        self.offer.instance
+    }
+
+    /// Ends service: clients are disconnected, and everything is on disk when this returns.
+    pub async fn stop(&self) -> Result<(), OstError> {
+        self.rpc.remove_target(&self.uuid).await;
+        for task in self.tasks.lock().drain(..) {
+            task.abort();
+        }
+        self.params.lock().clear();
+        self.stop.send_replace(true);
+        let committing = self.committing.lock().take();
+        if let Some(task) = committing
+            && let Err(e) = task.await
+        {
+            tracing::error!("{}: the committing task ended early: {e}", self.svname);
+        }
+        // The committing task has done that; what matters here is its result.
+        self.objects.sync(None).await?;
+        Ok(())
+    }
+
+    /// The object of a request, if it was made.
+    pub(crate) fn object(&self, id: &OstId) -> Result<Fid, Errno> {
+        let fid = self.sequences.fid(id);
+        if self.sequences.is_made(&fid) {
+            Ok(fid)
+        } else {
+            Err(Errno::ENOENT)
+        }
+    }
+
+    /// The client's grant, if it has agreed to have one.
+    pub(crate) fn grant_of(&self, export: &Arc<Export>) -> Option<Arc<ClientGrant>> {
+        if !export.has(OBD_CONNECT_GRANT) {
+            return None;
+        }
+        let per = export.ext::<PerExport>();
+        Some(
+            per.grant
+                .get_or_init(|| self.grants.client(&export.client_uuid))
+                .clone(),
+        )
+    }
+
+    /// The largest transfer that was agreed with the client.
+    pub(crate) fn brw_size_of(&self, export: &Export) -> u32 {
+        match export.has(OBD_CONNECT_BRW_SIZE) {
+            true => export.data().ocd_brw_size,
+            false => BRW_SIZE_NOT_AGREED,
+        }
+    }
+}
+
+impl Target for Ost {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        let mut data = self.offer.answer(req)?;
+        if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
+            let chunk = self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_NOT_AGREED));
+            let free = self.space.known_free_bytes();
+            let has = self
+                .grants
+                .connect(&req.client_uuid, req.data.ocd_grant.into(), chunk, free);
+            data.ocd_grant = u32::try_from(has).unwrap_or(u32::MAX);
+        }
+        Ok(data)
+    }
+
+    fn last_committed(&self) -> u64 {
+        self.committer.last_committed()
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
+
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            match req.opc {
+                OST_READ => self.read(req).await,
+                OST_WRITE => self.write(req).await,
+                OST_GETATTR => self.getattr(req).await,
+                OST_SETATTR => self.setattr(req).await,
+                OST_PUNCH => self.punch(req).await,
+                OST_FALLOCATE => self.fallocate(req).await,
+                OST_SEEK => self.seek(req).await,
+                OST_SYNC => self.sync(req).await,
+                OST_STATFS => self.statfs().await,
+                OST_CREATE => self.create(req).await,
+                OST_DESTROY => self.destroy(req).await,
+                OST_GET_INFO => self.get_info(req),
+                OST_SET_INFO => self.set_info(req),
+                SEQ_QUERY => self.seq_query(req).await,
+                _ => match self.locks.handle(req).await {
+                    Some(done) => done,
+                    None => {
+                        tracing::debug!(opc = req.opc, client = %req.export.client_uuid, "not implemented");
+                        Err(Errno::ENOTSUPP)
+                    }
+                },
+            }
+        })
+    }
+
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.locks.drop_export(export).await;
+            self.grants.forget(&export.client_uuid);
+        })
+    }
+}
