@@ -1,0 +1,208 @@
+//! Attributes of a file: what the metadata target says, and the whole picture with its data's size and times.
+
+use crate::layout::LovLayout;
+use bytes::Bytes;
+use std::sync::Arc;
+use wire::{
+    Fid, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE, OBD_MD_FLSIZE,
+};
+
+pub(crate) const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
+pub(crate) const S_IFLNK: u32 = 0o120_000;
+
+/// Preferred I/O size that a stat shows: one RPC's.
+pub const BLKSIZE: u32 = 4 << 20;
+
+/// Attributes, as a stat shows them. Times are in seconds: the protocol has no finer ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attr {
+    /// Which file.
+    pub fid: Fid,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Device number of a special file.
+    pub rdev: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: i64,
+    /// Last change of data.
+    pub mtime: i64,
+    /// Last change of anything.
+    pub ctime: i64,
+    /// Creation, when known.
+    pub btime: i64,
+}
+
+impl Attr {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & S_IFMT == S_IFREG
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.mode & S_IFMT == S_IFLNK
+    }
+}
+
+/// Size and times as the objects know them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataAttr {
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last change of data.
+    pub mtime: i64,
+    /// Last read.
+    pub atime: i64,
+    /// Last change of anything.
+    pub ctime: i64,
+}
+
+/// What the metadata target said of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct MdAttr {
+    pub(crate) attr: Attr,
+    /// A regular file's layout; `None` when the reply had none.
+    pub(crate) layout: Option<Arc<LovLayout>>,
+    /// The access ACL as `system.posix_acl_access` holds it; `None` when the server did not say, empty when there is none.
+    pub(crate) acl: Option<Bytes>,
+}
+
+impl MdAttr {
+    /// Reads a reply's body, layout buffer and ACL buffer. A layout that cannot be used is left out: it is asked for again,
+    /// and refused with its reason, by who needs it.
+    pub(crate) fn from_reply(body: &MdtBody, md: &Bytes, acl: &Bytes) -> MdAttr {
+        let valid = body.mbo_valid;
+        let size_known = valid & OBD_MD_FLSIZE != 0;
+        let attr = Attr {
+            fid: body.mbo_fid1,
+            mode: body.mbo_mode,
+            uid: body.mbo_uid,
+            gid: body.mbo_gid,
+            nlink: body.mbo_nlink,
+            rdev: body.mbo_rdev,
+            size: if size_known { body.mbo_size } else { 0 },
+            blocks: if valid & OBD_MD_FLBLOCKS != 0 { body.mbo_blocks } else { 0 },
+            atime: body.mbo_atime,
+            mtime: body.mbo_mtime,
+            ctime: if valid & OBD_MD_FLCTIME != 0 { body.mbo_ctime } else { 0 },
+            btime: if valid & OBD_MD_FLBTIME != 0 { body.mbo_btime as i64 } else { 0 },
+        };
+        let layout = if attr.is_file() && valid & OBD_MD_FLEASIZE != 0 {
+            let len = (body.mbo_eadatasize as usize).min(md.len());
+            LovLayout::parse(md.slice(..len)).ok().map(Arc::new)
+        } else if attr.is_file() && valid & OBD_MD_FLSIZE != 0 {
+            Some(Arc::new(LovLayout::empty()))
+        } else {
+            None
+        };
+        let acl = (valid & OBD_MD_FLACL != 0).then(|| acl.slice(..(body.mbo_aclsize as usize).min(acl.len())));
+        MdAttr { attr, layout, acl }
+    }
+
+    /// The whole picture: size from the objects, each time the later one. (`utimes` sets the objects' times too, so that a
+    /// time in the past is not hidden by an object's.)
+    pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
+        let mut attr = self.attr.clone();
+        attr.size = data.size;
+        attr.blocks = data.blocks;
+        attr.atime = attr.atime.max(data.atime);
+        attr.mtime = attr.mtime.max(data.mtime);
+        attr.ctime = attr.ctime.max(data.ctime);
+        attr
+    }
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This second.
+    At(i64),
+}
+
+/// What to change of a file's attributes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncate, or extend with zeros.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<SetTime>,
+    /// Last change of data.
+    pub mtime: Option<SetTime>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{DataAttr, MdAttr, S_IFDIR, S_IFREG};
+    use bytes::Bytes;
+    use wire::{MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLSIZE};
+
+    #[test]
+    fn a_directory_has_its_size_from_the_reply_and_no_layout() {
+        let body = MdtBody {
+            mbo_mode: S_IFDIR | 0o755,
+            mbo_size: 4096,
+            mbo_valid: OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+            ..MdtBody::default()
+        };
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        assert_eq!(md.attr.size, 4096);
+        assert!(md.layout.is_none() && md.acl.is_none());
+    }
+
+    #[test]
+    fn a_file_without_objects_has_an_empty_layout_and_the_size_of_the_reply() {
+        let body = MdtBody { mbo_mode: S_IFREG, mbo_size: 7, mbo_valid: OBD_MD_FLSIZE, ..MdtBody::default() };
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        assert!(md.layout.unwrap().is_empty());
+        assert_eq!(md.attr.size, 7);
+    }
+
+    #[test]
+    fn lengths_that_the_reply_claims_are_cut_to_what_is_there() {
+        let body = MdtBody { mbo_mode: S_IFREG, mbo_aclsize: 999, mbo_valid: OBD_MD_FLACL, ..MdtBody::default() };
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::from_static(b"acl"));
+        assert_eq!(&md.acl.unwrap()[..], b"acl");
+    }
+
+    #[test]
+    fn the_later_time_wins_and_the_objects_have_the_size() {
+        let body = MdtBody {
+            mbo_mode: S_IFREG,
+            mbo_mtime: 50,
+            mbo_ctime: 200,
+            mbo_valid: OBD_MD_FLCTIME,
+            ..MdtBody::default()
+        };
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        let attr = md.with_data(&DataAttr { size: 9, blocks: 8, mtime: 100, atime: 1, ctime: 100 });
+        assert_eq!((attr.size, attr.blocks, attr.mtime, attr.ctime), (9, 8, 100, 200));
+    }
+}

@@ -1,0 +1,108 @@
+//! Who asks: the credentials that travel with every request of the name space.
+//!
+//! Lustre's records carry one user, one group, capabilities and at most two supplementary groups; the server that has
+//! no identity database of its own knows no others. A client therefore looks which group matters (the object's), and
+//! sends it only when the caller is a member of it: [`Cred::suppgid`].
+
+use std::sync::Arc;
+
+/// No supplementary group.
+pub(crate) const NO_GROUP: u32 = u32::MAX;
+
+/// Capabilities that a server honours, as bits (`CAP_CHOWN` and others of the file-system set).
+const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 24 | 1 << 27;
+
+/// Where a caller's supplementary groups come from: known, or looked up when one is needed.
+#[derive(Clone)]
+pub enum Groups {
+    /// These.
+    Known(Arc<[u32]>),
+    /// A function that looks them up; called only when a decision depends on them.
+    Lazy(Arc<dyn Fn() -> Arc<[u32]> + Send + Sync>),
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Groups::Known(Arc::from([]))
+    }
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Groups::Known(g) => f.debug_list().entries(g.iter()).finish(),
+            Groups::Lazy(_) => f.write_str("looked up when needed"),
+        }
+    }
+}
+
+/// The caller of an operation.
+#[derive(Clone, Debug, Default)]
+pub struct Cred {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Groups,
+    /// Process, for locks.
+    pub pid: u32,
+    /// Permissions that a new file does not get; applied by the server, unless the directory has a default ACL.
+    pub umask: u32,
+}
+
+impl Cred {
+    /// The superuser.
+    pub fn root() -> Cred {
+        Cred::default()
+    }
+
+    /// A user without supplementary groups.
+    pub fn user(uid: u32, gid: u32) -> Cred {
+        Cred { uid, gid, ..Cred::default() }
+    }
+
+    /// The capabilities to send: all of the file system's for the superuser, none for others.
+    pub(crate) fn cap(&self) -> u32 {
+        if self.uid == 0 { CAP_FS_MASK } else { 0 }
+    }
+
+    /// `gid`, if the caller is a member of it through a supplementary group; else no group.
+    pub(crate) fn suppgid(&self, gid: u32) -> u32 {
+        if self.uid == 0 || gid == self.gid || gid == NO_GROUP {
+            return NO_GROUP;
+        }
+        let member = match &self.groups {
+            Groups::Known(g) => g.contains(&gid),
+            Groups::Lazy(look_up) => look_up().contains(&gid),
+        };
+        if member { gid } else { NO_GROUP }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cred, Groups, NO_GROUP};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_supplementary_group_is_sent_only_to_its_members() {
+        let cred = Cred { groups: Groups::Known(Arc::from([7, 8])), ..Cred::user(1, 1) };
+        assert_eq!(cred.suppgid(8), 8);
+        assert_eq!(cred.suppgid(9), NO_GROUP);
+        assert_eq!(cred.suppgid(1), NO_GROUP);
+    }
+
+    #[test]
+    fn groups_are_not_looked_up_for_the_superuser_or_the_own_group() {
+        let never = Groups::Lazy(Arc::new(|| unreachable!("not needed")));
+        assert_eq!(Cred { groups: never.clone(), ..Cred::root() }.suppgid(5), NO_GROUP);
+        assert_eq!(Cred { groups: never, ..Cred::user(1, 5) }.suppgid(5), NO_GROUP);
+    }
+
+    #[test]
+    fn only_the_superuser_has_capabilities() {
+        assert_ne!(Cred::root().cap(), 0);
+        assert_eq!(Cred::user(1, 1).cap(), 0);
+    }
+}

@@ -1,0 +1,302 @@
+//! What is known of files: attributes, names, directory pages, extended attributes, each exactly as long as a lock covers it.
+//!
+//! Nothing here says that it is still true: whoever reads asks the lock client for a lock with the right bits first, and
+//! whoever writes holds one while doing so. A lock that is called back takes what it covered away ([`Inodes::forget`]),
+//! after its last reference is gone; so what was stored under a lock never outlives it.
+//!
+//! | bits | cover |
+//! |---|---|
+//! | UPDATE, PERM | attributes (UPDATE also a directory's entries and the names that it does not have) |
+//! | LOOKUP | that a name leads to this file |
+//! | LAYOUT | a regular file's layout |
+//! | XATTR | extended attributes; a symbolic link's target never changes |
+
+use crate::attr::MdAttr;
+use crate::dirpage::DirEntry;
+use crate::layout::LovLayout;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use wire::{
+    Fid, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
+};
+
+const SHARDS: usize = 64;
+/// Names that a directory is known not to have, at most.
+const NEGATIVE_MAX: usize = 4096;
+/// Entries of one directory that are kept, at most.
+const DIR_ENTRIES_MAX: usize = 256 << 10;
+
+/// A run of a directory's entries, as one request brought them.
+#[derive(Debug)]
+pub(crate) struct DirChunk {
+    /// In order of their hash.
+    pub(crate) entries: Vec<DirEntry>,
+    /// Where the next run starts; `MDS_DIR_END_OFF` at the end.
+    pub(crate) next: u64,
+}
+
+/// Where a name leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Child {
+    /// To this file, as long as the file's LOOKUP lock is held.
+    Is(Fid),
+    /// Nowhere, as long as the directory's UPDATE lock with this cookie is held.
+    Absent(u64),
+}
+
+/// All extended attributes of a file but the ones that are always asked for.
+pub(crate) type Xattrs = HashMap<Vec<u8>, Bytes>;
+
+#[derive(Default)]
+pub(crate) struct InodeState {
+    pub(crate) md: Option<MdAttr>,
+    pub(crate) layout: Option<Arc<LovLayout>>,
+    pub(crate) symlink: Option<Bytes>,
+    pub(crate) xattrs: Option<Arc<Xattrs>>,
+    children: HashMap<Box<[u8]>, Child>,
+    negative: usize,
+    names: HashSet<(Fid, Box<[u8]>)>,
+    chunks: BTreeMap<u64, Arc<DirChunk>>,
+    chunk_entries: usize,
+}
+
+/// What is known of one file.
+pub(crate) struct Inode {
+    pub(crate) state: Mutex<InodeState>,
+}
+
+impl InodeState {
+    /// A run of entries that starts at or spans `hash`.
+    pub(crate) fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
+        let (_, chunk) = self.chunks.range(..=hash).next_back()?;
+        (hash < chunk.next).then(|| chunk.clone())
+    }
+
+    /// Keeps a run of entries, unless the directory is too large to be kept.
+    pub(crate) fn keep_chunk(&mut self, start: u64, chunk: Arc<DirChunk>) {
+        if self.chunk_entries + chunk.entries.len() > DIR_ENTRIES_MAX {
+            return;
+        }
+        self.chunk_entries += chunk.entries.len();
+        if let Some(old) = self.chunks.insert(start, chunk) {
+            self.chunk_entries -= old.entries.len();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.md.is_none()
+            && self.layout.is_none()
+            && self.xattrs.is_none()
+            && self.children.is_empty()
+            && self.names.is_empty()
+            && self.chunks.is_empty()
+    }
+}
+
+/// What is known of all files, by FID.
+pub(crate) struct Inodes {
+    shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
+    hash: RandomState,
+}
+
+impl Inodes {
+    pub(crate) fn new() -> Inodes {
+        Inodes { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hash: RandomState::new() }
+    }
+
+    fn shard(&self, fid: Fid) -> &Mutex<HashMap<Fid, Arc<Inode>>> {
+        &self.shards[self.hash.hash_one(fid) as usize % SHARDS]
+    }
+
+    /// What is known of a file, if anything.
+    pub(crate) fn get(&self, fid: Fid) -> Option<Arc<Inode>> {
+        self.shard(fid).lock().get(&fid).cloned()
+    }
+
+    /// The place to keep what is learnt of a file. Called with a lock on it held.
+    pub(crate) fn entry(&self, fid: Fid) -> Arc<Inode> {
+        self.shard(fid).lock().entry(fid).or_insert_with(|| Arc::new(Inode { state: Mutex::default() })).clone()
+    }
+
+    /// The group that the file had when it was last seen: enough to decide which group of a caller matters.
+    pub(crate) fn gid(&self, fid: Fid) -> Option<u32> {
+        self.get(fid)?.state.lock().md.as_ref().map(|md| md.attr.gid)
+    }
+
+    /// Where a name leads, as far as known.
+    pub(crate) fn child(&self, parent: Fid, name: &[u8]) -> Option<Child> {
+        self.get(parent)?.state.lock().children.get(name).copied()
+    }
+
+    /// Learns that a name leads to a file. Called with the file's LOOKUP lock held. (The directory first, the file's list
+    /// of names second: a lock that is called back in between is not the one that is held, and the held one still comes.)
+    pub(crate) fn add_name(&self, parent: Fid, name: &[u8], child: Fid) {
+        {
+            let dir = self.entry(parent);
+            let mut dir = dir.state.lock();
+            let old = dir.children.insert(name.into(), Child::Is(child));
+            if matches!(old, Some(Child::Absent(_))) {
+                dir.negative -= 1;
+            }
+        }
+        self.entry(child).state.lock().names.insert((parent, name.into()));
+    }
+
+    /// Learns that a directory does not have a name, under its UPDATE lock with this cookie.
+    pub(crate) fn add_negative(&self, parent: Fid, name: &[u8], cookie: u64) {
+        let dir = self.entry(parent);
+        let mut dir = dir.state.lock();
+        if dir.negative >= NEGATIVE_MAX {
+            drop_negative(&mut dir);
+        }
+        if !matches!(dir.children.insert(name.into(), Child::Absent(cookie)), Some(Child::Absent(_))) {
+            dir.negative += 1;
+        }
+    }
+
+    /// Forgets what these bits of a lock on a file covered; returns the names that the kernel may have for it.
+    pub(crate) fn forget(&self, fid: Fid, bits: u64) -> Vec<(Fid, Box<[u8]>)> {
+        let Some(inode) = self.get(fid) else { return Vec::new() };
+        let mut names = HashSet::new();
+        let empty = {
+            let mut s = inode.state.lock();
+            if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
+                s.md = None;
+            }
+            if bits & MDS_INODELOCK_UPDATE != 0 {
+                s.chunks.clear();
+                s.chunk_entries = 0;
+                drop_negative(&mut s);
+            }
+            if bits & MDS_INODELOCK_LAYOUT != 0 {
+                s.layout = None;
+            }
+            if bits & MDS_INODELOCK_XATTR != 0 {
+                s.xattrs = None;
+            }
+            if bits & MDS_INODELOCK_LOOKUP != 0 {
+                names = std::mem::take(&mut s.names);
+            }
+            s.is_empty()
+        };
+        for (parent, name) in &names {
+            self.remove_name(*parent, name, fid);
+        }
+        if empty {
+            self.prune(fid, inode);
+        }
+        names.into_iter().collect()
+    }
+
+    fn remove_name(&self, parent: Fid, name: &[u8], child: Fid) {
+        let Some(dir) = self.get(parent) else { return };
+        let empty = {
+            let mut s = dir.state.lock();
+            if s.children.get(name) == Some(&Child::Is(child)) {
+                s.children.remove(name);
+            }
+            s.is_empty()
+        };
+        if empty {
+            self.prune(parent, dir);
+        }
+    }
+
+    /// Drops an entry that knows nothing, if nobody is about to fill it.
+    fn prune(&self, fid: Fid, inode: Arc<Inode>) {
+        drop(inode);
+        let mut shard = self.shard(fid).lock();
+        if let Some(inode) = shard.get(&fid)
+            && Arc::strong_count(inode) == 1
+            && inode.state.lock().is_empty()
+        {
+            shard.remove(&fid);
+        }
+    }
+
+    /// Forgets everything (the client was evicted: all locks are gone); returns what there was.
+    pub(crate) fn clear(&self) -> Vec<Fid> {
+        self.shards.iter().flat_map(|s| s.lock().drain().map(|(fid, _)| fid).collect::<Vec<_>>()).collect()
+    }
+
+    /// Number of files that something is known of.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().len()).sum()
+    }
+}
+
+fn drop_negative(s: &mut InodeState) {
+    if s.negative > 0 {
+        s.children.retain(|_, c| matches!(c, Child::Is(_)));
+        s.negative = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Child, DirChunk, Inodes};
+    use std::sync::Arc;
+    use wire::{Fid, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE};
+
+    const DIR: Fid = Fid::new(0x400, 1, 0);
+    const FILE: Fid = Fid::new(0x400, 2, 0);
+
+    #[test]
+    fn a_lookup_lock_takes_all_names_of_its_file() {
+        let inodes = Inodes::new();
+        inodes.add_name(DIR, b"a", FILE);
+        inodes.add_name(DIR, b"b", FILE);
+        assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
+        let mut names = inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
+        names.sort();
+        assert_eq!(names, [(DIR, (*b"a").into()), (DIR, (*b"b").into())]);
+        assert_eq!(inodes.child(DIR, b"a"), None);
+        assert_eq!(inodes.len(), 0);
+    }
+
+    #[test]
+    fn an_update_lock_takes_absent_names_and_entries_but_not_present_names() {
+        let inodes = Inodes::new();
+        inodes.add_name(DIR, b"a", FILE);
+        inodes.add_negative(DIR, b"x", 7);
+        inodes.entry(DIR).state.lock().keep_chunk(0, Arc::new(DirChunk { entries: Vec::new(), next: 9 }));
+        assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(7)));
+        assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
+        assert_eq!(inodes.child(DIR, b"x"), None);
+        assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
+        assert!(inodes.get(DIR).unwrap().state.lock().chunk(0).is_none());
+    }
+
+    #[test]
+    fn a_name_that_moved_to_another_file_is_not_lost_with_the_first() {
+        let inodes = Inodes::new();
+        let other = Fid::new(0x400, 3, 0);
+        inodes.add_name(DIR, b"a", FILE);
+        inodes.add_name(DIR, b"a", other);
+        inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
+        assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(other)));
+    }
+
+    #[test]
+    fn a_chunk_answers_for_the_hashes_it_spans() {
+        let inodes = Inodes::new();
+        let inode = inodes.entry(DIR);
+        inode.state.lock().keep_chunk(10, Arc::new(DirChunk { entries: Vec::new(), next: 20 }));
+        let s = inode.state.lock();
+        assert!(s.chunk(9).is_none() && s.chunk(20).is_none());
+        assert!(s.chunk(10).is_some() && s.chunk(19).is_some());
+    }
+
+    #[test]
+    fn absent_names_are_bounded() {
+        let inodes = Inodes::new();
+        for i in 0..10_000u32 {
+            inodes.add_negative(DIR, &i.to_le_bytes(), 1);
+        }
+        assert!(inodes.get(DIR).unwrap().state.lock().children.len() <= super::NEGATIVE_MAX);
+    }
+}

@@ -1,0 +1,253 @@
+//! A file's layout: which objects it is striped over, and the arithmetic of RAID0.
+//!
+//! Parsed from the layout EA (`lov_mds_md` v1 and v3) as a metadata target sends it, and built from it for tools. Pure.
+//! Composite layouts are kept as bytes for tools to show, and refused for I/O.
+
+use bytes::Bytes;
+use wire::{
+    Errno, LOV_MAGIC_COMP_V1, LOV_MAGIC_V1, LOV_MAGIC_V3, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, LovMdsMdV1, LovMdsMdV3,
+    LovOstDataV1, OstId, WireStruct,
+};
+
+/// Stripes that one file may have at most.
+const STRIPES_MAX: usize = 2000;
+/// Stripe sizes are multiples of this.
+const STRIPE_SIZE_MIN: u32 = 64 << 10;
+
+/// One object of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripe {
+    /// The object, as it goes into RPCs.
+    pub oi: OstId,
+    /// The target that has it.
+    pub ost_idx: u32,
+}
+
+/// A part of a file that lies in one piece in one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeExtent {
+    /// Which stripe, from 0.
+    pub stripe: usize,
+    /// Where in the object.
+    pub object_offset: u64,
+    /// Where in the file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A file's layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LovLayout {
+    /// The EA as it came.
+    pub raw: Bytes,
+    /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`.
+    pub lmm_magic: u32,
+    /// `LOV_PATTERN_*`.
+    pub lmm_pattern: u32,
+    /// Bytes per stripe.
+    pub lmm_stripe_size: u32,
+    /// Changes with every change of the layout.
+    pub lmm_layout_gen: u16,
+    /// The pool it was allocated from; empty for none.
+    pub lmm_pool_name: String,
+    /// The objects, in order. Empty: a file that has none yet, and reads as zeros.
+    pub stripes: Vec<Stripe>,
+}
+
+impl LovLayout {
+    /// The layout of a file that has no objects.
+    pub fn empty() -> LovLayout {
+        LovLayout {
+            raw: Bytes::new(),
+            lmm_magic: 0,
+            lmm_pattern: 0,
+            lmm_stripe_size: STRIPE_SIZE_MIN,
+            lmm_layout_gen: 0,
+            lmm_pool_name: String::new(),
+            stripes: Vec::new(),
+        }
+    }
+
+    /// Reads a layout EA. No bytes: a file without objects. `EOPNOTSUPP`: a layout that is not plain RAID0.
+    pub fn parse(raw: Bytes) -> Result<LovLayout, Errno> {
+        if raw.is_empty() {
+            return Ok(LovLayout::empty());
+        }
+        let magic = raw.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)).ok_or(Errno::EPROTO)?;
+        let (md, pool, header) = match magic {
+            LOV_MAGIC_V1 => (LovMdsMdV1::from_bytes(&raw)?, String::new(), LovMdsMdV1::SIZE),
+            LOV_MAGIC_V3 => {
+                let v3 = LovMdsMdV3::from_bytes(&raw)?;
+                (LovMdsMdV1::from_bytes(&raw)?, v3.lmm_pool_name.as_str().to_owned(), LovMdsMdV3::SIZE)
+            }
+            LOV_MAGIC_COMP_V1 => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::EPROTO),
+        };
+        let released = md.lmm_pattern & LOV_PATTERN_F_RELEASED != 0;
+        if md.lmm_pattern & 0xffff != LOV_PATTERN_RAID0 && !released {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let count = if released { 0 } else { usize::from(md.lmm_stripe_count) };
+        if count > STRIPES_MAX || (count > 0 && (md.lmm_stripe_size == 0 || md.lmm_stripe_size % STRIPE_SIZE_MIN != 0)) {
+            return Err(Errno::EPROTO);
+        }
+        let stripes = (0..count)
+            .map(|i| {
+                let at = header + i * LovOstDataV1::SIZE;
+                let ost = LovOstDataV1::from_bytes(raw.get(at..).unwrap_or_default())?;
+                Ok(Stripe { oi: ost.l_ost_oi, ost_idx: ost.l_ost_idx })
+            })
+            .collect::<Result<Vec<_>, Errno>>()?;
+        Ok(LovLayout {
+            lmm_magic: magic,
+            lmm_pattern: md.lmm_pattern,
+            lmm_stripe_size: md.lmm_stripe_size,
+            lmm_layout_gen: md.lmm_layout_gen,
+            lmm_pool_name: pool,
+            stripes,
+            raw,
+        })
+    }
+
+    /// Number of stripes.
+    pub fn count(&self) -> usize {
+        self.stripes.len()
+    }
+
+    /// Whether the file has no objects.
+    pub fn is_empty(&self) -> bool {
+        self.stripes.is_empty()
+    }
+
+    fn row(&self) -> u64 {
+        u64::from(self.lmm_stripe_size) * self.stripes.len().max(1) as u64
+    }
+
+    /// The stripe of a byte of the file, and its place in that object.
+    pub fn locate(&self, offset: u64) -> (usize, u64) {
+        let size = u64::from(self.lmm_stripe_size);
+        let in_row = offset % self.row();
+        ((in_row / size) as usize, offset / self.row() * size + in_row % size)
+    }
+
+    /// The place in the file of a byte of an object; the last possible offset when it would lie beyond all files.
+    pub fn file_offset(&self, stripe: usize, object_offset: u64) -> u64 {
+        let size = u64::from(self.lmm_stripe_size);
+        (object_offset / size)
+            .checked_mul(self.row())
+            .and_then(|row| row.checked_add(stripe as u64 * size + object_offset % size))
+            .unwrap_or(u64::MAX)
+    }
+
+    /// A range of the file as pieces, in the file's order.
+    pub fn extents(&self, offset: u64, len: u64) -> impl Iterator<Item = StripeExtent> + '_ {
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            if at >= end || self.stripes.is_empty() {
+                return None;
+            }
+            let size = u64::from(self.lmm_stripe_size);
+            let (stripe, object_offset) = self.locate(at);
+            let len = (size - at % size).min(end - at);
+            let piece = StripeExtent { stripe, object_offset, file_offset: at, len };
+            at += len;
+            Some(piece)
+        })
+    }
+
+    /// The bytes that object `stripe` has when the file has `file_size`: where a truncation cuts it.
+    pub fn object_size(&self, stripe: usize, file_size: u64) -> u64 {
+        let size = u64::from(self.lmm_stripe_size);
+        let start = stripe as u64 * size;
+        let in_row = file_size % self.row();
+        file_size / self.row() * size + in_row.saturating_sub(start).min(size)
+    }
+
+    /// The file's size that an object of `object_size` bytes proves; the file's size is the largest of its objects'.
+    pub fn file_size(&self, stripe: usize, object_size: u64) -> u64 {
+        match object_size.checked_sub(1) {
+            Some(last) => self.file_offset(stripe, last).saturating_add(1),
+            None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{LovLayout, Stripe, StripeExtent};
+    use bytes::Bytes;
+    use wire::{Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, WireStruct};
+
+    fn ea(count: u16, stripe_size: u32) -> Bytes {
+        let md = LovMdsMdV1 {
+            lmm_magic: LOV_MAGIC_V1,
+            lmm_pattern: LOV_PATTERN_RAID0,
+            lmm_stripe_size: stripe_size,
+            lmm_stripe_count: count,
+            lmm_layout_gen: 3,
+            ..LovMdsMdV1::default()
+        };
+        let mut out = md.to_bytes().to_vec();
+        for i in 0..count {
+            let oi = OstId { oi_id: 0x1000, oi_seq: u64::from(i) };
+            out.extend_from_slice(&LovOstDataV1 { l_ost_oi: oi, l_ost_gen: 0, l_ost_idx: u32::from(i) }.to_bytes());
+        }
+        out.into()
+    }
+
+    #[test]
+    fn a_layout_is_read_with_its_objects() {
+        let l = LovLayout::parse(ea(2, 1 << 20)).unwrap();
+        assert_eq!((l.lmm_stripe_size, l.lmm_layout_gen), (1 << 20, 3));
+        assert_eq!(l.stripes[1], Stripe { oi: OstId { oi_id: 0x1000, oi_seq: 1 }, ost_idx: 1 });
+    }
+
+    #[test]
+    fn a_short_or_senseless_layout_is_an_error() {
+        let whole = ea(2, 1 << 20);
+        for cut in 1..whole.len() {
+            assert!(LovLayout::parse(whole.slice(..cut)).is_err(), "cut at {cut}");
+        }
+        assert_eq!(LovLayout::parse(ea(2, 0)), Err(Errno::EPROTO));
+        assert_eq!(LovLayout::parse(Bytes::from_static(&[1; 64])), Err(Errno::EPROTO));
+        assert!(LovLayout::parse(Bytes::new()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn bytes_go_to_their_object_and_back() {
+        let l = LovLayout::parse(ea(3, 65536)).unwrap();
+        for off in [0, 1, 65535, 65536, 3 * 65536, 3 * 65536 + 7, 12345678, 1 << 40] {
+            let (stripe, obj) = l.locate(off);
+            assert_eq!(l.file_offset(stripe, obj), off);
+        }
+        assert_eq!(l.locate(3 * 65536 + 7), (0, 65536 + 7));
+    }
+
+    #[test]
+    fn a_range_is_cut_where_stripes_meet() {
+        let l = LovLayout::parse(ea(2, 65536)).unwrap();
+        let pieces: Vec<_> = l.extents(65530, 65546).collect();
+        assert_eq!(
+            pieces,
+            [
+                StripeExtent { stripe: 0, object_offset: 65530, file_offset: 65530, len: 6 },
+                StripeExtent { stripe: 1, object_offset: 0, file_offset: 65536, len: 65536 },
+                StripeExtent { stripe: 0, object_offset: 65536, file_offset: 131072, len: 4 },
+            ]
+        );
+    }
+
+    #[test]
+    fn sizes_of_objects_and_file_agree() {
+        let l = LovLayout::parse(ea(3, 65536)).unwrap();
+        for size in [0, 1, 65536, 65537, 200_000, 10_000_000] {
+            let found = (0..3).map(|i| l.file_size(i, l.object_size(i, size))).max().unwrap();
+            assert_eq!(found, size);
+            let total: u64 = (0..3).map(|i| l.object_size(i, size)).sum();
+            assert_eq!(total, size);
+        }
+    }
+}

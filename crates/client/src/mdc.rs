@@ -1,0 +1,115 @@
+//! The connection to one metadata target: requests, intents and their locks, new FIDs.
+
+use crate::attr::MdAttr;
+use crate::fidgen::FidGen;
+use bytes::Bytes;
+use ldlm::{Enqueue, LockClient, LockMode, LockRef, Policy};
+use rpc::{Import, ReplyMsg, Request};
+use std::sync::Arc;
+use wire::{
+    DISP_LOOKUP_NEG, Errno, Fid, LuSeqRange, MDS_REINT, MdtBody, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+};
+
+/// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
+const REPLY_LEN: u32 = 8192;
+
+/// One metadata target.
+pub(crate) struct Mdc {
+    pub(crate) index: u32,
+    pub(crate) import: Arc<Import>,
+    pub(crate) locks: Arc<LockClient>,
+    fids: tokio::sync::Mutex<FidGen>,
+}
+
+/// What came of an intent.
+pub(crate) struct IntentReply {
+    /// `DISP_*`.
+    pub(crate) disposition: u64,
+    /// Zero, or why the operation failed.
+    pub(crate) status: Result<(), Errno>,
+    pub(crate) body: MdtBody,
+    /// The lock that came with it, if any.
+    pub(crate) lock: Option<LockRef>,
+    pub(crate) reply: ReplyMsg,
+}
+
+impl IntentReply {
+    /// Whether the name was looked up and is not there.
+    pub(crate) fn is_negative(&self) -> bool {
+        self.disposition & DISP_LOOKUP_NEG != 0
+    }
+
+    /// The attributes of a getattr or open intent's reply: body, layout, ACL.
+    pub(crate) fn md(&self) -> MdAttr {
+        MdAttr::from_reply(&self.body, &self.reply.bytes(3), &self.reply.bytes(4))
+    }
+}
+
+impl Mdc {
+    pub(crate) fn new(index: u32, import: Arc<Import>, locks: Arc<LockClient>) -> Mdc {
+        Mdc { index, import, locks, fids: tokio::sync::Mutex::default() }
+    }
+
+    /// A FID for a new file on this target.
+    pub(crate) async fn new_fid(&self) -> Result<Fid, Errno> {
+        let mut fids = self.fids.lock().await;
+        if let Some(fid) = fids.next() {
+            return Ok(fid);
+        }
+        let op = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
+        let req = Request::new(SEQ_QUERY, vec![op, LuSeqRange::default().to_bytes()]);
+        let range: LuSeqRange = self.import.call(req).await?.get(1)?;
+        fids.refill(range);
+        fids.next().ok_or(Errno::EPROTO)
+    }
+
+    /// A request that changes something: `REINT_*`, with its buffers.
+    pub(crate) async fn reint(&self, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+        let req = Request { reply_len: REPLY_LEN, ..Request::modifying(MDS_REINT, bufs) };
+        Ok(self.import.call(req).await?)
+    }
+
+    /// A request that changes nothing.
+    pub(crate) async fn ask(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+        let req = Request { reply_len: REPLY_LEN, ..Request::new(opc, bufs) };
+        Ok(self.import.call(req).await?)
+    }
+
+    /// A lock request that carries an operation (`IT_*` and its buffers).
+    pub(crate) async fn intent(
+        &self,
+        res: Fid,
+        mode: LockMode,
+        bits: u64,
+        opc: u64,
+        bufs: Vec<Bytes>,
+        modifies: bool,
+    ) -> Result<IntentReply, Errno> {
+        let enqueue = Enqueue {
+            intent: Some((opc, bufs)),
+            reply_len: REPLY_LEN,
+            modifies,
+            ..Enqueue::new(res.res_id(), mode, Policy::ibits(bits))
+        };
+        let done = self.locks.enqueue(enqueue).await?;
+        let body = if done.msg.buf(2).len() >= MdtBody::SIZE { done.msg.get(2)? } else { MdtBody::default() };
+        let status = Errno::from_status(done.rep.lock_policy_res2 as i32).map_or(Ok(()), Err);
+        Ok(IntentReply {
+            disposition: done.rep.lock_policy_res1,
+            status,
+            body,
+            lock: done.lock,
+            reply: done.msg,
+        })
+    }
+
+    /// A granted lock on a file with at least these bits, if the client has one.
+    pub(crate) fn find(&self, fid: Fid, mode: LockMode, bits: u64) -> Option<LockRef> {
+        self.locks.find(&fid.res_id(), mode, Policy::ibits(bits))
+    }
+
+    /// Takes the client's own locks that an operation would have revoked: their handles go with the request.
+    pub(crate) fn elc(&self, locks: &[(Fid, u64)]) -> Vec<u64> {
+        locks.iter().filter(|(fid, _)| !fid.is_zero()).flat_map(|(fid, bits)| self.locks.elc(&fid.res_id(), *bits)).collect()
+    }
+}

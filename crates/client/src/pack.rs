@@ -1,0 +1,323 @@
+//! Requests to a metadata target as buffers: what goes where in each, by the formats of the protocol.
+//!
+//! Pure. A buffer that an operation does not use is there all the same, empty: position is meaning.
+
+use crate::attr::{SetAttr, SetTime};
+use crate::cred::{Cred, NO_GROUP};
+use bytes::Bytes;
+use wire::{
+    Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_GID, MDS_ATTR_MODE,
+    MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
+    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, REINT_CREATE, REINT_LINK,
+    REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, WireStruct,
+};
+
+/// A name or a path, with the NUL that ends it on the wire.
+pub(crate) fn name_buf(name: &[u8]) -> Bytes {
+    let mut v = Vec::with_capacity(name.len() + 1);
+    v.extend_from_slice(name);
+    v.push(0);
+    v.into()
+}
+
+/// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
+pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
+    if handles.is_empty() {
+        return Bytes::new();
+    }
+    let head = LdlmRequest { lock_count: handles.len() as u32, ..LdlmRequest::default() };
+    let mut v = head.to_bytes().to_vec();
+    v.truncate(LdlmRequest::SIZE - 16);
+    for h in handles {
+        v.extend_from_slice(&h.to_le_bytes());
+    }
+    v.resize(v.len().max(LdlmRequest::SIZE), 0);
+    v.into()
+}
+
+/// The body of a request about `fid1` (and `fid2` in it), on behalf of `cred`.
+pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) -> MdtBody {
+    MdtBody {
+        mbo_fid1: fid1,
+        mbo_fid2: fid2,
+        mbo_valid: valid,
+        mbo_uid: cred.uid,
+        mbo_gid: cred.gid,
+        mbo_fsuid: cred.uid,
+        mbo_fsgid: cred.gid,
+        mbo_capability: cred.cap(),
+        mbo_suppgid: suppgid,
+        ..MdtBody::default()
+    }
+}
+
+/// The two supplementary groups of a record.
+#[derive(Clone, Copy)]
+pub(crate) struct Suppgids(pub(crate) u32, pub(crate) u32);
+
+impl Suppgids {
+    pub(crate) const NONE: Suppgids = Suppgids(NO_GROUP, NO_GROUP);
+}
+
+/// What a creation or an open says of the file to be.
+pub(crate) struct CreateRec {
+    pub(crate) parent: Fid,
+    pub(crate) child: Fid,
+    pub(crate) mode: u32,
+    pub(crate) rdev: u64,
+    pub(crate) flags: u64,
+    pub(crate) time: i64,
+    pub(crate) suppgids: Suppgids,
+}
+
+fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
+    MdtRecCreate {
+        cr_opcode: opcode,
+        cr_cap: cred.cap(),
+        cr_fsuid: cred.uid,
+        cr_fsgid: cred.gid,
+        cr_suppgid1: c.suppgids.0,
+        cr_suppgid2: c.suppgids.1,
+        cr_fid1: c.parent,
+        cr_fid2: c.child,
+        cr_time: c.time,
+        cr_rdev: c.rdev,
+        cr_mode: c.mode,
+        cr_flags_l: c.flags as u32,
+        cr_flags_h: (c.flags >> 32) as u32,
+        cr_umask: cred.umask,
+        ..MdtRecCreate::default()
+    }
+    .to_bytes()
+}
+
+/// The buffers of an open intent, after the `ldlm_intent`.
+pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let name = if name.is_empty() { e() } else { name_buf(name) };
+    vec![create_rec(cred, REINT_OPEN, c), e(), e(), name, eadata, e(), e(), e(), e()]
+}
+
+/// A directory, a special file, or (`symlink` not empty) a symbolic link.
+pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], elc: &[u64]) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let target = if symlink.is_empty() { e() } else { name_buf(symlink) };
+    vec![create_rec(cred, REINT_CREATE, c), e(), name_buf(name), target, elc_buf(elc), e(), e(), e(), e()]
+}
+
+/// A new name for a file.
+pub(crate) fn link(
+    cred: &Cred,
+    source: Fid,
+    parent: Fid,
+    name: &[u8],
+    time: i64,
+    groups: Suppgids,
+    elc: &[u64],
+) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let rec = MdtRecLink {
+        lk_opcode: REINT_LINK,
+        lk_cap: cred.cap(),
+        lk_fsuid: cred.uid,
+        lk_fsgid: cred.gid,
+        lk_suppgid1: groups.0,
+        lk_suppgid2: groups.1,
+        lk_fid1: source,
+        lk_fid2: parent,
+        lk_time: time,
+        ..MdtRecLink::default()
+    };
+    vec![rec.to_bytes(), e(), e(), name_buf(name), elc_buf(elc), e()]
+}
+
+/// What an unlink or rmdir removes.
+pub(crate) struct UnlinkRec {
+    pub(crate) parent: Fid,
+    /// Zero when it is not known.
+    pub(crate) child: Fid,
+    /// `S_IFDIR` for a rmdir.
+    pub(crate) mode: u32,
+    pub(crate) time: i64,
+    pub(crate) suppgids: Suppgids,
+}
+
+/// A name is removed.
+pub(crate) fn unlink(cred: &Cred, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let rec = MdtRecUnlink {
+        ul_opcode: REINT_UNLINK,
+        ul_cap: cred.cap(),
+        ul_fsuid: cred.uid,
+        ul_fsgid: cred.gid,
+        ul_suppgid1: u.suppgids.0,
+        ul_suppgid2: u.suppgids.1,
+        ul_fid1: u.parent,
+        ul_fid2: u.child,
+        ul_time: u.time,
+        ul_mode: u.mode,
+        ..MdtRecUnlink::default()
+    };
+    vec![rec.to_bytes(), e(), name_buf(name), elc_buf(elc), e()]
+}
+
+/// What a rename moves, and where.
+pub(crate) struct RenameRec<'a> {
+    pub(crate) from: (Fid, &'a [u8]),
+    pub(crate) to: (Fid, &'a [u8]),
+    pub(crate) mode: u32,
+    pub(crate) time: i64,
+    pub(crate) suppgids: Suppgids,
+}
+
+/// A name is moved.
+pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let rec = MdtRecRename {
+        rn_opcode: REINT_RENAME,
+        rn_cap: cred.cap(),
+        rn_fsuid: cred.uid,
+        rn_fsgid: cred.gid,
+        rn_suppgid1: r.suppgids.0,
+        rn_suppgid2: r.suppgids.1,
+        rn_fid1: r.from.0,
+        rn_fid2: r.to.0,
+        rn_time: r.time,
+        rn_mode: r.mode,
+        ..MdtRecRename::default()
+    };
+    vec![rec.to_bytes(), e(), e(), name_buf(r.from.1), name_buf(r.to.1), elc_buf(elc), e()]
+}
+
+/// The record of a setattr; times that are to be set are set to the second, `Now` to `now`.
+pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: i64, suppgid: u32) -> MdtRecSetattr {
+    let mut valid = MDS_ATTR_CTIME;
+    let mut rec = MdtRecSetattr {
+        sa_opcode: REINT_SETATTR,
+        sa_cap: cred.cap(),
+        sa_fsuid: cred.uid,
+        sa_fsgid: cred.gid,
+        sa_suppgid: suppgid,
+        sa_fid: fid,
+        sa_ctime: now,
+        ..MdtRecSetattr::default()
+    };
+    if let Some(mode) = set.mode {
+        valid |= MDS_ATTR_MODE;
+        rec.sa_mode = mode;
+    }
+    if let Some(uid) = set.uid {
+        valid |= MDS_ATTR_UID;
+        rec.sa_uid = uid;
+    }
+    if let Some(gid) = set.gid {
+        valid |= MDS_ATTR_GID;
+        rec.sa_gid = gid;
+    }
+    if let Some(size) = set.size {
+        valid |= MDS_ATTR_SIZE | MDS_ATTR_MTIME;
+        rec.sa_size = size;
+        rec.sa_mtime = now;
+    }
+    let mut time = |t: Option<SetTime>, flag: u64, set_flag: u64| match t {
+        None => None,
+        Some(SetTime::Now) => {
+            valid |= flag;
+            Some(now)
+        }
+        Some(SetTime::At(at)) => {
+            valid |= flag | set_flag;
+            Some(at)
+        }
+    };
+    if let Some(t) = time(set.atime, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET) {
+        rec.sa_atime = t;
+    }
+    if let Some(t) = time(set.mtime, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET) {
+        rec.sa_mtime = t;
+    }
+    rec.sa_valid = valid;
+    rec
+}
+
+/// A setattr; `open` is the handle through which a truncation is made, `eadata` a default layout to set.
+pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let epoch = open.map_or_else(e, |cookie| epoch(cookie));
+    vec![rec.to_bytes(), e(), epoch, eadata, e(), elc_buf(elc)]
+}
+
+fn epoch(cookie: u64) -> Bytes {
+    MdtIoepoch { mio_open_handle: LustreHandle { cookie }, ..MdtIoepoch::default() }.to_bytes()
+}
+
+/// A close, with the times and sizes that the record carries.
+pub(crate) fn close(open: u64, rec: &MdtRecSetattr) -> Vec<Bytes> {
+    vec![epoch(open), rec.to_bytes(), Bytes::new()]
+}
+
+/// An extended attribute is set (`value`) or removed (`None`).
+pub(crate) fn setxattr(
+    cred: &Cred,
+    fid: Fid,
+    name: &[u8],
+    value: Option<&Bytes>,
+    flags: u32,
+    time: i64,
+    suppgid: u32,
+    elc: &[u64],
+) -> Vec<Bytes> {
+    let e = Bytes::new;
+    let rec = MdtRecSetxattr {
+        sx_opcode: REINT_SETXATTR,
+        sx_cap: cred.cap(),
+        sx_fsuid: cred.uid,
+        sx_fsgid: cred.gid,
+        sx_suppgid1: suppgid,
+        sx_suppgid2: NO_GROUP,
+        sx_fid: fid,
+        sx_valid: if value.is_some() { OBD_MD_FLXATTR } else { OBD_MD_FLXATTRRM },
+        sx_time: time,
+        sx_size: value.map_or(0, |v| v.len() as u32),
+        sx_flags: flags,
+        ..MdtRecSetxattr::default()
+    };
+    vec![rec.to_bytes(), e(), name_buf(name), value.cloned().unwrap_or_default(), elc_buf(elc), e()]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{elc_buf, setattr_rec};
+    use crate::attr::{SetAttr, SetTime};
+    use crate::cred::{Cred, NO_GROUP};
+    use wire::{
+        Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, WireStruct,
+    };
+
+    #[test]
+    fn handles_to_cancel_lie_behind_the_count() {
+        assert!(elc_buf(&[]).is_empty());
+        assert_eq!(elc_buf(&[7]).len(), 104);
+        let three = elc_buf(&[7, 8, 9]);
+        assert_eq!(three.len(), 88 + 24);
+        let head = LdlmRequest::from_bytes(&three).unwrap();
+        assert_eq!((head.lock_count, head.lock_handle), (3, [7, 8]));
+    }
+
+    #[test]
+    fn only_explicit_times_are_marked_as_set() {
+        let set = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::At(5)), ..SetAttr::default() };
+        let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, 100, NO_GROUP);
+        assert_eq!((rec.sa_atime, rec.sa_mtime, rec.sa_ctime), (100, 5, 100));
+        assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_ATIME | MDS_ATTR_MTIME | MDS_ATTR_MTIME_SET);
+    }
+
+    #[test]
+    fn a_truncation_changes_the_time_of_the_data() {
+        let set = SetAttr { size: Some(3), ..SetAttr::default() };
+        let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, 100, NO_GROUP);
+        assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_SIZE | MDS_ATTR_MTIME);
+        assert_eq!((rec.sa_size, rec.sa_mtime), (3, 100));
+    }
+}
