@@ -4,7 +4,8 @@ use crate::layout::LovLayout;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
-    Fid, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE, OBD_MD_FLSIZE,
+    Fid, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE,
+    OBD_MD_FLSIZE,
 };
 
 pub(crate) const S_IFMT: u32 = 0o170_000;
@@ -100,11 +101,23 @@ impl MdAttr {
             nlink: body.mbo_nlink,
             rdev: body.mbo_rdev,
             size: if size_known { body.mbo_size } else { 0 },
-            blocks: if valid & OBD_MD_FLBLOCKS != 0 { body.mbo_blocks } else { 0 },
+            blocks: if valid & OBD_MD_FLBLOCKS != 0 {
+                body.mbo_blocks
+            } else {
+                0
+            },
             atime: body.mbo_atime,
             mtime: body.mbo_mtime,
-            ctime: if valid & OBD_MD_FLCTIME != 0 { body.mbo_ctime } else { 0 },
-            btime: if valid & OBD_MD_FLBTIME != 0 { body.mbo_btime as i64 } else { 0 },
+            ctime: if valid & OBD_MD_FLCTIME != 0 {
+                body.mbo_ctime
+            } else {
+                0
+            },
+            btime: if valid & OBD_MD_FLBTIME != 0 {
+                body.mbo_btime as i64
+            } else {
+                0
+            },
         };
         let layout = if attr.is_file() && valid & OBD_MD_FLEASIZE != 0 {
             let len = (body.mbo_eadatasize as usize).min(md.len());
@@ -114,7 +127,8 @@ impl MdAttr {
         } else {
             None
         };
-        let acl = (valid & OBD_MD_FLACL != 0).then(|| acl.slice(..(body.mbo_aclsize as usize).min(acl.len())));
+        let acl =
+            (valid & OBD_MD_FLACL != 0).then(|| acl.slice(..(body.mbo_aclsize as usize).min(acl.len())));
         MdAttr { attr, layout, acl }
     }
 
@@ -179,7 +193,12 @@ mod tests {
 
     #[test]
     fn a_file_without_objects_has_an_empty_layout_and_the_size_of_the_reply() {
-        let body = MdtBody { mbo_mode: S_IFREG, mbo_size: 7, mbo_valid: OBD_MD_FLSIZE, ..MdtBody::default() };
+        let body = MdtBody {
+            mbo_mode: S_IFREG,
+            mbo_size: 7,
+            mbo_valid: OBD_MD_FLSIZE,
+            ..MdtBody::default()
+        };
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
         assert!(md.layout.unwrap().is_empty());
         assert_eq!(md.attr.size, 7);
@@ -187,7 +206,12 @@ mod tests {
 
     #[test]
     fn lengths_that_the_reply_claims_are_cut_to_what_is_there() {
-        let body = MdtBody { mbo_mode: S_IFREG, mbo_aclsize: 999, mbo_valid: OBD_MD_FLACL, ..MdtBody::default() };
+        let body = MdtBody {
+            mbo_mode: S_IFREG,
+            mbo_aclsize: 999,
+            mbo_valid: OBD_MD_FLACL,
+            ..MdtBody::default()
+        };
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::from_static(b"acl"));
         assert_eq!(&md.acl.unwrap()[..], b"acl");
     }
@@ -202,7 +226,13 @@ mod tests {
             ..MdtBody::default()
         };
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
-        let attr = md.with_data(&DataAttr { size: 9, blocks: 8, mtime: 100, atime: 1, ctime: 100 });
+        let attr = md.with_data(&DataAttr {
+            size: 9,
+            blocks: 8,
+            mtime: 100,
+            atime: 1,
+            ctime: 100,
+        });
         assert_eq!((attr.size, attr.blocks, attr.mtime, attr.ctime), (9, 8, 100, 200));
     }
 }

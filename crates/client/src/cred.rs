@@ -59,7 +59,11 @@ impl Cred {
 
     /// A user without supplementary groups.
     pub fn user(uid: u32, gid: u32) -> Cred {
-        Cred { uid, gid, ..Cred::default() }
+        Cred {
+            uid,
+            gid,
+            ..Cred::default()
+        }
     }
 
     /// The capabilities to send: all of the file system's for the superuser, none for others.
@@ -87,7 +91,10 @@ mod tests {
 
     #[test]
     fn a_supplementary_group_is_sent_only_to_its_members() {
-        let cred = Cred { groups: Groups::Known(Arc::from([7, 8])), ..Cred::user(1, 1) };
+        let cred = Cred {
+            groups: Groups::Known(Arc::from([7, 8])),
+            ..Cred::user(1, 1)
+        };
         assert_eq!(cred.suppgid(8), 8);
         assert_eq!(cred.suppgid(9), NO_GROUP);
         assert_eq!(cred.suppgid(1), NO_GROUP);
@@ -96,8 +103,22 @@ mod tests {
     #[test]
     fn groups_are_not_looked_up_for_the_superuser_or_the_own_group() {
         let never = Groups::Lazy(Arc::new(|| unreachable!("not needed")));
-        assert_eq!(Cred { groups: never.clone(), ..Cred::root() }.suppgid(5), NO_GROUP);
-        assert_eq!(Cred { groups: never, ..Cred::user(1, 5) }.suppgid(5), NO_GROUP);
+        assert_eq!(
+            Cred {
+                groups: never.clone(),
+                ..Cred::root()
+            }
+            .suppgid(5),
+            NO_GROUP
+        );
+        assert_eq!(
+            Cred {
+                groups: never,
+                ..Cred::user(1, 5)
+            }
+            .suppgid(5),
+            NO_GROUP
+        );
     }
 
     #[test]

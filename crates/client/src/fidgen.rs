@@ -42,7 +42,11 @@ mod tests {
     fn a_new_generator_asks_for_a_sequence_first() {
         let mut g = FidGen::default();
         assert_eq!(g.next(), None);
-        g.refill(LuSeqRange { lsr_start: 0x2_0000_0401, lsr_end: 0x2_0000_0402, ..LuSeqRange::default() });
+        g.refill(LuSeqRange {
+            lsr_start: 0x2_0000_0401,
+            lsr_end: 0x2_0000_0402,
+            ..LuSeqRange::default()
+        });
         assert_eq!(g.next(), Some(Fid::new(0x2_0000_0401, 1, 0)));
         assert_eq!(g.next(), Some(Fid::new(0x2_0000_0401, 2, 0)));
     }
@@ -50,7 +54,11 @@ mod tests {
     #[test]
     fn a_sequence_ends_at_its_width() {
         let mut g = FidGen::default();
-        g.refill(LuSeqRange { lsr_start: 5, lsr_end: 7, ..LuSeqRange::default() });
+        g.refill(LuSeqRange {
+            lsr_start: 5,
+            lsr_end: 7,
+            ..LuSeqRange::default()
+        });
         let width = LUSTRE_METADATA_SEQ_MAX_WIDTH as u32;
         for _ in 0..width {
             assert_eq!(g.next().unwrap().f_seq, 5);

@@ -42,7 +42,12 @@ mod tests {
     use super::{FldCache, LuSeqRange};
 
     fn range(start: u64, end: u64, index: u32) -> LuSeqRange {
-        LuSeqRange { lsr_start: start, lsr_end: end, lsr_index: index, lsr_flags: 0 }
+        LuSeqRange {
+            lsr_start: start,
+            lsr_end: end,
+            lsr_index: index,
+            lsr_flags: 0,
+        }
     }
 
     #[test]

@@ -12,15 +12,16 @@
 //! | XATTR | extended attributes; a symbolic link's target never changes |
 
 use crate::attr::MdAttr;
-use crate::dirpage::DirEntry;
 use crate::layout::LovLayout;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use wire::dirpage::DirEntry;
 use wire::{
-    Fid, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
+    Fid, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
+    MDS_INODELOCK_XATTR,
 };
 
 const SHARDS: usize = 64;
@@ -104,7 +105,10 @@ pub(crate) struct Inodes {
 
 impl Inodes {
     pub(crate) fn new() -> Inodes {
-        Inodes { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hash: RandomState::new() }
+        Inodes {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hash: RandomState::new(),
+        }
     }
 
     fn shard(&self, fid: Fid) -> &Mutex<HashMap<Fid, Arc<Inode>>> {
@@ -118,7 +122,15 @@ impl Inodes {
 
     /// The place to keep what is learnt of a file. Called with a lock on it held.
     pub(crate) fn entry(&self, fid: Fid) -> Arc<Inode> {
-        self.shard(fid).lock().entry(fid).or_insert_with(|| Arc::new(Inode { state: Mutex::default() })).clone()
+        self.shard(fid)
+            .lock()
+            .entry(fid)
+            .or_insert_with(|| {
+                Arc::new(Inode {
+                    state: Mutex::default(),
+                })
+            })
+            .clone()
     }
 
     /// The group that the file had when it was last seen: enough to decide which group of a caller matters.
@@ -152,14 +164,19 @@ impl Inodes {
         if dir.negative >= NEGATIVE_MAX {
             drop_negative(&mut dir);
         }
-        if !matches!(dir.children.insert(name.into(), Child::Absent(cookie)), Some(Child::Absent(_))) {
+        if !matches!(
+            dir.children.insert(name.into(), Child::Absent(cookie)),
+            Some(Child::Absent(_))
+        ) {
             dir.negative += 1;
         }
     }
 
     /// Forgets what these bits of a lock on a file covered; returns the names that the kernel may have for it.
     pub(crate) fn forget(&self, fid: Fid, bits: u64) -> Vec<(Fid, Box<[u8]>)> {
-        let Some(inode) = self.get(fid) else { return Vec::new() };
+        let Some(inode) = self.get(fid) else {
+            return Vec::new();
+        };
         let mut names = HashSet::new();
         let empty = {
             let mut s = inode.state.lock();
@@ -219,7 +236,10 @@ impl Inodes {
 
     /// Forgets everything (the client was evicted: all locks are gone); returns what there was.
     pub(crate) fn clear(&self) -> Vec<Fid> {
-        self.shards.iter().flat_map(|s| s.lock().drain().map(|(fid, _)| fid).collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|s| s.lock().drain().map(|(fid, _)| fid).collect::<Vec<_>>())
+            .collect()
     }
 
     /// Number of files that something is known of.
@@ -263,7 +283,13 @@ mod tests {
         let inodes = Inodes::new();
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_negative(DIR, b"x", 7);
-        inodes.entry(DIR).state.lock().keep_chunk(0, Arc::new(DirChunk { entries: Vec::new(), next: 9 }));
+        inodes.entry(DIR).state.lock().keep_chunk(
+            0,
+            Arc::new(DirChunk {
+                entries: Vec::new(),
+                next: 9,
+            }),
+        );
         assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(7)));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
@@ -285,7 +311,13 @@ mod tests {
     fn a_chunk_answers_for_the_hashes_it_spans() {
         let inodes = Inodes::new();
         let inode = inodes.entry(DIR);
-        inode.state.lock().keep_chunk(10, Arc::new(DirChunk { entries: Vec::new(), next: 20 }));
+        inode.state.lock().keep_chunk(
+            10,
+            Arc::new(DirChunk {
+                entries: Vec::new(),
+                next: 20,
+            }),
+        );
         let s = inode.state.lock();
         assert!(s.chunk(9).is_none() && s.chunk(20).is_none());
         assert!(s.chunk(10).is_some() && s.chunk(19).is_some());

@@ -2,8 +2,9 @@
 
 mod attr;
 mod cred;
-mod dirpage;
 mod fidgen;
 mod fld;
+mod inode;
 mod kernel;
 mod layout;
+mod pack;

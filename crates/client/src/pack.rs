@@ -6,26 +6,22 @@ use crate::attr::{SetAttr, SetTime};
 use crate::cred::{Cred, NO_GROUP};
 use bytes::Bytes;
 use wire::{
-    Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_GID, MDS_ATTR_MODE,
-    MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
-    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, REINT_CREATE, REINT_LINK,
-    REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, WireStruct,
+    Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_GID,
+    MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch,
+    MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLXATTR,
+    OBD_MD_FLXATTRRM, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
+    REINT_UNLINK, WireStruct, nul_terminated,
 };
-
-/// A name or a path, with the NUL that ends it on the wire.
-pub(crate) fn name_buf(name: &[u8]) -> Bytes {
-    let mut v = Vec::with_capacity(name.len() + 1);
-    v.extend_from_slice(name);
-    v.push(0);
-    v.into()
-}
 
 /// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
 pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
     if handles.is_empty() {
         return Bytes::new();
     }
-    let head = LdlmRequest { lock_count: handles.len() as u32, ..LdlmRequest::default() };
+    let head = LdlmRequest {
+        lock_count: handles.len() as u32,
+        ..LdlmRequest::default()
+    };
     let mut v = head.to_bytes().to_vec();
     v.truncate(LdlmRequest::SIZE - 16);
     for h in handles {
@@ -94,15 +90,43 @@ fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
 /// The buffers of an open intent, after the `ldlm_intent`.
 pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes) -> Vec<Bytes> {
     let e = Bytes::new;
-    let name = if name.is_empty() { e() } else { name_buf(name) };
-    vec![create_rec(cred, REINT_OPEN, c), e(), e(), name, eadata, e(), e(), e(), e()]
+    let name = if name.is_empty() {
+        e()
+    } else {
+        nul_terminated(name)
+    };
+    vec![
+        create_rec(cred, REINT_OPEN, c),
+        e(),
+        e(),
+        name,
+        eadata,
+        e(),
+        e(),
+        e(),
+        e(),
+    ]
 }
 
 /// A directory, a special file, or (`symlink` not empty) a symbolic link.
 pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
-    let target = if symlink.is_empty() { e() } else { name_buf(symlink) };
-    vec![create_rec(cred, REINT_CREATE, c), e(), name_buf(name), target, elc_buf(elc), e(), e(), e(), e()]
+    let target = if symlink.is_empty() {
+        e()
+    } else {
+        nul_terminated(symlink)
+    };
+    vec![
+        create_rec(cred, REINT_CREATE, c),
+        e(),
+        nul_terminated(name),
+        target,
+        elc_buf(elc),
+        e(),
+        e(),
+        e(),
+        e(),
+    ]
 }
 
 /// A new name for a file.
@@ -128,7 +152,7 @@ pub(crate) fn link(
         lk_time: time,
         ..MdtRecLink::default()
     };
-    vec![rec.to_bytes(), e(), e(), name_buf(name), elc_buf(elc), e()]
+    vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
 /// What an unlink or rmdir removes.
@@ -158,7 +182,7 @@ pub(crate) fn unlink(cred: &Cred, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Ve
         ul_mode: u.mode,
         ..MdtRecUnlink::default()
     };
-    vec![rec.to_bytes(), e(), name_buf(name), elc_buf(elc), e()]
+    vec![rec.to_bytes(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
 /// What a rename moves, and where.
@@ -186,7 +210,15 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         rn_mode: r.mode,
         ..MdtRecRename::default()
     };
-    vec![rec.to_bytes(), e(), e(), name_buf(r.from.1), name_buf(r.to.1), elc_buf(elc), e()]
+    vec![
+        rec.to_bytes(),
+        e(),
+        e(),
+        nul_terminated(r.from.1),
+        nul_terminated(r.to.1),
+        elc_buf(elc),
+        e(),
+    ]
 }
 
 /// The record of a setattr; times that are to be set are set to the second, `Now` to `now`.
@@ -248,7 +280,11 @@ pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc
 }
 
 fn epoch(cookie: u64) -> Bytes {
-    MdtIoepoch { mio_open_handle: LustreHandle { cookie }, ..MdtIoepoch::default() }.to_bytes()
+    MdtIoepoch {
+        mio_open_handle: LustreHandle { cookie },
+        ..MdtIoepoch::default()
+    }
+    .to_bytes()
 }
 
 /// A close, with the times and sizes that the record carries.
@@ -276,13 +312,24 @@ pub(crate) fn setxattr(
         sx_suppgid1: suppgid,
         sx_suppgid2: NO_GROUP,
         sx_fid: fid,
-        sx_valid: if value.is_some() { OBD_MD_FLXATTR } else { OBD_MD_FLXATTRRM },
+        sx_valid: if value.is_some() {
+            OBD_MD_FLXATTR
+        } else {
+            OBD_MD_FLXATTRRM
+        },
         sx_time: time,
         sx_size: value.map_or(0, |v| v.len() as u32),
         sx_flags: flags,
         ..MdtRecSetxattr::default()
     };
-    vec![rec.to_bytes(), e(), name_buf(name), value.cloned().unwrap_or_default(), elc_buf(elc), e()]
+    vec![
+        rec.to_bytes(),
+        e(),
+        nul_terminated(name),
+        value.cloned().unwrap_or_default(),
+        elc_buf(elc),
+        e(),
+    ]
 }
 
 #[cfg(test)]
@@ -292,7 +339,8 @@ mod tests {
     use crate::attr::{SetAttr, SetTime};
     use crate::cred::{Cred, NO_GROUP};
     use wire::{
-        Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, WireStruct,
+        Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE,
+        WireStruct,
     };
 
     #[test]
@@ -307,15 +355,25 @@ mod tests {
 
     #[test]
     fn only_explicit_times_are_marked_as_set() {
-        let set = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::At(5)), ..SetAttr::default() };
+        let set = SetAttr {
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::At(5)),
+            ..SetAttr::default()
+        };
         let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, 100, NO_GROUP);
         assert_eq!((rec.sa_atime, rec.sa_mtime, rec.sa_ctime), (100, 5, 100));
-        assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_ATIME | MDS_ATTR_MTIME | MDS_ATTR_MTIME_SET);
+        assert_eq!(
+            rec.sa_valid,
+            MDS_ATTR_CTIME | MDS_ATTR_ATIME | MDS_ATTR_MTIME | MDS_ATTR_MTIME_SET
+        );
     }
 
     #[test]
     fn a_truncation_changes_the_time_of_the_data() {
-        let set = SetAttr { size: Some(3), ..SetAttr::default() };
+        let set = SetAttr {
+            size: Some(3),
+            ..SetAttr::default()
+        };
         let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, 100, NO_GROUP);
         assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_SIZE | MDS_ATTR_MTIME);
         assert_eq!((rec.sa_size, rec.sa_mtime), (3, 100));
