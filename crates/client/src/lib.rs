@@ -1,10 +1,33 @@
 //! A mount: name space, layouts, locks, page cache and I/O engine, as an async library.
+//!
+//! [`Client::mount`] gives a mounted file system. Its operations take FIDs and the caller's [`Cred`], and answer with an
+//! [`wire::Errno`] when they fail: what a front end (FUSE, a tool, a language binding) needs to be thin. Names,
+//! attributes and data are kept exactly as long as locks cover them; a front end whose kernel keeps them too implements
+//! [`KernelCache`].
 
 mod attr;
+mod client;
 mod cred;
+pub mod data;
+mod error;
 mod fidgen;
 mod fld;
 mod inode;
 mod kernel;
-mod layout;
+pub mod layout;
+mod lmv;
+mod mdc;
+mod mount;
+mod ops;
+mod owner;
 mod pack;
+mod perm;
+
+pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
+pub use client::{Client, MountOptions};
+pub use cred::{Cred, Groups};
+pub use data::{DataFile, Fallocate, Lov, Seek};
+pub use error::ClientError;
+pub use kernel::{Kernel, KernelCache};
+pub use layout::LovLayout;
+pub use ops::{DirHandle, DirItem, FlockRange, FlockType, Found, OpenFile, OpenFlags, StatFs};

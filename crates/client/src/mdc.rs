@@ -75,6 +75,12 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
+    /// The same, with room for a reply of `len` bytes more.
+    pub(crate) async fn ask_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
+        let req = Request { reply_len: REPLY_LEN + len, ..Request::new(opc, bufs) };
+        Ok(self.import.call(req).await?)
+    }
+
     /// A lock request that carries an operation (`IT_*` and its buffers).
     pub(crate) async fn intent(
         &self,

@@ -1,1 +1,21 @@
 //! A mount for the kernel: FUSE over the client library.
+//!
+//! Thin: a request becomes a call of [`client::Client`], its answer a reply. What the caches answer is answered on the
+//! thread that read the request; the rest runs on the client's runtime. The kernel may keep names and attributes for as
+//! long as the client's locks cover them, and is told when that ends ([`client::KernelCache`]), by threads of its own.
+
+mod convert;
+mod creds;
+mod error;
+mod fs;
+mod handles;
+mod mountpoint;
+mod nodes;
+mod notify;
+mod readdir;
+mod session;
+mod state;
+
+pub use error::FuseError;
+pub use mountpoint::{MountEntry, mounted_at, mounts, unmount};
+pub use session::{FuseOptions, Mounted, mount};

@@ -1,0 +1,119 @@
+//! A mount: its targets, its caches, its options. The operations are in `ops`, by what they do.
+
+use crate::data::Lov;
+use crate::error::ClientError;
+use crate::inode::Inodes;
+use crate::kernel::{Kernel, KernelCache};
+use crate::lmv::Lmv;
+use crate::owner::MdcOwner;
+use mgc::{FsConfig, Mgc};
+use params::{Group, Registry};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use wire::{Fid, Nid};
+
+/// How long one step of an unmount may take when a server does not answer.
+pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
+
+/// What to mount, and how.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Where the MGS may be.
+    pub mgs: Vec<Nid>,
+    /// The file system's name.
+    pub fsname: String,
+    /// Where parameters go.
+    pub params: Registry,
+    /// Makes this mount's UUID and owner numbers: another one for each mount.
+    pub seed: u64,
+    /// The time of day in seconds, for the times that a client sets.
+    pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+}
+
+impl MountOptions {
+    /// Mounts `fsname` of the MGS at `mgs`, with the system's clock.
+    pub fn new(mgs: Vec<Nid>, fsname: impl Into<String>, seed: u64) -> MountOptions {
+        let now = || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.map_or(0, |d| d.as_secs() as i64)
+        };
+        MountOptions { mgs, fsname: fsname.into(), params: Registry::default(), seed, clock: Arc::new(now) }
+    }
+}
+
+/// A mounted file system.
+pub struct Client {
+    pub(crate) fsname: String,
+    pub(crate) root: Fid,
+    pub(crate) lmv: Lmv,
+    pub(crate) lov: Arc<Lov>,
+    pub(crate) mgc: Arc<Mgc>,
+    pub(crate) config: Arc<FsConfig>,
+    pub(crate) inodes: Arc<Inodes>,
+    pub(crate) kernel: Kernel,
+    pub(crate) clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+    pub(crate) owners: Vec<Arc<MdcOwner>>,
+    pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
+    pub(crate) flocks: crate::ops::Flocks,
+    pub(crate) gone: AtomicBool,
+    pub(crate) opens: AtomicU64,
+    pub(crate) _params: Mutex<Group>,
+}
+
+impl Client {
+    /// The root directory.
+    pub fn root(&self) -> Fid {
+        self.root
+    }
+
+    /// The file system's name.
+    pub fn fsname(&self) -> &str {
+        &self.fsname
+    }
+
+    /// The configuration that the mount was made from.
+    pub fn config(&self) -> &FsConfig {
+        &self.config
+    }
+
+    /// Gives the client the kernel's caches to keep right. Once.
+    pub fn set_kernel(&self, k: Arc<dyn KernelCache>) {
+        self.kernel.set(k);
+    }
+
+    /// The time of day, in seconds.
+    pub(crate) fn now(&self) -> i64 {
+        (self.clock)()
+    }
+
+    /// Flushes, cancels locks, disconnects, each in bounded time. The second time it does nothing.
+    pub async fn umount(&self) {
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.lov.umount().await;
+        for mdc in self.lmv.all() {
+            if tokio::time::timeout(UMOUNT_STEP, mdc.locks.cancel_all()).await.is_err() {
+                tracing::warn!(target = mdc.index, "locks were not given back in time");
+            }
+            if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect()).await.is_err() {
+                tracing::warn!(target = mdc.index, "no answer to the disconnection");
+            }
+        }
+        if tokio::time::timeout(UMOUNT_STEP, self.mgc.disconnect()).await.is_err() {
+            tracing::warn!("the MGS did not answer the disconnection");
+        }
+        self.inodes.clear();
+    }
+
+    /// Checks a fsname: what the MGS's resource names have room for.
+    pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
+        let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {
+            return Err(ClientError::Name { fsname: fsname.to_owned() });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! Mounting: configuration from the MGS, connections to all targets, the root.
+
+use crate::client::{Client, MountOptions};
+use crate::data::{DataConfig, Lov};
+use crate::error::ClientError;
+use crate::inode::Inodes;
+use crate::kernel::Kernel;
+use crate::lmv::Lmv;
+use crate::mdc::Mdc;
+use crate::ops::Flocks;
+use crate::owner::MdcOwner;
+use ldlm::{LdlmConfig, LockClient};
+use mgc::{FsConfig, Mgc, TargetConf};
+use parking_lot::Mutex;
+use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use tokio::runtime::Handle;
+use wire::{
+    LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL,
+    OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET,
+    OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20,
+    OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAX_EASIZE,
+    OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_UMASK,
+    OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS,
+    OBD_CONNECT2_SUM_STATFS, ObdConnectData, WireStruct, nul_terminated,
+};
+
+/// What a client cannot do without on a metadata target.
+const REQUIRED: u64 = OBD_CONNECT_FID | OBD_CONNECT_ATTRFID | OBD_CONNECT_FULL20;
+/// `max_rpcs_in_flight` of a metadata import.
+const MDC_RPCS_IN_FLIGHT: u32 = 64;
+/// Bytes that a bulk of directory pages may have.
+pub(crate) const MDC_BRW_SIZE: u32 = 1 << 20;
+/// `max_mod_rpcs_in_flight` that is asked for.
+const MDC_MOD_RPCS: u16 = 63;
+
+/// What this client asks a metadata target for: what it makes use of.
+fn connect_data() -> ObdConnectData {
+    ObdConnectData {
+        ocd_connect_flags: REQUIRED
+            | OBD_CONNECT_VERSION
+            | OBD_CONNECT_AT
+            | OBD_CONNECT_IBITS
+            | OBD_CONNECT_NODEVOH
+            | OBD_CONNECT_CANCELSET
+            | OBD_CONNECT_LOV_V3
+            | OBD_CONNECT_64BITHASH
+            | OBD_CONNECT_BRW_SIZE
+            | OBD_CONNECT_LVB_TYPE
+            | OBD_CONNECT_LAYOUTLOCK
+            | OBD_CONNECT_MAX_EASIZE
+            | OBD_CONNECT_OPEN_BY_FID
+            | OBD_CONNECT_BULK_MBITS
+            | OBD_CONNECT_EINPROGRESS
+            | OBD_CONNECT_ACL
+            | OBD_CONNECT_XATTR
+            | OBD_CONNECT_UMASK
+            | OBD_CONNECT_FLOCK_DEAD
+            | OBD_CONNECT_MULTIMODRPCS
+            | OBD_CONNECT_FLAGS2,
+        ocd_connect_flags2: OBD_CONNECT2_INC_XID
+            | OBD_CONNECT2_REP_MBITS
+            | OBD_CONNECT2_LSOM
+            | OBD_CONNECT2_SUM_STATFS,
+        ocd_version: LUSTRE_VERSION_CODE,
+        ocd_ibits_known: MDS_INODELOCK_FULL,
+        ocd_brw_size: MDC_BRW_SIZE,
+        ocd_max_easize: 65536,
+        ocd_maxmodrpcs: MDC_MOD_RPCS,
+        ..ObdConnectData::default()
+    }
+}
+
+/// The numbers that one seed gives, one after another (splitmix64).
+pub(crate) fn mix(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *seed;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A UUID in the usual form.
+fn uuid(seed: &mut u64) -> String {
+    let (a, b) = (mix(seed), mix(seed));
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        a >> 32,
+        a >> 16 & 0xffff,
+        a & 0xfff,
+        b >> 48 & 0x3fff | 0x8000,
+        b & 0xffff_ffff_ffff
+    )
+}
+
+impl Client {
+    /// Mounts a file system: reads its configuration, connects to its targets, finds its root.
+    pub async fn mount(rpc: &Arc<Ptlrpc>, opts: MountOptions) -> Result<Arc<Client>, ClientError> {
+        Client::check_fsname(&opts.fsname)?;
+        let fsname = opts.fsname.clone();
+        let mut seed = opts.seed;
+        let client_uuid = uuid(&mut seed);
+        let instance = format!("{:016x}", mix(&mut seed));
+        let config_error = |source| ClientError::Config { fsname: fsname.clone(), source };
+        let mgc = Mgc::connect(rpc, opts.mgs.clone(), &uuid(&mut seed)).await.map_err(config_error)?;
+        let config = match mgc.read_config(&format!("{fsname}-client")).await {
+            Ok(config) => Arc::new(config),
+            Err(source) => {
+                mgc.disconnect().await;
+                return Err(config_error(source));
+            }
+        };
+        let mount = Mounting { rpc, opts: &opts, config: &config, client_uuid, instance };
+        match mount.connect(&mgc, mix(&mut seed)).await {
+            Ok(client) => Ok(client),
+            Err(e) => {
+                mgc.disconnect().await;
+                Err(e)
+            }
+        }
+    }
+}
+
+struct Mounting<'a> {
+    rpc: &'a Arc<Ptlrpc>,
+    opts: &'a MountOptions,
+    config: &'a Arc<FsConfig>,
+    client_uuid: String,
+    instance: String,
+}
+
+impl Mounting<'_> {
+    async fn connect(self, mgc: &Arc<Mgc>, seed: u64) -> Result<Arc<Client>, ClientError> {
+        let fsname = &self.opts.fsname;
+        let (inodes, kernel) = (Arc::new(Inodes::new()), Kernel::default());
+        let mut mdts: Vec<_> = self.config.mdts.iter().filter(|t| t.active).collect();
+        mdts.sort_by_key(|t| t.index);
+        if mdts.first().is_none_or(|t| t.index != 0) {
+            return Err(ClientError::NoMdt { fsname: fsname.clone() });
+        }
+        let (mut mdcs, mut owners) = (Vec::new(), Vec::new());
+        for target in mdts {
+            let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
+            mdcs.push(Arc::new(self.mdc(target, &owner)));
+            owners.push(owner);
+        }
+        let lmv = Lmv::new(mdcs);
+        // The first has the root and must be there; the others may come later.
+        let first = lmv.first();
+        let name = format!("{fsname}-MDT{:04x}", first.index);
+        let granted = first
+            .import
+            .connect()
+            .await
+            .map_err(|source| ClientError::Connect { target: name.clone(), source })?;
+        let missing = REQUIRED & !granted.ocd_connect_flags;
+        if missing != 0 {
+            first.import.disconnect().await;
+            return Err(ClientError::Features { target: name, missing });
+        }
+        for mdc in &lmv.all()[1..] {
+            let import = mdc.import.clone();
+            tokio::spawn(async move { import.connect().await });
+        }
+        let ask_root = first.ask(MDS_GET_ROOT, vec![MdtBody::default().to_bytes(), nul_terminated(b"")]).await;
+        let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(1)) {
+            Ok(body) => body.mbo_fid1,
+            Err(errno) => {
+                first.import.disconnect().await;
+                return Err(ClientError::Root { fsname: fsname.clone(), errno });
+            }
+        };
+        let data = DataConfig {
+            client_uuid: self.client_uuid.clone(),
+            instance: self.instance.clone(),
+            params: self.opts.params.clone(),
+            kernel: kernel.clone(),
+        };
+        let lov = Lov::new(self.rpc, self.config, data);
+        Ok(Arc::new(Client {
+            fsname: fsname.clone(),
+            root,
+            lmv,
+            lov,
+            mgc: mgc.clone(),
+            config: self.config.clone(),
+            inodes,
+            kernel,
+            clock: self.opts.clock.clone(),
+            owners,
+            statfs: tokio::sync::Mutex::default(),
+            flocks: Flocks::default(),
+            gone: AtomicBool::new(false),
+            opens: AtomicU64::new(0),
+            _params: Mutex::default(),
+        }))
+    }
+
+    fn mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>) -> Mdc {
+        let locks = LockClient::new(owner.clone(), LdlmConfig::default());
+        owner.set_locks(&locks);
+        let import = Import::new(
+            self.rpc,
+            ImportConfig {
+                name: format!("{}-mdc-{}", target.name, self.instance),
+                target_uuid: target.uuid.clone(),
+                client_uuid: self.client_uuid.clone(),
+                nids: target.nids.clone(),
+                kind: ImportKind::Mdc,
+                connect: connect_data(),
+                max_rpcs_in_flight: MDC_RPCS_IN_FLIGHT,
+                owner: owner.clone(),
+            },
+        );
+        locks.set_import(&import);
+        Mdc::new(target.index, import, locks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Client, uuid};
+
+    #[test]
+    fn each_mount_has_a_uuid_of_its_own_and_a_seed_repeats_it() {
+        let (mut a, mut b) = (1, 1);
+        let first = uuid(&mut a);
+        assert_eq!(first, uuid(&mut b));
+        assert_ne!(first, uuid(&mut a));
+        assert_eq!(first.len(), 36);
+    }
+
+    #[test]
+    fn a_file_system_has_a_short_plain_name() {
+        assert!(Client::check_fsname("testfs").is_ok());
+        for bad in ["", "ninechars", "a/b", "a b"] {
+            assert!(Client::check_fsname(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Attributes changed, symbolic links read.
+
+use crate::attr::{Attr, MdAttr, SetAttr};
+use crate::client::Client;
+use crate::cred::{Cred, NO_GROUP};
+use crate::ops::lookup::Found;
+use crate::ops::open::{OpenFile, OpenFlags};
+use crate::pack;
+use bytes::Bytes;
+use std::sync::Arc;
+use wire::{
+    Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME, MDS_GETATTR,
+    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtRecSetattr, OBD_MD_LINKNAME, REINT_SETATTR,
+    WireStruct, before_nul,
+};
+
+impl Client {
+    /// Changes attributes. A change of the size goes through `file` when there is one, so that it needs no permission that
+    /// the open did not.
+    pub async fn setattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: &SetAttr,
+        file: Option<&Arc<OpenFile>>,
+    ) -> Result<Found, Errno> {
+        if set.size.is_some_and(|size| size > i64::MAX as u64) {
+            return Err(Errno::EFBIG);
+        }
+        let data = self.data_to_set(cred, fid, set, file).await?;
+        let mdc = self.lmv.of(fid).await?;
+        let rec = pack::setattr_rec(cred, fid, set, self.now(), self.suppgid(cred, fid).await);
+        let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let more = if perm { MDS_INODELOCK_LOOKUP | MDS_INODELOCK_PERM } else { 0 };
+        let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | more)]);
+        mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc)).await?;
+        if let Some(data) = data {
+            if let Some(size) = set.size {
+                data.truncate(size).await?;
+            }
+            if set.atime.is_some() || set.mtime.is_some() {
+                data.set_times(set.atime, set.mtime).await?;
+            }
+        }
+        self.getattr(cred, fid).await
+    }
+
+    /// The data that a setattr concerns too: of a truncation or of new times of a regular file. A file that is to become
+    /// longer and has no objects gets them first.
+    async fn data_to_set(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: &SetAttr,
+        file: Option<&Arc<OpenFile>>,
+    ) -> Result<Option<Arc<crate::DataFile>>, Errno> {
+        if set.size.is_none() && set.atime.is_none() && set.mtime.is_none() {
+            return Ok(None);
+        }
+        if let Some(file) = file {
+            return Ok(Some(self.data_of(file).await?));
+        }
+        let md = self.md(cred, fid).await?;
+        if !md.attr.is_file() {
+            return if set.size.is_some() { Err(not_a_file(&md.attr)) } else { Ok(None) };
+        }
+        let mut layout = self.layout(fid).await?;
+        if layout.is_empty() {
+            if set.size.is_none_or(|size| size == 0) {
+                return Ok(None);
+            }
+            let write = OpenFlags { read: false, ..OpenFlags::READ_WRITE };
+            let opened = self.open(cred, fid, write).await?;
+            layout = opened.layout.lock().clone();
+            self.release(&opened).await?;
+        }
+        let data = self.lov.file(fid, layout);
+        if set.mtime.is_some() {
+            // What is written back later would bring its own, later time.
+            data.flush().await?;
+        }
+        Ok(Some(data))
+    }
+
+    /// The record of a close: size and times for who asks lazily, when this client has written and knows them.
+    pub(crate) fn close_rec(&self, file: &OpenFile) -> MdtRecSetattr {
+        let now = self.now();
+        let mut rec = MdtRecSetattr {
+            sa_opcode: REINT_SETATTR,
+            sa_fid: file.fid,
+            sa_atime: now,
+            sa_mtime: now,
+            sa_ctime: now,
+            ..MdtRecSetattr::default()
+        };
+        if !file.has_written() {
+            return rec;
+        }
+        if let Some(data) = file.data.lock().cached_size() {
+            rec.sa_valid = MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;
+            (rec.sa_size, rec.sa_blocks) = (data.size, data.blocks);
+            (rec.sa_mtime, rec.sa_ctime, rec.sa_atime) = (data.mtime, data.ctime, data.atime);
+        }
+        rec
+    }
+
+    /// Reads a symbolic link. Its target never changes while the FID lives, so it is kept once read.
+    pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        if let Some(target) = self.inodes.get(fid).and_then(|i| i.state.lock().symlink.clone()) {
+            return Ok(target);
+        }
+        let mdc = self.lmv.of(fid).await?;
+        let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_LINKNAME, NO_GROUP);
+        body.mbo_eadatasize = 4096;
+        let reply = mdc.ask(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
+        let got: wire::MdtBody = reply.get(1)?;
+        if got.mbo_valid & OBD_MD_LINKNAME == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let target = Bytes::copy_from_slice(before_nul(reply.buf(2)));
+        if let Some(inode) = self.inodes.get(fid) {
+            inode.state.lock().symlink = Some(target.clone());
+        }
+        Ok(target)
+    }
+
+    /// The access ACL of a file (`system.posix_acl_access`), empty when it has none; kept with its attributes.
+    pub(crate) async fn acl(&self, cred: &Cred, fid: Fid) -> Result<Option<Bytes>, Errno> {
+        let md: MdAttr = self.md(cred, fid).await?;
+        Ok(md.acl)
+    }
+}
+
+fn not_a_file(attr: &Attr) -> Errno {
+    if attr.is_dir() { Errno::EISDIR } else { Errno::EINVAL }
+}

@@ -1,0 +1,88 @@
+//! New names: directories, special files, symbolic links, hard links.
+
+use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
+use crate::client::Client;
+use crate::cred::{Cred, NO_GROUP};
+use crate::ops::lookup::{Found, check_name};
+use crate::pack::{self, CreateRec, Suppgids};
+use bytes::Bytes;
+use crate::attr::MdAttr;
+use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MdtBody};
+
+/// Bytes that a symbolic link's target may have.
+const SYMLINK_MAX: usize = 4095;
+
+impl Client {
+    /// Makes a directory.
+    pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Found, Errno> {
+        self.make(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"").await
+    }
+
+    /// Makes a regular file without opening it, a named pipe, a socket or a device node: `mode` has the type.
+    pub async fn mknod(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Found, Errno> {
+        if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
+            return Err(Errno::EINVAL);
+        }
+        self.make(cred, parent, name, mode, u64::from(rdev), b"").await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Found, Errno> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            n if n > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
+            _ => {}
+        }
+        self.make(cred, parent, name, S_IFLNK | 0o777, 0, target).await
+    }
+
+    async fn make(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+        target: &[u8],
+    ) -> Result<Found, Errno> {
+        check_name(name)?;
+        let mdc = self.lmv.of(parent).await?;
+        let rec = CreateRec {
+            parent,
+            child: mdc.new_fid().await?,
+            mode,
+            rdev,
+            flags: 0,
+            time: self.now(),
+            suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
+        };
+        let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
+        let reply = mdc.reint(pack::create(cred, &rec, name, target, &elc)).await?;
+        let body: MdtBody = reply.get(1)?;
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        Ok(Found::uncached(md.attr))
+    }
+
+    /// Gives a file another name.
+    pub async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
+        check_name(name)?;
+        let mdc = self.lmv.of(parent).await?;
+        let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
+        let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE), (fid, MDS_INODELOCK_UPDATE)]);
+        mdc.reint(pack::link(cred, fid, parent, name, self.now(), groups, &elc)).await?;
+        self.getattr(cred, fid).await
+    }
+}

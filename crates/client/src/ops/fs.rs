@@ -1,0 +1,136 @@
+//! The file system as a whole: its space, and paths of FIDs.
+
+use crate::client::Client;
+use crate::cred::Cred;
+use bytes::Bytes;
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::{
+    Errno, Fid, GetinfoFid2path, KEY_FID2PATH, MDS_GET_INFO, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS,
+    OBD_MD_FLAGSTATFS, ObdStatfs, WireStruct, before_nul, nul_terminated,
+};
+
+/// How long a statfs is good for.
+const STATFS_AGE: Duration = Duration::from_secs(1);
+/// Bytes that a path may have.
+const PATH_MAX: u32 = 4096;
+
+/// Space of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub bsize: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks that users may fill.
+    pub bavail: u64,
+    /// Files that there can be.
+    pub files: u64,
+    /// Files that can still be made.
+    pub ffree: u64,
+    /// Bytes of the longest name.
+    pub namelen: u32,
+}
+
+/// The space of the object targets, and the files of the metadata target: as many as both have room for.
+fn aggregate(mdt: &ObdStatfs, osts: &[ObdStatfs]) -> StatFs {
+    let bsize = osts.iter().map(|o| o.os_bsize).filter(|b| *b > 0).max().unwrap_or(mdt.os_bsize.max(512));
+    let blocks = |of: fn(&ObdStatfs) -> u64| {
+        osts.iter().map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize)).sum()
+    };
+    StatFs {
+        bsize,
+        blocks: blocks(|o| o.os_blocks),
+        bfree: blocks(|o| o.os_bfree),
+        bavail: blocks(|o| o.os_bavail),
+        files: mdt.os_files,
+        ffree: mdt.os_ffree,
+        namelen: if mdt.os_namelen == 0 { 255 } else { mdt.os_namelen },
+    }
+}
+
+impl Client {
+    /// The file system's space, at most a second old.
+    pub async fn statfs(&self) -> Result<StatFs, Errno> {
+        let mut kept = self.statfs.lock().await;
+        if let Some((when, sum)) = &*kept
+            && when.elapsed() < STATFS_AGE
+        {
+            return Ok(*sum);
+        }
+        let (mdt, osts) = tokio::join!(self.mdt_statfs(0), self.lov.statfs());
+        let sum = aggregate(&mdt?, &osts);
+        *kept = Some((Instant::now(), sum));
+        Ok(sum)
+    }
+
+    /// The metadata targets' own space, by index; those that do not answer are left out.
+    pub async fn mdt_space(&self) -> Vec<(u32, ObdStatfs)> {
+        let mut all = Vec::new();
+        for mdc in self.lmv.all() {
+            if let Ok(space) = self.mdt_statfs(mdc.index).await {
+                all.push((mdc.index, space));
+            }
+        }
+        all
+    }
+
+    async fn mdt_statfs(&self, index: u32) -> Result<ObdStatfs, Errno> {
+        let mdc = self.lmv.all().iter().find(|m| m.index == index).ok_or(Errno::ENODEV)?;
+        // With SUM_STATFS a body that does not ask for the sum must go along.
+        let bufs = if mdc.import.has2(OBD_CONNECT2_SUM_STATFS) {
+            vec![MdtBody { mbo_valid: 0, ..MdtBody::default() }.to_bytes()]
+        } else {
+            Vec::new()
+        };
+        debug_assert_ne!(OBD_MD_FLAGSTATFS, 0);
+        mdc.ask(MDS_STATFS, bufs).await?.get(1)
+    }
+
+    /// The FID of a path from the root.
+    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
+        let mut fid = self.root();
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".") {
+            fid = self.lookup(cred, fid, name).await?.attr.fid;
+        }
+        Ok(fid)
+    }
+
+    /// A path of a FID, from the root.
+    pub async fn fid2path(&self, fid: Fid) -> Result<Vec<u8>, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let ask = GetinfoFid2path { gf_fid: fid, gf_pathlen: PATH_MAX, ..GetinfoFid2path::default() };
+        let mut val = ask.to_bytes().to_vec();
+        val.extend_from_slice(&self.root().to_bytes());
+        // The key, padded to 8 bytes, with what is asked behind it.
+        let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
+        key.resize(key.len().next_multiple_of(8), 0);
+        key.extend_from_slice(&val);
+        let len = (GetinfoFid2path::SIZE as u32 + PATH_MAX).to_le_bytes();
+        let reply =
+            mdc.ask_large(MDS_GET_INFO, vec![key.into(), Bytes::copy_from_slice(&len)], PATH_MAX).await?;
+        let path = reply.buf(1).get(GetinfoFid2path::SIZE..).ok_or(Errno::EPROTO)?;
+        Ok(before_nul(path).to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::aggregate;
+    use wire::ObdStatfs;
+
+    #[test]
+    fn space_is_the_sum_of_the_object_targets() {
+        let mdt = ObdStatfs { os_files: 100, os_ffree: 60, os_bsize: 4096, os_namelen: 255, ..ObdStatfs::default() };
+        let ost = |blocks, bsize| ObdStatfs { os_blocks: blocks, os_bfree: 5, os_bsize: bsize, ..ObdStatfs::default() };
+        let sum = aggregate(&mdt, &[ost(10, 4096), ost(40, 1024)]);
+        assert_eq!((sum.bsize, sum.blocks, sum.files, sum.ffree), (4096, 20, 100, 60));
+    }
+
+    #[test]
+    fn without_an_object_target_there_is_no_space() {
+        assert_eq!(aggregate(&ObdStatfs::default(), &[]).blocks, 0);
+    }
+}

@@ -1,0 +1,262 @@
+//! Names to files, and files to attributes: from what locks cover, else by an intent that brings the lock along.
+
+use crate::attr::{Attr, MdAttr};
+use crate::client::Client;
+use crate::cred::Cred;
+use crate::inode::Child;
+use crate::layout::LovLayout;
+use crate::mdc::{IntentReply, Mdc};
+use crate::pack;
+use bytes::Bytes;
+use ldlm::{LockMode, LockRef};
+use std::sync::Arc;
+use wire::{
+    Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP,
+    MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE,
+    OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MEA, WireStruct, nul_terminated,
+};
+
+/// Bits that attributes are covered by.
+pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
+/// Bytes that a name may have.
+const NAME_MAX: usize = 255;
+
+/// What is asked for with attributes.
+pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
+    | OBD_MD_FLBTIME
+    | OBD_MD_FLEASIZE
+    | OBD_MD_FLMODEASIZE
+    | OBD_MD_FLDIREA
+    | OBD_MD_MEA
+    | OBD_MD_FLACL
+    | OBD_MD_FLID;
+
+/// A file that was found, and how long what is said of it may be kept.
+pub struct Found {
+    /// Its attributes.
+    pub attr: Attr,
+    /// The name leads to it until the client says otherwise (`KernelCache::inval_entry`).
+    pub name_cached: bool,
+    /// The attributes are true until the client says otherwise (`KernelCache::inval_inode`).
+    pub attr_cached: bool,
+    /// As long as these are held, no lock that covers this goes. To be dropped when the answer is on its way, at once.
+    _held: Vec<LockRef>,
+}
+
+impl Found {
+    /// A file whose attributes are true now, and not known to stay so.
+    pub(crate) fn uncached(attr: Attr) -> Found {
+        Found { attr, name_cached: false, attr_cached: false, _held: Vec::new() }
+    }
+}
+
+/// Refuses what cannot be a name.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
+        b"" => Err(Errno::ENOENT),
+        _ if name.contains(&b'/') || name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+impl Client {
+    /// Finds a name in a directory.
+    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
+        check_name(name)?;
+        let mdc = self.lmv.of(parent).await?;
+        match self.inodes.child(parent, name) {
+            Some(Child::Is(fid)) => {
+                let child_mdc = self.lmv.of(fid).await?;
+                if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
+                    let md = self.md(cred, fid).await?;
+                    return self.with_data(fid, md, Some((parent, name))).await;
+                }
+            }
+            Some(Child::Absent(cookie)) if self.update_cookie(mdc, parent) == Some(cookie) => {
+                return Err(Errno::ENOENT);
+            }
+            _ => {}
+        }
+        let before = self.update_cookie(mdc, parent);
+        let suppgid = self.suppgid(cred, parent).await;
+        let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
+        body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
+        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new()];
+        let reply =
+            mdc.intent(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs, false).await?;
+        reply.status?;
+        if reply.is_negative() {
+            // Only a directory whose entries were locked all the while is known not to have the name.
+            if let Some(cookie) = before
+                && self.update_cookie(mdc, parent) == Some(cookie)
+            {
+                self.inodes.add_negative(parent, name, cookie);
+            }
+            return Err(Errno::ENOENT);
+        }
+        self.learn(&reply, Some((parent, name)));
+        let fid = reply.body.mbo_fid1;
+        let md = reply.md();
+        drop(reply);
+        self.with_data(fid, md, Some((parent, name))).await
+    }
+
+    /// The attributes of a file.
+    pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Found, Errno> {
+        let md = self.md(cred, fid).await?;
+        self.with_data(fid, md, None).await
+    }
+
+    /// What the metadata target says of a file: kept, or asked for together with a lock.
+    pub(crate) async fn md(&self, cred: &Cred, fid: Fid) -> Result<MdAttr, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        if let Some(md) = self.cached_md(mdc, fid) {
+            return Ok(md);
+        }
+        let mut body = pack::body(cred, fid, fid, GETATTR, crate::cred::NO_GROUP);
+        body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
+        let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new(), Bytes::new()];
+        let reply = mdc.intent(fid, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs, false).await?;
+        reply.status?;
+        if reply.is_negative() {
+            return Err(Errno::ESTALE);
+        }
+        self.learn(&reply, None);
+        Ok(reply.md())
+    }
+
+    /// What is known of a file under a lock that the client has.
+    fn cached_md(&self, mdc: &Mdc, fid: Fid) -> Option<MdAttr> {
+        let _held = self.attr_lock(mdc, fid)?;
+        self.inodes.get(fid)?.state.lock().md.clone()
+    }
+
+    fn attr_lock(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
+        mdc.find(fid, LockMode::Pr, ATTR_BITS)
+    }
+
+    fn update_cookie(&self, mdc: &Mdc, dir: Fid) -> Option<u64> {
+        mdc.find(dir, LockMode::Pr, MDS_INODELOCK_UPDATE).map(|lock| lock.info().cookie)
+    }
+
+    /// Keeps what an intent brought, as far as the lock that came with it covers it. The lock is held meanwhile.
+    pub(crate) fn learn(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) {
+        let Some(lock) = &reply.lock else { return };
+        let info = lock.info();
+        let (fid, bits) = (Fid::from_res_id(&info.res), info.policy.bits());
+        if fid != reply.body.mbo_fid1 {
+            return;
+        }
+        let md = reply.md();
+        {
+            let inode = self.inodes.entry(fid);
+            let mut s = inode.state.lock();
+            if bits & MDS_INODELOCK_LAYOUT != 0
+                && let Some(layout) = &md.layout
+            {
+                s.layout = Some(layout.clone());
+            }
+            if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) {
+                s.md = Some(md);
+            }
+        }
+        if bits & MDS_INODELOCK_LOOKUP != 0
+            && let Some((parent, name)) = name
+        {
+            self.inodes.add_name(parent, name, fid);
+        }
+    }
+
+    /// Adds a regular file's size and times, and finds the locks under which the answer may be kept. (What was learnt under
+    /// one lock may be untrue under the next: what is said to be kept is read again with the lock in hand.)
+    async fn with_data(&self, fid: Fid, md: MdAttr, name: Option<(Fid, &[u8])>) -> Result<Found, Errno> {
+        let data = self.data_attr(fid, &md).await?;
+        let mdc = self.lmv.of(fid).await?;
+        let attr_lock = self.attr_lock(mdc, fid);
+        let kept = attr_lock.as_ref().and_then(|_| self.inodes.get(fid)?.state.lock().md.clone());
+        let attr_cached = kept.is_some() && data.as_ref().is_none_or(|(_, covered)| *covered);
+        let md = kept.unwrap_or(md);
+        let attr = data.map_or_else(|| md.attr.clone(), |(data, _)| md.with_data(&data));
+        let name_lock = name.and_then(|(parent, name)| {
+            let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP)?;
+            (self.inodes.child(parent, name) == Some(Child::Is(fid))).then_some(lock)
+        });
+        Ok(Found {
+            attr,
+            name_cached: name_lock.is_some(),
+            attr_cached,
+            _held: name_lock.into_iter().chain(attr_lock).collect(),
+        })
+    }
+
+    /// Size and times of a regular file's data, and whether a lock covers them; `None` for anything without objects.
+    async fn data_attr(&self, fid: Fid, md: &MdAttr) -> Result<Option<(crate::DataAttr, bool)>, Errno> {
+        if !md.attr.is_file() {
+            return Ok(None);
+        }
+        let layout = match &md.layout {
+            Some(layout) => layout.clone(),
+            None => self.layout(fid).await?,
+        };
+        if layout.is_empty() {
+            return Ok(None);
+        }
+        let file = self.lov.file(fid, layout);
+        match file.cached_size() {
+            Some(data) => Ok(Some((data, true))),
+            None => Ok(Some((file.size().await?, false))),
+        }
+    }
+
+    /// A regular file's layout: kept under a LAYOUT lock, or asked for.
+    pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<LovLayout>, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let kept = || {
+            let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
+            self.inodes.get(fid)?.state.lock().layout.clone()
+        };
+        if let Some(layout) = kept() {
+            return Ok(layout);
+        }
+        let intent = LayoutIntent { lai_opc: LAYOUT_INTENT_ACCESS, ..LayoutIntent::default() };
+        let bufs = vec![intent.to_bytes(), Bytes::new()];
+        let reply = mdc.intent(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT, IT_LAYOUT, bufs, false).await?;
+        reply.status?;
+        let layout = Arc::new(LovLayout::parse(reply.reply.bytes(2))?);
+        if let Some(lock) = &reply.lock
+            && lock.info().policy.bits() & MDS_INODELOCK_LAYOUT != 0
+        {
+            self.inodes.entry(fid).state.lock().layout = Some(layout.clone());
+        }
+        Ok(layout)
+    }
+
+    /// The supplementary group of the caller that matters for a file: the file's group, if the caller is a member of it.
+    pub(crate) async fn suppgid(&self, cred: &Cred, fid: Fid) -> u32 {
+        if cred.uid == 0 || fid.is_zero() {
+            return crate::cred::NO_GROUP;
+        }
+        let gid = match self.inodes.gid(fid) {
+            Some(gid) => Some(gid),
+            None => self.md(cred, fid).await.ok().map(|md| md.attr.gid),
+        };
+        gid.map_or(crate::cred::NO_GROUP, |gid| cred.suppgid(gid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_name;
+    use wire::Errno;
+
+    #[test]
+    fn what_cannot_be_a_name_is_refused() {
+        assert_eq!(check_name(b"a"), Ok(()));
+        assert_eq!(check_name(&[b'a'; 255]), Ok(()));
+        assert_eq!(check_name(&[b'a'; 256]), Err(Errno::ENAMETOOLONG));
+        assert_eq!(check_name(b"a/b"), Err(Errno::EINVAL));
+        assert_eq!(check_name(b"a\0"), Err(Errno::EINVAL));
+        assert_eq!(check_name(b""), Err(Errno::ENOENT));
+    }
+}

@@ -1,0 +1,19 @@
+//! The operations on a mounted file system, by what they do.
+
+mod attrs;
+mod create;
+mod dir;
+mod flock;
+mod fs;
+mod io;
+mod lookup;
+mod open;
+mod remove;
+mod xattr;
+
+pub use dir::{DirHandle, DirItem};
+pub use flock::{FlockRange, FlockType};
+pub(crate) use flock::Flocks;
+pub use fs::StatFs;
+pub use lookup::Found;
+pub use open::{OpenFile, OpenFlags};

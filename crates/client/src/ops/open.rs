@@ -1,0 +1,213 @@
+//! Opening and closing, creating a file by opening it.
+
+use crate::attr::{SetAttr, S_IFREG};
+use crate::client::Client;
+use crate::cred::Cred;
+use crate::data::DataFile;
+use crate::layout::LovLayout;
+use crate::mdc::IntentReply;
+use crate::ops::lookup::{Found, check_name};
+use crate::pack::{self, CreateRec, Suppgids};
+use bytes::Bytes;
+use ldlm::LockMode;
+use parking_lot::Mutex;
+use rpc::Keep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wire::{
+    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC, MDS_FMODE_READ,
+    MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
+    MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
+};
+
+/// How a file is to be opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// To read.
+    pub read: bool,
+    /// To write.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// Past the cache.
+    pub direct: bool,
+    /// Empty it first.
+    pub truncate: bool,
+    /// Writes return when they are on disk.
+    pub sync: bool,
+    /// To execute it: nobody may have it open to write.
+    pub exec: bool,
+    /// When creating: the name must not exist.
+    pub excl: bool,
+}
+
+impl OpenFlags {
+    /// To read.
+    pub const READ: OpenFlags = OpenFlags {
+        read: true,
+        write: false,
+        append: false,
+        direct: false,
+        truncate: false,
+        sync: false,
+        exec: false,
+        excl: false,
+    };
+    /// To read and write.
+    pub const READ_WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
+
+    fn wire(&self) -> u64 {
+        let bit = |on: bool, flag: u64| if on { flag } else { 0 };
+        MDS_OPEN_LARGEFILE
+            | bit(self.read, MDS_FMODE_READ)
+            | bit(self.write, MDS_FMODE_WRITE)
+            | bit(self.exec, MDS_FMODE_EXEC)
+            | bit(self.append, MDS_OPEN_APPEND)
+            | bit(self.sync, MDS_OPEN_SYNC)
+    }
+}
+
+/// An open regular file.
+pub struct OpenFile {
+    /// Which file.
+    pub fid: Fid,
+    /// How it was opened.
+    pub flags: OpenFlags,
+    pub(crate) handle: u64,
+    pub(crate) data: Mutex<Arc<DataFile>>,
+    pub(crate) layout: Mutex<Arc<LovLayout>>,
+    pub(crate) wrote: AtomicBool,
+    keep: Option<Keep>,
+}
+
+impl OpenFile {
+    /// Whether anything was written through it.
+    pub fn has_written(&self) -> bool {
+        self.wrote.load(Ordering::Acquire)
+    }
+}
+
+impl Client {
+    /// Opens a file by its FID.
+    pub async fn open(&self, cred: &Cred, fid: Fid, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
+        self.open_with(cred, fid, flags, Bytes::new()).await
+    }
+
+    /// Opens a file by its FID, and gives it a layout (`lov_user_md`) if it has none yet.
+    pub(crate) async fn open_with(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        flags: OpenFlags,
+        eadata: Bytes,
+    ) -> Result<Arc<OpenFile>, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let has_ea = if eadata.is_empty() { 0 } else { MDS_OPEN_HAS_EA };
+        let rec = CreateRec {
+            parent: fid,
+            child: fid,
+            mode: S_IFREG,
+            rdev: 0,
+            flags: flags.wire() | MDS_OPEN_BY_FID | has_ea,
+            time: self.now(),
+            suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
+        };
+        let bufs = pack::open_intent(cred, &rec, b"", eadata);
+        let reply = mdc.intent(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs, true).await?;
+        reply.status?;
+        self.learn(&reply, None);
+        let file = self.opened(&reply, flags).await?;
+        drop(reply);
+        if flags.truncate && flags.write {
+            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            if let Err(e) = self.setattr(cred, fid, &empty, Some(&file)).await {
+                let _ = self.release(&file).await;
+                return Err(e);
+            }
+        }
+        Ok(file)
+    }
+
+    /// Opens a name, and creates it if it is not there. Tells what was opened.
+    pub async fn create(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Found, Arc<OpenFile>), Errno> {
+        check_name(name)?;
+        let mdc = self.lmv.of(parent).await?;
+        let child = mdc.new_fid().await?;
+        let excl = if flags.excl { MDS_OPEN_EXCL } else { 0 };
+        let rec = CreateRec {
+            parent,
+            child,
+            mode: S_IFREG | mode & 0o7777,
+            rdev: 0,
+            flags: flags.wire() | MDS_OPEN_CREAT | excl,
+            time: self.now(),
+            suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
+        };
+        let bufs = pack::open_intent(cred, &rec, name, Bytes::new());
+        let it = IT_OPEN | IT_CREAT;
+        let reply = mdc.intent(parent, LockMode::Cw, MDS_INODELOCK_UPDATE, it, bufs, true).await?;
+        reply.status?;
+        if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
+            return Err(Errno::ENOENT);
+        }
+        self.learn(&reply, Some((parent, name)));
+        let file = self.opened(&reply, flags).await?;
+        let created = reply.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0;
+        let md = reply.md();
+        drop(reply);
+        if !created && flags.truncate {
+            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            if let Err(e) = self.setattr(cred, file.fid, &empty, Some(&file)).await {
+                let _ = self.release(&file).await;
+                return Err(e);
+            }
+        }
+        let found = self.with_data(file.fid, md, Some((parent, name))).await?;
+        Ok((found, file))
+    }
+
+    /// The file that an open's reply opened.
+    async fn opened(&self, reply: &IntentReply, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
+        let fid = reply.body.mbo_fid1;
+        let md = reply.md();
+        if !md.attr.is_file() {
+            return Err(if md.attr.is_dir() { Errno::EISDIR } else { Errno::EOPNOTSUPP });
+        }
+        let layout = match md.layout {
+            Some(layout) => layout,
+            None => self.layout(fid).await?,
+        };
+        Ok(Arc::new(OpenFile {
+            fid,
+            flags,
+            handle: reply.body.mbo_open_handle.cookie,
+            data: Mutex::new(self.lov.file(fid, layout.clone())),
+            layout: Mutex::new(layout),
+            wrote: AtomicBool::new(false),
+            keep: reply.reply.keep.clone(),
+        }))
+    }
+
+    /// Closes a file: the metadata target learns size and times as this client knows them.
+    pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
+        let mdc = self.lmv.of(file.fid).await?;
+        let rec = self.close_rec(file);
+        let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
+        let done = mdc.import.call(req).await;
+        if let Some(keep) = &file.keep {
+            keep.release();
+        }
+        match done.map_err(Errno::from) {
+            // The server forgot the handle when it forgot this client: nothing is left to close.
+            Ok(_) | Err(Errno::ESTALE) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+}

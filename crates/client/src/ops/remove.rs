@@ -1,0 +1,93 @@
+//! Names removed and moved.
+
+use crate::attr::S_IFDIR;
+use crate::client::Client;
+use crate::cred::Cred;
+use crate::inode::Child;
+use crate::mdc::Mdc;
+use crate::ops::lookup::check_name;
+use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
+use std::sync::Arc;
+use wire::{Errno, Fid, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody, OBD_MD_FLNLINK};
+
+impl Client {
+    /// Removes a name of a file.
+    pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.remove(cred, parent, name, 0).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.remove(cred, parent, name, S_IFDIR).await
+    }
+
+    /// The file that a name is known to lead to: whose locks are given up with the request that changes it.
+    fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
+        match self.inodes.child(parent, name) {
+            Some(Child::Is(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => fid,
+            _ => Fid::ZERO,
+        }
+    }
+
+    async fn remove(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<(), Errno> {
+        check_name(name)?;
+        let mdc = self.lmv.of(parent).await?;
+        let child = self.known_child(mdc, parent, name);
+        let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
+        let elc = mdc.elc(&[
+            (parent, MDS_INODELOCK_UPDATE),
+            (child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
+        ]);
+        let rec = UnlinkRec { parent, child, mode, time: self.now(), suppgids: groups };
+        let reply = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await?;
+        self.discard_if_gone(child, &reply.get::<MdtBody>(1)?);
+        Ok(())
+    }
+
+    /// A file that has lost its last name and that nobody here has open: its dirty data need not be written any more.
+    fn discard_if_gone(&self, fid: Fid, body: &MdtBody) {
+        let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
+        if last && !fid.is_zero() && body.mbo_fid1 == fid {
+            self.lov.discard(fid);
+        }
+    }
+
+    /// Moves a name; what the new name led to is removed.
+    pub async fn rename(
+        &self,
+        cred: &Cred,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+    ) -> Result<(), Errno> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let mdc: &Arc<Mdc> = self.lmv.of(to.0).await?;
+        let (source, target) = (self.known_child(mdc, from.0, from.1), self.known_child(mdc, to.0, to.1));
+        let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
+        let elc = mdc.elc(&[
+            (from.0, MDS_INODELOCK_UPDATE),
+            (to.0, MDS_INODELOCK_UPDATE),
+            (source, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
+            (target, MDS_INODELOCK_FULL),
+        ]);
+        let rec = RenameRec { from, to, mode: 0, time: self.now(), suppgids: groups };
+        let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;
+        self.forget_in_kernel(to.0, to.1);
+        let reply = done?;
+        self.discard_if_gone(target, &reply.get::<MdtBody>(1)?);
+        Ok(())
+    }
+
+    /// The kernel moves a name along with a rename and goes on believing in it, though no lock covers the new place.
+    fn forget_in_kernel(&self, parent: Fid, name: &[u8]) {
+        if self.kernel.get().is_none() {
+            return;
+        }
+        let (kernel, name) = (self.kernel.clone(), name.to_vec());
+        tokio::spawn(async move {
+            if let Some(cache) = kernel.get() {
+                cache.inval_entry(parent, &name).await;
+            }
+        });
+    }
+}

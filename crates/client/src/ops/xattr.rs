@@ -1,0 +1,235 @@
+//! Extended attributes: kept under an XATTR lock; ACLs with the attributes; layouts; and a few that only this client has.
+//!
+//! | name | is |
+//! |---|---|
+//! | `user.*`, `security.*`, `trusted.*`, `system.posix_acl_default` | asked for all at once, kept under the lock |
+//! | `system.posix_acl_access` | comes with the attributes |
+//! | `lustre.lov`, `trusted.lov` | a file's layout; a directory's default |
+//! | `lustre.fid` | the file's FID, as text |
+//! | `lustre.path.[FID]` | of any directory: the path of the file with this FID, from the root |
+
+use crate::attr::SetAttr;
+use crate::client::Client;
+use crate::cred::{Cred, NO_GROUP};
+use crate::inode::Xattrs;
+use crate::ops::open::OpenFlags;
+use crate::pack;
+use bytes::Bytes;
+use ldlm::LockMode;
+use std::sync::Arc;
+use wire::{
+    Errno, Fid, IT_GETXATTR, MDS_GETXATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
+    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, WireStruct, nul_terminated,
+};
+
+/// Bytes that a value may have.
+const VALUE_MAX: usize = 64 << 10;
+/// Room that is offered for a file's attributes all together.
+const ALL_MAX: u32 = 256 << 10;
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+const PATH: &[u8] = b"lustre.path.";
+
+impl Client {
+    /// Reads an extended attribute; `ENODATA` when the file has none of this name.
+    pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        match name {
+            b"lustre.fid" => return Ok(Bytes::from(fid.to_string())),
+            b"lustre.lov" | b"trusted.lov" => return self.getstripe(cred, fid).await,
+            ACL_ACCESS => {
+                if let Some(acl) = self.acl(cred, fid).await? {
+                    return if acl.is_empty() { Err(Errno::ENODATA) } else { Ok(acl) };
+                }
+                return self.one_xattr(cred, fid, name).await;
+            }
+            _ => {}
+        }
+        if let Some(text) = name.strip_prefix(PATH) {
+            let asked = std::str::from_utf8(text).ok().and_then(|t| t.parse::<Fid>().ok()).ok_or(Errno::EINVAL)?;
+            return self.fid2path(asked).await.map(Bytes::from);
+        }
+        if name.starts_with(b"lustre.") {
+            return Err(Errno::ENODATA);
+        }
+        match self.xattrs(cred, fid).await? {
+            Some(all) => all.get(name).cloned().ok_or(Errno::ENODATA),
+            None => self.one_xattr(cred, fid, name).await,
+        }
+    }
+
+    /// The names of a file's extended attributes, each ended by a NUL. `trusted.*` only the superuser sees.
+    pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTRLS, NO_GROUP);
+        body.mbo_eadatasize = ALL_MAX;
+        let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new()];
+        let reply = mdc.ask_large(MDS_GETXATTR, bufs, ALL_MAX).await?;
+        let len = reply.get::<MdtBody>(1)?.mbo_eadatasize as usize;
+        let raw = reply.buf(2);
+        let mut out = Vec::new();
+        for name in raw[..len.min(raw.len())].split_inclusive(|b| *b == 0) {
+            let hidden = name.starts_with(b"trusted.") && cred.uid != 0;
+            if name.len() > 1 && !hidden && name != b"trusted.lov\0" && name != b"lustre.lov\0" {
+                out.extend_from_slice(name);
+            }
+        }
+        Ok(out.into())
+    }
+
+    /// Sets an extended attribute; `flags` is `XATTR_CREATE` (1), `XATTR_REPLACE` (2) or 0.
+    pub async fn setxattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        if value.len() > VALUE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        match name {
+            b"lustre.lov" | b"trusted.lov" => self.setstripe(cred, fid, Bytes::copy_from_slice(value)).await,
+            _ if name.starts_with(b"lustre.") => Err(Errno::EOPNOTSUPP),
+            _ => self.change_xattr(cred, fid, name, Some(Bytes::copy_from_slice(value)), flags).await,
+        }
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        if name.starts_with(b"lustre.") {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.change_xattr(cred, fid, name, None, 0).await
+    }
+
+    async fn change_xattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Option<Bytes>,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
+        let more = if acl { MDS_INODELOCK_PERM | MDS_INODELOCK_LOOKUP } else { 0 };
+        let suppgid = self.suppgid(cred, fid).await;
+        let elc = mdc.elc(&[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
+        let bufs = pack::setxattr(cred, fid, name, value.as_ref(), flags, self.now(), suppgid, &elc);
+        mdc.reint(bufs).await.map(drop)
+    }
+
+    /// All attributes of a file, under an XATTR lock; `None` when the server gives no such lock.
+    async fn xattrs(&self, cred: &Cred, fid: Fid) -> Result<Option<Arc<Xattrs>>, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let kept = || {
+            let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_XATTR)?;
+            self.inodes.get(fid)?.state.lock().xattrs.clone()
+        };
+        if let Some(all) = kept() {
+            return Ok(Some(all));
+        }
+        if mdc.import.connect_data().ocd_ibits_known & MDS_INODELOCK_XATTR == 0 {
+            return Ok(None);
+        }
+        let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR | OBD_MD_FLXATTRLS, NO_GROUP);
+        body.mbo_eadatasize = ALL_MAX;
+        let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
+        let done = mdc.intent(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs, false).await?;
+        match done.status {
+            Err(Errno::ERANGE | Errno::E2BIG | Errno::EOPNOTSUPP) => return Ok(None),
+            other => other?,
+        }
+        let count = done.body.mbo_max_mdsize as usize;
+        let all = Arc::new(split(done.reply.buf(5), &done.reply.bytes(6), done.reply.buf(7), count)?);
+        if done.lock.is_some() {
+            self.inodes.entry(fid).state.lock().xattrs = Some(all.clone());
+        }
+        Ok(Some(all))
+    }
+
+    async fn one_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR, NO_GROUP);
+        body.mbo_eadatasize = VALUE_MAX as u32;
+        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new(), Bytes::new()];
+        let reply = mdc.ask_large(MDS_GETXATTR, bufs, VALUE_MAX as u32).await?;
+        let len = reply.get::<MdtBody>(1)?.mbo_eadatasize as usize;
+        let value = reply.bytes(2);
+        Ok(value.slice(..len.min(value.len())))
+    }
+
+    /// The layout of a file, or the default that a directory gives its files, as its EA's bytes.
+    pub async fn getstripe(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let md = self.md(cred, fid).await?;
+        if md.attr.is_file() {
+            let layout = self.layout(fid).await?;
+            return if layout.raw.is_empty() { Err(Errno::ENODATA) } else { Ok(layout.raw.clone()) };
+        }
+        if !md.attr.is_dir() {
+            return Err(Errno::ENODATA);
+        }
+        self.one_xattr(cred, fid, b"trusted.lov").await
+    }
+
+    /// Gives a file without objects a layout, or a directory a default for its new files: `lov_user_md`.
+    pub async fn setstripe(&self, cred: &Cred, fid: Fid, lum: Bytes) -> Result<(), Errno> {
+        let md = self.md(cred, fid).await?;
+        if md.attr.is_file() {
+            if !self.layout(fid).await?.is_empty() {
+                return Err(Errno::EEXIST);
+            }
+            let write = OpenFlags { read: false, ..OpenFlags::READ_WRITE };
+            let file = self.open_with(cred, fid, write, lum).await?;
+            return self.release(&file).await;
+        }
+        if !md.attr.is_dir() {
+            return Err(Errno::EINVAL);
+        }
+        let mdc = self.lmv.of(fid).await?;
+        let suppgid = self.suppgid(cred, fid).await;
+        let rec = pack::setattr_rec(cred, fid, &SetAttr::default(), self.now(), suppgid);
+        let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
+        mdc.reint(pack::setattr(&rec, None, lum, &elc)).await.map(drop)
+    }
+}
+
+/// Names one after another, values one after another, and the length of each value.
+fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
+    let mut all = Xattrs::new();
+    let mut at = 0usize;
+    let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
+    for (name, len) in names.zip(lens.as_chunks::<4>().0).take(count) {
+        let end = at.checked_add(u32::from_le_bytes(*len) as usize).ok_or(Errno::EPROTO)?;
+        if end > values.len() {
+            return Err(Errno::EPROTO);
+        }
+        all.insert(name.to_vec(), values.slice(at..end));
+        at = end;
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::split;
+    use bytes::Bytes;
+    use wire::Errno;
+
+    #[test]
+    fn names_values_and_lengths_are_put_together() {
+        let lens: Vec<u8> = [3u32, 0, 2].iter().flat_map(|l| l.to_le_bytes()).collect();
+        let all = split(b"user.a\0user.b\0user.c\0", &Bytes::from_static(b"abcde"), &lens, 3).unwrap();
+        assert_eq!(&all[&b"user.a"[..]][..], b"abc");
+        assert_eq!(&all[&b"user.b"[..]][..], b"");
+        assert_eq!(&all[&b"user.c"[..]][..], b"de");
+    }
+
+    #[test]
+    fn a_length_beyond_the_values_is_an_error() {
+        let lens = 9u32.to_le_bytes();
+        assert_eq!(split(b"user.a\0", &Bytes::from_static(b"abc"), &lens, 1), Err(Errno::EPROTO));
+    }
+}

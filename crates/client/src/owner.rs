@@ -1,0 +1,105 @@
+//! What a mount does when a metadata target calls: locks called back, connections lost, evictions.
+//!
+//! A callback is answered at once and acted on when the lock has no reference left: what it covered is forgotten here,
+//! and the kernel is told, before the lock is given back. The kernel's answer is waited for a bounded time only, because
+//! the kernel may hold, for that very name, a request that waits for this lock to go.
+
+use crate::inode::Inodes;
+use crate::kernel::Kernel;
+use ldlm::{LockClient, LockInfo, LockOwner};
+use parking_lot::Mutex;
+use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use wire::{Errno, Fid, Message, OstLvb};
+
+/// How long giving back a lock waits for the kernel to forget.
+const KERNEL_WAIT: Duration = Duration::from_millis(500);
+
+/// The owner of one metadata target's import and locks.
+pub(crate) struct MdcOwner {
+    inodes: Arc<Inodes>,
+    kernel: Kernel,
+    runtime: Handle,
+    locks: Mutex<Weak<LockClient>>,
+}
+
+impl MdcOwner {
+    pub(crate) fn new(inodes: Arc<Inodes>, kernel: Kernel, runtime: Handle) -> Arc<MdcOwner> {
+        Arc::new(MdcOwner { inodes, kernel, runtime, locks: Mutex::default() })
+    }
+
+    pub(crate) fn set_locks(&self, locks: &Arc<LockClient>) {
+        *self.locks.lock() = Arc::downgrade(locks);
+    }
+
+    fn locks(&self) -> Option<Arc<LockClient>> {
+        self.locks.lock().upgrade()
+    }
+}
+
+/// Tells the kernel that a file's attributes, and these names of it, are no longer known.
+async fn tell(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
+    let Some(cache) = kernel.get() else { return };
+    cache.inval_inode(fid, -1, 0).await;
+    for (parent, name) in names {
+        cache.inval_entry(*parent, name).await;
+    }
+}
+
+impl LockOwner for MdcOwner {
+    fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let bits = if cancel_bits == 0 { lock.policy.bits() } else { cancel_bits };
+            let fid = Fid::from_res_id(&lock.res);
+            let names = self.inodes.forget(fid, bits);
+            if tokio::time::timeout(KERNEL_WAIT, tell(&self.kernel, fid, &names)).await.is_err() {
+                tracing::debug!(%fid, "the kernel is busy with a name that it was to forget");
+            }
+        })
+    }
+
+    fn glimpse(&self, _lock: LockInfo) -> Option<OstLvb> {
+        None
+    }
+
+    /// A lock that went without being called back: given up with a request, or by age. The request's own effect the
+    /// kernel knows; what else the lock covered it is told in the background.
+    fn dropped(&self, lock: LockInfo) {
+        let fid = Fid::from_res_id(&lock.res);
+        let names = self.inodes.forget(fid, lock.policy.bits());
+        if self.kernel.get().is_some() {
+            let kernel = self.kernel.clone();
+            self.runtime.spawn(async move { tell(&kernel, fid, &names).await });
+        }
+    }
+}
+
+impl ImportOwner for MdcOwner {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            match self.locks() {
+                Some(locks) => locks.ast(opc, msg).await,
+                None => Err(Errno::ESHUTDOWN),
+            }
+        })
+    }
+
+    fn event(&self, e: ImportEvent) {
+        if !matches!(e, ImportEvent::Evicted) {
+            return;
+        }
+        tracing::warn!("evicted: locks and caches of this target are gone");
+        if let Some(locks) = self.locks() {
+            locks.clear();
+        }
+        let fids = self.inodes.clear();
+        let kernel = self.kernel.clone();
+        self.runtime.spawn(async move {
+            for fid in fids {
+                tell(&kernel, fid, &[]).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,184 @@
+//! Mount points: whether one can be mounted on, and how to unmount one.
+
+use crate::error::FuseError;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// The type of our mounts, as the kernel shows it.
+pub(crate) const SUBTYPE: &str = "nacre";
+/// How long a mount point may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A mounted file system, as /proc/self/mountinfo shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where it is.
+    pub path: PathBuf,
+    /// `fuse.nacre`, `ext4`, ...
+    pub fstype: String,
+    /// What is mounted.
+    pub source: String,
+}
+
+impl MountEntry {
+    /// Whether it is a mount of this program.
+    pub fn is_ours(&self) -> bool {
+        self.fstype.strip_prefix("fuse.") == Some(SUBTYPE)
+    }
+}
+
+/// All mounts, the latest last.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    Ok(std::fs::read("/proc/self/mountinfo")?.split(|b| *b == b'\n').filter_map(parse_line).collect())
+}
+
+/// A line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut words = line.split(|b| *b == b' ');
+    let path = words.nth(4)?;
+    let mut rest = words.skip_while(|w| *w != b"-").skip(1);
+    let (fstype, source) = (rest.next()?, rest.next()?);
+    let text = |b: &[u8]| String::from_utf8_lossy(&unescape(b)).into_owned();
+    Some(MountEntry {
+        path: PathBuf::from(OsStr::from_bytes(&unescape(path))),
+        fstype: text(fstype),
+        source: text(source),
+    })
+}
+
+/// Blanks and the like are written as a backslash and three octal digits.
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(word.len()), word);
+    while let Some((&b, tail)) = rest.split_first() {
+        let octal = || {
+            let digits = std::str::from_utf8(tail.get(..3)?).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        };
+        match (b, octal()) {
+            (b'\\', Some(byte)) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(b);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// What is mounted on this very path, if anything: the last mounted is on top.
+pub fn mounted_at(path: &Path) -> Option<MountEntry> {
+    mounts().ok()?.into_iter().rev().find(|m| m.path == path)
+}
+
+/// The mount point's real path, made without asking a mount that may hang on it for anything.
+fn real_path(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => path.canonicalize(),
+    }
+}
+
+/// Refuses a path that cannot be mounted on, with the reason; else gives its real path.
+pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
+    let (asked, (tx, rx)) = (path.to_owned(), mpsc::channel());
+    // A mount that hangs makes whoever looks at it hang too: not us.
+    let look = move || {
+        let _ = tx.send(std::fs::metadata(&asked));
+    };
+    let thread = std::thread::Builder::new().name("mount-point".into()).spawn(look);
+    thread.map_err(|source| FuseError::MountPoint { path: path.to_owned(), source })?;
+    let found = rx.recv_timeout(ANSWER).map_err(|_| FuseError::Hung { path: path.to_owned() })?;
+    let path = path.to_owned();
+    match found {
+        Ok(meta) if !meta.is_dir() => return Err(FuseError::NotDir { path }),
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(FuseError::Missing { path }),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Err(FuseError::Stale { path }),
+        Err(e) if e.raw_os_error() == Some(libc::ECONNABORTED) => return Err(FuseError::Stale { path }),
+        Err(source) => return Err(FuseError::MountPoint { path, source }),
+    }
+    let real = path.canonicalize().map_err(|source| FuseError::MountPoint { path: path.clone(), source })?;
+    match mounted_at(&real) {
+        Some(m) if m.is_ours() => Err(FuseError::Busy { path, source_name: m.source }),
+        _ => Ok(real),
+    }
+}
+
+/// Unmounts whatever is on top of a mount point: of this process, of another, or of one that died.
+///
+/// `lazy`: it goes from the tree at once, and ends when what is open there is closed.
+pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
+    let real = real_path(path).map_err(|source| FuseError::Unmount { path: path.to_owned(), source })?;
+    if mounted_at(&real).is_none() {
+        return Err(FuseError::NotMounted { path: real });
+    }
+    use rustix::mount::{UnmountFlags, unmount};
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    match unmount(&real, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => by_fusermount(real, lazy),
+        Err(rustix::io::Errno::BUSY) => Err(FuseError::InUse { path: real }),
+        Err(e) => Err(FuseError::Unmount { path: real, source: e.into() }),
+    }
+}
+
+/// Who is not root asks the helper that is.
+fn by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    match command.arg("--").arg(&path).output() {
+        Ok(out) if out.status.success() => Ok(()),
+        Ok(out) => {
+            let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+            if said.contains("busy") {
+                return Err(FuseError::InUse { path });
+            }
+            Err(FuseError::Unmount { path, source: io::Error::other(said) })
+        }
+        Err(source) => Err(FuseError::Unmount { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{check, mounted_at, parse_line};
+    use crate::error::FuseError;
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn a_line_of_mountinfo_is_read_with_its_blanks() {
+        let line = b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw";
+        let m = parse_line(line).unwrap();
+        assert_eq!(m.path, PathBuf::from("/mnt/my files"));
+        assert_eq!(m.source, "10.0.0.1@tcp:/fs");
+        assert!(m.is_ours());
+        assert!(parse_line(b"").is_none());
+    }
+
+    #[test]
+    fn proc_is_mounted_and_not_ours() {
+        let m = mounted_at(Path::new("/proc")).unwrap();
+        assert_eq!(m.fstype, "proc");
+        assert!(!m.is_ours());
+    }
+
+    #[test]
+    fn what_cannot_be_mounted_on_is_refused_with_its_reason() {
+        assert!(matches!(check(Path::new("/nonexistent/x")), Err(FuseError::Missing { .. })));
+        assert!(matches!(check(Path::new("/proc/self/status")), Err(FuseError::NotDir { .. })));
+        assert!(check(&std::env::temp_dir()).is_ok());
+    }
+}

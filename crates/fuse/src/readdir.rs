@@ -1,0 +1,116 @@
+//! Directories listed, with and without attributes.
+
+use crate::convert::{errno, file_attr, generation, kind};
+use crate::state::{State, ttl};
+use client::{Attr, Cred, DirHandle, DirItem, Found};
+use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use wire::{Errno, Fid};
+
+/// Names whose attributes are asked for at once.
+const AHEAD: usize = 32;
+
+/// Names and types.
+pub(crate) async fn plain(state: &State, cred: &Cred, dir: &DirHandle, place: u64, mut reply: ReplyDirectory) {
+    let mut at = place;
+    let mut any = false;
+    loop {
+        let items = match state.client.readdir(cred, dir, at).await {
+            Ok(items) => items,
+            Err(e) if !any => return reply.error(errno(e)),
+            Err(_) => break,
+        };
+        if items.is_empty() {
+            break;
+        }
+        let mut taken = 0;
+        for item in &items {
+            let e = &item.entry;
+            let ino = INodeNo(state.nodes.number(e.fid));
+            let mode = u32::from(e.mode.unwrap_or(0));
+            if reply.add(ino, item.next, kind(mode), OsStr::from_bytes(&e.name)) {
+                break;
+            }
+            taken += 1;
+        }
+        dir.took(&items, taken);
+        any |= taken > 0;
+        if taken < items.len() {
+            break;
+        }
+        at = items[taken - 1].next;
+    }
+    reply.ok();
+}
+
+fn is_dot(item: &DirItem) -> bool {
+    matches!(&item.entry.name[..], b"." | b"..")
+}
+
+/// The attributes of some entries, asked for together.
+async fn look_up(state: &Arc<State>, cred: &Cred, dir: Fid, items: &[DirItem]) -> Vec<Option<Result<Found, Errno>>> {
+    let mut found: Vec<_> = items.iter().map(|_| None).collect();
+    let mut tasks = JoinSet::new();
+    for (i, item) in items.iter().enumerate().filter(|(_, item)| !is_dot(item)) {
+        let (state, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
+        tasks.spawn_on(async move { (i, state.client.lookup(&cred, dir, &name).await) }, &state.runtime.clone());
+    }
+    while let Some(done) = tasks.join_next().await {
+        if let Ok((i, result)) = done {
+            found[i] = Some(result);
+        }
+    }
+    found
+}
+
+/// Names with attributes: the kernel gets a reference to each file but `.` and `..`.
+pub(crate) async fn plus(state: &Arc<State>, cred: &Cred, dir: &DirHandle, place: u64, mut reply: ReplyDirectoryPlus) {
+    let items = match state.client.readdir(cred, dir, place).await {
+        Ok(items) => items,
+        Err(e) => return reply.error(errno(e)),
+    };
+    let mut taken = 0;
+    'all: for batch in items.chunks(AHEAD) {
+        let found = look_up(state, cred, dir.fid, batch).await;
+        for (item, found) in batch.iter().zip(found) {
+            let full = match found {
+                None => add_dot(state, item, &mut reply),
+                Some(Ok(found)) => add(state, item, &found, &mut reply),
+                // Gone since it was listed.
+                Some(Err(Errno::ENOENT | Errno::ESTALE)) => false,
+                Some(Err(e)) if taken == 0 => return reply.error(errno(e)),
+                Some(Err(_)) => break 'all,
+            };
+            if full {
+                break 'all;
+            }
+            taken += 1;
+        }
+    }
+    dir.took(&items, taken);
+    reply.ok();
+}
+
+fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> bool {
+    let ino = state.nodes.number(item.entry.fid);
+    let attr = Attr { mode: u32::from(item.entry.mode.unwrap_or(0)), ..Attr::default() };
+    let name = OsStr::from_bytes(&item.entry.name);
+    let fid = item.entry.fid;
+    reply.add(INodeNo(ino), item.next, name, &Duration::ZERO, &file_attr(ino, &attr), generation(fid))
+}
+
+fn add(state: &State, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryPlus) -> bool {
+    let fid = found.attr.fid;
+    let ino = state.nodes.reference(fid);
+    let ttl = ttl(found.attr_cached && found.name_cached);
+    let attr = file_attr(ino, &found.attr);
+    let full = reply.add(INodeNo(ino), item.next, OsStr::from_bytes(&item.entry.name), &ttl, &attr, generation(fid));
+    if full {
+        state.nodes.forget(ino, 1);
+    }
+    full
+}

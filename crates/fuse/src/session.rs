@@ -1,0 +1,158 @@
+//! A mount from its making to its end.
+
+use crate::error::FuseError;
+use crate::fs::Fs;
+use crate::mountpoint::{self, SUBTYPE};
+use crate::notify::Invalidator;
+use crate::state::State;
+use client::Client;
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use parking_lot::Mutex;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// How long the end of a session is waited for once it is unmounted.
+const END: Duration = Duration::from_secs(10);
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct FuseOptions {
+    /// What the mount table shows as the source: `10.0.0.1@tcp:/testfs`.
+    pub source: String,
+    /// Whether other users may come in. As root: yes; else only where `/etc/fuse.conf` has `user_allow_other`.
+    pub allow_other: bool,
+    /// Nothing is to be changed through it.
+    pub read_only: bool,
+    /// Threads that read requests.
+    pub threads: usize,
+}
+
+impl FuseOptions {
+    /// The defaults: open to other users when mounted by root, two threads or as many as a quarter of the CPUs.
+    pub fn new(source: impl Into<String>) -> FuseOptions {
+        let cpus = std::thread::available_parallelism().map_or(2, usize::from);
+        FuseOptions {
+            source: source.into(),
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: false,
+            threads: (cpus / 4).clamp(2, 16),
+        }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(self.source.clone()),
+            MountOption::Subtype(SUBTYPE.to_owned()),
+            MountOption::DefaultPermissions,
+            if self.read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        if rustix::process::geteuid().is_root() {
+            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+        }
+        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(self.threads.max(1));
+        config.clone_fd = true;
+        config
+    }
+}
+
+/// A file system that the kernel has mounted.
+pub struct Mounted {
+    path: PathBuf,
+    state: Arc<State>,
+    ended: watch::Receiver<bool>,
+    /// Unmounts when it is dropped, if that has not been done.
+    _session: Mutex<Option<SessionGuard>>,
+}
+
+struct SessionGuard {
+    path: PathBuf,
+    ended: watch::Receiver<bool>,
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        if !*self.ended.borrow() {
+            let _ = mountpoint::unmount(&self.path, true);
+        }
+    }
+}
+
+/// Mounts a client's file system on a directory. The kernel's requests are answered on the current runtime.
+pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<Mounted, FuseError> {
+    let (runtime, path) = (Handle::current(), path.to_owned());
+    let making = tokio::task::spawn_blocking(move || make(client, &path, &opts, runtime));
+    making.await.unwrap_or_else(|e| Err(FuseError::NoFuse { source: io::Error::other(e) }))
+}
+
+fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -> Result<Mounted, FuseError> {
+    let path = mountpoint::check(path)?;
+    let failed = |source| mount_error(&path, source);
+    let state = Arc::new(State::new(client.clone(), runtime.clone()));
+    let session = Session::new(Fs(state.clone()), &path, &opts.config()).map_err(failed)?;
+    let kernel = Invalidator::start(&session.notifier(), state.nodes.clone(), runtime).map_err(failed)?;
+    client.set_kernel(Arc::new(kernel));
+    let session = session.spawn().map_err(failed)?;
+    let ended = watch_end(session).map_err(failed)?;
+    let guard = SessionGuard { path: path.clone(), ended: ended.clone() };
+    Ok(Mounted { path, state, ended, _session: Mutex::new(Some(guard)) })
+}
+
+/// Why mounting failed, as well as can be told.
+fn mount_error(path: &Path, source: io::Error) -> FuseError {
+    match std::fs::File::open("/dev/fuse") {
+        Err(e) => FuseError::NoFuse { source: e },
+        Ok(_) => FuseError::Mount { path: path.to_owned(), source },
+    }
+}
+
+/// A thread that waits for the session's end, however it comes about.
+fn watch_end(session: BackgroundSession) -> io::Result<watch::Receiver<bool>> {
+    let (tx, rx) = watch::channel(false);
+    std::thread::Builder::new().name("fuse-end".into()).spawn(move || {
+        if let Err(e) = session.join() {
+            tracing::warn!("the FUSE session ended with an error: {e}");
+        }
+        let _ = tx.send(true);
+    })?;
+    Ok(rx)
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns when it is unmounted, by us or by anybody.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        let _ = ended.wait_for(|e| *e).await;
+    }
+
+    /// Unmounts: with `lazy`, also when files are open there. Then closes what was open, so that the client can go.
+    pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
+        if !*self.ended.borrow() {
+            let path = self.path.clone();
+            let done = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, lazy)).await;
+            match done.unwrap_or(Ok(())) {
+                Ok(()) | Err(FuseError::NotMounted { .. }) => {}
+                Err(e) => return Err(e),
+            }
+            if !lazy && tokio::time::timeout(END, self.ended()).await.is_err() {
+                tracing::warn!(path = %self.path.display(), "the kernel has not let go of the mount");
+            }
+        }
+        for file in self.state.files.drain() {
+            if let Err(e) = self.state.client.release(&file).await {
+                tracing::debug!(fid = %file.fid, "close at unmount: {e}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! What all requests of a mount share, and how a request is run.
+
+use crate::convert::{errno, file_attr, generation};
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use client::{Client, DirHandle, Found, OpenFile};
+use fuser::{Errno, FileHandle, INodeNo, ReplyAttr, ReplyEntry};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use wire::Fid;
+
+/// How long the kernel may believe what a lock covers: until it is told otherwise.
+const COVERED: Duration = Duration::from_secs(24 * 3600);
+
+/// How long the kernel may believe an answer.
+pub(crate) fn ttl(covered: bool) -> Duration {
+    if covered { COVERED } else { Duration::ZERO }
+}
+
+/// What all requests of a mount share.
+pub(crate) struct State {
+    pub(crate) client: Arc<Client>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) files: Handles<OpenFile>,
+    pub(crate) dirs: Handles<DirHandle>,
+    pub(crate) runtime: Handle,
+}
+
+impl State {
+    pub(crate) fn new(client: Arc<Client>, runtime: Handle) -> State {
+        State {
+            nodes: Arc::new(Nodes::new(client.root())),
+            client,
+            files: Handles::new(),
+            dirs: Handles::new(),
+            runtime,
+        }
+    }
+
+    /// Runs a request: as far as it goes without waiting right here, on the thread that read it, the rest on the runtime.
+    /// What the caches can answer is thus answered without a change of thread.
+    pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let _inside = self.runtime.enter();
+        let mut work: Pin<Box<_>> = Box::pin(work);
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.runtime.spawn(work);
+        }
+    }
+
+    /// The file of an inode number.
+    pub(crate) fn fid(&self, ino: INodeNo) -> Result<Fid, Errno> {
+        self.nodes.fid(ino.0).ok_or(Errno::ESTALE)
+    }
+
+    /// The open file of a handle.
+    pub(crate) fn file(&self, fh: FileHandle) -> Result<Arc<OpenFile>, Errno> {
+        self.files.get(fh.0).ok_or(Errno::EBADF)
+    }
+
+    /// The open directory of a handle.
+    pub(crate) fn dir(&self, fh: FileHandle) -> Result<Arc<DirHandle>, Errno> {
+        self.dirs.get(fh.0).ok_or(Errno::EBADF)
+    }
+
+    /// Answers with a name's file: the kernel gets a reference to it.
+    pub(crate) fn entry(&self, found: Result<Found, wire::Errno>, reply: ReplyEntry) {
+        match found {
+            Ok(found) => {
+                let fid = found.attr.fid;
+                let attr = file_attr(self.nodes.reference(fid), &found.attr);
+                let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
+                reply.entry_with_ttls(&attr_ttl, &name_ttl, &attr, generation(fid));
+            }
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    /// Answers with attributes.
+    pub(crate) fn attr(&self, ino: INodeNo, found: Result<Found, wire::Errno>, reply: ReplyAttr) {
+        match found {
+            Ok(found) => reply.attr(&ttl(found.attr_cached), &file_attr(ino.0, &found.attr)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+}
