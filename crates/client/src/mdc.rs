@@ -3,7 +3,7 @@
 use crate::attr::MdAttr;
 use crate::fidgen::FidGen;
 use bytes::Bytes;
-use ldlm::{Enqueue, LockClient, LockMode, LockRef, Policy};
+use ldlm::{Enqueue, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
@@ -19,6 +19,31 @@ pub(crate) struct Mdc {
     pub(crate) import: Arc<Import>,
     pub(crate) locks: Arc<LockClient>,
     fids: tokio::sync::Mutex<FidGen>,
+}
+
+/// An operation that is asked for together with a lock.
+pub(crate) struct IntentAsk {
+    /// Of what a lock is asked for. The server answers with one of what the operation found.
+    pub(crate) res: Fid,
+    pub(crate) mode: LockMode,
+    pub(crate) bits: u64,
+    /// `IT_*`.
+    pub(crate) opc: u64,
+    /// Its buffers.
+    pub(crate) bufs: Vec<Bytes>,
+    /// Own locks that go first.
+    pub(crate) elc: Vec<u64>,
+    /// Room for the reply beyond the usual.
+    pub(crate) reply_len: u32,
+    /// It opens a file: the request is kept for replay until the file is closed.
+    pub(crate) opens: bool,
+}
+
+impl IntentAsk {
+    /// An operation on `res` that opens nothing.
+    pub(crate) fn new(res: Fid, mode: LockMode, bits: u64, opc: u64, bufs: Vec<Bytes>) -> IntentAsk {
+        IntentAsk { res, mode, bits, opc, bufs, elc: Vec::new(), reply_len: 0, opens: false }
+    }
 }
 
 /// What came of an intent.
@@ -81,22 +106,14 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
-    /// A lock request that carries an operation (`IT_*` and its buffers).
-    pub(crate) async fn intent(
-        &self,
-        res: Fid,
-        mode: LockMode,
-        bits: u64,
-        opc: u64,
-        bufs: Vec<Bytes>,
-        modifies: bool,
-    ) -> Result<IntentReply, Errno> {
-        let enqueue = Enqueue {
-            intent: Some((opc, bufs)),
-            reply_len: REPLY_LEN,
-            modifies,
-            ..Enqueue::new(res.res_id(), mode, Policy::ibits(bits))
-        };
+    /// A lock request that carries an operation.
+    pub(crate) async fn intent(&self, ask: IntentAsk) -> Result<IntentReply, Errno> {
+        let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
+        enqueue.intent = Some(Intent { opc: ask.opc, bufs: ask.bufs });
+        enqueue.elc = ask.elc;
+        enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
+        enqueue.request.modifies = ask.opens;
+        enqueue.request.keep_until_closed = ask.opens;
         let done = self.locks.enqueue(enqueue).await?;
         let body = if done.msg.buf(2).len() >= MdtBody::SIZE { done.msg.get(2)? } else { MdtBody::default() };
         let status = Errno::from_status(done.rep.lock_policy_res2 as i32).map_or(Ok(()), Err);

@@ -9,7 +9,7 @@ use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::ops::Flocks;
 use crate::owner::MdcOwner;
-use ldlm::{LdlmConfig, LockClient};
+use ldlm::{LockClient, LockClientConfig};
 use mgc::{FsConfig, Mgc, TargetConf};
 use parking_lot::Mutex;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
@@ -111,8 +111,8 @@ impl Client {
                 return Err(config_error(source));
             }
         };
-        let mount = Mounting { rpc, opts: &opts, config: &config, client_uuid, instance };
-        match mount.connect(&mgc, mix(&mut seed)).await {
+        let mount = Mounting { rpc, opts: &opts, config: &config, client_uuid, instance, seed: mix(&mut seed) };
+        match mount.connect(&mgc).await {
             Ok(client) => Ok(client),
             Err(e) => {
                 mgc.disconnect().await;
@@ -128,10 +128,11 @@ struct Mounting<'a> {
     config: &'a Arc<FsConfig>,
     client_uuid: String,
     instance: String,
+    seed: u64,
 }
 
 impl Mounting<'_> {
-    async fn connect(self, mgc: &Arc<Mgc>, seed: u64) -> Result<Arc<Client>, ClientError> {
+    async fn connect(self, mgc: &Arc<Mgc>) -> Result<Arc<Client>, ClientError> {
         let fsname = &self.opts.fsname;
         let (inodes, kernel) = (Arc::new(Inodes::new()), Kernel::default());
         let mut mdts: Vec<_> = self.config.mdts.iter().filter(|t| t.active).collect();
@@ -198,7 +199,7 @@ impl Mounting<'_> {
     }
 
     fn mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>) -> Mdc {
-        let locks = LockClient::new(owner.clone(), LdlmConfig::default());
+        let locks = LockClient::new(owner.clone(), LockClientConfig { seed: self.seed, ..LockClientConfig::default() });
         owner.set_locks(&locks);
         let import = Import::new(
             self.rpc,
@@ -213,7 +214,7 @@ impl Mounting<'_> {
                 owner: owner.clone(),
             },
         );
-        locks.set_import(&import);
+        locks.set_import(import.clone());
         Mdc::new(target.index, import, locks)
     }
 }

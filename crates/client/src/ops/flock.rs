@@ -39,12 +39,17 @@ pub struct FlockRange {
     pub ty: FlockType,
     /// First byte.
     pub start: u64,
-    /// Last byte; `u64::MAX`: to the end, however long the file becomes.
+    /// Last byte; [`FlockRange::END`]: to the end, however long the file becomes.
     pub end: u64,
     /// Whose, of those who lock through this mount.
     pub owner: u64,
     /// The process.
     pub pid: u32,
+}
+
+impl FlockRange {
+    /// The last byte that a file can have.
+    pub const END: u64 = i64::MAX as u64;
 }
 
 /// Which owners may have locks on which files, and how many requests said so.
@@ -72,7 +77,7 @@ impl Client {
     pub async fn getlk(&self, _cred: &Cred, fid: Fid, want: FlockRange) -> Result<Option<FlockRange>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let enqueue = Enqueue {
-            flags: LDLM_FL_TEST_LOCK | LDLM_FL_BLOCK_NOWAIT,
+            flags: LDLM_FL_TEST_LOCK,
             ..Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock(&want))
         };
         let done = mdc.locks.enqueue(enqueue).await?;
@@ -107,7 +112,7 @@ impl Client {
             ..Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock(&want))
         };
         mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
-        if unlock && want.start == 0 && want.end == u64::MAX {
+        if unlock && want.start == 0 && want.end >= FlockRange::END {
             self.flocks.released(fid, want.owner);
         }
         Ok(())
@@ -115,7 +120,7 @@ impl Client {
 
     /// Releases whatever an owner has locked of a file: a close.
     pub async fn release_locks(&self, cred: &Cred, fid: Fid, owner: u64, pid: u32) -> Result<(), Errno> {
-        let all = FlockRange { ty: FlockType::Unlock, start: 0, end: u64::MAX, owner, pid };
+        let all = FlockRange { ty: FlockType::Unlock, start: 0, end: FlockRange::END, owner, pid };
         self.setlk(cred, fid, all, false).await
     }
 }

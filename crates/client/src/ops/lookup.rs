@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::cred::Cred;
 use crate::inode::Child;
 use crate::layout::LovLayout;
-use crate::mdc::{IntentReply, Mdc};
+use crate::mdc::{IntentAsk, IntentReply, Mdc};
 use crate::pack;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
@@ -84,7 +84,7 @@ impl Client {
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new()];
         let reply =
-            mdc.intent(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs, false).await?;
+            mdc.intent(IntentAsk::new(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)).await?;
         reply.status?;
         if reply.is_negative() {
             // Only a directory whose entries were locked all the while is known not to have the name.
@@ -117,7 +117,7 @@ impl Client {
         let mut body = pack::body(cred, fid, fid, GETATTR, crate::cred::NO_GROUP);
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new(), Bytes::new()];
-        let reply = mdc.intent(fid, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs, false).await?;
+        let reply = mdc.intent(IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)).await?;
         reply.status?;
         if reply.is_negative() {
             return Err(Errno::ESTALE);
@@ -221,7 +221,7 @@ impl Client {
         }
         let intent = LayoutIntent { lai_opc: LAYOUT_INTENT_ACCESS, ..LayoutIntent::default() };
         let bufs = vec![intent.to_bytes(), Bytes::new()];
-        let reply = mdc.intent(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT, IT_LAYOUT, bufs, false).await?;
+        let reply = mdc.intent(IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT, IT_LAYOUT, bufs)).await?;
         reply.status?;
         let layout = Arc::new(LovLayout::parse(reply.reply.bytes(2))?);
         if let Some(lock) = &reply.lock

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::DataFile;
 use crate::layout::LovLayout;
-use crate::mdc::IntentReply;
+use crate::mdc::{IntentAsk, IntentReply};
 use crate::ops::lookup::{Found, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
@@ -113,7 +113,8 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, b"", eadata);
-        let reply = mdc.intent(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs, true).await?;
+        let ask = IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs);
+        let reply = mdc.intent(IntentAsk { opens: true, ..ask }).await?;
         reply.status?;
         self.learn(&reply, None);
         let file = self.opened(&reply, flags).await?;
@@ -151,8 +152,9 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, name, Bytes::new());
-        let it = IT_OPEN | IT_CREAT;
-        let reply = mdc.intent(parent, LockMode::Cw, MDS_INODELOCK_UPDATE, it, bufs, true).await?;
+        let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
+        let ask = IntentAsk::new(parent, LockMode::Cw, MDS_INODELOCK_UPDATE, IT_OPEN | IT_CREAT, bufs);
+        let reply = mdc.intent(IntentAsk { elc, opens: true, ..ask }).await?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);

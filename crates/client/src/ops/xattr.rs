@@ -12,6 +12,7 @@ use crate::attr::SetAttr;
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::inode::Xattrs;
+use crate::mdc::IntentAsk;
 use crate::ops::open::OpenFlags;
 use crate::pack;
 use bytes::Bytes;
@@ -136,7 +137,8 @@ impl Client {
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR | OBD_MD_FLXATTRLS, NO_GROUP);
         body.mbo_eadatasize = ALL_MAX;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
-        let done = mdc.intent(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs, false).await?;
+        let ask = IntentAsk::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
+        let done = mdc.intent(IntentAsk { reply_len: ALL_MAX, ..ask }).await?;
         match done.status {
             Err(Errno::ERANGE | Errno::E2BIG | Errno::EOPNOTSUPP) => return Ok(None),
             other => other?,
