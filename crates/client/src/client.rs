@@ -5,12 +5,11 @@ use crate::error::ClientError;
 use crate::inode::Inodes;
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
-use crate::owner::MdcOwner;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wire::{Fid, Nid};
 
@@ -39,7 +38,13 @@ impl MountOptions {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.map_or(0, |d| d.as_secs() as i64)
         };
-        MountOptions { mgs, fsname: fsname.into(), params: Registry::default(), seed, clock: Arc::new(now) }
+        MountOptions {
+            mgs,
+            fsname: fsname.into(),
+            params: Registry::default(),
+            seed,
+            clock: Arc::new(now),
+        }
     }
 }
 
@@ -54,12 +59,11 @@ pub struct Client {
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Arc<dyn Fn() -> i64 + Send + Sync>,
-    pub(crate) owners: Vec<Arc<MdcOwner>>,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) flocks: crate::ops::Flocks,
     pub(crate) gone: AtomicBool,
-    pub(crate) opens: AtomicU64,
-    pub(crate) _params: Mutex<Group>,
+    /// The parameters, as long as it is mounted.
+    pub(crate) shown: Mutex<Vec<Group>>,
 }
 
 impl Client {
@@ -95,24 +99,36 @@ impl Client {
         }
         self.lov.umount().await;
         for mdc in self.lmv.all() {
-            if tokio::time::timeout(UMOUNT_STEP, mdc.locks.cancel_all()).await.is_err() {
+            if tokio::time::timeout(UMOUNT_STEP, mdc.locks.cancel_all())
+                .await
+                .is_err()
+            {
                 tracing::warn!(target = mdc.index, "locks were not given back in time");
             }
-            if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect()).await.is_err() {
+            if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect())
+                .await
+                .is_err()
+            {
                 tracing::warn!(target = mdc.index, "no answer to the disconnection");
             }
         }
-        if tokio::time::timeout(UMOUNT_STEP, self.mgc.disconnect()).await.is_err() {
+        if tokio::time::timeout(UMOUNT_STEP, self.mgc.disconnect())
+            .await
+            .is_err()
+        {
             tracing::warn!("the MGS did not answer the disconnection");
         }
         self.inodes.clear();
+        self.shown.lock().clear();
     }
 
     /// Checks a fsname: what the MGS's resource names have room for.
     pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
         let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {
-            return Err(ClientError::Name { fsname: fsname.to_owned() });
+            return Err(ClientError::Name {
+                fsname: fsname.to_owned(),
+            });
         }
         Ok(())
     }

@@ -243,7 +243,8 @@ impl Inodes {
     }
 
     /// Number of files that something is known of.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().len()).sum()
     }
 }

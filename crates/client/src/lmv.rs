@@ -20,7 +20,10 @@ pub(crate) struct Lmv {
 impl Lmv {
     /// `mdcs` is not empty, and begins with the target that has the root.
     pub(crate) fn new(mdcs: Vec<Arc<Mdc>>) -> Lmv {
-        Lmv { mdcs, fld: RwLock::default() }
+        Lmv {
+            mdcs,
+            fld: RwLock::default(),
+        }
     }
 
     /// The target that has the root and answers for the file system.
@@ -43,19 +46,16 @@ impl Lmv {
         self.by_index(index)
     }
 
-    /// The target that has this file, if that was asked before.
-    pub(crate) fn known(&self, fid: Fid) -> Option<&Arc<Mdc>> {
-        let index = self.fld.read().lookup(fid.f_seq)?;
-        self.by_index(index).ok()
-    }
-
     fn by_index(&self, index: u32) -> Result<&Arc<Mdc>, Errno> {
         self.mdcs.iter().find(|m| m.index == index).ok_or(Errno::ENODEV)
     }
 
     async fn ask(&self, fid: Fid) -> Result<u32, Errno> {
         let op = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
-        let range = LuSeqRange { lsr_start: fid.f_seq, ..LuSeqRange::default() };
+        let range = LuSeqRange {
+            lsr_start: fid.f_seq,
+            ..LuSeqRange::default()
+        };
         let req = Request::new(FLD_QUERY, vec![op, range.to_bytes()]);
         let found: LuSeqRange = self.first().import.call(req).await?.get(1)?;
         self.fld.write().insert(found);

@@ -42,7 +42,16 @@ pub(crate) struct IntentAsk {
 impl IntentAsk {
     /// An operation on `res` that opens nothing.
     pub(crate) fn new(res: Fid, mode: LockMode, bits: u64, opc: u64, bufs: Vec<Bytes>) -> IntentAsk {
-        IntentAsk { res, mode, bits, opc, bufs, elc: Vec::new(), reply_len: 0, opens: false }
+        IntentAsk {
+            res,
+            mode,
+            bits,
+            opc,
+            bufs,
+            elc: Vec::new(),
+            reply_len: 0,
+            opens: false,
+        }
     }
 }
 
@@ -72,7 +81,12 @@ impl IntentReply {
 
 impl Mdc {
     pub(crate) fn new(index: u32, import: Arc<Import>, locks: Arc<LockClient>) -> Mdc {
-        Mdc { index, import, locks, fids: tokio::sync::Mutex::default() }
+        Mdc {
+            index,
+            import,
+            locks,
+            fids: tokio::sync::Mutex::default(),
+        }
     }
 
     /// A FID for a new file on this target.
@@ -90,32 +104,48 @@ impl Mdc {
 
     /// A request that changes something: `REINT_*`, with its buffers.
     pub(crate) async fn reint(&self, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
-        let req = Request { reply_len: REPLY_LEN, ..Request::modifying(MDS_REINT, bufs) };
+        let req = Request {
+            reply_len: REPLY_LEN,
+            ..Request::modifying(MDS_REINT, bufs)
+        };
         Ok(self.import.call(req).await?)
     }
 
     /// A request that changes nothing.
     pub(crate) async fn ask(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
-        let req = Request { reply_len: REPLY_LEN, ..Request::new(opc, bufs) };
+        let req = Request {
+            reply_len: REPLY_LEN,
+            ..Request::new(opc, bufs)
+        };
         Ok(self.import.call(req).await?)
     }
 
     /// The same, with room for a reply of `len` bytes more.
     pub(crate) async fn ask_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
-        let req = Request { reply_len: REPLY_LEN + len, ..Request::new(opc, bufs) };
+        let req = Request {
+            reply_len: REPLY_LEN + len,
+            ..Request::new(opc, bufs)
+        };
         Ok(self.import.call(req).await?)
     }
 
     /// A lock request that carries an operation.
     pub(crate) async fn intent(&self, ask: IntentAsk) -> Result<IntentReply, Errno> {
         let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
-        enqueue.intent = Some(Intent { opc: ask.opc, bufs: ask.bufs });
+        enqueue.intent = Some(Intent {
+            opc: ask.opc,
+            bufs: ask.bufs,
+        });
         enqueue.elc = ask.elc;
         enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
         enqueue.request.modifies = ask.opens;
         enqueue.request.keep_until_closed = ask.opens;
         let done = self.locks.enqueue(enqueue).await?;
-        let body = if done.msg.buf(2).len() >= MdtBody::SIZE { done.msg.get(2)? } else { MdtBody::default() };
+        let body = if done.msg.buf(2).len() >= MdtBody::SIZE {
+            done.msg.get(2)?
+        } else {
+            MdtBody::default()
+        };
         let status = Errno::from_status(done.rep.lock_policy_res2 as i32).map_or(Ok(()), Err);
         Ok(IntentReply {
             disposition: done.rep.lock_policy_res1,
@@ -133,6 +163,10 @@ impl Mdc {
 
     /// Takes the client's own locks that an operation would have revoked: their handles go with the request.
     pub(crate) fn elc(&self, locks: &[(Fid, u64)]) -> Vec<u64> {
-        locks.iter().filter(|(fid, _)| !fid.is_zero()).flat_map(|(fid, bits)| self.locks.elc(&fid.res_id(), *bits)).collect()
+        locks
+            .iter()
+            .filter(|(fid, _)| !fid.is_zero())
+            .flat_map(|(fid, bits)| self.locks.elc(&fid.res_id(), *bits))
+            .collect()
     }
 }

@@ -11,19 +11,20 @@ use crate::ops::Flocks;
 use crate::owner::MdcOwner;
 use ldlm::{LockClient, LockClientConfig};
 use mgc::{FsConfig, Mgc, TargetConf};
+use params::{Group, Param, Registry};
 use parking_lot::Mutex;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use wire::{
     LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL,
     OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET,
     OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20,
-    OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAX_EASIZE,
-    OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_UMASK,
-    OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS,
-    OBD_CONNECT2_SUM_STATFS, ObdConnectData, WireStruct, nul_terminated,
+    OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE,
+    OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID,
+    OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSOM,
+    OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS, ObdConnectData, WireStruct, nul_terminated,
 };
 
 /// What a client cannot do without on a metadata target.
@@ -102,8 +103,13 @@ impl Client {
         let mut seed = opts.seed;
         let client_uuid = uuid(&mut seed);
         let instance = format!("{:016x}", mix(&mut seed));
-        let config_error = |source| ClientError::Config { fsname: fsname.clone(), source };
-        let mgc = Mgc::connect(rpc, opts.mgs.clone(), &uuid(&mut seed)).await.map_err(config_error)?;
+        let config_error = |source| ClientError::Config {
+            fsname: fsname.clone(),
+            source,
+        };
+        let mgc = Mgc::connect(rpc, opts.mgs.clone(), &uuid(&mut seed))
+            .await
+            .map_err(config_error)?;
         let config = match mgc.read_config(&format!("{fsname}-client")).await {
             Ok(config) => Arc::new(config),
             Err(source) => {
@@ -111,7 +117,14 @@ impl Client {
                 return Err(config_error(source));
             }
         };
-        let mount = Mounting { rpc, opts: &opts, config: &config, client_uuid, instance, seed: mix(&mut seed) };
+        let mount = Mounting {
+            rpc,
+            opts: &opts,
+            config: &config,
+            client_uuid,
+            instance,
+            seed: mix(&mut seed),
+        };
         match mount.connect(&mgc).await {
             Ok(client) => Ok(client),
             Err(e) => {
@@ -138,13 +151,17 @@ impl Mounting<'_> {
         let mut mdts: Vec<_> = self.config.mdts.iter().filter(|t| t.active).collect();
         mdts.sort_by_key(|t| t.index);
         if mdts.first().is_none_or(|t| t.index != 0) {
-            return Err(ClientError::NoMdt { fsname: fsname.clone() });
+            return Err(ClientError::NoMdt {
+                fsname: fsname.clone(),
+            });
         }
-        let (mut mdcs, mut owners) = (Vec::new(), Vec::new());
+        let (mut mdcs, mut shown) = (Vec::new(), Vec::new());
         for target in mdts {
             let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
-            mdcs.push(Arc::new(self.mdc(target, &owner)));
-            owners.push(owner);
+            let mdc = Arc::new(self.mdc(target, &owner));
+            let name = format!("{}-mdc-{}", target.name, self.instance);
+            shown.push(show_locks(&self.opts.params, &name, &mdc.locks));
+            mdcs.push(mdc);
         }
         let lmv = Lmv::new(mdcs);
         // The first has the root and must be there; the others may come later.
@@ -154,22 +171,36 @@ impl Mounting<'_> {
             .import
             .connect()
             .await
-            .map_err(|source| ClientError::Connect { target: name.clone(), source })?;
+            .map_err(|source| ClientError::Connect {
+                target: name.clone(),
+                source,
+            })?;
         let missing = REQUIRED & !granted.ocd_connect_flags;
         if missing != 0 {
             first.import.disconnect().await;
-            return Err(ClientError::Features { target: name, missing });
+            return Err(ClientError::Features {
+                target: name,
+                missing,
+            });
         }
         for mdc in &lmv.all()[1..] {
             let import = mdc.import.clone();
             tokio::spawn(async move { import.connect().await });
         }
-        let ask_root = first.ask(MDS_GET_ROOT, vec![MdtBody::default().to_bytes(), nul_terminated(b"")]).await;
+        let ask_root = first
+            .ask(
+                MDS_GET_ROOT,
+                vec![MdtBody::default().to_bytes(), nul_terminated(b"")],
+            )
+            .await;
         let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(1)) {
             Ok(body) => body.mbo_fid1,
             Err(errno) => {
                 first.import.disconnect().await;
-                return Err(ClientError::Root { fsname: fsname.clone(), errno });
+                return Err(ClientError::Root {
+                    fsname: fsname.clone(),
+                    errno,
+                });
             }
         };
         let data = DataConfig {
@@ -189,17 +220,21 @@ impl Mounting<'_> {
             inodes,
             kernel,
             clock: self.opts.clock.clone(),
-            owners,
             statfs: tokio::sync::Mutex::default(),
             flocks: Flocks::default(),
             gone: AtomicBool::new(false),
-            opens: AtomicU64::new(0),
-            _params: Mutex::default(),
+            shown: Mutex::new(shown),
         }))
     }
 
     fn mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>) -> Mdc {
-        let locks = LockClient::new(owner.clone(), LockClientConfig { seed: self.seed, ..LockClientConfig::default() });
+        let locks = LockClient::new(
+            owner.clone(),
+            LockClientConfig {
+                seed: self.seed,
+                ..LockClientConfig::default()
+            },
+        );
         owner.set_locks(&locks);
         let import = Import::new(
             self.rpc,
@@ -217,6 +252,43 @@ impl Mounting<'_> {
         locks.set_import(import.clone());
         Mdc::new(target.index, import, locks)
     }
+}
+
+/// The parameters of one metadata target's locks, under the names of Lustre's namespaces.
+fn show_locks(params: &Registry, name: &str, locks: &Arc<LockClient>) -> Group {
+    let mut group = params.group(format!("ldlm.namespaces.{name}"));
+    let read = |show: fn(&LockClient) -> usize, locks: &Arc<LockClient>| {
+        let locks = Arc::downgrade(locks);
+        Param::read_only(move || locks.upgrade().map_or(0, |l| show(&l)).to_string())
+    };
+    let (shown, set) = (Arc::downgrade(locks), Arc::downgrade(locks));
+    let lru_size = Param::read_write(
+        move || shown.upgrade().map_or(0, |l| l.lru_size()).to_string(),
+        move |value| {
+            let size = value
+                .trim()
+                .parse()
+                .map_err(|_| "expected a number of locks, or 'clear'".to_owned())?;
+            if let Some(locks) = set.upgrade() {
+                locks.set_lru_size(size);
+            }
+            Ok(())
+        },
+    );
+    group
+        .add(
+            "lock_count",
+            read(LockClient::lock_count, locks).about("locks that this client has"),
+        )
+        .add(
+            "lock_unused_count",
+            read(LockClient::unused_count, locks).about("of these, kept though nobody uses them"),
+        )
+        .add(
+            "lru_size",
+            lru_size.about("locks that may be kept though nobody uses them; 'clear' gives all of them back"),
+        );
+    group
 }
 
 #[cfg(test)]

@@ -27,7 +27,12 @@ pub(crate) struct MdcOwner {
 
 impl MdcOwner {
     pub(crate) fn new(inodes: Arc<Inodes>, kernel: Kernel, runtime: Handle) -> Arc<MdcOwner> {
-        Arc::new(MdcOwner { inodes, kernel, runtime, locks: Mutex::default() })
+        Arc::new(MdcOwner {
+            inodes,
+            kernel,
+            runtime,
+            locks: Mutex::default(),
+        })
     }
 
     pub(crate) fn set_locks(&self, locks: &Arc<LockClient>) {
@@ -51,10 +56,17 @@ async fn tell(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
 impl LockOwner for MdcOwner {
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let bits = if cancel_bits == 0 { lock.policy.bits() } else { cancel_bits };
+            let bits = if cancel_bits == 0 {
+                lock.policy.bits()
+            } else {
+                cancel_bits
+            };
             let fid = Fid::from_res_id(&lock.res);
             let names = self.inodes.forget(fid, bits);
-            if tokio::time::timeout(KERNEL_WAIT, tell(&self.kernel, fid, &names)).await.is_err() {
+            if tokio::time::timeout(KERNEL_WAIT, tell(&self.kernel, fid, &names))
+                .await
+                .is_err()
+            {
                 tracing::debug!(%fid, "the kernel is busy with a name that it was to forget");
             }
         })
@@ -71,7 +83,8 @@ impl LockOwner for MdcOwner {
         let names = self.inodes.forget(fid, lock.policy.bits());
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
-            self.runtime.spawn(async move { tell(&kernel, fid, &names).await });
+            self.runtime
+                .spawn(async move { tell(&kernel, fid, &names).await });
         }
     }
 }

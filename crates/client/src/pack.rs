@@ -51,10 +51,6 @@ pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) 
 #[derive(Clone, Copy)]
 pub(crate) struct Suppgids(pub(crate) u32, pub(crate) u32);
 
-impl Suppgids {
-    pub(crate) const NONE: Suppgids = Suppgids(NO_GROUP, NO_GROUP);
-}
-
 /// What a creation or an open says of the file to be.
 pub(crate) struct CreateRec {
     pub(crate) parent: Fid,

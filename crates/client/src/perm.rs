@@ -15,18 +15,31 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
         return Ok(());
     }
     let member = |gid: u32| gid == cred.gid || cred.suppgid(gid) == gid;
-    let acl = md.acl.as_ref().filter(|a| !a.is_empty()).and_then(|a| PosixAcl::parse(a).ok());
+    let acl = md
+        .acl
+        .as_ref()
+        .filter(|a| !a.is_empty())
+        .and_then(|a| PosixAcl::parse(a).ok());
     let granted = match acl {
         Some(acl) => by_acl(&acl, cred.uid, attr.uid, attr.gid, member, want),
         None if cred.uid == attr.uid => attr.mode >> 6 & 7,
         None if member(attr.gid) => attr.mode >> 3 & 7,
         None => attr.mode & 7,
     };
-    if granted & want == want { Ok(()) } else { Err(Errno::EACCES) }
+    if granted & want == want {
+        Ok(())
+    } else {
+        Err(Errno::EACCES)
+    }
 }
 
 fn by_acl(acl: &PosixAcl, uid: u32, owner: u32, group: u32, member: impl Fn(u32) -> bool, want: u32) -> u32 {
-    let of = |tag: u16| acl.entries.iter().find(|e| e.e_tag == tag).map(|e| u32::from(e.e_perm));
+    let of = |tag: u16| {
+        acl.entries
+            .iter()
+            .find(|e| e.e_tag == tag)
+            .map(|e| u32::from(e.e_perm))
+    };
     let mask = of(ACL_MASK).unwrap_or(7);
     if uid == owner {
         return of(ACL_USER_OBJ).unwrap_or(0);
@@ -56,15 +69,26 @@ mod tests {
     use crate::attr::{Attr, MdAttr, S_IFDIR};
     use crate::cred::Cred;
     use wire::Errno;
-    use wire::acl::{ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
     use wire::PosixAclXattrEntry;
+    use wire::acl::{ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
 
     fn dir(mode: u32, acl: &[(u16, u16, u32)]) -> MdAttr {
-        let entries: Vec<_> =
-            acl.iter().map(|&(e_tag, e_perm, e_id)| PosixAclXattrEntry { e_tag, e_perm, e_id }).collect();
-        let attr = Attr { mode: S_IFDIR | mode, uid: 1, gid: 10, ..Attr::default() };
+        let entries: Vec<_> = acl
+            .iter()
+            .map(|&(e_tag, e_perm, e_id)| PosixAclXattrEntry { e_tag, e_perm, e_id })
+            .collect();
+        let attr = Attr {
+            mode: S_IFDIR | mode,
+            uid: 1,
+            gid: 10,
+            ..Attr::default()
+        };
         let acl = (!entries.is_empty()).then(|| PosixAcl { entries }.build());
-        MdAttr { attr, layout: None, acl }
+        MdAttr {
+            attr,
+            layout: None,
+            acl,
+        }
     }
 
     #[test]
@@ -72,16 +96,34 @@ mod tests {
         assert_eq!(check(&Cred::user(1, 1), &dir(0o400, &[]), READ), Ok(()));
         assert_eq!(check(&Cred::user(2, 10), &dir(0o040, &[]), READ), Ok(()));
         assert_eq!(check(&Cred::user(2, 2), &dir(0o004, &[]), READ), Ok(()));
-        assert_eq!(check(&Cred::user(1, 10), &dir(0o077, &[]), READ), Err(Errno::EACCES));
+        assert_eq!(
+            check(&Cred::user(1, 10), &dir(0o077, &[]), READ),
+            Err(Errno::EACCES)
+        );
         assert_eq!(check(&Cred::root(), &dir(0, &[]), READ), Ok(()));
     }
 
     #[test]
     fn a_named_user_is_limited_by_the_mask() {
-        let all = [(ACL_USER_OBJ, 7, 0), (ACL_USER, 5, 2), (ACL_GROUP_OBJ, 0, 0), (ACL_MASK, 5, 0), (ACL_OTHER, 0, 0)];
+        let all = [
+            (ACL_USER_OBJ, 7, 0),
+            (ACL_USER, 5, 2),
+            (ACL_GROUP_OBJ, 0, 0),
+            (ACL_MASK, 5, 0),
+            (ACL_OTHER, 0, 0),
+        ];
         assert_eq!(check(&Cred::user(2, 2), &dir(0o750, &all), READ), Ok(()));
-        let masked = [(ACL_USER_OBJ, 7, 0), (ACL_USER, 5, 2), (ACL_GROUP_OBJ, 0, 0), (ACL_MASK, 1, 0), (ACL_OTHER, 7, 0)];
-        assert_eq!(check(&Cred::user(2, 2), &dir(0o717, &masked), READ), Err(Errno::EACCES));
+        let masked = [
+            (ACL_USER_OBJ, 7, 0),
+            (ACL_USER, 5, 2),
+            (ACL_GROUP_OBJ, 0, 0),
+            (ACL_MASK, 1, 0),
+            (ACL_OTHER, 7, 0),
+        ];
+        assert_eq!(
+            check(&Cred::user(2, 2), &dir(0o717, &masked), READ),
+            Err(Errno::EACCES)
+        );
         assert_eq!(check(&Cred::user(3, 3), &dir(0o717, &masked), READ), Ok(()));
     }
 }

@@ -20,7 +20,11 @@ pub(crate) fn kind(mode: u32) -> FileType {
 
 fn time(secs: i64) -> SystemTime {
     let d = Duration::from_secs(secs.unsigned_abs());
-    let t = if secs < 0 { UNIX_EPOCH.checked_sub(d) } else { UNIX_EPOCH.checked_add(d) };
+    let t = if secs < 0 {
+        UNIX_EPOCH.checked_sub(d)
+    } else {
+        UNIX_EPOCH.checked_add(d)
+    };
     t.unwrap_or(UNIX_EPOCH)
 }
 
@@ -52,7 +56,11 @@ pub(crate) fn generation(fid: Fid) -> Generation {
 
 /// An error, as the kernel takes it: numbers that no program may see become `EIO`.
 pub(crate) fn errno(e: wire::Errno) -> Errno {
-    if e.0 > 0 && e.0 < 512 { Errno::from_i32(e.0) } else { Errno::EIO }
+    if e.0 > 0 && e.0 < 512 {
+        Errno::from_i32(e.0)
+    } else {
+        Errno::EIO
+    }
 }
 
 /// A time to set, in seconds.

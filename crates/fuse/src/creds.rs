@@ -20,7 +20,9 @@ fn status(pid: u32) -> String {
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
 }
 
 fn groups_of(pid: u32) -> Arc<[u32]> {
@@ -28,7 +30,11 @@ fn groups_of(pid: u32) -> Arc<[u32]> {
 }
 
 fn parse_groups(status: &str) -> Arc<[u32]> {
-    field(status, "Groups").map_or_else(Vec::new, |l| l.split_whitespace().filter_map(|g| g.parse().ok()).collect()).into()
+    field(status, "Groups")
+        .map_or_else(Vec::new, |l| {
+            l.split_whitespace().filter_map(|g| g.parse().ok()).collect()
+        })
+        .into()
 }
 
 /// Whether a thread has a signal that it would act on, were it not waiting for us: then a wait without end must end.
@@ -37,7 +43,11 @@ pub(crate) fn is_signalled(pid: u32) -> bool {
 }
 
 fn parse_signalled(status: &str) -> bool {
-    let mask = |name| field(status, name).and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).unwrap_or(0);
+    let mask = |name| {
+        field(status, name)
+            .and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
+            .unwrap_or(0)
+    };
     let pending = mask("SigPnd") | mask("ShdPnd");
     pending & !mask("SigBlk") & !mask("SigIgn") != 0
 }
@@ -58,8 +68,12 @@ mod tests {
     #[test]
     fn a_pending_signal_counts_unless_it_is_blocked_or_ignored() {
         assert!(parse_signalled(STATUS));
-        assert!(!parse_signalled(&STATUS.replace("SigBlk:\t0000000000010000", "SigBlk:\t0000000000000100")));
-        assert!(!parse_signalled(&STATUS.replace("SigIgn:\t0000000000384004", "SigIgn:\t0000000000000100")));
+        assert!(!parse_signalled(
+            &STATUS.replace("SigBlk:\t0000000000010000", "SigBlk:\t0000000000000100")
+        ));
+        assert!(!parse_signalled(
+            &STATUS.replace("SigIgn:\t0000000000384004", "SigIgn:\t0000000000000100")
+        ));
         assert!(!parse_signalled(""));
     }
 }

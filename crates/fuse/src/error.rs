@@ -27,7 +27,9 @@ pub enum FuseError {
         path: PathBuf,
     },
     /// Something does not answer there.
-    #[error("mount point {path} does not answer: a mount there hangs; unmount it first (nacre umount {path})")]
+    #[error(
+        "mount point {path} does not answer: a mount there hangs; unmount it first (nacre umount {path})"
+    )]
     Hung {
         /// The mount point.
         path: PathBuf,

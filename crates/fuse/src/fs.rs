@@ -10,9 +10,10 @@ use crate::state::State;
 use bytes::Bytes;
 use client::{Fallocate, FlockRange, FlockType, OpenFlags as Flags, Seek, SetAttr};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -154,7 +155,9 @@ impl Filesystem for Fs {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        let file = fh.and_then(|fh| self.0.files.get(fh.0)).filter(|f| f.flags.write && size.is_some());
+        let file = fh
+            .and_then(|fh| self.0.files.get(fh.0))
+            .filter(|f| f.flags.write && size.is_some());
         let (state, cred) = (self.0.clone(), cred(req, 0));
         self.0.run(async move {
             let found = state.client.setattr(&cred, fid, &set, file.as_ref()).await;
@@ -203,13 +206,15 @@ impl Filesystem for Fs {
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let parent = or_reply!(self.0.fid(parent), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0.run(async move { empty(state.client.unlink(&cred, parent, &name).await, reply) });
+        self.0
+            .run(async move { empty(state.client.unlink(&cred, parent, &name).await, reply) });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let parent = or_reply!(self.0.fid(parent), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0.run(async move { empty(state.client.rmdir(&cred, parent, &name).await, reply) });
+        self.0
+            .run(async move { empty(state.client.rmdir(&cred, parent, &name).await, reply) });
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -236,16 +241,25 @@ impl Filesystem for Fs {
         if !flags.is_empty() {
             return reply.error(Errno::EINVAL);
         }
-        let (from, to) = (or_reply!(self.0.fid(parent), reply), or_reply!(self.0.fid(newparent), reply));
+        let (from, to) = (
+            or_reply!(self.0.fid(parent), reply),
+            or_reply!(self.0.fid(newparent), reply),
+        );
         let (state, cred) = (self.0.clone(), cred(req, 0));
         let (name, newname) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
         self.0.run(async move {
-            empty(state.client.rename(&cred, (from, &name), (to, &newname)).await, reply);
+            empty(
+                state.client.rename(&cred, (from, &name), (to, &newname)).await,
+                reply,
+            );
         });
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let (fid, parent) = (or_reply!(self.0.fid(ino), reply), or_reply!(self.0.fid(newparent), reply));
+        let (fid, parent) = (
+            or_reply!(self.0.fid(ino), reply),
+            or_reply!(self.0.fid(newparent), reply),
+        );
         let (state, cred, name) = (self.0.clone(), cred(req, 0), newname.as_bytes().to_vec());
         self.0.run(async move {
             let found = state.client.link(&cred, fid, parent, &name).await;
@@ -284,7 +298,13 @@ impl Filesystem for Fs {
                     let attr = crate::convert::file_attr(state.nodes.reference(fid), &found.attr);
                     let ttl = crate::state::ttl(found.attr_cached && found.name_cached);
                     let fh = FileHandle(state.files.insert(file));
-                    reply.created(&ttl, &attr, crate::convert::generation(fid), fh, fopen_flags(&flags));
+                    reply.created(
+                        &ttl,
+                        &attr,
+                        crate::convert::generation(fid),
+                        fh,
+                        fopen_flags(&flags),
+                    );
                 }
                 Err(e) => reply.error(errno(e)),
             }
@@ -342,7 +362,10 @@ impl Filesystem for Fs {
         let file = or_reply!(self.0.file(fh), reply);
         let (state, cred) = (self.0.clone(), cred(req, 0));
         self.0.run(async move {
-            let unlocked = state.client.release_locks(&cred, fid, lock_owner.0, cred.pid).await;
+            let unlocked = state
+                .client
+                .release_locks(&cred, fid, lock_owner.0, cred.pid)
+                .await;
             empty(state.client.flush(&file).await.and(unlocked), reply);
         });
     }
@@ -357,7 +380,9 @@ impl Filesystem for Fs {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(file) = self.0.files.remove(fh.0) else { return reply.error(Errno::EBADF) };
+        let Some(file) = self.0.files.remove(fh.0) else {
+            return reply.error(Errno::EBADF);
+        };
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred) = (self.0.clone(), cred(req, 0));
         self.0.run(async move {
@@ -371,7 +396,8 @@ impl Filesystem for Fs {
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let file = or_reply!(self.0.file(fh), reply);
         let state = self.0.clone();
-        self.0.run(async move { empty(state.client.fsync(&file, datasync).await, reply) });
+        self.0
+            .run(async move { empty(state.client.fsync(&file, datasync).await, reply) });
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -388,7 +414,8 @@ impl Filesystem for Fs {
     fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
         let dir = or_reply!(self.0.dir(fh), reply);
         let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move { readdir::plain(&state, &cred, &dir, offset, reply).await });
+        self.0
+            .run(async move { readdir::plain(&state, &cred, &dir, offset, reply).await });
     }
 
     fn readdirplus(
@@ -401,10 +428,18 @@ impl Filesystem for Fs {
     ) {
         let dir = or_reply!(self.0.dir(fh), reply);
         let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move { readdir::plus(&state, &cred, &dir, offset, reply).await });
+        self.0
+            .run(async move { readdir::plus(&state, &cred, &dir, offset, reply).await });
     }
 
-    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         self.0.dirs.remove(fh.0);
         reply.ok();
     }
@@ -412,16 +447,17 @@ impl Filesystem for Fs {
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let state = self.0.clone();
-        self.0.run(async move { empty(state.client.fsyncdir(fid).await, reply) });
+        self.0
+            .run(async move { empty(state.client.fsyncdir(fid).await, reply) });
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let state = self.0.clone();
         self.0.run(async move {
             match state.client.statfs().await {
-                Ok(s) => {
-                    reply.statfs(s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.bsize)
-                }
+                Ok(s) => reply.statfs(
+                    s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.bsize,
+                ),
                 Err(e) => reply.error(errno(e)),
             }
         });
@@ -441,26 +477,35 @@ impl Filesystem for Fs {
         let (state, cred) = (self.0.clone(), cred(req, 0));
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
         self.0.run(async move {
-            empty(state.client.setxattr(&cred, fid, &name, &value, flags as u32).await, reply);
+            empty(
+                state
+                    .client
+                    .setxattr(&cred, fid, &name, &value, flags as u32)
+                    .await,
+                reply,
+            );
         });
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0.run(async move { xattr(state.client.getxattr(&cred, fid, &name).await, size, reply) });
+        self.0
+            .run(async move { xattr(state.client.getxattr(&cred, fid, &name).await, size, reply) });
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move { xattr(state.client.listxattr(&cred, fid).await, size, reply) });
+        self.0
+            .run(async move { xattr(state.client.listxattr(&cred, fid).await, size, reply) });
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0.run(async move { empty(state.client.removexattr(&cred, fid, &name).await, reply) });
+        self.0
+            .run(async move { empty(state.client.removexattr(&cred, fid, &name).await, reply) });
     }
 
     fn getlk(
@@ -475,14 +520,27 @@ impl Filesystem for Fs {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let (fid, ty) = (or_reply!(self.0.fid(ino), reply), or_reply!(flock_type(typ), reply));
-        let want = FlockRange { ty, start, end, owner: lock_owner.0, pid };
+        let (fid, ty) = (
+            or_reply!(self.0.fid(ino), reply),
+            or_reply!(flock_type(typ), reply),
+        );
+        let want = FlockRange {
+            ty,
+            start,
+            end,
+            owner: lock_owner.0,
+            pid,
+        };
         let (state, cred) = (self.0.clone(), cred(req, 0));
         self.0.run(async move {
             match state.client.getlk(&cred, fid, want).await {
                 Ok(None) => reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0),
                 Ok(Some(held)) => {
-                    let typ = if held.ty == FlockType::Read { libc::F_RDLCK } else { libc::F_WRLCK };
+                    let typ = if held.ty == FlockType::Read {
+                        libc::F_RDLCK
+                    } else {
+                        libc::F_WRLCK
+                    };
                     reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
                 }
                 Err(e) => reply.error(errno(e)),
@@ -503,8 +561,17 @@ impl Filesystem for Fs {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (fid, ty) = (or_reply!(self.0.fid(ino), reply), or_reply!(flock_type(typ), reply));
-        let want = FlockRange { ty, start, end, owner: lock_owner.0, pid };
+        let (fid, ty) = (
+            or_reply!(self.0.fid(ino), reply),
+            or_reply!(flock_type(typ), reply),
+        );
+        let want = FlockRange {
+            ty,
+            start,
+            end,
+            owner: lock_owner.0,
+            pid,
+        };
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         self.0.run(async move {
             if !sleep {
@@ -536,7 +603,8 @@ impl Filesystem for Fs {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let state = self.0.clone();
-        self.0.run(async move { empty(state.client.fallocate(&file, what, offset, length).await, reply) });
+        self.0
+            .run(async move { empty(state.client.fallocate(&file, what, offset, length).await, reply) });
     }
 
     fn lseek(
@@ -554,7 +622,9 @@ impl Filesystem for Fs {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
         let state = self.0.clone();
         self.0.run(async move {
             match state.client.seek(&file, what, offset).await {

@@ -15,7 +15,10 @@ pub(crate) struct Handles<T> {
 
 impl<T> Handles<T> {
     pub(crate) fn new() -> Handles<T> {
-        Handles { next: AtomicU64::new(1), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Handles {
+            next: AtomicU64::new(1),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
     }
 
     fn shard(&self, fh: u64) -> &Mutex<HashMap<u64, Arc<T>>> {
@@ -41,7 +44,10 @@ impl<T> Handles<T> {
 
     /// All that are open, closed at once (the mount is gone).
     pub(crate) fn drain(&self) -> Vec<Arc<T>> {
-        self.shards.iter().flat_map(|s| s.lock().drain().map(|(_, t)| t).collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|s| s.lock().drain().map(|(_, t)| t).collect::<Vec<_>>())
+            .collect()
     }
 }
 

@@ -34,7 +34,10 @@ impl MountEntry {
 
 /// All mounts, the latest last.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    Ok(std::fs::read("/proc/self/mountinfo")?.split(|b| *b == b'\n').filter_map(parse_line).collect())
+    Ok(std::fs::read("/proc/self/mountinfo")?
+        .split(|b| *b == b'\n')
+        .filter_map(parse_line)
+        .collect())
 }
 
 /// A line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
@@ -95,8 +98,13 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
         let _ = tx.send(std::fs::metadata(&asked));
     };
     let thread = std::thread::Builder::new().name("mount-point".into()).spawn(look);
-    thread.map_err(|source| FuseError::MountPoint { path: path.to_owned(), source })?;
-    let found = rx.recv_timeout(ANSWER).map_err(|_| FuseError::Hung { path: path.to_owned() })?;
+    thread.map_err(|source| FuseError::MountPoint {
+        path: path.to_owned(),
+        source,
+    })?;
+    let found = rx.recv_timeout(ANSWER).map_err(|_| FuseError::Hung {
+        path: path.to_owned(),
+    })?;
     let path = path.to_owned();
     match found {
         Ok(meta) if !meta.is_dir() => return Err(FuseError::NotDir { path }),
@@ -106,9 +114,15 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
         Err(e) if e.raw_os_error() == Some(libc::ECONNABORTED) => return Err(FuseError::Stale { path }),
         Err(source) => return Err(FuseError::MountPoint { path, source }),
     }
-    let real = path.canonicalize().map_err(|source| FuseError::MountPoint { path: path.clone(), source })?;
+    let real = path.canonicalize().map_err(|source| FuseError::MountPoint {
+        path: path.clone(),
+        source,
+    })?;
     match mounted_at(&real) {
-        Some(m) if m.is_ours() => Err(FuseError::Busy { path, source_name: m.source }),
+        Some(m) if m.is_ours() => Err(FuseError::Busy {
+            path,
+            source_name: m.source,
+        }),
         _ => Ok(real),
     }
 }
@@ -117,17 +131,27 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
 ///
 /// `lazy`: it goes from the tree at once, and ends when what is open there is closed.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
-    let real = real_path(path).map_err(|source| FuseError::Unmount { path: path.to_owned(), source })?;
+    let real = real_path(path).map_err(|source| FuseError::Unmount {
+        path: path.to_owned(),
+        source,
+    })?;
     if mounted_at(&real).is_none() {
         return Err(FuseError::NotMounted { path: real });
     }
     use rustix::mount::{UnmountFlags, unmount};
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    let flags = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::NOFOLLOW
+    };
     match unmount(&real, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => by_fusermount(real, lazy),
         Err(rustix::io::Errno::BUSY) => Err(FuseError::InUse { path: real }),
-        Err(e) => Err(FuseError::Unmount { path: real, source: e.into() }),
+        Err(e) => Err(FuseError::Unmount {
+            path: real,
+            source: e.into(),
+        }),
     }
 }
 
@@ -145,7 +169,10 @@ fn by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
             if said.contains("busy") {
                 return Err(FuseError::InUse { path });
             }
-            Err(FuseError::Unmount { path, source: io::Error::other(said) })
+            Err(FuseError::Unmount {
+                path,
+                source: io::Error::other(said),
+            })
         }
         Err(source) => Err(FuseError::Unmount { path, source }),
     }
@@ -160,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_line_of_mountinfo_is_read_with_its_blanks() {
-        let line = b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw";
+        let line =
+            b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw";
         let m = parse_line(line).unwrap();
         assert_eq!(m.path, PathBuf::from("/mnt/my files"));
         assert_eq!(m.source, "10.0.0.1@tcp:/fs");
@@ -177,8 +205,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mounted_on_is_refused_with_its_reason() {
-        assert!(matches!(check(Path::new("/nonexistent/x")), Err(FuseError::Missing { .. })));
-        assert!(matches!(check(Path::new("/proc/self/status")), Err(FuseError::NotDir { .. })));
+        assert!(matches!(
+            check(Path::new("/nonexistent/x")),
+            Err(FuseError::Missing { .. })
+        ));
+        assert!(matches!(
+            check(Path::new("/proc/self/status")),
+            Err(FuseError::NotDir { .. })
+        ));
         assert!(check(&std::env::temp_dir()).is_ok());
     }
 }

@@ -17,7 +17,9 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// A FID as one number.
 pub(crate) fn flatten(fid: Fid) -> u64 {
-    let ino = (fid.f_seq << 24).wrapping_add((fid.f_seq >> 24) & 0xff_ffff_0000).wrapping_add(u64::from(fid.f_oid));
+    let ino = (fid.f_seq << 24)
+        .wrapping_add((fid.f_seq >> 24) & 0xff_ffff_0000)
+        .wrapping_add(u64::from(fid.f_oid));
     ino & (SPARE - 1)
 }
 
@@ -77,7 +79,10 @@ impl Nodes {
 
     /// Whether an answer about this node was given so lately that the kernel may not have taken it in yet.
     pub(crate) fn is_settling(&self, ino: u64) -> bool {
-        self.shard(ino).lock().get(&ino).is_some_and(|n| n.answered.elapsed() < SETTLE)
+        self.shard(ino)
+            .lock()
+            .get(&ino)
+            .is_some_and(|n| n.answered.elapsed() < SETTLE)
     }
 
     /// The kernel is given a reference to a file.
@@ -88,7 +93,11 @@ impl Nodes {
         let ino = flatten(fid);
         {
             let mut shard = self.shard(ino).lock();
-            let node = shard.entry(ino).or_insert_with(|| Node { fid, lookups: 0, answered: Instant::now() });
+            let node = shard.entry(ino).or_insert_with(|| Node {
+                fid,
+                lookups: 0,
+                answered: Instant::now(),
+            });
             if node.fid == fid && ino > ROOT_INO {
                 node.lookups += 1;
                 node.answered = Instant::now();
@@ -102,7 +111,11 @@ impl Nodes {
             *next
         });
         let mut shard = self.shard(ino).lock();
-        let node = shard.entry(ino).or_insert_with(|| Node { fid, lookups: 0, answered: Instant::now() });
+        let node = shard.entry(ino).or_insert_with(|| Node {
+            fid,
+            lookups: 0,
+            answered: Instant::now(),
+        });
         node.lookups += 1;
         node.answered = Instant::now();
         ino

@@ -49,26 +49,38 @@ impl Invalidator {
         let rx = Arc::new(parking_lot::Mutex::new(rx));
         for i in 0..THREADS {
             let (rx, notifier) = (rx.clone(), notifier.clone());
-            std::thread::Builder::new().name(format!("fuse-notify-{i}")).spawn(move || {
-                loop {
-                    let job = rx.lock().blocking_recv();
-                    let Some(job) = job else { return };
-                    write(&notifier, &job.what);
-                    if let Some(done) = job.done {
-                        let _ = done.send(());
+            std::thread::Builder::new()
+                .name(format!("fuse-notify-{i}"))
+                .spawn(move || {
+                    loop {
+                        let job = rx.lock().blocking_recv();
+                        let Some(job) = job else { return };
+                        write(&notifier, &job.what);
+                        if let Some(done) = job.done {
+                            let _ = done.send(());
+                        }
                     }
-                }
-            })?;
+                })?;
         }
         Ok(Invalidator { nodes, jobs, runtime })
     }
 
-    async fn post(&self, ino: u64, make: impl Fn() -> What) {
+    /// Writes a notification and waits until the kernel has taken it. `settling`: an inode that the kernel may only be
+    /// about to take in, so that it is told again.
+    async fn post(&self, settling: Option<u64>, make: impl Fn() -> What) {
         let (tx, rx) = oneshot::channel();
-        if self.jobs.send(Job { what: make(), done: Some(tx) }).await.is_ok() {
+        if self
+            .jobs
+            .send(Job {
+                what: make(),
+                done: Some(tx),
+            })
+            .await
+            .is_ok()
+        {
             let _ = rx.await;
         }
-        if self.nodes.is_settling(ino) {
+        if settling.is_some_and(|ino| self.nodes.is_settling(ino)) {
             let (jobs, what) = (self.jobs.clone(), make());
             self.runtime.spawn(async move {
                 tokio::time::sleep(AGAIN).await;
@@ -92,7 +104,11 @@ impl KernelCache for Invalidator {
     fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8]) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(parent) = self.nodes.known(parent) {
-                self.post(parent, || What::Entry { parent, name: name.to_vec() }).await;
+                self.post(None, || What::Entry {
+                    parent,
+                    name: name.to_vec(),
+                })
+                .await;
             }
         })
     }
@@ -100,7 +116,7 @@ impl KernelCache for Invalidator {
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Some(ino) = self.nodes.known(fid) {
-                self.post(ino, || What::Inode { ino, offset, len }).await;
+                self.post(Some(ino), || What::Inode { ino, offset, len }).await;
             }
         })
     }

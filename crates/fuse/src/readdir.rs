@@ -15,7 +15,13 @@ use wire::{Errno, Fid};
 const AHEAD: usize = 32;
 
 /// Names and types.
-pub(crate) async fn plain(state: &State, cred: &Cred, dir: &DirHandle, place: u64, mut reply: ReplyDirectory) {
+pub(crate) async fn plain(
+    state: &State,
+    cred: &Cred,
+    dir: &DirHandle,
+    place: u64,
+    mut reply: ReplyDirectory,
+) {
     let mut at = place;
     let mut any = false;
     loop {
@@ -52,12 +58,18 @@ fn is_dot(item: &DirItem) -> bool {
 }
 
 /// The attributes of some entries, asked for together.
-async fn look_up(state: &Arc<State>, cred: &Cred, dir: Fid, items: &[DirItem]) -> Vec<Option<Result<Found, Errno>>> {
+async fn look_up(
+    state: &Arc<State>,
+    cred: &Cred,
+    dir: Fid,
+    items: &[DirItem],
+) -> Vec<Option<Result<Found, Errno>>> {
     let mut found: Vec<_> = items.iter().map(|_| None).collect();
     let mut tasks = JoinSet::new();
     for (i, item) in items.iter().enumerate().filter(|(_, item)| !is_dot(item)) {
-        let (state, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
-        tasks.spawn_on(async move { (i, state.client.lookup(&cred, dir, &name).await) }, &state.runtime.clone());
+        let (asker, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
+        let ask = async move { (i, asker.client.lookup(&cred, dir, &name).await) };
+        tasks.spawn_on(ask, &state.runtime);
     }
     while let Some(done) = tasks.join_next().await {
         if let Ok((i, result)) = done {
@@ -68,7 +80,13 @@ async fn look_up(state: &Arc<State>, cred: &Cred, dir: Fid, items: &[DirItem]) -
 }
 
 /// Names with attributes: the kernel gets a reference to each file but `.` and `..`.
-pub(crate) async fn plus(state: &Arc<State>, cred: &Cred, dir: &DirHandle, place: u64, mut reply: ReplyDirectoryPlus) {
+pub(crate) async fn plus(
+    state: &Arc<State>,
+    cred: &Cred,
+    dir: &DirHandle,
+    place: u64,
+    mut reply: ReplyDirectoryPlus,
+) {
     let items = match state.client.readdir(cred, dir, place).await {
         Ok(items) => items,
         Err(e) => return reply.error(errno(e)),
@@ -97,10 +115,20 @@ pub(crate) async fn plus(state: &Arc<State>, cred: &Cred, dir: &DirHandle, place
 
 fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> bool {
     let ino = state.nodes.number(item.entry.fid);
-    let attr = Attr { mode: u32::from(item.entry.mode.unwrap_or(0)), ..Attr::default() };
+    let attr = Attr {
+        mode: u32::from(item.entry.mode.unwrap_or(0)),
+        ..Attr::default()
+    };
     let name = OsStr::from_bytes(&item.entry.name);
     let fid = item.entry.fid;
-    reply.add(INodeNo(ino), item.next, name, &Duration::ZERO, &file_attr(ino, &attr), generation(fid))
+    reply.add(
+        INodeNo(ino),
+        item.next,
+        name,
+        &Duration::ZERO,
+        &file_attr(ino, &attr),
+        generation(fid),
+    )
 }
 
 fn add(state: &State, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryPlus) -> bool {
@@ -108,7 +136,14 @@ fn add(state: &State, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryP
     let ino = state.nodes.reference(fid);
     let ttl = ttl(found.attr_cached && found.name_cached);
     let attr = file_attr(ino, &found.attr);
-    let full = reply.add(INodeNo(ino), item.next, OsStr::from_bytes(&item.entry.name), &ttl, &attr, generation(fid));
+    let full = reply.add(
+        INodeNo(ino),
+        item.next,
+        OsStr::from_bytes(&item.entry.name),
+        &ttl,
+        &attr,
+        generation(fid),
+    );
     if full {
         state.nodes.forget(ino, 1);
     }

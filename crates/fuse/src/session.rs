@@ -49,12 +49,20 @@ impl FuseOptions {
             MountOption::FSName(self.source.clone()),
             MountOption::Subtype(SUBTYPE.to_owned()),
             MountOption::DefaultPermissions,
-            if self.read_only { MountOption::RO } else { MountOption::RW },
+            if self.read_only {
+                MountOption::RO
+            } else {
+                MountOption::RW
+            },
         ];
         if rustix::process::geteuid().is_root() {
             config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
         }
-        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.acl = if self.allow_other {
+            SessionACL::All
+        } else {
+            SessionACL::Owner
+        };
         config.n_threads = Some(self.threads.max(1));
         config.clone_fd = true;
         config
@@ -87,7 +95,11 @@ impl Drop for SessionGuard {
 pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<Mounted, FuseError> {
     let (runtime, path) = (Handle::current(), path.to_owned());
     let making = tokio::task::spawn_blocking(move || make(client, &path, &opts, runtime));
-    making.await.unwrap_or_else(|e| Err(FuseError::NoFuse { source: io::Error::other(e) }))
+    making.await.unwrap_or_else(|e| {
+        Err(FuseError::NoFuse {
+            source: io::Error::other(e),
+        })
+    })
 }
 
 fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -> Result<Mounted, FuseError> {
@@ -99,27 +111,40 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
     client.set_kernel(Arc::new(kernel));
     let session = session.spawn().map_err(failed)?;
     let ended = watch_end(session).map_err(failed)?;
-    let guard = SessionGuard { path: path.clone(), ended: ended.clone() };
-    Ok(Mounted { path, state, ended, _session: Mutex::new(Some(guard)) })
+    let guard = SessionGuard {
+        path: path.clone(),
+        ended: ended.clone(),
+    };
+    Ok(Mounted {
+        path,
+        state,
+        ended,
+        _session: Mutex::new(Some(guard)),
+    })
 }
 
 /// Why mounting failed, as well as can be told.
 fn mount_error(path: &Path, source: io::Error) -> FuseError {
     match std::fs::File::open("/dev/fuse") {
         Err(e) => FuseError::NoFuse { source: e },
-        Ok(_) => FuseError::Mount { path: path.to_owned(), source },
+        Ok(_) => FuseError::Mount {
+            path: path.to_owned(),
+            source,
+        },
     }
 }
 
 /// A thread that waits for the session's end, however it comes about.
 fn watch_end(session: BackgroundSession) -> io::Result<watch::Receiver<bool>> {
     let (tx, rx) = watch::channel(false);
-    std::thread::Builder::new().name("fuse-end".into()).spawn(move || {
-        if let Err(e) = session.join() {
-            tracing::warn!("the FUSE session ended with an error: {e}");
-        }
-        let _ = tx.send(true);
-    })?;
+    std::thread::Builder::new()
+        .name("fuse-end".into())
+        .spawn(move || {
+            if let Err(e) = session.join() {
+                tracing::warn!("the FUSE session ended with an error: {e}");
+            }
+            let _ = tx.send(true);
+        })?;
     Ok(rx)
 }
 

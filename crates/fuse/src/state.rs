@@ -45,7 +45,11 @@ impl State {
     pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _inside = self.runtime.enter();
         let mut work: Pin<Box<_>> = Box::pin(work);
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        if work
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+        {
             self.runtime.spawn(work);
         }
     }

@@ -9,9 +9,9 @@ use crate::pack;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME, MDS_GETATTR,
-    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtRecSetattr, OBD_MD_LINKNAME, REINT_SETATTR,
-    WireStruct, before_nul,
+    Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME,
+    MDS_GETATTR, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtRecSetattr,
+    OBD_MD_LINKNAME, REINT_SETATTR, WireStruct, before_nul,
 };
 
 impl Client {
@@ -31,9 +31,14 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let rec = pack::setattr_rec(cred, fid, set, self.now(), self.suppgid(cred, fid).await);
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let more = if perm { MDS_INODELOCK_LOOKUP | MDS_INODELOCK_PERM } else { 0 };
+        let more = if perm {
+            MDS_INODELOCK_LOOKUP | MDS_INODELOCK_PERM
+        } else {
+            0
+        };
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | more)]);
-        mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc)).await?;
+        mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
+            .await?;
         if let Some(data) = data {
             if let Some(size) = set.size {
                 data.truncate(size).await?;
@@ -62,15 +67,22 @@ impl Client {
         }
         let md = self.md(cred, fid).await?;
         if !md.attr.is_file() {
-            return if set.size.is_some() { Err(not_a_file(&md.attr)) } else { Ok(None) };
+            return if set.size.is_some() {
+                Err(not_a_file(&md.attr))
+            } else {
+                Ok(None)
+            };
         }
         let mut layout = self.layout(fid).await?;
         if layout.is_empty() {
             if set.size.is_none_or(|size| size == 0) {
                 return Ok(None);
             }
-            let write = OpenFlags { read: false, ..OpenFlags::READ_WRITE };
-            let opened = self.open(cred, fid, write).await?;
+            let write = OpenFlags {
+                read: false,
+                ..OpenFlags::READ_WRITE
+            };
+            let opened = Box::pin(self.open(cred, fid, write)).await?;
             layout = opened.layout.lock().clone();
             self.release(&opened).await?;
         }
@@ -97,7 +109,8 @@ impl Client {
             return rec;
         }
         if let Some(data) = file.data.lock().cached_size() {
-            rec.sa_valid = MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;
+            rec.sa_valid =
+                MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;
             (rec.sa_size, rec.sa_blocks) = (data.size, data.blocks);
             (rec.sa_mtime, rec.sa_ctime, rec.sa_atime) = (data.mtime, data.ctime, data.atime);
         }
@@ -132,5 +145,9 @@ impl Client {
 }
 
 fn not_a_file(attr: &Attr) -> Errno {
-    if attr.is_dir() { Errno::EISDIR } else { Errno::EINVAL }
+    if attr.is_dir() {
+        Errno::EISDIR
+    } else {
+        Errno::EINVAL
+    }
 }

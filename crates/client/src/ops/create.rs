@@ -1,12 +1,12 @@
 //! New names: directories, special files, symbolic links, hard links.
 
+use crate::attr::MdAttr;
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::ops::lookup::{Found, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
-use crate::attr::MdAttr;
 use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MdtBody};
 
 /// Bytes that a symbolic link's target may have.
@@ -15,7 +15,8 @@ const SYMLINK_MAX: usize = 4095;
 impl Client {
     /// Makes a directory.
     pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Found, Errno> {
-        self.make(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"").await
+        self.make(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"")
+            .await
     }
 
     /// Makes a regular file without opening it, a named pipe, a socket or a device node: `mode` has the type.
@@ -82,7 +83,8 @@ impl Client {
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE), (fid, MDS_INODELOCK_UPDATE)]);
-        mdc.reint(pack::link(cred, fid, parent, name, self.now(), groups, &elc)).await?;
+        mdc.reint(pack::link(cred, fid, parent, name, self.now(), groups, &elc))
+            .await?;
         self.getattr(cred, fid).await
     }
 }

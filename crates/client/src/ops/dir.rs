@@ -16,7 +16,8 @@ use rpc::{Bulk, Request};
 use std::sync::Arc;
 use wire::dirpage::{DirEntry, DirPage};
 use wire::{
-    Errno, Fid, LDLM_FL_HAS_INTENT, LUDA_FID, LUDA_TYPE, MDS_DIR_END_OFF, MDS_INODELOCK_UPDATE, MDS_READPAGE, WireStruct,
+    Errno, Fid, LDLM_FL_HAS_INTENT, LUDA_FID, LUDA_TYPE, MDS_DIR_END_OFF, MDS_INODELOCK_UPDATE, MDS_READPAGE,
+    WireStruct,
 };
 
 /// The place behind the last entry, as a reader sees it: the largest that a file offset can be.
@@ -44,10 +45,20 @@ pub struct DirHandle {
 impl DirHandle {
     /// Remembers where a reader of `items` stopped, who took the first `taken` of them.
     pub fn took(&self, items: &[DirItem], taken: usize) {
-        let Some(last) = taken.checked_sub(1).and_then(|i| items.get(i)) else { return };
-        let same = items[..taken].iter().rev().take_while(|i| i.entry.hash == last.next).count();
+        let Some(last) = taken.checked_sub(1).and_then(|i| items.get(i)) else {
+            return;
+        };
+        let same = items[..taken]
+            .iter()
+            .rev()
+            .take_while(|i| i.entry.hash == last.next)
+            .count();
         let mut stopped = self.stopped.lock();
-        let before = if same == taken && stopped.0 == last.next { stopped.1 } else { 0 };
+        let before = if same == taken && stopped.0 == last.next {
+            stopped.1
+        } else {
+            0
+        };
         *stopped = (last.next, before + same);
     }
 
@@ -67,7 +78,10 @@ impl Client {
             return Err(Errno::ENOTDIR);
         }
         crate::perm::check(cred, &md, crate::perm::READ)?;
-        Ok(Arc::new(DirHandle { fid, stopped: Mutex::new((u64::MAX, 0)) }))
+        Ok(Arc::new(DirHandle {
+            fid,
+            stopped: Mutex::new((u64::MAX, 0)),
+        }))
     }
 
     /// Entries from `place` on (0: the beginning), as many as are at hand; none: the end.
@@ -101,7 +115,11 @@ impl Client {
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == before
         {
-            self.inodes.entry(fid).state.lock().keep_chunk(hash, chunk.clone());
+            self.inodes
+                .entry(fid)
+                .state
+                .lock()
+                .keep_chunk(hash, chunk.clone());
         }
         Ok(chunk)
     }
@@ -124,26 +142,42 @@ impl Client {
         body.mbo_size = hash;
         body.mbo_nlink = len;
         body.mbo_mode = LUDA_FID | LUDA_TYPE;
-        let req = Request::new(MDS_READPAGE, vec![body.to_bytes(), Bytes::new()]).with_bulk(Bulk::Sink(vec![len]));
+        let req =
+            Request::new(MDS_READPAGE, vec![body.to_bytes(), Bytes::new()]).with_bulk(Bulk::Sink(vec![len]));
         let mut reply = mdc.import.call(req).await?;
         let data = reply.bulk.drain(..).next().ok_or(Errno::EPROTO)?.into_bytes();
         let pages = DirPage::parse_all(&data)?;
         let next = pages.last().ok_or(Errno::EPROTO)?.hash_end;
-        let entries: Vec<_> = pages.into_iter().flat_map(|p| p.entries).filter(|e| !e.name.is_empty()).collect();
+        let entries: Vec<_> = pages
+            .into_iter()
+            .flat_map(|p| p.entries)
+            .filter(|e| !e.name.is_empty())
+            .collect();
         if next != MDS_DIR_END_OFF && next <= hash && entries.iter().all(|e| e.hash <= hash) {
             return Err(Errno::EPROTO);
         }
-        Ok(DirChunk { entries, next: next.min(END) })
+        Ok(DirChunk {
+            entries,
+            next: next.min(END),
+        })
     }
 }
 
 /// The entries of a run from a hash on, less the first `skip` of that very hash, each with the place behind it.
 fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = chunk.entries.partition_point(|e| e.hash < from);
-    let same = chunk.entries[first..].iter().take_while(|e| e.hash == from).count();
+    let same = chunk.entries[first..]
+        .iter()
+        .take_while(|e| e.hash == from)
+        .count();
     let first = first + skip.min(same);
     let next = |i: usize| chunk.entries.get(i + 1).map_or(chunk.next, |e| e.hash);
-    (first..chunk.entries.len()).map(|i| DirItem { entry: chunk.entries[i].clone(), next: next(i) }).collect()
+    (first..chunk.entries.len())
+        .map(|i| DirItem {
+            entry: chunk.entries[i].clone(),
+            next: next(i),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -157,9 +191,17 @@ mod tests {
 
     fn chunk(hashes: &[u64], next: u64) -> DirChunk {
         let entry = |(i, h): (usize, &u64)| {
-            DirEntry::new(Fid::new(0x400, i as u32, 0), *h, Bytes::from(format!("f{i}")), 0o100_000)
+            DirEntry::new(
+                Fid::new(0x400, i as u32, 0),
+                *h,
+                Bytes::from(format!("f{i}")),
+                0o100_000,
+            )
         };
-        DirChunk { entries: hashes.iter().enumerate().map(entry).collect(), next }
+        DirChunk {
+            entries: hashes.iter().enumerate().map(entry).collect(),
+            next,
+        }
     }
 
     #[test]
@@ -173,7 +215,10 @@ mod tests {
     fn entries_of_one_hash_are_each_given_out_once_however_the_reader_stops() {
         let chunk = chunk(&[5, 7, 7, 7, 7, 9], 20);
         for step in 1..=6 {
-            let dir = DirHandle { fid: Fid::ROOT, stopped: Mutex::new((u64::MAX, 0)) };
+            let dir = DirHandle {
+                fid: Fid::ROOT,
+                stopped: Mutex::new((u64::MAX, 0)),
+            };
             let (mut place, mut seen) = (0, Vec::new());
             while place < 20 {
                 let got = items(&chunk, place, dir.skip(place));

@@ -120,11 +120,22 @@ impl Client {
 
     /// Releases whatever an owner has locked of a file: a close.
     pub async fn release_locks(&self, cred: &Cred, fid: Fid, owner: u64, pid: u32) -> Result<(), Errno> {
-        let all = FlockRange { ty: FlockType::Unlock, start: 0, end: FlockRange::END, owner, pid };
+        let all = FlockRange {
+            ty: FlockType::Unlock,
+            start: 0,
+            end: FlockRange::END,
+            owner,
+            pid,
+        };
         self.setlk(cred, fid, all, false).await
     }
 }
 
 fn flock(r: &FlockRange) -> Policy {
-    Policy::Flock(Flock { start: r.start, end: r.end, owner: r.owner, pid: r.pid })
+    Policy::Flock(Flock {
+        start: r.start,
+        end: r.end,
+        owner: r.owner,
+        pid: r.pid,
+    })
 }

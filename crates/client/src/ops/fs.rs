@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::{
     Errno, Fid, GetinfoFid2path, KEY_FID2PATH, MDS_GET_INFO, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS,
-    OBD_MD_FLAGSTATFS, ObdStatfs, WireStruct, before_nul, nul_terminated,
+    ObdStatfs, WireStruct, before_nul, nul_terminated,
 };
 
 /// How long a statfs is good for.
@@ -36,9 +36,16 @@ pub struct StatFs {
 
 /// The space of the object targets, and the files of the metadata target: as many as both have room for.
 fn aggregate(mdt: &ObdStatfs, osts: &[ObdStatfs]) -> StatFs {
-    let bsize = osts.iter().map(|o| o.os_bsize).filter(|b| *b > 0).max().unwrap_or(mdt.os_bsize.max(512));
+    let bsize = osts
+        .iter()
+        .map(|o| o.os_bsize)
+        .filter(|b| *b > 0)
+        .max()
+        .unwrap_or(mdt.os_bsize.max(512));
     let blocks = |of: fn(&ObdStatfs) -> u64| {
-        osts.iter().map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize)).sum()
+        osts.iter()
+            .map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
+            .sum()
     };
     StatFs {
         bsize,
@@ -78,14 +85,19 @@ impl Client {
     }
 
     async fn mdt_statfs(&self, index: u32) -> Result<ObdStatfs, Errno> {
-        let mdc = self.lmv.all().iter().find(|m| m.index == index).ok_or(Errno::ENODEV)?;
-        // With SUM_STATFS a body that does not ask for the sum must go along.
-        let bufs = if mdc.import.has2(OBD_CONNECT2_SUM_STATFS) {
-            vec![MdtBody { mbo_valid: 0, ..MdtBody::default() }.to_bytes()]
+        let mdc = self
+            .lmv
+            .all()
+            .iter()
+            .find(|m| m.index == index)
+            .ok_or(Errno::ENODEV)?;
+        // Where the sum over all targets could be asked for, a body says that it is not.
+        let sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
+        let bufs = if sum {
+            vec![MdtBody::default().to_bytes()]
         } else {
             Vec::new()
         };
-        debug_assert_ne!(OBD_MD_FLAGSTATFS, 0);
         mdc.ask(MDS_STATFS, bufs).await?.get(1)
     }
 
@@ -101,7 +113,11 @@ impl Client {
     /// A path of a FID, from the root.
     pub async fn fid2path(&self, fid: Fid) -> Result<Vec<u8>, Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let ask = GetinfoFid2path { gf_fid: fid, gf_pathlen: PATH_MAX, ..GetinfoFid2path::default() };
+        let ask = GetinfoFid2path {
+            gf_fid: fid,
+            gf_pathlen: PATH_MAX,
+            ..GetinfoFid2path::default()
+        };
         let mut val = ask.to_bytes().to_vec();
         val.extend_from_slice(&self.root().to_bytes());
         // The key, padded to 8 bytes, with what is asked behind it.
@@ -109,8 +125,13 @@ impl Client {
         key.resize(key.len().next_multiple_of(8), 0);
         key.extend_from_slice(&val);
         let len = (GetinfoFid2path::SIZE as u32 + PATH_MAX).to_le_bytes();
-        let reply =
-            mdc.ask_large(MDS_GET_INFO, vec![key.into(), Bytes::copy_from_slice(&len)], PATH_MAX).await?;
+        let reply = mdc
+            .ask_large(
+                MDS_GET_INFO,
+                vec![key.into(), Bytes::copy_from_slice(&len)],
+                PATH_MAX,
+            )
+            .await?;
         let path = reply.buf(1).get(GetinfoFid2path::SIZE..).ok_or(Errno::EPROTO)?;
         Ok(before_nul(path).to_vec())
     }
@@ -123,8 +144,19 @@ mod tests {
 
     #[test]
     fn space_is_the_sum_of_the_object_targets() {
-        let mdt = ObdStatfs { os_files: 100, os_ffree: 60, os_bsize: 4096, os_namelen: 255, ..ObdStatfs::default() };
-        let ost = |blocks, bsize| ObdStatfs { os_blocks: blocks, os_bfree: 5, os_bsize: bsize, ..ObdStatfs::default() };
+        let mdt = ObdStatfs {
+            os_files: 100,
+            os_ffree: 60,
+            os_bsize: 4096,
+            os_namelen: 255,
+            ..ObdStatfs::default()
+        };
+        let ost = |blocks, bsize| ObdStatfs {
+            os_blocks: blocks,
+            os_bfree: 5,
+            os_bsize: bsize,
+            ..ObdStatfs::default()
+        };
         let sum = aggregate(&mdt, &[ost(10, 4096), ost(40, 1024)]);
         assert_eq!((sum.bsize, sum.blocks, sum.files, sum.ffree), (4096, 20, 100, 60));
     }

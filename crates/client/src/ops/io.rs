@@ -56,7 +56,10 @@ impl Client {
             return Err(Errno::EBADF);
         }
         let len = bytes.len();
-        if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+        if offset
+            .checked_add(len as u64)
+            .is_none_or(|end| end > i64::MAX as u64)
+        {
             return Err(Errno::EFBIG);
         }
         let data = self.data_of(file).await?;
@@ -98,7 +101,9 @@ impl Client {
     async fn sync_md(&self, fid: Fid) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let body = pack::body(&Cred::root(), fid, Fid::ZERO, 0, crate::cred::NO_GROUP);
-        mdc.ask(MDS_SYNC, vec![body.to_bytes(), Bytes::new()]).await.map(drop)
+        mdc.ask(MDS_SYNC, vec![body.to_bytes(), Bytes::new()])
+            .await
+            .map(drop)
     }
 
     /// Everything that this mount has written is on the servers' disks.

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP,
-    MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE,
-    OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MEA, WireStruct, nul_terminated,
+    Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_LAYOUT,
+    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME,
+    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MEA,
+    WireStruct, nul_terminated,
 };
 
 /// Bits that attributes are covered by.
@@ -46,7 +47,12 @@ pub struct Found {
 impl Found {
     /// A file whose attributes are true now, and not known to stay so.
     pub(crate) fn uncached(attr: Attr) -> Found {
-        Found { attr, name_cached: false, attr_cached: false, _held: Vec::new() }
+        Found {
+            attr,
+            name_cached: false,
+            attr_cached: false,
+            _held: Vec::new(),
+        }
     }
 }
 
@@ -83,8 +89,15 @@ impl Client {
         let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new()];
-        let reply =
-            mdc.intent(IntentAsk::new(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)).await?;
+        let reply = mdc
+            .intent(IntentAsk::new(
+                parent,
+                LockMode::Cr,
+                MDS_INODELOCK_UPDATE,
+                IT_GETATTR,
+                bufs,
+            ))
+            .await?;
         reply.status?;
         if reply.is_negative() {
             // Only a directory whose entries were locked all the while is known not to have the name.
@@ -117,7 +130,15 @@ impl Client {
         let mut body = pack::body(cred, fid, fid, GETATTR, crate::cred::NO_GROUP);
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new(), Bytes::new()];
-        let reply = mdc.intent(IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)).await?;
+        let reply = mdc
+            .intent(IntentAsk::new(
+                fid,
+                LockMode::Cr,
+                MDS_INODELOCK_UPDATE,
+                IT_GETATTR,
+                bufs,
+            ))
+            .await?;
         reply.status?;
         if reply.is_negative() {
             return Err(Errno::ESTALE);
@@ -137,7 +158,8 @@ impl Client {
     }
 
     fn update_cookie(&self, mdc: &Mdc, dir: Fid) -> Option<u64> {
-        mdc.find(dir, LockMode::Pr, MDS_INODELOCK_UPDATE).map(|lock| lock.info().cookie)
+        mdc.find(dir, LockMode::Pr, MDS_INODELOCK_UPDATE)
+            .map(|lock| lock.info().cookie)
     }
 
     /// Keeps what an intent brought, as far as the lock that came with it covers it. The lock is held meanwhile.
@@ -170,11 +192,18 @@ impl Client {
 
     /// Adds a regular file's size and times, and finds the locks under which the answer may be kept. (What was learnt under
     /// one lock may be untrue under the next: what is said to be kept is read again with the lock in hand.)
-    async fn with_data(&self, fid: Fid, md: MdAttr, name: Option<(Fid, &[u8])>) -> Result<Found, Errno> {
+    pub(crate) async fn with_data(
+        &self,
+        fid: Fid,
+        md: MdAttr,
+        name: Option<(Fid, &[u8])>,
+    ) -> Result<Found, Errno> {
         let data = self.data_attr(fid, &md).await?;
         let mdc = self.lmv.of(fid).await?;
         let attr_lock = self.attr_lock(mdc, fid);
-        let kept = attr_lock.as_ref().and_then(|_| self.inodes.get(fid)?.state.lock().md.clone());
+        let kept = attr_lock
+            .as_ref()
+            .and_then(|_| self.inodes.get(fid)?.state.lock().md.clone());
         let attr_cached = kept.is_some() && data.as_ref().is_none_or(|(_, covered)| *covered);
         let md = kept.unwrap_or(md);
         let attr = data.map_or_else(|| md.attr.clone(), |(data, _)| md.with_data(&data));
@@ -219,9 +248,20 @@ impl Client {
         if let Some(layout) = kept() {
             return Ok(layout);
         }
-        let intent = LayoutIntent { lai_opc: LAYOUT_INTENT_ACCESS, ..LayoutIntent::default() };
+        let intent = LayoutIntent {
+            lai_opc: LAYOUT_INTENT_ACCESS,
+            ..LayoutIntent::default()
+        };
         let bufs = vec![intent.to_bytes(), Bytes::new()];
-        let reply = mdc.intent(IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT, IT_LAYOUT, bufs)).await?;
+        let reply = mdc
+            .intent(IntentAsk::new(
+                fid,
+                LockMode::Cr,
+                MDS_INODELOCK_LAYOUT,
+                IT_LAYOUT,
+                bufs,
+            ))
+            .await?;
         reply.status?;
         let layout = Arc::new(LovLayout::parse(reply.reply.bytes(2))?);
         if let Some(lock) = &reply.lock

@@ -12,8 +12,8 @@ mod remove;
 mod xattr;
 
 pub use dir::{DirHandle, DirItem};
-pub use flock::{FlockRange, FlockType};
 pub(crate) use flock::Flocks;
+pub use flock::{FlockRange, FlockType};
 pub use fs::StatFs;
 pub use lookup::Found;
 pub use open::{OpenFile, OpenFlags};

@@ -1,6 +1,6 @@
 //! Opening and closing, creating a file by opening it.
 
-use crate::attr::{SetAttr, S_IFREG};
+use crate::attr::{S_IFREG, SetAttr};
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::DataFile;
@@ -15,9 +15,9 @@ use rpc::Keep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::{
-    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC, MDS_FMODE_READ,
-    MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
-    MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
+    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC,
+    MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND,
+    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
 };
 
 /// How a file is to be opened.
@@ -54,7 +54,10 @@ impl OpenFlags {
         excl: false,
     };
     /// To read and write.
-    pub const READ_WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
+    pub const READ_WRITE: OpenFlags = OpenFlags {
+        write: true,
+        ..OpenFlags::READ
+    };
 
     fn wire(&self) -> u64 {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
@@ -77,7 +80,7 @@ pub struct OpenFile {
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<LovLayout>>,
     pub(crate) wrote: AtomicBool,
-    keep: Option<Keep>,
+    keep: Mutex<Option<Keep>>,
 }
 
 impl OpenFile {
@@ -120,7 +123,10 @@ impl Client {
         let file = self.opened(&reply, flags).await?;
         drop(reply);
         if flags.truncate && flags.write {
-            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            let empty = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
             if let Err(e) = self.setattr(cred, fid, &empty, Some(&file)).await {
                 let _ = self.release(&file).await;
                 return Err(e);
@@ -153,8 +159,20 @@ impl Client {
         };
         let bufs = pack::open_intent(cred, &rec, name, Bytes::new());
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
-        let ask = IntentAsk::new(parent, LockMode::Cw, MDS_INODELOCK_UPDATE, IT_OPEN | IT_CREAT, bufs);
-        let reply = mdc.intent(IntentAsk { elc, opens: true, ..ask }).await?;
+        let ask = IntentAsk::new(
+            parent,
+            LockMode::Cw,
+            MDS_INODELOCK_UPDATE,
+            IT_OPEN | IT_CREAT,
+            bufs,
+        );
+        let reply = mdc
+            .intent(IntentAsk {
+                elc,
+                opens: true,
+                ..ask
+            })
+            .await?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);
@@ -165,7 +183,10 @@ impl Client {
         let md = reply.md();
         drop(reply);
         if !created && flags.truncate {
-            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            let empty = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
             if let Err(e) = self.setattr(cred, file.fid, &empty, Some(&file)).await {
                 let _ = self.release(&file).await;
                 return Err(e);
@@ -180,7 +201,11 @@ impl Client {
         let fid = reply.body.mbo_fid1;
         let md = reply.md();
         if !md.attr.is_file() {
-            return Err(if md.attr.is_dir() { Errno::EISDIR } else { Errno::EOPNOTSUPP });
+            return Err(if md.attr.is_dir() {
+                Errno::EISDIR
+            } else {
+                Errno::EOPNOTSUPP
+            });
         }
         let layout = match md.layout {
             Some(layout) => layout,
@@ -193,7 +218,7 @@ impl Client {
             data: Mutex::new(self.lov.file(fid, layout.clone())),
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
-            keep: reply.reply.keep.clone(),
+            keep: Mutex::new(reply.reply.keep.clone()),
         }))
     }
 
@@ -203,9 +228,7 @@ impl Client {
         let rec = self.close_rec(file);
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
         let done = mdc.import.call(req).await;
-        if let Some(keep) = &file.keep {
-            keep.release();
-        }
+        file.keep.lock().take();
         match done.map_err(Errno::from) {
             // The server forgot the handle when it forgot this client: nothing is left to close.
             Ok(_) | Err(Errno::ESTALE) => Ok(()),

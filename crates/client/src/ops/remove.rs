@@ -8,7 +8,9 @@ use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
 use std::sync::Arc;
-use wire::{Errno, Fid, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody, OBD_MD_FLNLINK};
+use wire::{
+    Errno, Fid, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody, OBD_MD_FLNLINK,
+};
 
 impl Client {
     /// Removes a name of a file.
@@ -38,7 +40,13 @@ impl Client {
             (parent, MDS_INODELOCK_UPDATE),
             (child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
         ]);
-        let rec = UnlinkRec { parent, child, mode, time: self.now(), suppgids: groups };
+        let rec = UnlinkRec {
+            parent,
+            child,
+            mode,
+            time: self.now(),
+            suppgids: groups,
+        };
         let reply = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await?;
         self.discard_if_gone(child, &reply.get::<MdtBody>(1)?);
         Ok(())
@@ -53,16 +61,14 @@ impl Client {
     }
 
     /// Moves a name; what the new name led to is removed.
-    pub async fn rename(
-        &self,
-        cred: &Cred,
-        from: (Fid, &[u8]),
-        to: (Fid, &[u8]),
-    ) -> Result<(), Errno> {
+    pub async fn rename(&self, cred: &Cred, from: (Fid, &[u8]), to: (Fid, &[u8])) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
         let mdc: &Arc<Mdc> = self.lmv.of(to.0).await?;
-        let (source, target) = (self.known_child(mdc, from.0, from.1), self.known_child(mdc, to.0, to.1));
+        let (source, target) = (
+            self.known_child(mdc, from.0, from.1),
+            self.known_child(mdc, to.0, to.1),
+        );
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
         let elc = mdc.elc(&[
             (from.0, MDS_INODELOCK_UPDATE),
@@ -70,7 +76,13 @@ impl Client {
             (source, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
             (target, MDS_INODELOCK_FULL),
         ]);
-        let rec = RenameRec { from, to, mode: 0, time: self.now(), suppgids: groups };
+        let rec = RenameRec {
+            from,
+            to,
+            mode: 0,
+            time: self.now(),
+            suppgids: groups,
+        };
         let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;
         self.forget_in_kernel(to.0, to.1);
         let reply = done?;

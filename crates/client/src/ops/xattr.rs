@@ -19,7 +19,7 @@ use bytes::Bytes;
 use ldlm::LockMode;
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, IT_GETXATTR, MDS_GETXATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
+    Errno, Fid, IT_GETXATTR, MDS_GETXATTR, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
     MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, WireStruct, nul_terminated,
 };
 
@@ -39,14 +39,21 @@ impl Client {
             b"lustre.lov" | b"trusted.lov" => return self.getstripe(cred, fid).await,
             ACL_ACCESS => {
                 if let Some(acl) = self.acl(cred, fid).await? {
-                    return if acl.is_empty() { Err(Errno::ENODATA) } else { Ok(acl) };
+                    return if acl.is_empty() {
+                        Err(Errno::ENODATA)
+                    } else {
+                        Ok(acl)
+                    };
                 }
                 return self.one_xattr(cred, fid, name).await;
             }
             _ => {}
         }
         if let Some(text) = name.strip_prefix(PATH) {
-            let asked = std::str::from_utf8(text).ok().and_then(|t| t.parse::<Fid>().ok()).ok_or(Errno::EINVAL)?;
+            let asked = std::str::from_utf8(text)
+                .ok()
+                .and_then(|t| t.parse::<Fid>().ok())
+                .ok_or(Errno::EINVAL)?;
             return self.fid2path(asked).await.map(Bytes::from);
         }
         if name.starts_with(b"lustre.") {
@@ -63,7 +70,13 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTRLS, NO_GROUP);
         body.mbo_eadatasize = ALL_MAX;
-        let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new()];
+        let bufs = vec![
+            body.to_bytes(),
+            Bytes::new(),
+            Bytes::new(),
+            Bytes::new(),
+            Bytes::new(),
+        ];
         let reply = mdc.ask_large(MDS_GETXATTR, bufs, ALL_MAX).await?;
         let len = reply.get::<MdtBody>(1)?.mbo_eadatasize as usize;
         let raw = reply.buf(2);
@@ -92,7 +105,10 @@ impl Client {
         match name {
             b"lustre.lov" | b"trusted.lov" => self.setstripe(cred, fid, Bytes::copy_from_slice(value)).await,
             _ if name.starts_with(b"lustre.") => Err(Errno::EOPNOTSUPP),
-            _ => self.change_xattr(cred, fid, name, Some(Bytes::copy_from_slice(value)), flags).await,
+            _ => {
+                self.change_xattr(cred, fid, name, Some(Bytes::copy_from_slice(value)), flags)
+                    .await
+            }
         }
     }
 
@@ -114,7 +130,11 @@ impl Client {
     ) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
-        let more = if acl { MDS_INODELOCK_PERM | MDS_INODELOCK_LOOKUP } else { 0 };
+        let more = if acl {
+            MDS_INODELOCK_PERM | MDS_INODELOCK_LOOKUP
+        } else {
+            0
+        };
         let suppgid = self.suppgid(cred, fid).await;
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
         let bufs = pack::setxattr(cred, fid, name, value.as_ref(), flags, self.now(), suppgid, &elc);
@@ -138,13 +158,23 @@ impl Client {
         body.mbo_eadatasize = ALL_MAX;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
         let ask = IntentAsk::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
-        let done = mdc.intent(IntentAsk { reply_len: ALL_MAX, ..ask }).await?;
+        let done = mdc
+            .intent(IntentAsk {
+                reply_len: ALL_MAX,
+                ..ask
+            })
+            .await?;
         match done.status {
             Err(Errno::ERANGE | Errno::E2BIG | Errno::EOPNOTSUPP) => return Ok(None),
             other => other?,
         }
         let count = done.body.mbo_max_mdsize as usize;
-        let all = Arc::new(split(done.reply.buf(5), &done.reply.bytes(6), done.reply.buf(7), count)?);
+        let all = Arc::new(split(
+            done.reply.buf(5),
+            &done.reply.bytes(6),
+            done.reply.buf(7),
+            count,
+        )?);
         if done.lock.is_some() {
             self.inodes.entry(fid).state.lock().xattrs = Some(all.clone());
         }
@@ -155,7 +185,13 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR, NO_GROUP);
         body.mbo_eadatasize = VALUE_MAX as u32;
-        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new(), Bytes::new()];
+        let bufs = vec![
+            body.to_bytes(),
+            Bytes::new(),
+            nul_terminated(name),
+            Bytes::new(),
+            Bytes::new(),
+        ];
         let reply = mdc.ask_large(MDS_GETXATTR, bufs, VALUE_MAX as u32).await?;
         let len = reply.get::<MdtBody>(1)?.mbo_eadatasize as usize;
         let value = reply.bytes(2);
@@ -167,7 +203,11 @@ impl Client {
         let md = self.md(cred, fid).await?;
         if md.attr.is_file() {
             let layout = self.layout(fid).await?;
-            return if layout.raw.is_empty() { Err(Errno::ENODATA) } else { Ok(layout.raw.clone()) };
+            return if layout.raw.is_empty() {
+                Err(Errno::ENODATA)
+            } else {
+                Ok(layout.raw.clone())
+            };
         }
         if !md.attr.is_dir() {
             return Err(Errno::ENODATA);
@@ -182,7 +222,10 @@ impl Client {
             if !self.layout(fid).await?.is_empty() {
                 return Err(Errno::EEXIST);
             }
-            let write = OpenFlags { read: false, ..OpenFlags::READ_WRITE };
+            let write = OpenFlags {
+                read: false,
+                ..OpenFlags::READ_WRITE
+            };
             let file = self.open_with(cred, fid, write, lum).await?;
             return self.release(&file).await;
         }
@@ -203,7 +246,9 @@ fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xatt
     let mut at = 0usize;
     let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
     for (name, len) in names.zip(lens.as_chunks::<4>().0).take(count) {
-        let end = at.checked_add(u32::from_le_bytes(*len) as usize).ok_or(Errno::EPROTO)?;
+        let end = at
+            .checked_add(u32::from_le_bytes(*len) as usize)
+            .ok_or(Errno::EPROTO)?;
         if end > values.len() {
             return Err(Errno::EPROTO);
         }
@@ -223,7 +268,13 @@ mod tests {
     #[test]
     fn names_values_and_lengths_are_put_together() {
         let lens: Vec<u8> = [3u32, 0, 2].iter().flat_map(|l| l.to_le_bytes()).collect();
-        let all = split(b"user.a\0user.b\0user.c\0", &Bytes::from_static(b"abcde"), &lens, 3).unwrap();
+        let all = split(
+            b"user.a\0user.b\0user.c\0",
+            &Bytes::from_static(b"abcde"),
+            &lens,
+            3,
+        )
+        .unwrap();
         assert_eq!(&all[&b"user.a"[..]][..], b"abc");
         assert_eq!(&all[&b"user.b"[..]][..], b"");
         assert_eq!(&all[&b"user.c"[..]][..], b"de");
@@ -232,6 +283,9 @@ mod tests {
     #[test]
     fn a_length_beyond_the_values_is_an_error() {
         let lens = 9u32.to_le_bytes();
-        assert_eq!(split(b"user.a\0", &Bytes::from_static(b"abc"), &lens, 1), Err(Errno::EPROTO));
+        assert_eq!(
+            split(b"user.a\0", &Bytes::from_static(b"abc"), &lens, 1),
+            Err(Errno::EPROTO)
+        );
     }
 }
