@@ -1,25 +1,33 @@
-//! The `nacre` command.
+//! The `nacre` command: a parallel file system in one binary.
+//!
+//! Every command is a module below [`cmd`]; what they share is beside it: the record of a running process
+//! ([`running`]), the socket by which commands talk to it ([`control`]), going to the background ([`daemon`]).
+//! An error ends the command with one message that says what failed, where, and what to do.
 
+mod answers;
+mod cli;
+mod cmd;
+mod control;
+mod daemon;
 mod decode;
+mod instance;
+mod mounts;
+mod net;
+mod node;
+mod running;
+mod session;
 
-use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
-/// A parallel file system in user space that speaks Lustre's network protocol.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
+use clap::Parser;
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Print a capture of Lustre's traffic as an engineer wants to read it
-    Decode(decode::Args),
-}
-
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
-        Command::Decode(args) => decode::run(&args),
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match cmd::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("nacre: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -1,0 +1,331 @@
+//! The command line: every command and option, and nothing else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::decode;
+use crate::instance::Store;
+
+/// A parallel file system in user space, speaking Lustre's network protocol.
+#[derive(Debug, Parser)]
+#[command(name = "nacre", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Bring up a whole file system and mount it; it stays up in the background
+    Up(Up),
+    /// Show what is up
+    Status(Status),
+    /// Unmount, then stop everything that `up` or `serve` started
+    Down(Down),
+    /// Make a directory into a target, as mkfs.lustre does with a device
+    Mkfs(Mkfs),
+    /// Run the targets in some directories
+    Serve(Serve),
+    /// Mount a file system
+    Mount(Mount),
+    /// Unmount a file system
+    Umount(Umount),
+    /// Striping, free space and FIDs, as Lustre's lfs shows and sets them
+    #[command(subcommand)]
+    Lfs(Lfs),
+    /// Parameters and devices, as Lustre's lctl shows and sets them
+    Lctl(Lctl),
+    /// Print a capture of Lustre's traffic as an engineer wants to read it
+    Decode(decode::Args),
+    /// Bring a file system up, copy a source tree in, compare it, and show what was measured
+    Demo(Demo),
+}
+
+/// How a process is found on the network.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Net {
+    /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: a free one from 127.0.0.1@tcp on]
+    #[arg(long, value_name = "NID")]
+    pub(crate) listen: Option<wire::Nid>,
+    /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Directory of the file system [default: ~/.local/share/nacre/default]
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Mount point [default: D/mnt]
+    #[arg(long, value_name = "M", conflicts_with = "no_mount")]
+    pub(crate) mount: Option<PathBuf>,
+    /// Servers only
+    #[arg(long)]
+    pub(crate) no_mount: bool,
+    /// Number of object storage targets [default: as many as there are, or 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) osts: Option<u32>,
+    /// Where data is kept [default: as before, or local]
+    #[arg(long)]
+    pub(crate) store: Option<Store>,
+    /// Name of a new file system, at most 8 characters [default: nacre]
+    #[arg(long)]
+    pub(crate) fsname: Option<String>,
+    #[command(flatten)]
+    pub(crate) net: Net,
+    /// Stay in the foreground until a signal or `nacre down`
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Directory of the file system or of a target [default: everything that is up]
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: Option<PathBuf>,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Down {
+    /// Directory that was given to `up` or `serve`
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Detach the mount even while it is in use
+    #[arg(long, short)]
+    pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("kind").required(true).args(["mgs", "mdt", "ost"]))]
+pub(crate) struct Mkfs {
+    /// Make a management target
+    #[arg(long)]
+    pub(crate) mgs: bool,
+    /// Make a metadata target
+    #[arg(long)]
+    pub(crate) mdt: bool,
+    /// Make an object target
+    #[arg(long)]
+    pub(crate) ost: bool,
+    /// File system that the target belongs to, at most 8 characters
+    #[arg(long, required_unless_present = "mgs")]
+    pub(crate) fsname: Option<String>,
+    /// Index of the target; the MGS chooses one when it is not given
+    #[arg(long)]
+    pub(crate) index: Option<u32>,
+    /// NID of the MGS; again or with commas for more
+    #[arg(
+        long,
+        value_name = "NID",
+        value_delimiter = ',',
+        required_unless_present = "mgs"
+    )]
+    pub(crate) mgsnode: Vec<wire::Nid>,
+    /// NID of a node that can run this target [default: the node that runs it]
+    #[arg(long, value_name = "NID", value_delimiter = ',')]
+    pub(crate) servicenode: Vec<wire::Nid>,
+    /// An empty or new directory
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Directories made by `nacre mkfs`
+    #[arg(required = true)]
+    pub(crate) dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) net: Net,
+    /// Stay in the foreground until a signal or `nacre down`
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// What to mount: MGSNID[,MGSNID...]:/FSNAME
+    pub(crate) source: String,
+    /// Mount point
+    pub(crate) mountpoint: PathBuf,
+    /// Mount options, separated by commas
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) net: Net,
+    /// Stay in the foreground until a signal or `nacre umount`
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Umount {
+    /// Mount point
+    pub(crate) mountpoint: PathBuf,
+    /// Detach it even while it is in use
+    #[arg(long, short)]
+    pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lfs {
+    /// Create a file with a layout, or set the default layout of a directory
+    Setstripe {
+        /// Number of OSTs to stripe over; -1 for all
+        #[arg(short = 'c', long, allow_negative_numbers = true)]
+        stripe_count: Option<i32>,
+        /// Bytes on one OST before the next; K, M and G are understood
+        #[arg(short = 'S', long)]
+        stripe_size: Option<String>,
+        /// First OST; -1 for any
+        #[arg(short = 'i', long, allow_negative_numbers = true)]
+        stripe_index: Option<i32>,
+        /// Delete the default layout of a directory
+        #[arg(short = 'd', long)]
+        delete: bool,
+        /// Files to create, or directories
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Show how files are striped
+    Getstripe {
+        /// Only the stripe count
+        #[arg(short = 'c', long)]
+        stripe_count: bool,
+        /// Only the stripe size
+        #[arg(short = 'S', long)]
+        stripe_size: bool,
+        /// Only the index of the first OST
+        #[arg(short = 'i', long)]
+        stripe_index: bool,
+        /// Directories themselves, not what is in them
+        #[arg(short = 'd', long)]
+        directory: bool,
+        /// Files or directories
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Show the space of every target
+    #[command(disable_help_flag = true)]
+    Df {
+        /// Inodes in place of bytes
+        #[arg(short = 'i', long)]
+        inodes: bool,
+        /// Sizes as people read them
+        #[arg(short = 'h', long)]
+        human: bool,
+        /// A mount point, or something below one [default: every mount]
+        path: Option<PathBuf>,
+        /// Print help
+        #[arg(long, action = clap::ArgAction::Help)]
+        help: Option<bool>,
+    },
+    /// Show the FIDs of files
+    Path2fid {
+        /// Files or directories
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Show the names of FIDs
+    Fid2path {
+        /// A mount point, or something below one
+        path: PathBuf,
+        /// FIDs such as [0x200000401:0x1:0x0]
+        #[arg(required = true)]
+        fids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lctl {
+    /// The process that has this directory
+    #[arg(long, value_name = "D", global = true)]
+    pub(crate) dir: Option<PathBuf>,
+    /// The process that has this mount
+    #[arg(long, value_name = "M", global = true, conflicts_with = "dir")]
+    pub(crate) mount: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: LctlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LctlCommand {
+    /// Show the values of parameters
+    #[command(name = "get_param")]
+    GetParam {
+        /// Only values
+        #[arg(short = 'n')]
+        values_only: bool,
+        /// Only names
+        #[arg(short = 'N')]
+        names_only: bool,
+        /// Names, in which * and ? match within one component
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// Set parameters
+    #[command(name = "set_param")]
+    SetParam {
+        /// Keep it, for every node: written into the MGS's log of parameters
+        #[arg(short = 'P')]
+        permanent: bool,
+        /// Delete a parameter that was kept
+        #[arg(short = 'd', requires = "permanent")]
+        delete: bool,
+        /// Show only values
+        #[arg(short = 'n')]
+        values_only: bool,
+        /// NAME=VALUE
+        #[arg(required = true, value_name = "NAME=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Show the names of parameters
+    #[command(name = "list_param")]
+    ListParam {
+        /// Mark what can be set with =
+        #[arg(short = 'F')]
+        classify: bool,
+        /// Everything below, too
+        #[arg(short = 'R')]
+        recursive: bool,
+        /// Names, in which * and ? match within one component
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// Ask a node for its NIDs over LNet
+    Ping {
+        /// The node
+        nid: wire::Nid,
+        /// Seconds to wait
+        #[arg(default_value_t = 10)]
+        timeout: u64,
+    },
+    /// List the devices of a process: targets and imports
+    Dl,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Source tree to copy in [default: the working directory and /usr/include]
+    pub(crate) trees: Vec<PathBuf>,
+    /// Number of object storage targets
+    #[arg(long, default_value_t = 2)]
+    pub(crate) osts: u32,
+    /// Leave it up afterwards
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,30 @@
+//! `nacre down`: unmount, then stop what `up` or `serve` started; clean up after it if it died.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::{clean_up_after, dir_or_default, stop};
+use crate::cli::Down;
+use crate::running;
+
+/// Runs the command.
+pub(crate) fn run(args: Down) -> Result<ExitCode> {
+    let dir = dir_or_default(args.dir.as_deref())?;
+    let Some(running) = running::in_dir(&dir)? else {
+        bail!(
+            "nothing is up in {} (`nacre status` shows what is up)",
+            dir.display()
+        );
+    };
+    if !running.alive() {
+        println!("nacre (process {}) had died; cleaned up after it", running.pid);
+        for line in clean_up_after(&running)? {
+            println!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    stop(&running, args.lazy)?;
+    println!("down: {}", dir.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,176 @@
+//! `nacre lctl`: parameters and devices of a running process.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cli::{Lctl, LctlCommand};
+use crate::control::{self, Request};
+use crate::daemon;
+use crate::running::{self, Running};
+
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Runs the command.
+pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
+    let process = find(&args)?;
+    let ask = |request: Request| control::ask(&process.control, &request, ANSWER_MAX);
+    match args.command {
+        LctlCommand::GetParam {
+            values_only,
+            names_only,
+            patterns,
+        } => {
+            for pattern in patterns {
+                let found: Vec<(String, String)> = list(ask(Request::GetParam {
+                    pattern: pattern.clone(),
+                })?);
+                if found.is_empty() {
+                    bail!("no parameter matches '{pattern}'");
+                }
+                for (name, value) in found {
+                    println!("{}", show(&name, &value, values_only, names_only));
+                }
+            }
+        }
+        LctlCommand::SetParam {
+            permanent,
+            delete,
+            values_only,
+            settings,
+        } => {
+            for setting in settings {
+                set(&ask, &setting, permanent, delete, values_only)?;
+            }
+        }
+        LctlCommand::ListParam {
+            classify,
+            recursive,
+            patterns,
+        } => {
+            for pattern in patterns {
+                let listed: Vec<Value> = list(ask(Request::ListParam {
+                    pattern: pattern.clone(),
+                    recursive,
+                })?);
+                if listed.is_empty() {
+                    bail!("no parameter matches '{pattern}'");
+                }
+                for item in listed {
+                    let mark = match (classify, &item["is_level"], &item["writable"]) {
+                        (true, Value::Bool(true), _) => "/",
+                        (true, _, Value::Bool(true)) => "=",
+                        _ => "",
+                    };
+                    println!("{}{mark}", item["name"].as_str().unwrap_or_default());
+                }
+            }
+        }
+        LctlCommand::Ping { nid, timeout } => {
+            let request = Request::Ping {
+                nid: nid.to_string(),
+                timeout_s: timeout,
+            };
+            list::<String>(ask(request)?)
+                .iter()
+                .for_each(|line| println!("{line}"));
+        }
+        LctlCommand::Dl => {
+            for (i, line) in list::<String>(ask(Request::Devices)?).iter().enumerate() {
+                println!("{i:3} {line}");
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set(
+    ask: &dyn Fn(Request) -> Result<Value>,
+    setting: &str,
+    permanent: bool,
+    delete: bool,
+    values_only: bool,
+) -> Result<()> {
+    let (name, value) = match setting.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None if delete => (setting, None),
+        None => bail!("'{setting}' is not of the form NAME=VALUE"),
+    };
+    if permanent {
+        let value = if delete { None } else { value };
+        ask(Request::KeepParam {
+            name: name.to_owned(),
+            value,
+        })?;
+        return Ok(());
+    }
+    let value = value.with_context(|| format!("no value for '{name}'"))?;
+    let set: Vec<(String, String)> = list(ask(Request::SetParam {
+        pattern: name.to_owned(),
+        value,
+    })?);
+    for (name, value) in set {
+        println!("{}", show(&name, &value, values_only, false));
+    }
+    Ok(())
+}
+
+/// As lctl shows a parameter: a value of several lines begins on a line of its own.
+fn show(name: &str, value: &str, values_only: bool, names_only: bool) -> String {
+    let value = value.trim_end_matches('\n');
+    match (values_only, names_only, value.contains('\n')) {
+        (_, true, _) => name.to_owned(),
+        (true, _, _) => value.to_owned(),
+        (_, _, true) => format!("{name}=\n{value}"),
+        _ => format!("{name}={value}"),
+    }
+}
+
+fn list<T: DeserializeOwned>(value: Value) -> Vec<T> {
+    serde_json::from_value(value).unwrap_or_default()
+}
+
+/// The process that is meant: the one with the directory or the mount, or the only one there is.
+fn find(args: &Lctl) -> Result<Running> {
+    if let Some(dir) = &args.dir {
+        let dir = daemon::absolute(dir)?;
+        let found = running::in_dir(&dir)?.filter(Running::alive);
+        return found.with_context(|| format!("nothing is up in {}", dir.display()));
+    }
+    if let Some(mount) = &args.mount {
+        return running::by_path(mount).map(|(r, _)| r);
+    }
+    let mut all = running::all();
+    match all.len() {
+        0 => bail!("no nacre is running here: start one with `nacre up`"),
+        1 => Ok(all.remove(0)),
+        _ => {
+            let name = |r: &Running| match (r.dirs.first(), r.mounts.first()) {
+                (Some(dir), _) => format!("--dir {}", dir.display()),
+                (None, Some(mount)) => format!("--mount {}", mount.mountpoint.display()),
+                (None, None) => format!("process {}", r.pid),
+            };
+            let names: Vec<String> = all.iter().map(name).collect();
+            bail!(
+                "several nacre processes run here; say which:\n  {}",
+                names.join("\n  ")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_shown_as_lctl_shows_them() {
+        assert_eq!(show("a.b", "1\n", false, false), "a.b=1");
+        assert_eq!(show("a.b", "1\n2\n", false, false), "a.b=\n1\n2");
+        assert_eq!(show("a.b", "1", true, false), "1");
+        assert_eq!(show("a.b", "1", false, true), "a.b");
+    }
+}

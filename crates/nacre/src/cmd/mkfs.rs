@@ -1,0 +1,89 @@
+//! `nacre mkfs`: makes a directory into a target, with mkfs.lustre's notions.
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use osd::target::{TargetDir, TargetKind, TargetLabel};
+
+use crate::cli::Mkfs;
+use crate::daemon;
+
+/// Longest name of a file system.
+const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
+
+/// Runs the command.
+pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
+    let dir = daemon::absolute(&args.dir)?;
+    let kind = match (args.mgs, args.mdt) {
+        (true, _) => TargetKind::Mgs,
+        (_, true) => TargetKind::Mdt,
+        _ => TargetKind::Ost,
+    };
+    let index = match (kind, args.index) {
+        (TargetKind::Ost, None) => bail!("an object target needs its --index"),
+        (_, index) => index.unwrap_or(0),
+    };
+    let mut label = label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
+    label.mgsnode = args.mgsnode;
+    label.service_nodes = args.servicenode;
+    TargetDir::create(&dir, &label, |_| Ok(()))?;
+    println!("made {} in {}", label.svname(), dir.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A new target's label; checks the name and the index.
+pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
+    if kind != TargetKind::Mgs {
+        check_fsname(fsname)?;
+        if index > 0xfffe {
+            bail!("index {index} is above 65534");
+        }
+    }
+    Ok(TargetLabel::new(kind, fsname, index, &new_uuid()?))
+}
+
+/// Refuses what cannot be a file system's name.
+pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if fsname.is_empty() || fsname.len() > FSNAME_MAX || !fsname.bytes().all(plain) {
+        bail!("'{fsname}' cannot be a file system's name: use 1 to {FSNAME_MAX} letters, digits, '_' or '-'");
+    }
+    Ok(())
+}
+
+/// A random UUID.
+pub(crate) fn new_uuid() -> Result<String> {
+    let mut b = [0u8; 16];
+    let mut source = std::fs::File::open("/dev/urandom").context("/dev/urandom")?;
+    source.read_exact(&mut b).context("/dev/urandom")?;
+    // Version 4, variant 1: made of random bits.
+    b[6] = b[6] & 0x0f | 0x40;
+    b[8] = b[8] & 0x3f | 0x80;
+    let hex: String = b.iter().map(|x| format!("{x:02x}")).collect();
+    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_lustres_form() {
+        let uuid = new_uuid().unwrap();
+        let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12]);
+        assert_ne!(uuid, new_uuid().unwrap());
+    }
+
+    #[test]
+    fn names_that_lustre_would_not_take_are_refused() {
+        for bad in ["", "ninechars", "a/b", "a b", "ä"] {
+            assert!(check_fsname(bad).is_err(), "{bad}");
+        }
+        for good in ["a", "testfs", "fs_1-x"] {
+            check_fsname(good).unwrap();
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `nacre mount`: mounts a file system that is served elsewhere.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use wire::Nid;
+
+use crate::cli::Mount;
+use crate::node::Node;
+use crate::session::Session;
+use crate::{daemon, mounts, net, running};
+
+/// Runs the command.
+pub(crate) fn run(args: Mount) -> Result<ExitCode> {
+    let (mgs, fsname) = parse_source(&args.source)?;
+    let mountpoint = daemon::absolute(&args.mountpoint)?;
+    if !daemon::is_child() {
+        if !mountpoint.is_dir() && !mounts::is_stale(&mountpoint) {
+            bail!(
+                "mount point {} is not a directory: make it first",
+                mountpoint.display()
+            );
+        }
+        mounts::prepare(&mountpoint)?;
+    }
+    let log = running::run_dir()?.join(log_name(&mountpoint));
+    let session = Session {
+        role: "mount",
+        dirs: Vec::new(),
+        log,
+        foreground: args.foreground,
+    };
+    session.run(async move |cpts| {
+        let place = net::for_client(&args.net, &mgs)?;
+        let mut node = Node::start(cpts, place).await?;
+        if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &args.options).await {
+            let _ = node.stop(true).await;
+            return Err(e);
+        }
+        Ok((
+            node,
+            format!("{} is mounted on {}", args.source, mountpoint.display()),
+        ))
+    })
+}
+
+/// Splits `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME`.
+fn parse_source(source: &str) -> Result<(Vec<Nid>, String)> {
+    let parts = source.rsplit_once(":/");
+    let (nids, fsname) = parts
+        .with_context(|| format!("'{source}' is not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs"))?;
+    super::mkfs::check_fsname(fsname)?;
+    let nids: Result<Vec<Nid>, _> = nids.split([',', ':']).map(str::parse).collect();
+    Ok((nids.with_context(|| format!("in '{source}'"))?, fsname.to_owned()))
+}
+
+/// One log for each mount point.
+fn log_name(mountpoint: &Path) -> String {
+    let name: String = mountpoint
+        .to_string_lossy()
+        .trim_start_matches('/')
+        .replace('/', "-");
+    // Not longer than a file's name may be.
+    let tail: Vec<char> = name.chars().rev().take(60).collect();
+    format!("mount-{}.log", tail.into_iter().rev().collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_source_names_the_mgs_and_the_file_system() {
+        let (nids, fsname) = parse_source("10.0.0.1@tcp,10.0.0.2@tcp1:/lus").unwrap();
+        assert_eq!((nids.len(), fsname.as_str()), (2, "lus"));
+        for bad in [
+            "10.0.0.1@tcp",
+            "10.0.0.1@tcp:/",
+            "10.0.0.1@tcp:/waytoolong",
+            "nowhere:/fs",
+        ] {
+            assert!(parse_source(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `nacre serve`: runs the targets in some directories.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use wire::Nid;
+
+use crate::cli::Serve;
+use crate::node::{Node, open_dirs};
+use crate::session::{Session, log_in};
+use crate::{daemon, net};
+
+/// Runs the command.
+pub(crate) fn run(args: Serve) -> Result<ExitCode> {
+    let dirs = args
+        .dirs
+        .iter()
+        .map(|d| daemon::absolute(d))
+        .collect::<Result<Vec<_>>>()?;
+    // Refused here, so that the error is the command's own and no log is made in a wrong directory.
+    let opened = open_dirs(&dirs)?;
+    let log = log_in(opened[0].path());
+    let service_node: Option<Nid> = opened
+        .iter()
+        .find_map(|d| d.label().service_nodes.first().copied());
+    let hold = (args.foreground || daemon::is_child()).then_some(opened);
+    let session = Session {
+        role: "serve",
+        dirs,
+        log,
+        foreground: args.foreground,
+    };
+    session.run(async move |cpts| {
+        let place = net::for_server(&args.net, service_node)?;
+        let mut node = Node::start(cpts, place).await?;
+        for dir in hold.unwrap_or_default() {
+            if let Err(e) = node.serve_dir(dir).await {
+                let _ = node.stop(true).await;
+                return Err(e);
+            }
+        }
+        let said = format!(
+            "serving {} at {} port {}",
+            node.target_names().join(" "),
+            place.nid,
+            place.port
+        );
+        Ok((node, said))
+    })
+}

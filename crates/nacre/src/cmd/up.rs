@@ -1,0 +1,125 @@
+//! `nacre up`: a whole file system and a mount of it, in one process.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use osd::StoreKind;
+use osd::target::TargetDir;
+
+use super::{clean_up_after, dir_or_default};
+use crate::cli::Up;
+use crate::instance::{Instance, Store, Wanted};
+use crate::node::Node;
+use crate::session::{Session, log_in};
+use crate::{daemon, mounts, net, running};
+
+/// Runs the command.
+pub(crate) fn run(args: Up) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let dir = dir_or_default(args.dir.as_deref())?;
+    let mountpoint = match (&args.mount, args.no_mount) {
+        (_, true) => None,
+        (Some(path), _) => Some(daemon::absolute(path)?),
+        (None, _) => Some(dir.join("mnt")),
+    };
+    let wanted = Wanted {
+        fsname: args.fsname.as_deref(),
+        store: args.store,
+        osts: args.osts,
+    };
+    // In the background all this has been looked at already, but the directory may have changed hands since.
+    if !daemon::is_child() {
+        not_up_already(&dir)?;
+    }
+    let instance = Instance::plan(&dir, &wanted)?;
+    if !daemon::is_child() {
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        if let Some(path) = &mountpoint {
+            mounts::prepare(path)?;
+        }
+    }
+    let session = Session {
+        role: "up",
+        dirs: vec![dir.clone()],
+        log: log_in(&dir),
+        foreground: args.foreground,
+    };
+    session.run(async move |cpts| {
+        let place = net::for_server(&args.net, None)?;
+        let dirs = instance.make(&dir)?;
+        let mut node = Node::start(cpts, place).await?;
+        let brought = bring_up(&mut node, &instance, &dirs, mountpoint.as_deref()).await;
+        if let Err(e) = brought {
+            let _ = node.stop(true).await;
+            return Err(e);
+        }
+        let said = summary(&node, &instance, &dir, mountpoint.as_deref(), begun);
+        Ok((node, said))
+    })
+}
+
+async fn bring_up(
+    node: &mut Node,
+    instance: &Instance,
+    dirs: &[PathBuf],
+    mountpoint: Option<&Path>,
+) -> Result<()> {
+    for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {
+        match instance.store {
+            Store::Local => node.serve_dir(TargetDir::open(path)?).await?,
+            Store::Memory => {
+                let label = super::mkfs::label(kind, &instance.fsname, index)?;
+                node.serve(&label, &StoreKind::Memory).await?;
+            }
+        }
+    }
+    if let Some(path) = mountpoint {
+        let here = node.nids();
+        node.mount(&here, &instance.fsname, path, &[]).await?;
+    }
+    Ok(())
+}
+
+/// Refuses to start twice; cleans up after a process that died.
+fn not_up_already(dir: &Path) -> Result<()> {
+    let Some(r) = running::in_dir(dir)? else {
+        return Ok(());
+    };
+    if r.alive() {
+        bail!(
+            "{} is up already (process {}): `nacre status` shows it, `nacre down` stops it",
+            dir.display(),
+            r.pid
+        );
+    }
+    for line in clean_up_after(&r)? {
+        println!("process {} had died: {line}", r.pid);
+    }
+    Ok(())
+}
+
+fn summary(
+    node: &Node,
+    instance: &Instance,
+    dir: &Path,
+    mountpoint: Option<&Path>,
+    begun: Instant,
+) -> String {
+    let nids: Vec<String> = node.nids().iter().map(|n| n.to_string()).collect();
+    let place = mountpoint.map_or_else(
+        || "not mounted".to_owned(),
+        |m| format!("mounted on {}", m.display()),
+    );
+    format!(
+        "{fs} is up, {place} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir}",
+        fs = instance.fsname,
+        ms = begun.elapsed().as_millis(),
+        osts = instance.osts,
+        s = if instance.osts == 1 { "" } else { "s" },
+        dir = dir.display(),
+        mgs = nids.join(","),
+        port = node.port(),
+    )
+}

@@ -1,0 +1,125 @@
+//! Going to the background.
+//!
+//! The command starts itself again: the same arguments in the same working directory, with an
+//! environment variable that says that somebody waits for word. The child makes a session of its own, works, and writes
+//! one line on its standard output when it can be used or has failed; the parent passes that on and ends. What the
+//! child writes on standard error goes to its log.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// Set for the child: it is in the background and somebody waits for word.
+const CHILD: &str = "NACRE_BACKGROUND";
+
+/// What the child reports.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Ready(String),
+    Failed(String),
+}
+
+/// Whether this process is the one in the background.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Runs this very command in the background; returns when it is ready, with what it says, or its error.
+pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
+    let own = std::env::current_exe().context("cannot find the nacre binary")?;
+    let stderr = open_log(log)?;
+    let mut child = Command::new(own)
+        .args(std::env::args_os().skip(1))
+        .env(CHILD, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .context("cannot start nacre in the background")?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out)
+            .read_line(&mut line)
+            .context("word from the background")?;
+    }
+    match serde_json::from_str(&line) {
+        Ok(Word::Ready(text)) => {
+            println!("{text}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(Word::Failed(why)) => {
+            let _ = child.wait();
+            bail!(why)
+        }
+        Err(_) => {
+            let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+            bail!(
+                "nacre ended in the background before it was ready ({status}); its log is {}",
+                log.display()
+            )
+        }
+    }
+}
+
+/// What the child does first: it leaves the session of whoever started it.
+pub(crate) fn detach() {
+    // Only a process group's leader cannot; a child that was just spawned is none.
+    if let Err(e) = rustix::process::setsid() {
+        tracing::debug!("setsid: {e}");
+    }
+    // Not to keep anybody from unmounting what we were started in.
+    let _ = std::env::set_current_dir("/");
+}
+
+/// Tells the waiting parent that all is ready, or prints it in the foreground.
+pub(crate) fn ready(text: &str) {
+    if is_child() {
+        say(&Word::Ready(text.to_owned()))
+    } else {
+        println!("{text}")
+    }
+}
+
+/// Tells the waiting parent why nothing came of it; in the foreground the error goes the ordinary way.
+pub(crate) fn failed(error: &anyhow::Error) {
+    if is_child() {
+        say(&Word::Failed(format!("{error:#}")));
+    }
+}
+
+fn say(word: &Word) {
+    let mut out = std::io::stdout();
+    if let Ok(text) = serde_json::to_string(word) {
+        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    }
+    // The pipe has done its work; the descriptor must not stay open on it, nor be taken by something else.
+    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+fn open_log(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.with_context(|| format!("cannot write the log {}", path.display()))
+}
+
+/// Starts logging: to standard error, which in the background is the log file. `NACRE_LOG` chooses what is shown.
+pub(crate) fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(if is_child() { "info,fjall=warn,lsm_tree=warn" } else { "warn" }));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(!is_child() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .try_init();
+}
+
+/// Makes paths that were given on the command line independent of the working directory.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("path {}", path.display()))
+}

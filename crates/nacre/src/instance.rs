@@ -1,0 +1,278 @@
+//! What `nacre up` keeps in its directory: which targets there are, and how it was made.
+//!
+//! `instance.json` is written last when a directory is made, and `instance.new` first, so that a directory that has only
+//! the latter is known to be half made. Targets are in directories of their own: `mgs`, `mdt0000`, `ost0000` and so on.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use osd::target::{TargetDir, TargetKind};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::cmd::mkfs;
+use crate::running::write_atomically;
+
+/// The format that this version writes, and the newest that it reads.
+const FORMAT_VERSION: u32 = 1;
+const DONE: &str = "instance.json";
+const BEGUN: &str = "instance.new";
+const LOCK: &str = "nacre.lock";
+
+/// Where data is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Store {
+    /// On disk, in the directory
+    Local,
+    /// In memory: gone after `down`
+    Memory,
+}
+
+/// A whole file system in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Instance {
+    format_version: u32,
+    /// Name of the file system.
+    pub(crate) fsname: String,
+    /// Where its data is.
+    pub(crate) store: Store,
+    /// Number of object targets.
+    pub(crate) osts: u32,
+}
+
+/// What is asked for on the command line; nothing means: as it is, or the default.
+pub(crate) struct Wanted<'a> {
+    pub(crate) fsname: Option<&'a str>,
+    pub(crate) store: Option<Store>,
+    pub(crate) osts: Option<u32>,
+}
+
+/// Keeps other processes out of the directory for as long as it lives.
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] fs::File);
+
+/// What a directory is.
+enum Found {
+    Nothing,
+    Made(Instance),
+}
+
+impl Instance {
+    /// The instance in this directory as it is wanted; refuses what cannot be done, and changes nothing.
+    pub(crate) fn plan(dir: &Path, wanted: &Wanted) -> Result<Instance> {
+        let here = dir.display();
+        match look(dir)? {
+            Found::Nothing => {
+                let fsname = wanted.fsname.unwrap_or("nacre");
+                mkfs::check_fsname(fsname)?;
+                Ok(Instance {
+                    format_version: FORMAT_VERSION,
+                    fsname: fsname.to_owned(),
+                    store: wanted.store.unwrap_or(Store::Local),
+                    osts: wanted.osts.unwrap_or(1),
+                })
+            }
+            Found::Made(is) => {
+                if wanted.fsname.is_some_and(|name| name != is.fsname) {
+                    bail!(
+                        "the file system in {here} is named '{}': leave out --fsname",
+                        is.fsname
+                    );
+                }
+                if wanted.store.is_some_and(|store| store != is.store) {
+                    bail!(
+                        "the file system in {here} has another kind of store: leave out --store, or use another --dir"
+                    );
+                }
+                let osts = wanted.osts.unwrap_or(is.osts);
+                if osts < is.osts {
+                    bail!(
+                        "the file system in {here} has {} OSTs, and none can be taken away",
+                        is.osts
+                    );
+                }
+                Ok(Instance { osts, ..is })
+            }
+        }
+    }
+
+    /// Makes what is not there yet; returns the directories of all targets, the MGS's first and the MDT's second.
+    pub(crate) fn make(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
+        let new = !dir.join(DONE).exists();
+        if new {
+            let begun = dir.join(BEGUN);
+            fs::write(&begun, &text).with_context(|| format!("cannot write {}", begun.display()))?;
+        }
+        let dirs = self.target_dirs(dir);
+        if self.store == Store::Local {
+            for (path, (kind, index)) in dirs.iter().zip(self.targets()) {
+                if !path.exists() {
+                    TargetDir::create(path, &mkfs::label(kind, &self.fsname, index)?, |_| Ok(()))?;
+                }
+            }
+        }
+        write_atomically(&dir.join(DONE), &text)?;
+        if new {
+            let _ = fs::remove_file(dir.join(BEGUN));
+        }
+        Ok(dirs)
+    }
+
+    /// Every target's kind and index.
+    pub(crate) fn targets(&self) -> Vec<(TargetKind, u32)> {
+        let osts = (0..self.osts).map(|i| (TargetKind::Ost, i));
+        [(TargetKind::Mgs, 0), (TargetKind::Mdt, 0)]
+            .into_iter()
+            .chain(osts)
+            .collect()
+    }
+
+    fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
+        let name = |(kind, index): (TargetKind, u32)| match kind {
+            TargetKind::Mgs => dir.join("mgs"),
+            kind => dir.join(format!("{kind}{index:04x}")),
+        };
+        self.targets().into_iter().map(name).collect()
+    }
+}
+
+/// Takes the directory for this process.
+pub(crate) fn lock(dir: &Path) -> Result<Lock> {
+    let path = dir.join(LOCK);
+    let file = fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        bail!(
+            "{} is in use by another nacre that is just starting or stopping: try again",
+            dir.display()
+        );
+    }
+    Ok(Lock(file))
+}
+
+fn look(dir: &Path) -> Result<Found> {
+    let here = dir.display();
+    let names = match fs::read_dir(dir) {
+        Ok(entries) => entries
+            .flatten()
+            .map(|e| e.file_name().to_string_lossy().into_owned()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(e) if e.kind() == ErrorKind::NotADirectory => {
+            bail!("{here} is not a directory: choose another with --dir")
+        }
+        Err(e) => return Err(e).with_context(|| format!("cannot read {here}")),
+    };
+    let names: Vec<String> = names.collect();
+    if !names.iter().any(|n| n == DONE) {
+        if names.iter().any(|n| n == BEGUN) {
+            bail!(
+                "{here} is half made (its making was interrupted, nothing is in it yet): remove it and try again"
+            );
+        }
+        let ours = [LOCK, "nacre.log", "mnt", "run.json"];
+        return match names.iter().find(|n| !ours.contains(&n.as_str())) {
+            None => Ok(Found::Nothing),
+            Some(other) => bail!(
+                "{here} is not a Nacre file system and not empty ('{other}' is in it): choose an empty or new directory with --dir"
+            ),
+        };
+    }
+    let path = dir.join(DONE);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    // The version first: a newer description may have fields that this version does not know how to read.
+    let value: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
+    if let Some(version) = value["format_version"]
+        .as_u64()
+        .filter(|v| *v > FORMAT_VERSION.into())
+    {
+        bail!(
+            "{here} was made by a newer Nacre (format {version}, this version knows up to {FORMAT_VERSION}): use that version or a newer one"
+        );
+    }
+    let instance = serde_json::from_value(value).with_context(|| format!("{} is damaged", path.display()))?;
+    Ok(Found::Made(instance))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const ANY: Wanted = Wanted {
+        fsname: None,
+        store: None,
+        osts: None,
+    };
+
+    fn refused(dir: &Path, wanted: &Wanted) -> String {
+        Instance::plan(dir, wanted).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_was_made_is_found_again_and_grows() {
+        let dir = tempfile::tempdir().unwrap();
+        let two = Wanted { osts: Some(2), ..ANY };
+        let made = Instance::plan(dir.path(), &two).unwrap();
+        assert_eq!(made.make(dir.path()).unwrap().len(), 4);
+        assert_eq!(Instance::plan(dir.path(), &ANY).unwrap(), made);
+        let three = Instance::plan(dir.path(), &Wanted { osts: Some(3), ..ANY }).unwrap();
+        let dirs = three.make(dir.path()).unwrap();
+        assert!(dirs[4].ends_with("ost0002") && dirs[4].is_dir());
+        assert!(refused(dir.path(), &two).contains("3 OSTs"));
+        assert!(
+            refused(
+                dir.path(),
+                &Wanted {
+                    fsname: Some("other"),
+                    ..ANY
+                }
+            )
+            .contains("'nacre'")
+        );
+        assert!(
+            refused(
+                dir.path(),
+                &Wanted {
+                    store: Some(Store::Memory),
+                    ..ANY
+                }
+            )
+            .contains("--store")
+        );
+    }
+
+    #[test]
+    fn a_directory_with_other_things_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+        assert!(refused(dir.path(), &ANY).contains("thesis.tex"));
+        assert!(refused(&dir.path().join("thesis.tex"), &ANY).contains("not a directory"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_half_made_directory_is_known_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(BEGUN), "{}").unwrap();
+        assert!(refused(dir.path(), &ANY).contains("half made"));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(DONE), r#"{"format_version": 99, "unknown": 1}"#).unwrap();
+        assert!(refused(dir.path(), &ANY).contains("newer Nacre (format 99"));
+    }
+
+    #[test]
+    fn only_one_process_has_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert!(lock(dir.path()).is_err());
+        drop(held);
+        assert!(lock(dir.path()).is_ok());
+    }
+}

@@ -1,0 +1,204 @@
+//! Where a process is on the network: its address and the port of its site.
+//!
+//! NIDs have no port: all nodes of a site use the same one. It is Lustre's 988 where this process may listen on it,
+//! otherwise 7988. On loopback every process needs an address of its own, so that several live side by side: the first
+//! free one from 127.0.0.1 on.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use wire::Nid;
+
+use crate::cli::Net;
+
+/// Lustre's port.
+const PORT: u16 = 988;
+/// The port of those who may not use Lustre's.
+const PORT_UNPRIVILEGED: u16 = 7988;
+/// How long an MGS may take to accept a connection that only looks for its port.
+const KNOCK: Duration = Duration::from_secs(2);
+
+/// Where a process will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its NID.
+    pub(crate) nid: Nid,
+    /// The port of its site.
+    pub(crate) port: u16,
+    /// Whether it accepts connections; a client that may not still makes them.
+    pub(crate) listen: bool,
+}
+
+/// A server's place: it must listen.
+pub(crate) fn for_server(net: &Net, otherwise: Option<Nid>) -> Result<Place> {
+    let port = match net.port {
+        Some(port) => port,
+        None => own_port(),
+    };
+    let place = |nid| Place {
+        nid,
+        port,
+        listen: true,
+    };
+    let Some(nid) = net.listen.or(otherwise) else {
+        return Ok(place(free_loopback(port)?));
+    };
+    try_listen(nid.addr(), port).with_context(|| cannot_listen(nid, port))?;
+    Ok(place(nid))
+}
+
+/// A client's place: on loopback when the MGS is there, otherwise where this machine reaches the MGS from.
+pub(crate) fn for_client(net: &Net, mgs: &[Nid]) -> Result<Place> {
+    let first = mgs.first().context("no NID of an MGS")?;
+    let port = match net.port {
+        Some(port) => port,
+        None => port_of(first.addr()),
+    };
+    if let Some(nid) = net.listen {
+        try_listen(nid.addr(), port).with_context(|| cannot_listen(nid, port))?;
+        return Ok(Place {
+            nid,
+            port,
+            listen: true,
+        });
+    }
+    if first.addr().is_loopback() {
+        return match free_loopback(port) {
+            Ok(nid) => Ok(Place {
+                nid,
+                port,
+                listen: true,
+            }),
+            // A user's client of a site that uses a privileged port: it only makes connections.
+            Err(_) if port < 1024 => Ok(Place {
+                nid: unshared_loopback(),
+                port,
+                listen: false,
+            }),
+            Err(e) => Err(e),
+        };
+    }
+    let nid = Nid::tcp(address_towards(first.addr())?, first.net_number());
+    let listen = try_listen(nid.addr(), port).is_ok();
+    Ok(Place { nid, port, listen })
+}
+
+fn cannot_listen(nid: Nid, port: u16) -> String {
+    let advice = match try_listen(nid.addr(), port).map_err(|e| e.kind()) {
+        Err(ErrorKind::AddrInUse) => {
+            "another process listens there: stop it, or choose another --listen or --port"
+        }
+        Err(ErrorKind::PermissionDenied) => {
+            "ports below 1024 are for root: choose --port 7988 for all nodes, or give the binary CAP_NET_BIND_SERVICE"
+        }
+        Err(ErrorKind::AddrNotAvailable) => {
+            "no interface of this machine has that address: choose another --listen"
+        }
+        _ => "choose another --listen or --port",
+    };
+    format!("cannot listen on {nid} port {port} ({advice})")
+}
+
+fn try_listen(addr: Ipv4Addr, port: u16) -> std::io::Result<()> {
+    TcpListener::bind((addr, port)).map(drop)
+}
+
+/// 988 where this process may listen on it.
+fn own_port() -> u16 {
+    match try_listen(Ipv4Addr::LOCALHOST, PORT) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => PORT_UNPRIVILEGED,
+        _ => PORT,
+    }
+}
+
+/// The port at which an MGS is there: 988, or 7988 when nothing answers at the former.
+fn port_of(mgs: Ipv4Addr) -> u16 {
+    let answers = |port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), KNOCK).is_ok();
+    if !answers(PORT) && answers(PORT_UNPRIVILEGED) {
+        PORT_UNPRIVILEGED
+    } else {
+        PORT
+    }
+}
+
+/// The first loopback address at which nobody listens on the port.
+fn free_loopback(port: u16) -> Result<Nid> {
+    for last in 1..=254 {
+        let addr = Ipv4Addr::new(127, 0, 0, last);
+        match try_listen(addr, port) {
+            Ok(()) => return Ok(Nid::tcp(addr, 0)),
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+            Err(_) => bail!(cannot_listen(Nid::tcp(addr, 0), port)),
+        }
+    }
+    bail!(
+        "every address from 127.0.0.1 to 127.0.0.254 is taken on port {port}: choose one with --listen, or another --port"
+    )
+}
+
+/// A loopback address that no other process of ours takes: made from the process id, outside of what listeners use.
+fn unshared_loopback() -> Nid {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Nid::tcp(Ipv4Addr::new(127, a | 0x80, b, c), 0)
+}
+
+/// The address from which this machine reaches another.
+fn address_towards(to: Ipv4Addr) -> Result<Ipv4Addr> {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot make a socket")?;
+    // Connecting a datagram socket sends nothing: it only chooses the way.
+    socket
+        .connect((to, PORT))
+        .with_context(|| format!("this machine has no way to {to}"))?;
+    match socket.local_addr() {
+        Ok(SocketAddr::V4(addr)) => Ok(*addr.ip()),
+        _ => bail!("this machine has no way to {to}: say where to be with --listen"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn two_processes_on_loopback_get_different_addresses() {
+        let net = Net {
+            listen: None,
+            port: Some(17988),
+        };
+        let first = for_server(&net, None).unwrap();
+        let _taken = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
+        let second = for_server(&net, None).unwrap();
+        assert_ne!(first.nid, second.nid);
+        assert!(second.nid.addr().is_loopback());
+    }
+
+    #[test]
+    fn a_taken_port_and_a_foreign_address_are_explained() {
+        let _taken = TcpListener::bind(("127.9.9.9", 17989)).unwrap();
+        let at = |nid: &str| Net {
+            listen: Some(nid.parse().unwrap()),
+            port: Some(17989),
+        };
+        let taken = format!("{:#}", for_server(&at("127.9.9.9@tcp"), None).unwrap_err());
+        assert!(
+            taken.contains("127.9.9.9@tcp port 17989") && taken.contains("another process"),
+            "{taken}"
+        );
+        let foreign = format!("{:#}", for_server(&at("192.0.2.1@tcp"), None).unwrap_err());
+        assert!(foreign.contains("no interface"), "{foreign}");
+    }
+
+    #[test]
+    fn a_client_on_loopback_does_not_take_its_servers_address() {
+        let _server = TcpListener::bind(("127.0.0.1", 17990)).unwrap();
+        let net = Net {
+            listen: None,
+            port: Some(17990),
+        };
+        let client = for_client(&net, &["127.0.0.1@tcp".parse().unwrap()]).unwrap();
+        assert_ne!(client.nid.addr(), Ipv4Addr::LOCALHOST);
+    }
+}

@@ -1,0 +1,218 @@
+//! One process as a node of a file system: its network, its targets, its mounts, and the order in which they start and
+//! stop.
+//!
+//! Started from below: network, MGS, MDTs, OSTs, mounts. Stopped from above, each step in bounded time: a step that
+//! takes longer is given up with a warning, so that a peer that is gone cannot keep a process from ending.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig};
+use mgc::Mgc;
+use mgs::Mgs;
+use osd::StoreKind;
+use osd::target::{TargetDir, TargetKind, TargetLabel};
+use params::{Param, Registered, Registry};
+use rpc::{Ptlrpc, RpcConfig};
+use wire::Nid;
+
+use crate::answers::Parts;
+use crate::cmd::mkfs;
+use crate::net::Place;
+use crate::running::MountRecord;
+
+/// How long one step of stopping may take.
+const STEP_MAX: Duration = Duration::from_secs(20);
+
+/// A running node.
+pub(crate) struct Node {
+    place: Place,
+    lnet: Arc<Lnet>,
+    rpc: Arc<Ptlrpc>,
+    registry: Registry,
+    mgs: Option<Arc<Mgs>>,
+    /// A connection to each MGS that something here belongs to.
+    mgcs: Vec<(Vec<Nid>, Arc<Mgc>)>,
+    /// Names of the targets that run here, in the order of their start.
+    targets: Vec<String>,
+    /// Keeps other processes out of the targets' directories.
+    dirs: Vec<TargetDir>,
+    _params: Vec<Registered>,
+}
+
+impl Node {
+    /// A node with its network and nothing on it.
+    pub(crate) async fn start(cpts: Arc<CptTable>, place: Place) -> Result<Node> {
+        let config = LnetConfig {
+            accept_port: place.port,
+            ..LnetConfig::default()
+        };
+        let lnet = Lnet::new(cpts.clone(), config);
+        lnet.add_tcp(place.nid, place.listen)
+            .await
+            .context("the network")?;
+        let config = RpcConfig {
+            seed: random()?,
+            ..RpcConfig::default()
+        };
+        let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
+        let registry = Registry::default();
+        let _params = own_params(&registry, &cpts, &lnet);
+        let node = Node {
+            place,
+            lnet,
+            rpc,
+            registry,
+            mgs: None,
+            mgcs: Vec::new(),
+            targets: Vec::new(),
+            dirs: Vec::new(),
+            _params,
+        };
+        Ok(node)
+    }
+
+    /// Starts the target in a directory.
+    pub(crate) async fn serve_dir(&mut self, dir: TargetDir) -> Result<()> {
+        let (label, path) = (dir.label().clone(), dir.path().to_owned());
+        let what = format!("{} in {}", label.svname(), path.display());
+        self.dirs.push(dir);
+        self.serve(&label, &StoreKind::Local(path))
+            .await
+            .with_context(|| what)
+    }
+
+    /// Starts a target on a store.
+    pub(crate) async fn serve(&mut self, label: &TargetLabel, store: &StoreKind) -> Result<()> {
+        match label.kind {
+            TargetKind::Mgs => self.mgs = Some(Mgs::start(&self.rpc, store, random()?).await?),
+            TargetKind::Mdt | TargetKind::Ost => bail!("cannot be served"),
+        }
+        self.targets.push(label.svname());
+        Ok(())
+    }
+
+    /// The connection to an MGS, made when it is first asked for.
+    pub(crate) async fn mgc(&mut self, nids: &[Nid]) -> Result<Arc<Mgc>> {
+        if let Some((_, mgc)) = self.mgcs.iter().find(|(at, _)| at == nids) {
+            return Ok(mgc.clone());
+        }
+        let mgc = Mgc::connect(&self.rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
+        self.mgcs.push((nids.to_vec(), mgc.clone()));
+        Ok(mgc)
+    }
+
+    /// Mounts a file system.
+    pub(crate) async fn mount(
+        &mut self,
+        mgs: &[Nid],
+        fsname: &str,
+        at: &Path,
+        _options: &[String],
+    ) -> Result<()> {
+        self.mgc(mgs).await?;
+        bail!("cannot mount {fsname} on {}", at.display())
+    }
+
+    /// Stops everything that was started, from above. With a mount that is in use, and not `lazy`, it does nothing.
+    pub(crate) async fn stop(&mut self, _lazy: bool) -> Result<()> {
+        for (_, mgc) in self.mgcs.drain(..) {
+            bounded("the connection to the MGS", async { mgc.disconnect().await }).await;
+        }
+        let mut failed = Ok(());
+        if let Some(mgs) = self.mgs.take()
+            && let Some(Err(e)) = bounded("the MGS", mgs.stop()).await
+        {
+            failed = Err(e).context("the MGS");
+        }
+        bounded("the RPC layer", self.rpc.shutdown()).await;
+        bounded("the network", self.lnet.shutdown()).await;
+        self.dirs.clear();
+        failed
+    }
+
+    /// Its NIDs.
+    pub(crate) fn nids(&self) -> Vec<Nid> {
+        self.lnet.nids()
+    }
+
+    /// The port of its site.
+    pub(crate) fn port(&self) -> u16 {
+        self.place.port
+    }
+
+    /// Names of the targets that it runs.
+    pub(crate) fn target_names(&self) -> Vec<String> {
+        self.targets.clone()
+    }
+
+    /// Its mounts.
+    pub(crate) fn mount_records(&self) -> Vec<MountRecord> {
+        Vec::new()
+    }
+
+    /// What commands are answered from.
+    pub(crate) fn parts(&self) -> Parts {
+        let mgcs = self.mgcs.iter().map(|(_, m)| m.clone()).collect();
+        Parts {
+            registry: self.registry.clone(),
+            lnet: self.lnet.clone(),
+            mgs: self.mgs.clone(),
+            mgcs,
+            targets: self.targets.clone(),
+        }
+    }
+}
+
+/// Awaits one step of stopping, but not forever.
+async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
+    let done = tokio::time::timeout(STEP_MAX, step).await;
+    if done.is_err() {
+        tracing::warn!("{what} did not stop within {} s: given up", STEP_MAX.as_secs());
+    }
+    done.ok()
+}
+
+/// Opens the targets' directories for this process, all of them or none.
+pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
+    let open = |dir: &PathBuf| TargetDir::open(Path::new(dir));
+    let mut opened = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    // The MGS is needed by all, the first MDT by the OSTs.
+    opened.sort_by_key(|d| (d.label().kind as u8, d.label().index));
+    Ok(opened)
+}
+
+/// A number that no other process has.
+pub(crate) fn random() -> Result<u64> {
+    let uuid = mkfs::new_uuid()?.replace('-', "");
+    u64::from_str_radix(&uuid[..16], 16).context("a random number")
+}
+
+/// Parameters of the process itself.
+fn own_params(registry: &Registry, cpts: &Arc<CptTable>, lnet: &Arc<Lnet>) -> Vec<Registered> {
+    let (cpts, lnet) = (cpts.clone(), lnet.clone());
+    let table = move || {
+        let row = |c: &cpt::Cpt| {
+            let cpus: Vec<String> = c.cpus().iter().map(usize::to_string).collect();
+            format!("{}\t: {}\n", c.id().0, cpus.join(" "))
+        };
+        cpts.iter().map(row).collect()
+    };
+    let nids = move || lnet.nids().iter().map(|n| format!("{n}\n")).collect();
+    let version = || format!("nacre {}", env!("CARGO_PKG_VERSION"));
+    vec![
+        registry.register(
+            "version",
+            Param::read_only(version).about("the version of this program"),
+        ),
+        registry.register(
+            "cpu_partition_table",
+            Param::read_only(table).about("the CPUs of each partition"),
+        ),
+        registry.register("nis", Param::read_only(nids).about("the NIDs of this node")),
+    ]
+}
