@@ -1,4 +1,4 @@
-//! Faults made on purpose, as with Lustre's `fail_loc`: a test says which replies are to be lost.
+//! Faults made on purpose, as with Lustre's `fail_loc`: a test says which requests and replies are to be lost.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,27 +6,55 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What is to go wrong on a node.
 #[derive(Debug, Default)]
 pub struct Faults {
-    armed: AtomicBool,
-    lost_replies: Mutex<Vec<(u32, u32)>>,
+    requests: Losses,
+    replies: Losses,
 }
 
 impl Faults {
+    /// Loses the next `times` requests with this opcode, before they are looked at.
+    pub fn lose_requests(&self, opc: u32, times: u32) {
+        self.requests.add(opc, times);
+    }
+
     /// Loses the next `times` replies to requests with this opcode, after the requests were executed.
     pub fn lose_replies(&self, opc: u32, times: u32) {
-        self.lost_replies.lock().push((opc, times));
-        self.armed.store(true, Ordering::Release);
+        self.replies.add(opc, times);
+    }
+
+    pub(crate) fn loses_request(&self, opc: u32) -> bool {
+        self.requests.hit(opc)
     }
 
     pub(crate) fn loses_reply(&self, opc: u32) -> bool {
+        self.replies.hit(opc)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Losses {
+    /// Keeps the lock off the path of requests when there is nothing to lose.
+    armed: AtomicBool,
+    left: Mutex<Vec<(u32, u32)>>,
+}
+
+impl Losses {
+    fn add(&self, opc: u32, times: u32) {
+        self.left.lock().push((opc, times));
+        self.armed.store(true, Ordering::Release);
+    }
+
+    fn hit(&self, opc: u32) -> bool {
         if !self.armed.load(Ordering::Acquire) {
             return false;
         }
-        let mut lost = self.lost_replies.lock();
-        let rule = lost.iter_mut().find(|(of, left)| *of == opc && *left > 0);
-        let hit = rule.map(|(_, left)| *left -= 1).is_some();
-        lost.retain(|(_, left)| *left > 0);
-        self.armed.store(!lost.is_empty(), Ordering::Release);
-        hit
+        let mut left = self.left.lock();
+        let hit = left
+            .iter_mut()
+            .find(|(of, left)| *of == opc && *left > 0)
+            .map(|(_, left)| *left -= 1);
+        left.retain(|(_, left)| *left > 0);
+        self.armed.store(!left.is_empty(), Ordering::Release);
+        hit.is_some()
     }
 }
 
@@ -38,6 +66,7 @@ mod tests {
     fn as_many_replies_are_lost_as_were_asked_for() {
         let faults = Faults::default();
         faults.lose_replies(36, 2);
+        assert!(!faults.loses_request(36));
         let hits: Vec<bool> = [36, 400, 36, 36].map(|opc| faults.loses_reply(opc)).to_vec();
         assert_eq!(hits, [true, false, true, false]);
     }

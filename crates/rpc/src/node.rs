@@ -170,6 +170,18 @@ impl Ptlrpc {
     }
 }
 
+impl Drop for Ptlrpc {
+    /// Without [`Ptlrpc::shutdown`] nobody is told, but nothing stays behind.
+    fn drop(&mut self) {
+        for service in self.services.get_mut().values() {
+            service.stop();
+        }
+        for target in self.targets.take_all() {
+            target.by_client().lock().clear();
+        }
+    }
+}
+
 /// Scatters the bits of a number (splitmix64): different numbers stay different.
 fn mix(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -16,6 +16,9 @@ use wire::{
 /// Handles one request.
 pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, ()> {
     Box::pin(async move {
+        if rpc.faults().loses_request(arrival.body.pb_opc) {
+            return;
+        }
         if let Err(errno) = check(&arrival) {
             return reply::send(&rpc, &arrival, &arrival.route(), Err(errno), 0).await;
         }

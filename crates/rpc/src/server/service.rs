@@ -65,6 +65,10 @@ impl Queue {
     fn len(&self) -> usize {
         self.high.len() + self.normal.len()
     }
+
+    fn is_full(&self, max: usize) -> bool {
+        self.high.len() >= max || self.normal.len() >= max
+    }
 }
 
 /// One partition's share of a service.
@@ -219,16 +223,14 @@ fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
 impl PutSink for Service {
     fn put(&self, m: Incoming) -> Result<(), Full> {
         let part = self.part(m.cpt);
-        if part.queue.lock().len() >= part.queue_max {
-            return Err(Full(m));
-        }
-        let (from, xid) = (m.from, m.match_bits);
-        let Some(arrival) = read(m, part.cpt) else {
-            tracing::info!(service = part.name, peer = %from, xid, "a request that is none is dropped");
+        let Some(arrival) = read(&m, part.cpt) else {
+            tracing::info!(service = part.name, peer = %m.from, xid = m.match_bits, "a request that is none is dropped");
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
-        let (new_slot, new_watch) = part.push(arrival);
+        let Some((new_slot, new_watch)) = part.push(arrival) else {
+            return Err(Full(m));
+        };
         if let Some(me) = self.me.upgrade() {
             if new_slot {
                 me.spawn_slot(part);
@@ -243,8 +245,7 @@ impl PutSink for Service {
     fn room(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             let room = self.room.notified();
-            let full = |part: &Arc<Part>| part.queue.lock().len() >= part.queue_max;
-            if self.parts.iter().any(full) {
+            if self.parts.iter().any(|part| part.is_full()) {
                 room.await;
             }
         })
@@ -252,8 +253,8 @@ impl PutSink for Service {
 }
 
 /// Reads a request; `None` if it is not one, or if its client does not wait for a reply.
-fn read(m: Incoming, cpt: CptId) -> Option<Arrival> {
-    let msg = Message::parse(&m.payload.into_bytes()).ok()?;
+fn read(m: &Incoming, cpt: CptId) -> Option<Arrival> {
+    let msg = Message::parse(&m.payload.clone().into_bytes()).ok()?;
     let body = msg
         .body()
         .ok()
@@ -280,33 +281,44 @@ impl Part {
     }
 
     /// Queues a request; whether a slot has to be opened for it, and whether somebody has to look after the queue.
-    fn push(&self, arrival: Arrival) -> (bool, bool) {
+    /// `None` when there is no room. Requests that let others go on have room of their own.
+    fn push(&self, arrival: Arrival) -> Option<(bool, bool)> {
         let mut queue = self.queue.lock();
         let high = opcode::is_high_priority(arrival.body.pb_opc);
-        let places = if high { self.high_places() } else { self.threads };
-        if high {
-            queue.high.push_back(arrival)
+        let Queue {
+            high: urgent, normal, ..
+        } = &mut *queue;
+        let (line, places) = if high {
+            (urgent, self.high_places())
         } else {
-            queue.normal.push_back(arrival)
+            (normal, self.threads)
+        };
+        if line.len() >= self.queue_max {
+            return None;
         }
+        line.push_back(arrival);
         let new_slot = queue.active < places;
         if new_slot {
             queue.active += 1;
         }
         let new_watch = !new_slot && !queue.watched;
         queue.watched |= new_watch;
-        (new_slot, new_watch)
+        Some((new_slot, new_watch))
     }
 
-    /// The next request for a slot, and whether the queue was full; `None` gives the slot up.
+    /// The next request for a slot, and whether there was no room for more; `None` gives the slot up.
     fn next(&self) -> Option<(Arrival, bool)> {
         let mut queue = self.queue.lock();
-        let was_full = queue.len() >= self.queue_max;
+        let was_full = queue.is_full(self.queue_max);
         let next = match queue.high.pop_front() {
             None if queue.active <= self.threads => queue.normal.pop_front(),
             high => high,
         };
         Some((next?, was_full))
+    }
+
+    fn is_full(&self) -> bool {
+        self.queue.lock().is_full(self.queue_max)
     }
 
     fn done(&self, arrived: Instant) {
