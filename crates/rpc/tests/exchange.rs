@@ -244,7 +244,7 @@ async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
     drop(import);
     sleep(Duration::from_secs(6 * 25 + 26)).await;
     assert_eq!(exports.len(), 0);
-    assert_eq!(target.gone.lock()[0].1, true);
+    assert!(target.gone.lock()[0].1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,11 +43,8 @@ enum Interrupted {
     Failed(RpcError),
 }
 
-/// What one attempt came to.
-enum Attempted {
-    Done(ReplyMsg),
-    Again,
-}
+/// What one attempt came to: the reply, or `None` to send again.
+type Attempted = Option<ReplyMsg>;
 
 struct Call<'a> {
     import: &'a Import,
@@ -91,9 +88,8 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
     };
     loop {
         let conn = call.connected().await?;
-        match call.attempt(conn).await? {
-            Attempted::Done(reply) => return Ok(reply),
-            Attempted::Again => {}
+        if let Some(reply) = call.attempt(conn).await? {
+            return Ok(reply);
         }
     }
 }
@@ -230,7 +226,7 @@ impl Call<'_> {
                 Some(Arrived::Truncated { room }) => {
                     self.reply_len = room;
                     self.resent = true;
-                    return Ok(Attempted::Again);
+                    return Ok(None);
                 }
                 Some(Arrived::Final(reply)) => {
                     let (reply, body) = *reply;
@@ -307,7 +303,7 @@ impl Call<'_> {
             Interrupted::Reconnected if self.req.no_resend => Err(RpcError::Timeout(self.name())),
             Interrupted::Reconnected => {
                 self.resent = true;
-                Ok(Attempted::Again)
+                Ok(None)
             }
         }
     }
@@ -359,7 +355,7 @@ impl Call<'_> {
                 self.resent = true;
                 return match self.interrupted(conn).await {
                     Interrupted::Failed(e) => Err(e),
-                    Interrupted::Reconnected => Ok(Attempted::Again),
+                    Interrupted::Reconnected => Ok(None),
                 };
             }
             Some(Errno::EINPROGRESS) if !self.req.no_resend => {
@@ -367,7 +363,7 @@ impl Call<'_> {
                 sleep(Duration::from_secs(self.pauses.min(IN_PROGRESS_PAUSE_MAX).into())).await;
                 self.take_xid(true);
                 self.resent = false;
-                return Ok(Attempted::Again);
+                return Ok(None);
             }
             Some(e) if !self.req.any_status => return Err(RpcError::Status(e)),
             _ => {}
@@ -376,10 +372,10 @@ impl Call<'_> {
             Some(_) => Vec::new(),
             None => match self.collect(conn, bulk, deadline).await? {
                 Some(bulk) => bulk,
-                None => return Ok(Attempted::Again),
+                None => return Ok(None),
             },
         };
-        Ok(Attempted::Done(ReplyMsg { bulk, ..reply }))
+        Ok(Some(ReplyMsg { bulk, ..reply }))
     }
 
     /// The bulk that the reply says was sent; `None` to ask again.
