@@ -87,10 +87,6 @@ impl Client {
             self.release(&opened).await?;
         }
         let data = self.lov.file(fid, layout);
-        if set.mtime.is_some() {
-            // What is written back later would bring its own, later time.
-            data.flush().await?;
-        }
         Ok(Some(data))
     }
 

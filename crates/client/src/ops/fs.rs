@@ -35,15 +35,15 @@ pub struct StatFs {
 }
 
 /// The space of the object targets, and the files of the metadata target: as many as both have room for.
-fn aggregate(mdt: &ObdStatfs, osts: &[ObdStatfs]) -> StatFs {
+fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Clone) -> StatFs {
     let bsize = osts
-        .iter()
+        .clone()
         .map(|o| o.os_bsize)
         .filter(|b| *b > 0)
         .max()
         .unwrap_or(mdt.os_bsize.max(512));
     let blocks = |of: fn(&ObdStatfs) -> u64| {
-        osts.iter()
+        osts.clone()
             .map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
             .sum()
     };
@@ -68,7 +68,7 @@ impl Client {
             return Ok(*sum);
         }
         let (mdt, osts) = tokio::join!(self.mdt_statfs(0), self.lov.statfs());
-        let sum = aggregate(&mdt?, &osts);
+        let sum = aggregate(&mdt?, osts.iter().map(|(_, space)| space));
         *kept = Some((Instant::now(), sum));
         Ok(sum)
     }
@@ -157,12 +157,12 @@ mod tests {
             os_bsize: bsize,
             ..ObdStatfs::default()
         };
-        let sum = aggregate(&mdt, &[ost(10, 4096), ost(40, 1024)]);
+        let sum = aggregate(&mdt, [ost(10, 4096), ost(40, 1024)].iter());
         assert_eq!((sum.bsize, sum.blocks, sum.files, sum.ffree), (4096, 20, 100, 60));
     }
 
     #[test]
     fn without_an_object_target_there_is_no_space() {
-        assert_eq!(aggregate(&ObdStatfs::default(), &[]).blocks, 0);
+        assert_eq!(aggregate(&ObdStatfs::default(), [].iter()).blocks, 0);
     }
 }

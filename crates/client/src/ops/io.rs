@@ -77,13 +77,14 @@ impl Client {
         Ok(written)
     }
 
-    /// A descriptor of the file is closed: what was written goes to the servers, and the closer learns of errors.
-    pub async fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
+    /// A descriptor of the file is closed: the closer learns of errors that writing back has met. What is dirty stays, as
+    /// locks allow it.
+    pub fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
         if !file.has_written() {
             return Ok(());
         }
         let data = file.data.lock().clone();
-        data.flush().await
+        data.take_error()
     }
 
     /// Data and attributes are on the servers' disks.

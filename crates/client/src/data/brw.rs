@@ -1,0 +1,285 @@
+//! OST_READ and OST_WRITE as messages: building requests from ranges and buffers, and taking the replies
+//! apart. What can go inside the request or the reply (short I/O) needs no bulk transfer.
+
+use super::budget::GrantReport;
+use bytes::Bytes;
+use lnet::Payload;
+use rpc::{Bulk, ReplyMsg, Request};
+use std::ops::Range;
+use wire::brw::{ChecksumType, md_lengths};
+use wire::{
+    Errno, Fid, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
+    OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
+    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_READ, OST_WRITE, ObdIoobj, Obdo, OstBody, OstId,
+    WireStruct, Writer,
+};
+
+/// Transfers of up to this many bytes go inside the messages where the server can do that
+/// (`osc.*.short_io_bytes`).
+pub(super) const SHORT_IO_BYTES_MAX: u64 = 16 << 10;
+
+/// Place of OST_BODY in requests and replies.
+const OST_BODY: usize = 1;
+/// Place of the short I/O data in the reply to a read.
+const READ_SHORT_IO: usize = 2;
+
+/// The object that is read or written, as messages name it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObjectId {
+    /// Its id, as it stands in the layout EA.
+    pub oi: OstId,
+    /// The file that it belongs to; kept by the OST for checks.
+    pub parent: Fid,
+    /// Its place in the file's layout.
+    pub stripe: u32,
+}
+
+/// What was agreed with the server about reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Bytes in one RPC at most.
+    pub brw_bytes_max: u64,
+    /// The checksum to use; none: `checksums=0`.
+    pub checksum: Option<ChecksumType>,
+    /// OBD_CONNECT_SHORTIO.
+    pub short_io: bool,
+}
+
+/// Everything that a write RPC tells.
+#[derive(Debug)]
+pub(super) struct WriteArgs<'a> {
+    /// What is written.
+    pub object: ObjectId,
+    /// Ranges and their bytes, ascending.
+    pub ranges: &'a [(Range<u64>, Vec<Bytes>)],
+    /// Whether room was taken from the grant for these bytes; otherwise the server may say ENOSPC.
+    pub granted: bool,
+    /// Modification time, seconds.
+    pub mtime: i64,
+    /// State of our grant.
+    pub grant: GrantReport,
+}
+
+/// The attributes that name an object in a request.
+pub(super) fn obdo(object: ObjectId) -> Obdo {
+    Obdo {
+        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID,
+        o_oi: object.oi,
+        o_parent_seq: object.parent.f_seq,
+        o_parent_oid: object.parent.f_oid,
+        o_parent_ver: object.parent.f_ver,
+        o_stripe_idx: object.stripe,
+        ..Obdo::default()
+    }
+}
+
+fn put_grant(oa: &mut Obdo, grant: GrantReport) {
+    oa.o_valid |= OBD_MD_FLGRANT | OBD_MD_FLBLOCKS;
+    oa.o_blocks = grant.dirty;
+    oa.o_mode = u32::try_from(grant.undirty).unwrap_or(u32::MAX);
+    oa.o_grant = grant.available;
+    oa.o_misc = u32::try_from(grant.dropped).unwrap_or(u32::MAX);
+}
+
+fn put_checksum(oa: &mut Obdo, kind: ChecksumType, value: u32) {
+    oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
+    oa.o_flags |= kind.flags();
+    oa.o_nlink = value;
+}
+
+fn request(opc: u32, oa: Obdo, terms: &Terms, niobufs: &[NiobufRemote], short: Option<Bytes>) -> Request {
+    let descriptors = (terms.brw_bytes_max >> 20).max(1) as u32;
+    let io = ObdIoobj {
+        ioo_oid: oa.o_oi,
+        ioo_max_brw: (descriptors - 1) << 16,
+        ioo_bufcnt: niobufs.len() as u32,
+    };
+    let mut list = Writer::new();
+    niobufs.iter().for_each(|n| n.write(&mut list));
+    let bufs = vec![
+        OstBody { oa }.to_bytes(),
+        io.to_bytes(),
+        list.finish(),
+        Bytes::new(),
+        short.unwrap_or_default(),
+    ];
+    Request::new(opc, bufs)
+}
+
+/// An OST_WRITE of `args.ranges`.
+pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
+    let mut oa = obdo(args.object);
+    oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+    oa.o_mtime = args.mtime;
+    oa.o_ctime = args.mtime;
+    put_grant(&mut oa, args.grant);
+    let pieces = || args.ranges.iter().flat_map(|(_, data)| data);
+    if let Some(kind) = terms.checksum {
+        put_checksum(&mut oa, kind, kind.of(pieces()));
+    }
+    let flags = if args.granted {
+        OBD_BRW_FROM_GRANT | OBD_BRW_ASYNC
+    } else {
+        OBD_BRW_SYNC
+    };
+    let niobufs: Vec<NiobufRemote> = args
+        .ranges
+        .iter()
+        .map(|(r, _)| NiobufRemote {
+            rnb_offset: r.start,
+            rnb_len: (r.end - r.start) as u32,
+            rnb_flags: flags,
+        })
+        .collect();
+    let bytes: u64 = niobufs.iter().map(|n| u64::from(n.rnb_len)).sum();
+    let payload = Payload::from(pieces().cloned().collect::<Vec<_>>());
+    let mut request = if terms.short_io && niobufs.len() == 1 && bytes <= SHORT_IO_BYTES_MAX {
+        oa.o_valid |= OBD_MD_FLFLAGS;
+        oa.o_flags |= OBD_FL_SHORT_IO;
+        request(OST_WRITE, oa, terms, &niobufs, Some(payload.into_bytes()))
+    } else {
+        let lengths = md_lengths(args.ranges.iter().map(|(r, _)| r.clone()));
+        let mut request = request(OST_WRITE, oa, terms, &niobufs, None);
+        request.bulk = Some(Bulk::Source(split(&payload, &lengths)));
+        request
+    };
+    request.reply_len = (OstBody::SIZE + 4 * niobufs.len()) as u32;
+    request
+}
+
+/// Cuts a payload into descriptors of the given lengths, by reference.
+fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
+    let mut pieces = payload.iter().cloned();
+    let mut rest = Bytes::new();
+    lengths
+        .iter()
+        .map(|&length| {
+            let mut wanted = length as usize;
+            let mut descriptor = Vec::new();
+            while wanted > 0 {
+                if rest.is_empty() {
+                    match pieces.next() {
+                        Some(next) => rest = next,
+                        None => break,
+                    }
+                }
+                let part = rest.split_to(wanted.min(rest.len()));
+                wanted -= part.len();
+                descriptor.push(part);
+            }
+            Payload::from(descriptor)
+        })
+        .collect()
+}
+
+/// What the reply to an OST_WRITE says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Grant that it adds.
+    pub granted: u64,
+    /// Whether the server found another checksum: send again.
+    pub corrupted: bool,
+    /// Blocks (of 512 bytes) of the object now, when told.
+    pub blocks: Option<u64>,
+}
+
+/// Takes the reply to an OST_WRITE apart.
+pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms) -> Result<Written, Errno> {
+    let oa = reply.get::<OstBody>(OST_BODY)?.oa;
+    for rc in reply.buf(OST_BODY + 1).chunks_exact(4) {
+        let rc = i32::from_le_bytes([rc[0], rc[1], rc[2], rc[3]]);
+        if rc < 0 {
+            return Err(Errno(-rc));
+        }
+    }
+    let corrupted = match terms.checksum {
+        Some(kind) if oa.o_valid & OBD_MD_FLCKSUM != 0 => {
+            oa.o_nlink != kind.of(sent.ranges.iter().flat_map(|(_, data)| data))
+        }
+        _ => false,
+    };
+    let granted = if oa.o_valid & OBD_MD_FLGRANT != 0 {
+        oa.o_grant
+    } else {
+        0
+    };
+    Ok(Written {
+        granted,
+        corrupted,
+        blocks: (oa.o_valid & OBD_MD_FLBLOCKS != 0).then_some(oa.o_blocks),
+    })
+}
+
+/// An OST_READ of one range.
+pub(super) fn read_request(
+    object: ObjectId,
+    range: &Range<u64>,
+    terms: &Terms,
+    grant: GrantReport,
+) -> Request {
+    let mut oa = obdo(object);
+    put_grant(&mut oa, grant);
+    if let Some(kind) = terms.checksum {
+        put_checksum(&mut oa, kind, 0);
+    }
+    let bytes = range.end - range.start;
+    let niobufs = [NiobufRemote {
+        rnb_offset: range.start,
+        rnb_len: bytes as u32,
+        rnb_flags: 0,
+    }];
+    if terms.short_io && bytes <= SHORT_IO_BYTES_MAX {
+        oa.o_valid |= OBD_MD_FLFLAGS;
+        oa.o_flags |= OBD_FL_SHORT_IO;
+        let mut request = request(OST_READ, oa, terms, &niobufs, None);
+        request.reply_len = OstBody::SIZE as u32 + bytes as u32;
+        request
+    } else {
+        let mut request = request(OST_READ, oa, terms, &niobufs, None);
+        request.reply_len = OstBody::SIZE as u32;
+        request.bulk = Some(Bulk::Sink(md_lengths([range.clone()])));
+        request
+    }
+}
+
+/// What the reply to an OST_READ brings.
+#[derive(Debug)]
+pub(super) struct ReadData {
+    /// The bytes; fewer than asked for at the end of the object.
+    pub data: Vec<Bytes>,
+    /// Grant that it adds.
+    pub granted: u64,
+    /// The checksum does not fit the bytes: read again.
+    pub corrupted: bool,
+}
+
+/// Takes the reply to an OST_READ apart.
+pub(super) fn read_reply(reply: &ReplyMsg) -> Result<ReadData, Errno> {
+    let oa = reply.get::<OstBody>(OST_BODY)?.oa;
+    let mut left = reply.status.max(0) as usize;
+    let pieces: Vec<Bytes> = if reply.bulk.is_empty() {
+        reply.msg.bufs.get(READ_SHORT_IO).cloned().into_iter().collect()
+    } else {
+        reply.bulk.iter().flat_map(|md| md.iter().cloned()).collect()
+    };
+    let mut data = Vec::with_capacity(pieces.len());
+    for mut piece in pieces {
+        piece.truncate(left);
+        left -= piece.len();
+        if !piece.is_empty() {
+            data.push(piece);
+        }
+    }
+    let corrupted = oa.o_valid & OBD_MD_FLCKSUM != 0
+        && ChecksumType::from_flags(oa.o_flags).is_some_and(|kind| oa.o_nlink != kind.of(&data));
+    let granted = if oa.o_valid & OBD_MD_FLGRANT != 0 {
+        oa.o_grant
+    } else {
+        0
+    };
+    Ok(ReadData {
+        data,
+        granted,
+        corrupted,
+    })
+}

@@ -1,0 +1,389 @@
+//! One object's cached bytes: extents of reference-counted buffers, and which of them are dirty or being
+//! written. Pure: no lock, no network, no clock. A buffer that is on its way to the server is never
+//! changed; an overwrite replaces it, so checksums stay true while the application goes on.
+
+use super::ranges::RangeSet;
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Dirty bytes are counted in pages, as grants are (guide of the protocol: one dirty page costs a page).
+pub(super) const PAGE_SIZE: u64 = 4096;
+
+/// Small writes one after the other are gathered into extents of up to this many bytes.
+const GATHER_BYTES_MAX: usize = 64 << 10;
+
+/// A run of a cached range: bytes, or nothing known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    /// Cached bytes.
+    Data(Bytes),
+    /// Not cached.
+    Gap(Range<u64>),
+}
+
+/// Dirty data taken for one write RPC: ascending, disjoint ranges, none of which share a page.
+#[derive(Debug, Default)]
+pub(super) struct Writeback {
+    /// Start offset and bytes of each range.
+    pub ranges: Vec<(Range<u64>, Vec<Bytes>)>,
+    /// Data bytes.
+    pub bytes: u64,
+    /// Bytes of whole pages that were reserved (grant, dirty budget) for this data.
+    pub reserved: u64,
+}
+
+/// The cache of one object.
+#[derive(Debug, Default)]
+pub(super) struct ObjectCache {
+    extents: BTreeMap<u64, Bytes>,
+    dirty: RangeSet,
+    writing: RangeSet,
+    /// Whole pages for which room was reserved and which no RPC carries yet.
+    reserved: RangeSet,
+    bytes: u64,
+}
+
+fn pages(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE_SIZE * PAGE_SIZE..range.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)
+}
+
+fn span(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}
+
+impl ObjectCache {
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether anything in `range` waits to be written.
+    pub(super) fn is_dirty(&self, range: Range<u64>) -> bool {
+        self.dirty.intersects(range)
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn dirty_bytes(&self) -> u64 {
+        self.dirty.len()
+    }
+
+    /// Whether anything in `range` is on its way to the server.
+    pub(super) fn is_writing(&self, range: Range<u64>) -> bool {
+        self.writing.intersects(range)
+    }
+
+    /// End of the last dirty or writing byte: how far the object reaches at least.
+    pub(super) fn unwritten_end(&self) -> u64 {
+        self.dirty.end().max(self.writing.end())
+    }
+
+    /// How many bytes a write of `range` has to reserve beyond what is reserved already.
+    pub(super) fn reservation(&self, range: Range<u64>) -> u64 {
+        self.reserved.gaps(pages(&range)).iter().map(span).sum()
+    }
+
+    /// What is known of `range`, in order.
+    pub(super) fn read(&self, range: Range<u64>) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut at = range.start;
+        let first = self
+            .extents
+            .range(..=range.start)
+            .next_back()
+            .map_or(range.start, |(&s, _)| s);
+        for (&start, data) in self.extents.range(first..range.end.max(first)) {
+            let end = start + data.len() as u64;
+            let (from, to) = (start.max(at), end.min(range.end));
+            if from >= to {
+                continue;
+            }
+            if at < from {
+                runs.push(Run::Gap(at..from));
+            }
+            runs.push(Run::Data(
+                data.slice((from - start) as usize..(to - start) as usize),
+            ));
+            at = to;
+        }
+        if at < range.end {
+            runs.push(Run::Gap(at..range.end));
+        }
+        runs
+    }
+
+    /// Takes in bytes that the server sent. What is cached already is newer, and stays.
+    pub(super) fn fill(&mut self, offset: u64, data: Bytes) {
+        let range = offset..offset + data.len() as u64;
+        for run in self.read(range) {
+            if let Run::Gap(gap) = run {
+                let part = data.slice((gap.start - offset) as usize..(gap.end - offset) as usize);
+                self.bytes += part.len() as u64;
+                self.extents.insert(gap.start, part);
+            }
+        }
+    }
+
+    /// Takes in bytes that a program wrote; they are dirty until written. The caller has reserved
+    /// [`ObjectCache::reservation`] bytes for them.
+    pub(super) fn write(&mut self, offset: u64, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        let range = offset..offset + data.len() as u64;
+        self.cut(range.clone());
+        self.dirty.insert(range.clone());
+        self.reserved.insert(pages(&range));
+        self.bytes += data.len() as u64;
+        if let Some(mut gathered) = self.gatherable(offset, data.len()) {
+            let start = offset - gathered.len() as u64;
+            gathered.extend_from_slice(&data);
+            self.extents.insert(start, gathered.freeze());
+        } else {
+            self.extents.insert(offset, data);
+        }
+    }
+
+    /// The extent that ends at `offset`, taken out to be extended, when that is worth it.
+    fn gatherable(&mut self, offset: u64, len: usize) -> Option<BytesMut> {
+        let (&start, before) = self.extents.range(..offset).next_back()?;
+        if start + before.len() as u64 != offset || before.len() + len > GATHER_BYTES_MAX {
+            return None;
+        }
+        let before = self.extents.remove(&start)?;
+        Some(
+            before
+                .try_into_mut()
+                .unwrap_or_else(|shared| BytesMut::from(&shared[..])),
+        )
+    }
+
+    /// Removes the extents of `range`, without touching what is said of dirty and writing.
+    fn cut(&mut self, range: Range<u64>) {
+        while let Some((&start, data)) = self.extents.range(..range.end).next_back() {
+            let end = start + data.len() as u64;
+            if end <= range.start {
+                break;
+            }
+            let data = data.clone();
+            self.extents.remove(&start);
+            self.bytes -= data.len() as u64;
+            if end > range.end {
+                let tail = data.slice((range.end - start) as usize..);
+                self.bytes += tail.len() as u64;
+                self.extents.insert(range.end, tail);
+            }
+            if start < range.start {
+                let head = data.slice(..(range.start - start) as usize);
+                self.bytes += head.len() as u64;
+                self.extents.insert(start, head);
+            }
+        }
+    }
+
+    /// Takes up to `bytes_max` dirty bytes of `within` for one RPC; they are "writing" until
+    /// [`ObjectCache::written`]. What overlaps data that is already on its way waits, so that the server
+    /// sees writes of the same bytes in their order. `None` when there is nothing to take now.
+    pub(super) fn take_dirty(
+        &mut self,
+        within: Range<u64>,
+        bytes_max: u64,
+        ranges_max: usize,
+    ) -> Option<Writeback> {
+        let mut taken = Writeback::default();
+        let mut last_page_end = 0;
+        let ready: Vec<Range<u64>> = self
+            .dirty
+            .overlaps(within)
+            .flat_map(|d| self.writing.gaps(d))
+            .take(ranges_max * 2)
+            .collect();
+        for mut range in ready {
+            // Cut an unaligned RPC at a page, so that no page is shared with the next.
+            let room = bytes_max - taken.bytes;
+            if span(&range) > room {
+                range.end = (range.start + room) / PAGE_SIZE * PAGE_SIZE;
+            }
+            if range.start >= range.end || range.start < last_page_end || taken.ranges.len() == ranges_max {
+                break;
+            }
+            last_page_end = pages(&range).end;
+            taken.bytes += span(&range);
+            taken.ranges.push((range, Vec::new()));
+        }
+        for (range, data) in &mut taken.ranges {
+            self.dirty.remove(range.clone());
+            self.writing.insert(range.clone());
+            let covered = pages(range);
+            taken.reserved += self
+                .reserved
+                .overlaps(covered.clone())
+                .map(|r| span(&r))
+                .sum::<u64>();
+            self.reserved.remove(covered);
+            data.extend(self.read(range.clone()).into_iter().filter_map(|run| match run {
+                Run::Data(bytes) => Some(bytes),
+                Run::Gap(_) => None,
+            }));
+        }
+        (!taken.ranges.is_empty()).then_some(taken)
+    }
+
+    /// An RPC is over. Data that was written is clean now; data that was lost is forgotten, but for what
+    /// has been overwritten since.
+    pub(super) fn written<'a>(&mut self, ranges: impl IntoIterator<Item = &'a Range<u64>>, lost: bool) {
+        for range in ranges {
+            self.writing.remove(range.clone());
+            if lost {
+                for gone in self.dirty.gaps(range.clone()) {
+                    self.cut(gone);
+                }
+            }
+        }
+    }
+
+    /// Forgets `range`, dirty or not. Returns the bytes whose reservation is free again.
+    pub(super) fn discard(&mut self, range: Range<u64>) -> u64 {
+        self.cut(range.clone());
+        self.dirty.remove(range.clone());
+        let inner = range.start.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)..range.end;
+        let freed = self.reserved.overlaps(inner.clone()).map(|r| span(&r)).sum();
+        self.reserved.remove(inner);
+        freed
+    }
+
+    /// Drops about `bytes` of clean data, from the start of the object. Returns what was dropped.
+    pub(super) fn evict_clean(&mut self, bytes: u64) -> u64 {
+        let before = self.bytes;
+        let held: Vec<Range<u64>> = self.extents.iter().map(|(&s, d)| s..s + d.len() as u64).collect();
+        for extent in held {
+            if before - self.bytes >= bytes {
+                break;
+            }
+            let unwritten: Vec<_> = self
+                .dirty
+                .overlaps(extent.clone())
+                .chain(self.writing.overlaps(extent.clone()))
+                .collect();
+            if unwritten.is_empty() {
+                self.cut(extent);
+            }
+        }
+        before - self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(cache: &ObjectCache, range: Range<u64>) -> Vec<Option<u8>> {
+        let mut out = Vec::new();
+        for run in cache.read(range) {
+            match run {
+                Run::Data(d) => out.extend(d.iter().map(|&b| Some(b))),
+                Run::Gap(g) => out.extend(std::iter::repeat_n(None, span(&g) as usize)),
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn small_appends_are_gathered_into_one_extent() {
+        let mut cache = ObjectCache::default();
+        for i in 0..100u64 {
+            cache.write(i * 10, Bytes::from(vec![i as u8; 10]));
+        }
+        assert_eq!(cache.extents.len(), 1);
+        assert_eq!(cache.bytes(), 1000);
+        assert_eq!(cache.reservation(0..1000), 0);
+        assert_eq!(cache.reservation(4000..4200), PAGE_SIZE);
+    }
+
+    #[test]
+    fn data_on_its_way_is_not_sent_twice_and_an_overwrite_waits() {
+        let mut cache = ObjectCache::default();
+        cache.write(0, Bytes::from_static(&[1; 100]));
+        let first = cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap();
+        assert_eq!((first.bytes, first.reserved), (100, PAGE_SIZE));
+        cache.write(50, Bytes::from_static(&[2; 10]));
+        assert!(cache.take_dirty(0..u64::MAX, 1 << 20, 16).is_none());
+        assert_eq!(
+            first.ranges[0].1[0][55], 1,
+            "the bytes on their way did not change"
+        );
+        cache.written([&(0..100)], false);
+        let second = cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap();
+        assert_eq!(second.ranges[0].0, 50..60);
+        cache.written([&(50..60)], false);
+        assert!(!cache.is_dirty(0..u64::MAX) && !cache.is_writing(0..u64::MAX));
+    }
+
+    #[test]
+    fn ranges_of_one_page_go_in_different_rpcs() {
+        let mut cache = ObjectCache::default();
+        cache.write(0, Bytes::from_static(&[1; 10]));
+        cache.write(20, Bytes::from_static(&[2; 10]));
+        assert_eq!(
+            cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap().ranges.len(),
+            1
+        );
+        assert_eq!(
+            cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap().ranges[0].0,
+            20..30
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_bytes_in_memory(ops in proptest::collection::vec((0u8..6, 0u64..200, 1u64..60), 1..60)) {
+            let mut cache = ObjectCache::default();
+            let mut model: Vec<Option<u8>> = vec![None; 300];
+            let mut dirty = vec![false; 300];
+            let mut flying: Vec<Writeback> = Vec::new();
+            for (step, (op, start, len)) in ops.into_iter().enumerate() {
+                let range = start..start + len;
+                let (a, b) = (start as usize, (start + len) as usize);
+                match op {
+                    0 | 1 => {
+                        cache.write(start, Bytes::from(vec![step as u8; len as usize]));
+                        model[a..b].fill(Some(step as u8));
+                        dirty[a..b].fill(true);
+                    }
+                    2 => {
+                        cache.fill(start, Bytes::from(vec![200; len as usize]));
+                        model[a..b].iter_mut().for_each(|m| { m.get_or_insert(200); });
+                    }
+                    3 => if let Some(w) = cache.take_dirty(range, 1 << 20, 8) {
+                        for (r, data) in &w.ranges {
+                            let sent: Vec<u8> = data.concat();
+                            let (a, b) = (r.start as usize, r.end as usize);
+                            let expected: Vec<u8> = model[a..b].iter().map(|m| m.unwrap()).collect();
+                            prop_assert_eq!(sent, expected);
+                            dirty[a..b].fill(false);
+                        }
+                        flying.push(w);
+                    },
+                    4 => if let Some(w) = flying.pop() {
+                        cache.written(w.ranges.iter().map(|r| &r.0), false);
+                    },
+                    _ => {
+                        let had = cache.bytes();
+                        let freed = cache.evict_clean(len);
+                        prop_assert_eq!(had - freed, cache.bytes());
+                        for (i, known) in bytes(&cache, 0..300).into_iter().enumerate() {
+                            if known.is_none() { prop_assert!(!dirty[i]); model[i] = None; }
+                        }
+                    }
+                }
+                prop_assert_eq!(bytes(&cache, 0..300), model.clone());
+                for (i, &d) in dirty.iter().enumerate() {
+                    prop_assert_eq!(cache.is_dirty(i as u64..i as u64 + 1), d);
+                }
+                prop_assert_eq!(cache.bytes() as usize, model.iter().flatten().count());
+            }
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! The data of one file: its bytes spread over objects as the layout says, with the size that the objects
+//! together prove, and read-ahead for who reads in order.
+
+use super::object::{Object, now};
+use crate::attr::{DataAttr, SetTime};
+use crate::layout::LovLayout;
+use bytes::Bytes;
+use ldlm::{LockMode, LockRef};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::RwLock;
+use tokio::task::JoinSet;
+use wire::{Errno, OBD_OBJECT_EOF};
+
+/// Read-ahead starts with this many bytes.
+const AHEAD_MIN: u64 = 256 << 10;
+/// And grows to this many.
+const AHEAD_MAX: u64 = 8 << 20;
+/// A read this near to where the last one ended counts as the next (the kernel's requests overtake each other).
+const NEAR: u64 = 1 << 20;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What to do with a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Give it space; `keep_size`: without making the file longer.
+    Allocate {
+        /// Do not make the file longer.
+        keep_size: bool,
+    },
+    /// Take its space: it reads as zeros.
+    PunchHole,
+    /// Make it read as zeros.
+    ZeroRange {
+        /// Do not make the file longer.
+        keep_size: bool,
+    },
+}
+
+impl Fallocate {
+    /// fallocate(2)'s mode bits.
+    fn mode(self) -> u32 {
+        const KEEP_SIZE: u32 = 0x1;
+        const PUNCH_HOLE: u32 = 0x2;
+        const ZERO_RANGE: u32 = 0x10;
+        let keep = if self.keeps_size() { KEEP_SIZE } else { 0 };
+        keep | match self {
+            Fallocate::Allocate { .. } => 0,
+            Fallocate::PunchHole => PUNCH_HOLE,
+            Fallocate::ZeroRange { .. } => ZERO_RANGE,
+        }
+    }
+
+    fn keeps_size(self) -> bool {
+        match self {
+            Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
+            Fallocate::PunchHole => true,
+        }
+    }
+}
+
+/// What to look for from an offset on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is data.
+    Data,
+    /// The next byte that is in a hole; the end of the file is one.
+    Hole,
+}
+
+#[derive(Debug, Default)]
+struct ReadAhead {
+    /// Where the next read starts if the reader goes on.
+    expected: u64,
+    window: u64,
+    /// Up to here it has been asked for.
+    asked: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct DataFile {
+    layout: Arc<LovLayout>,
+    /// In the layout's order; none where the target is not known to this client.
+    objects: Vec<Option<Arc<Object>>>,
+    ahead: Mutex<ReadAhead>,
+    /// Appends exclude each other and other writes.
+    appending: RwLock<()>,
+}
+
+impl DataFile {
+    pub(super) fn new(layout: Arc<LovLayout>, objects: Vec<Option<Arc<Object>>>) -> DataFile {
+        DataFile {
+            layout,
+            objects,
+            ahead: Mutex::default(),
+            appending: RwLock::new(()),
+        }
+    }
+
+    /// The layout that it goes by.
+    pub fn layout(&self) -> &Arc<LovLayout> {
+        &self.layout
+    }
+
+    /// The object of a stripe. `ENODEV`: its target is not known.
+    fn object(&self, stripe: usize) -> Result<&Arc<Object>, Errno> {
+        self.objects
+            .get(stripe)
+            .and_then(Option::as_ref)
+            .ok_or(Errno::ENODEV)
+    }
+
+    /// The part of object `stripe` that a range of the file touches.
+    fn object_range(&self, stripe: usize, start: u64, end: u64) -> Option<Range<u64>> {
+        let from = self.layout.object_size(stripe, start);
+        let to = if end == OBD_OBJECT_EOF {
+            OBD_OBJECT_EOF
+        } else {
+            self.layout.object_size(stripe, end)
+        };
+        (from < to).then_some(from..to)
+    }
+
+    /// Locks a range of the file in all objects that it touches, in the layout's order (so that two who lock
+    /// the same objects wait for each other in one place).
+    async fn lock(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
+        let mut locks = Vec::with_capacity(1);
+        for stripe in 0..self.objects.len() {
+            if let Some(range) = self.object_range(stripe, start, end) {
+                locks.push(self.object(stripe)?.lock(mode, range).await?);
+            }
+        }
+        Ok(locks)
+    }
+
+    /// Reads; short at the end of the file.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let end = offset.saturating_add(len as u64);
+        if self.objects.is_empty() || len == 0 {
+            return Ok(Vec::new());
+        }
+        let locks = self.lock(LockMode::Pr, offset, end).await?;
+        let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
+        if pieces.len() > 1 {
+            for p in &pieces {
+                self.object(p.stripe)?
+                    .prefetch(p.object_offset..p.object_offset + p.len);
+            }
+        }
+        self.read_ahead(offset, len as u64);
+        let mut out = Assembled::default();
+        for p in &pieces {
+            let data = self
+                .object(p.stripe)?
+                .read(p.object_offset..p.object_offset + p.len)
+                .await?;
+            out.push(data, p.len);
+        }
+        drop(locks);
+        self.end_at_size(out, offset, end).await
+    }
+
+    /// Objects end where they were last written; the file goes on while any of them does.
+    async fn end_at_size(&self, mut out: Assembled, offset: u64, end: u64) -> Result<Vec<Bytes>, Errno> {
+        if out.missing > 0 && self.objects.len() > 1 {
+            let size = self.size().await?.size;
+            out.fill_to(size.min(end).saturating_sub(offset));
+        }
+        Ok(out.data)
+    }
+
+    /// Reads past the cache.
+    pub async fn read_direct(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let end = offset.saturating_add(len as u64);
+        let mut out = Assembled::default();
+        for p in self.layout.extents(offset, len as u64) {
+            let data = self
+                .object(p.stripe)?
+                .read_direct(p.object_offset..p.object_offset + p.len)
+                .await?;
+            out.push(data, p.len);
+        }
+        self.end_at_size(out, offset, end).await
+    }
+
+    /// Has what follows read before it is asked for, when reads come in order.
+    fn read_ahead(&self, offset: u64, len: u64) {
+        let (from, to) = {
+            let mut ahead = self.ahead.lock();
+            if offset.abs_diff(ahead.expected) > NEAR.min(ahead.expected + len) {
+                *ahead = ReadAhead {
+                    expected: offset + len,
+                    window: 0,
+                    asked: 0,
+                };
+                return;
+            }
+            ahead.expected = ahead.expected.max(offset + len);
+            ahead.window = (ahead.window * 2).clamp(AHEAD_MIN, AHEAD_MAX);
+            if ahead.expected + ahead.window / 2 <= ahead.asked {
+                return;
+            }
+            let from = ahead.asked.max(ahead.expected);
+            ahead.asked = ahead.expected + ahead.window;
+            (from, ahead.asked)
+        };
+        for (stripe, object) in self.objects.iter().enumerate() {
+            if let (Some(object), Some(range)) = (object, self.object_range(stripe, from, to)) {
+                object.prefetch(range);
+            }
+        }
+    }
+
+    /// Writes into the cache.
+    pub async fn write(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let _writing = self.appending.read().await;
+        let _locks = self
+            .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
+            .await?;
+        self.write_locked(offset, data).await
+    }
+
+    /// Writes into the cache under locks that the caller holds. (Asking for them again could wait for ever: a lock that
+    /// the server wants back is not found in the cache, and a new one waits for it to go.)
+    async fn write_locked(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let len = data.len();
+        for p in self.layout.extents(offset, len as u64) {
+            let from = (p.file_offset - offset) as usize;
+            self.object(p.stripe)?
+                .write(p.object_offset, data.slice(from..from + p.len as usize))
+                .await?;
+        }
+        Ok(len)
+    }
+
+    /// Writes at the end, wherever another client may have put it; says where that was.
+    pub async fn append(&self, data: Bytes) -> Result<u64, Errno> {
+        let _appending = self.appending.write().await;
+        let _locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
+        let attrs = (0..self.objects.len())
+            .map(|i| Ok(self.object(i)?.locked_attr()))
+            .collect::<Result<Vec<_>, Errno>>()?;
+        let end = self.merge(&attrs).size;
+        self.write_locked(end, data).await?;
+        Ok(end)
+    }
+
+    /// Writes past the cache.
+    pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let _writing = self.appending.read().await;
+        for p in self.layout.extents(offset, data.len() as u64) {
+            let from = (p.file_offset - offset) as usize;
+            let part = data.slice(from..from + p.len as usize);
+            self.object(p.stripe)?.write_direct(p.object_offset, part).await?;
+        }
+        Ok(data.len())
+    }
+
+    /// Does something to every object, all at once when there are several.
+    async fn each<T, F>(&self, act: impl Fn(usize, Arc<Object>) -> F) -> Result<Vec<T>, Errno>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Errno>> + Send + 'static,
+    {
+        if self.objects.len() == 1 {
+            return Ok(vec![act(0, self.object(0)?.clone()).await?]);
+        }
+        let mut tasks = JoinSet::new();
+        for stripe in 0..self.objects.len() {
+            let task = act(stripe, self.object(stripe)?.clone());
+            tasks.spawn(async move { (stripe, task.await) });
+        }
+        let mut results = Vec::with_capacity(self.objects.len());
+        while let Some(ended) = tasks.join_next().await {
+            results.push(ended.map_err(|_| Errno::EINTR)?);
+        }
+        results.sort_by_key(|(stripe, _)| *stripe);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// The error that an earlier write-back met, once.
+    pub fn take_error(&self) -> Result<(), Errno> {
+        self.objects
+            .iter()
+            .flatten()
+            .try_for_each(|object| object.take_error())
+    }
+
+    /// Writes dirty pages back and waits; an error that an earlier write-back met is told here, once.
+    pub async fn flush(&self) -> Result<(), Errno> {
+        self.each(|_, object| async move {
+            object.flush(0..u64::MAX).await;
+            object.take_error()
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// `flush`, and waits until it is on the targets' disks. There is nothing that `datasync` could leave out.
+    pub async fn fsync(&self, _datasync: bool) -> Result<(), Errno> {
+        self.each(|_, object| async move { object.sync().await }).await?;
+        Ok(())
+    }
+
+    fn merge(&self, attrs: &[DataAttr]) -> DataAttr {
+        let mut all = DataAttr::default();
+        for (stripe, attr) in attrs.iter().enumerate() {
+            all.size = all.size.max(self.layout.file_size(stripe, attr.size));
+            all.blocks += attr.blocks;
+            all.mtime = all.mtime.max(attr.mtime);
+            all.atime = all.atime.max(attr.atime);
+            all.ctime = all.ctime.max(attr.ctime);
+        }
+        all
+    }
+
+    /// Size and times: from locks and cache when they cover them, else by a glimpse.
+    pub async fn size(&self) -> Result<DataAttr, Errno> {
+        if let Some(known) = self.cached_size() {
+            return Ok(known);
+        }
+        let attrs = self.each(|_, object| async move { object.attr().await }).await?;
+        Ok(self.merge(&attrs))
+    }
+
+    /// Size and times, when a lock says that nobody else can have changed them.
+    pub fn cached_size(&self) -> Option<DataAttr> {
+        let attrs: Option<Vec<DataAttr>> = self
+            .objects
+            .iter()
+            .map(|object| object.as_ref()?.known_attr())
+            .collect();
+        Some(self.merge(&attrs?))
+    }
+
+    /// Cuts or extends it.
+    pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
+        let _writing = self.appending.write().await;
+        self.each(|stripe, object| {
+            let size = self.layout.object_size(stripe, size);
+            async move { object.truncate(size).await }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Allocates, punches or zeroes a range.
+    pub async fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
+        let end = offset.saturating_add(len);
+        for stripe in 0..self.objects.len() {
+            if let Some(range) = self.object_range(stripe, offset, end) {
+                self.object(stripe)?
+                    .fallocate(what.mode(), range, what.keeps_size())
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next data or hole from `offset` on; `ENXIO` at or beyond the end.
+    pub async fn seek(&self, what: Seek, offset: u64) -> Result<u64, Errno> {
+        let size = self.size().await?.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let found = self
+            .each(|stripe, object| {
+                let from = self.layout.object_size(stripe, offset);
+                async move { object.seek(from, what == Seek::Hole).await }
+            })
+            .await?;
+        let nearest = found
+            .into_iter()
+            .enumerate()
+            .filter_map(|(stripe, at)| at.map(|at| self.layout.file_offset(stripe, at)))
+            .min();
+        match what {
+            Seek::Hole => Ok(nearest.unwrap_or(size).clamp(offset, size)),
+            Seek::Data => nearest
+                .filter(|&at| at < size)
+                .map(|at| at.max(offset))
+                .ok_or(Errno::ENXIO),
+        }
+    }
+
+    /// Sets the objects' times, after the metadata target has.
+    pub async fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<(), Errno> {
+        let ctime = now();
+        let when = |time: Option<SetTime>| {
+            time.map(|t| match t {
+                SetTime::Now => ctime,
+                SetTime::At(sec) => sec,
+            })
+        };
+        let (atime, mtime) = (when(atime), when(mtime));
+        self.each(|_, object| async move { object.set_times(mtime, atime, ctime).await })
+            .await?;
+        Ok(())
+    }
+}
+
+impl Drop for DataFile {
+    fn drop(&mut self) {
+        for object in std::mem::take(&mut self.objects).into_iter().flatten() {
+            let osc = object.osc().clone();
+            osc.unused(object);
+        }
+    }
+}
+
+/// Pieces of a read put together; what an object does not have is zeros if anything follows.
+#[derive(Default)]
+struct Assembled {
+    data: Vec<Bytes>,
+    len: u64,
+    missing: u64,
+}
+
+impl Assembled {
+    fn push(&mut self, data: Vec<Bytes>, wanted: u64) {
+        let got: u64 = data.iter().map(|d| d.len() as u64).sum();
+        if got > 0 {
+            self.fill_to(self.len + self.missing);
+            self.len += got;
+            self.data.extend(data);
+        }
+        self.missing += wanted - got.min(wanted);
+    }
+
+    /// Zeros up to `len` bytes in all.
+    fn fill_to(&mut self, len: u64) {
+        while self.len < len {
+            let zeros = (len - self.len).min(ZEROS.len() as u64);
+            self.data.push(Bytes::from_static(&ZEROS[..zeros as usize]));
+            self.len += zeros;
+        }
+        self.missing = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_between_pieces_reads_as_zeros_and_the_end_stays_short() {
+        let mut out = Assembled::default();
+        out.push(vec![Bytes::from_static(b"ab")], 4);
+        out.push(vec![Bytes::from_static(b"cd")], 4);
+        assert_eq!(out.data.concat(), b"ab\0\0cd");
+        assert_eq!(out.missing, 2);
+        out.fill_to(7);
+        assert_eq!(out.data.concat(), b"ab\0\0cd\0");
+    }
+}

@@ -1,0 +1,150 @@
+//! All object targets of a file system, and the files whose data is in use.
+
+use super::brw::ObjectId;
+use super::file::DataFile;
+use super::osc::{Osc, OscTarget};
+use crate::kernel::Kernel;
+use crate::layout::LovLayout;
+use mgc::FsConfig;
+use params::Registry;
+use parking_lot::{Mutex, RwLock};
+use rpc::Ptlrpc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use tokio::task::JoinSet;
+use wire::{Errno, Fid, ObdStatfs};
+
+/// What the data half of a mount needs to know beside the configuration.
+pub struct DataConfig {
+    /// The mount's UUID, the same for all its imports.
+    pub client_uuid: String,
+    /// What names of parameters and imports end in (`testfs-OST0000-osc-<instance>`).
+    pub instance: String,
+    /// Where parameters go.
+    pub params: Registry,
+    /// The kernel's caches, to be told when an extent lock is called back.
+    pub kernel: Kernel,
+}
+
+/// See the module.
+pub struct Lov {
+    rpc: Arc<Ptlrpc>,
+    cfg: DataConfig,
+    oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
+    files: Mutex<HashMap<Fid, Weak<DataFile>>>,
+}
+
+impl Lov {
+    /// Makes an import to every object target; connects in the background, and again whenever a connection is lost.
+    pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
+        let lov = Lov {
+            rpc: rpc.clone(),
+            cfg,
+            oscs: RwLock::default(),
+            files: Mutex::default(),
+        };
+        lov.update(conf);
+        Arc::new(lov)
+    }
+
+    /// Takes in targets that have joined since.
+    pub fn update(&self, conf: &FsConfig) {
+        let mut oscs = self.oscs.write();
+        for ost in &conf.osts {
+            oscs.entry(ost.index).or_insert_with(|| {
+                let target = OscTarget {
+                    name: format!("{}-osc-{}", ost.name, self.cfg.instance),
+                    target_uuid: ost.uuid.clone(),
+                    client_uuid: self.cfg.client_uuid.clone(),
+                    index: ost.index,
+                    nids: ost.nids.clone(),
+                };
+                Osc::start(&self.rpc, target, &self.cfg.params, self.cfg.kernel.clone())
+            });
+        }
+    }
+
+    /// The targets, by their index in layouts.
+    fn oscs(&self) -> Vec<Arc<Osc>> {
+        self.oscs.read().values().cloned().collect()
+    }
+
+    /// The data of a file: the same object for the same FID as long as it is in use or has anything cached; a newer layout
+    /// takes the place of the one it had.
+    pub fn file(&self, fid: Fid, layout: Arc<LovLayout>) -> Arc<DataFile> {
+        let mut files = self.files.lock();
+        if let Some(file) = files.get(&fid).and_then(Weak::upgrade)
+            && *file.layout() == layout
+        {
+            return file;
+        }
+        let oscs = self.oscs.read();
+        let objects = layout
+            .stripes
+            .iter()
+            .enumerate()
+            .map(|(i, stripe)| {
+                let osc = oscs.get(&stripe.ost_idx)?;
+                Some(osc.object(ObjectId {
+                    oi: stripe.oi,
+                    parent: fid,
+                    stripe: i as u32,
+                }))
+            })
+            .collect();
+        let file = Arc::new(DataFile::new(layout, objects));
+        files.insert(fid, Arc::downgrade(&file));
+        if files.len() > 2 * FILES_SWEEP.max(files.capacity() / 4) {
+            files.retain(|_, file| file.strong_count() > 0);
+        }
+        file
+    }
+
+    /// Forgets a file that is gone: dirty pages are dropped, not written.
+    pub fn discard(&self, fid: Fid) {
+        self.files.lock().remove(&fid);
+        for osc in self.oscs() {
+            osc.discard(fid);
+        }
+    }
+
+    /// What all object targets say of their space: one each, those that do not answer left out.
+    pub async fn statfs(&self) -> Vec<(u32, ObdStatfs)> {
+        let mut tasks = JoinSet::new();
+        for osc in self.oscs() {
+            tasks.spawn(async move { (osc.index(), osc.statfs().await) });
+        }
+        let mut all = Vec::new();
+        while let Some(Ok((index, answer))) = tasks.join_next().await {
+            all.extend(answer.ok().map(|statfs| (index, statfs)));
+        }
+        all.sort_by_key(|(index, _)| *index);
+        all
+    }
+
+    /// Writes all dirty data back and waits until it is on disk.
+    pub async fn sync_all(&self) -> Result<(), Errno> {
+        let mut tasks = JoinSet::new();
+        for osc in self.oscs() {
+            tasks.spawn(async move { osc.sync_all().await });
+        }
+        let mut result = Ok(());
+        while let Some(ended) = tasks.join_next().await {
+            result = result.and(ended.unwrap_or(Err(Errno::EINTR)));
+        }
+        result
+    }
+
+    /// Writes all dirty data back, cancels all locks, disconnects: each in bounded time, also when a target is gone.
+    pub async fn umount(&self) {
+        let mut tasks = JoinSet::new();
+        for osc in self.oscs() {
+            tasks.spawn(async move { osc.umount().await });
+        }
+        while tasks.join_next().await.is_some() {}
+        self.oscs.write().clear();
+    }
+}
+
+/// How many entries of files that nobody uses may lie around before they are swept out.
+const FILES_SWEEP: usize = 1024;

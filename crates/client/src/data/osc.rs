@@ -1,0 +1,539 @@
+//! The client of one OST: its connection, its locks, room for dirty data, and the task that writes dirty
+//! data back as it ages or as room gets short.
+
+use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
+use super::budget::Budget;
+use super::object::{DIRTY_AGE_MAX, Object, resource};
+use crate::kernel::Kernel;
+use bytes::Bytes;
+use cpt::BoxFuture;
+use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
+use params::{Group, Param, Registry};
+use parking_lot::Mutex;
+use rpc::{
+    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
+};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+use wire::brw::ChecksumType;
+use wire::{
+    Errno, Fid, LdlmResId, Message, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM, OBD_CONNECT_EINPROGRESS,
+    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT, OBD_CONNECT_LAYOUTLOCK,
+    OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO, OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, OBD_MD_FLGROUP,
+    OBD_MD_FLID, OBD_OBJECT_EOF, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, OstLvb,
+    WireStruct,
+};
+
+/// `osc.*.max_rpcs_in_flight`, as it starts.
+const RPCS_IN_FLIGHT: u32 = 8;
+/// `osc.*.max_dirty_mb`, as it starts.
+const DIRTY_MB: u64 = 64;
+/// `osc.*.max_cached_mb`: clean data kept per OST, as it starts.
+const CACHED_MB: u64 = 128;
+/// Bytes of an RPC that this client can do.
+const BRW_BYTES_MAX: u32 = 4 << 20;
+/// Grant that is asked for at connect.
+const GRANT_WANTED: u32 = 32 << 20;
+/// How often the write-back task looks for aged data.
+const FLUSH_PERIOD: Duration = Duration::from_secs(1);
+/// How long an unmount waits for a server with which something is still to be settled.
+const UMOUNT_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// What an OSC is made from.
+#[derive(Clone, Debug)]
+pub(super) struct OscTarget {
+    /// `testfs-OST0000-osc-<instance>`
+    pub(super) name: String,
+    /// `testfs-OST0000_UUID`
+    pub(super) target_uuid: String,
+    pub(super) client_uuid: String,
+    pub(super) index: u32,
+    pub(super) nids: Vec<Nid>,
+}
+
+/// Tunables, shared with the parameter registry.
+#[derive(Debug)]
+struct Tunables {
+    checksums: Arc<AtomicBool>,
+    cached_bytes_max: Arc<AtomicU64>,
+}
+
+/// See the module.
+pub(super) struct Osc {
+    target: OscTarget,
+    import: OnceLock<Arc<Import>>,
+    locks: OnceLock<Arc<LockClient>>,
+    budget: Budget,
+    tunables: Tunables,
+    kernel: Kernel,
+    runtime: Handle,
+    /// All objects that are in use or locked.
+    objects: Mutex<HashMap<LdlmResId, Arc<Object>>>,
+    /// Objects with dirty data, the longest dirty first.
+    dirty: Mutex<VecDeque<Arc<Object>>>,
+    /// Wakes the write-back task.
+    wake: Notify,
+    write_slots: Arc<Semaphore>,
+    /// Bytes in the caches of all objects.
+    cached: AtomicU64,
+    flusher: Mutex<Option<AbortHandle>>,
+    params: Mutex<Option<Group>>,
+}
+
+impl fmt::Debug for Osc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Osc")
+            .field("name", &self.target.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Osc {
+    /// Makes the import and the tasks; connects in the background.
+    pub(super) fn start(
+        rpc: &Arc<Ptlrpc>,
+        target: OscTarget,
+        registry: &Registry,
+        kernel: Kernel,
+    ) -> Arc<Osc> {
+        let osc = Arc::new(Osc {
+            target: target.clone(),
+            import: OnceLock::new(),
+            locks: OnceLock::new(),
+            budget: Budget::new(DIRTY_MB << 20),
+            tunables: Tunables {
+                checksums: Arc::new(AtomicBool::new(true)),
+                cached_bytes_max: Arc::new(AtomicU64::new(CACHED_MB << 20)),
+            },
+            kernel,
+            runtime: Handle::current(),
+            objects: Mutex::default(),
+            dirty: Mutex::default(),
+            wake: Notify::new(),
+            write_slots: Arc::new(Semaphore::new(RPCS_IN_FLIGHT as usize)),
+            cached: AtomicU64::new(0),
+            flusher: Mutex::default(),
+            params: Mutex::default(),
+        });
+        let owner = Arc::new(Owner(Arc::downgrade(&osc)));
+        let import = Import::new(
+            rpc,
+            ImportConfig {
+                name: target.name.clone(),
+                target_uuid: target.target_uuid.clone(),
+                client_uuid: target.client_uuid.clone(),
+                nids: target.nids.clone(),
+                kind: ImportKind::Osc,
+                connect: wanted(),
+                max_rpcs_in_flight: RPCS_IN_FLIGHT,
+                owner: owner.clone(),
+            },
+        );
+        let seed = u64::from(target.index).wrapping_add(1) << 48;
+        let locks = LockClient::new(
+            owner,
+            LockClientConfig {
+                seed,
+                ..LockClientConfig::default()
+            },
+        );
+        locks.set_import(import.clone());
+        // Both are set here once, before anybody else has the OSC.
+        let _ = osc.locks.set(locks);
+        let _ = osc.import.set(import.clone());
+        osc.register(registry);
+        let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
+        *osc.flusher.lock() = Some(task.abort_handle());
+        tokio::spawn(async move {
+            if let Err(error) = import.connect().await {
+                tracing::warn!(import = target.name, %error, "not connected yet, trying on");
+            }
+        });
+        osc
+    }
+
+    fn register(self: &Arc<Self>, registry: &Registry) {
+        let mut group = registry.group(format!("osc.{}", self.target.name));
+        let weak = Arc::downgrade(self);
+        let show = |f: fn(&Osc) -> u64| {
+            let weak = weak.clone();
+            move || weak.upgrade().map_or(0, |osc| f(&osc)).to_string()
+        };
+        let setter = weak.clone();
+        group.add(
+            "max_dirty_mb",
+            Param::read_write(show(|osc| osc.budget.dirty_max() >> 20), move |text| {
+                let mb: u64 = text.trim().parse().map_err(|_| "expected megabytes".to_owned())?;
+                if !(1..=2048).contains(&mb) {
+                    return Err("expected 1 to 2048 megabytes".to_owned());
+                }
+                if let Some(osc) = setter.upgrade() {
+                    osc.budget.set_dirty_max(mb << 20);
+                }
+                Ok(())
+            }),
+        );
+        group.add("checksums", Param::switch(self.tunables.checksums.clone()));
+        group.add(
+            "cur_dirty_bytes",
+            Param::read_only(show(|osc| osc.budget.dirty())),
+        );
+        group.add(
+            "cur_grant_bytes",
+            Param::read_only(show(|osc| osc.budget.available())),
+        );
+        group.add(
+            "max_cached_bytes",
+            Param::atomic(self.tunables.cached_bytes_max.clone(), (1 << 20)..=(1 << 40)),
+        );
+        *self.params.lock() = Some(group);
+    }
+
+    /// Its name, as parameters and messages have it.
+    pub(super) fn name(&self) -> &str {
+        &self.target.name
+    }
+
+    /// Its index in layouts.
+    pub(super) fn index(&self) -> u32 {
+        self.target.index
+    }
+
+    pub(super) fn locks(&self) -> &LockClient {
+        self.locks
+            .get()
+            .expect("set in start, before the OSC is handed out")
+    }
+
+    fn import(&self) -> &Arc<Import> {
+        self.import
+            .get()
+            .expect("set in start, before the OSC is handed out")
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub(super) async fn call(&self, request: Request) -> Result<ReplyMsg, RpcError> {
+        self.import().call(request).await
+    }
+
+    /// Runs on the runtime that made the OSC, whoever calls.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    /// What was agreed about reads and writes.
+    pub(super) fn terms(&self) -> Terms {
+        let data = self.import().connect_data();
+        let agreed = match data.ocd_connect_flags & OBD_CONNECT_BRW_SIZE {
+            0 => 4096,
+            _ => data.ocd_brw_size.clamp(4096, BRW_BYTES_MAX),
+        };
+        let types = match data.ocd_connect_flags & OBD_CONNECT_CKSUM {
+            0 => 0,
+            _ => data.ocd_cksum_types & ChecksumType::SUPPORTED,
+        };
+        Terms {
+            brw_bytes_max: u64::from(agreed),
+            checksum: self
+                .tunables
+                .checksums
+                .load(Ordering::Relaxed)
+                .then(|| ChecksumType::preferred(types)),
+            short_io: data.ocd_connect_flags & OBD_CONNECT_SHORTIO != 0
+                && u64::from(agreed) >= SHORT_IO_BYTES_MAX,
+        }
+    }
+
+    // --- objects
+
+    /// The object with this id: the same one as long as it is in use or locked.
+    pub(super) fn object(self: &Arc<Self>, id: ObjectId) -> Arc<Object> {
+        let mut objects = self.objects.lock();
+        objects
+            .entry(resource(&id))
+            .or_insert_with(|| Arc::new(Object::new(self.clone(), id)))
+            .clone()
+    }
+
+    fn find_object(&self, res: &LdlmResId) -> Option<Arc<Object>> {
+        self.objects.lock().get(res).cloned()
+    }
+
+    /// Lets objects go that nobody uses and no lock covers. `object` is the caller's reference.
+    pub(super) fn unused(&self, object: Arc<Object>) {
+        let mut objects = self.objects.lock();
+        // The table's reference and the caller's.
+        if Arc::strong_count(&object) == 2 && !object.is_locked() {
+            objects.remove(object.resource());
+        }
+    }
+
+    /// All objects that there are.
+    pub(super) fn all_objects(&self) -> Vec<Arc<Object>> {
+        self.objects.lock().values().cloned().collect()
+    }
+
+    /// An object's cache went from `before` to `now` bytes: drops clean data when there is too much in all.
+    pub(super) fn cached(&self, before: u64, now: u64) {
+        let cached = self
+            .cached
+            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed)
+            .wrapping_add(now - before.min(now));
+        let max = self.tunables.cached_bytes_max.load(Ordering::Relaxed);
+        if now <= before || cached <= max {
+            return;
+        }
+        let mut surplus = cached - max + max / 8;
+        for object in self.all_objects() {
+            let freed = object.evict_clean(surplus);
+            self.cached.fetch_sub(freed, Ordering::Relaxed);
+            surplus = surplus.saturating_sub(freed);
+            if surplus == 0 {
+                break;
+            }
+        }
+    }
+
+    // --- write-back
+
+    /// One of the write RPCs that may be on their way at once.
+    pub(super) async fn write_slot(&self) -> Option<OwnedSemaphorePermit> {
+        self.write_slots.clone().acquire_owned().await.ok()
+    }
+
+    /// Data came into an object's cache.
+    pub(super) fn wrote(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
+        if newly_dirty {
+            self.dirty.lock().push_back(object.clone());
+        }
+        if self.budget.pressed() || object.has_whole_rpc(bytes) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Drops dirty data of a file that is gone.
+    pub(super) fn discard(&self, file: Fid) {
+        let gone: Vec<Arc<Object>> = self
+            .dirty
+            .lock()
+            .iter()
+            .filter(|o| o.file() == file)
+            .cloned()
+            .collect();
+        for object in gone {
+            object.forget(0..u64::MAX);
+        }
+    }
+
+    /// Writes back what is dirty, and has the target put everything on disk.
+    pub(super) async fn sync_all(&self) -> Result<(), Errno> {
+        let dirty: Vec<Arc<Object>> = self.dirty.lock().iter().cloned().collect();
+        let mut result = Ok(());
+        for object in dirty {
+            object.flush(0..u64::MAX).await;
+            result = result.and(object.take_error());
+        }
+        let oa = Obdo {
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
+            o_blocks: OBD_OBJECT_EOF,
+            ..Obdo::default()
+        };
+        self.call(Request::new(
+            OST_SYNC,
+            vec![OstBody { oa }.to_bytes(), Bytes::new()],
+        ))
+        .await?;
+        result
+    }
+
+    /// Somebody waits for room.
+    pub(super) fn press(&self) {
+        self.wake.notify_one();
+    }
+
+    /// One round of write-back: everything under pressure, otherwise what is old and what fills an RPC.
+    async fn write_back_round(&self) {
+        let waiting: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
+        for object in waiting {
+            let Some(since) = object.dirty_since() else {
+                continue;
+            };
+            let old = since.elapsed() >= DIRTY_AGE_MAX;
+            object
+                .start_writing(0..u64::MAX, !old && !self.budget.pressed())
+                .await;
+            if object.dirty_since().is_some() {
+                self.dirty.lock().push_back(object);
+            }
+        }
+    }
+
+    // --- the target
+
+    /// What the target says of its space.
+    pub(super) async fn statfs(&self) -> Result<ObdStatfs, Errno> {
+        let mut request = Request::new(OST_STATFS, Vec::new());
+        request.timeout = Some(Duration::from_secs(5));
+        request.no_delay = true;
+        self.call(request).await?.get::<ObdStatfs>(1)
+    }
+
+    /// Settles everything with the server and disconnects; gives up on a server that does not answer.
+    pub(super) async fn umount(&self) {
+        let settle = async {
+            for object in self.all_objects() {
+                object.flush(0..u64::MAX).await;
+            }
+            self.locks().cancel_all().await;
+        };
+        if tokio::time::timeout(UMOUNT_TIME_MAX, settle).await.is_err() {
+            tracing::error!(
+                import = self.name(),
+                "the server does not answer; data that was not fsynced may be lost"
+            );
+        }
+        if let Some(task) = self.flusher.lock().take() {
+            task.abort();
+        }
+        if tokio::time::timeout(UMOUNT_TIME_MAX, self.import().disconnect())
+            .await
+            .is_err()
+        {
+            tracing::warn!(import = self.name(), "the server did not answer the disconnect");
+        }
+        self.params.lock().take();
+        self.objects.lock().clear();
+        self.dirty.lock().clear();
+    }
+
+    fn connected(&self, data: &ObdConnectData) {
+        let grant = if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
+            data.ocd_grant
+        } else {
+            0
+        };
+        self.budget.connected(u64::from(grant));
+    }
+
+    fn evicted(&self) {
+        self.locks().clear();
+        for object in self.all_objects() {
+            object.evicted();
+        }
+        self.dirty.lock().clear();
+    }
+}
+
+/// What this client asks for when it connects: what it implements.
+fn wanted() -> ObdConnectData {
+    ObdConnectData {
+        ocd_connect_flags: OBD_CONNECT_GRANT
+            | OBD_CONNECT_VERSION
+            | OBD_CONNECT_BRW_SIZE
+            | OBD_CONNECT_CANCELSET
+            | OBD_CONNECT_FID
+            | OBD_CONNECT_SRVLOCK
+            | OBD_CONNECT_AT
+            | OBD_CONNECT_VBR
+            | OBD_CONNECT_FULL20
+            | OBD_CONNECT_64BITHASH
+            | OBD_CONNECT_MAXBYTES
+            | OBD_CONNECT_EINPROGRESS
+            | OBD_CONNECT_LVB_TYPE
+            | OBD_CONNECT_LAYOUTLOCK
+            | OBD_CONNECT_BULK_MBITS
+            | OBD_CONNECT_SHORTIO
+            | OBD_CONNECT_CKSUM
+            | OBD_CONNECT_FLAGS2,
+        ocd_connect_flags2: OBD_CONNECT2_INC_XID | OBD_CONNECT2_LSEEK | OBD_CONNECT2_REP_MBITS,
+        ocd_version: wire::LUSTRE_VERSION_CODE,
+        ocd_grant: GRANT_WANTED,
+        ocd_brw_size: BRW_BYTES_MAX,
+        ocd_cksum_types: ChecksumType::SUPPORTED,
+        ..ObdConnectData::default()
+    }
+}
+
+/// Writes back until the OSC is gone.
+async fn write_back(osc: Weak<Osc>) {
+    loop {
+        let Some(osc) = osc.upgrade() else { return };
+        let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake.notified()).await;
+        osc.write_back_round().await;
+    }
+}
+
+/// Stands between the import, its locks and the OSC, so that none keeps another alive.
+struct Owner(Weak<Osc>);
+
+impl ImportOwner for Owner {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            let osc = self.0.upgrade().ok_or(Errno::ENODEV)?;
+            osc.locks().ast(opc, msg).await
+        })
+    }
+
+    fn event(&self, event: ImportEvent) {
+        let Some(osc) = self.0.upgrade() else { return };
+        match event {
+            ImportEvent::Connected(data) => osc.connected(&data),
+            ImportEvent::Evicted => osc.evicted(),
+            ImportEvent::Disconnected | ImportEvent::Closed => {}
+        }
+    }
+}
+
+fn range(policy: &Policy) -> Range<u64> {
+    match policy {
+        Policy::Extent(e) => e.start..e.end.saturating_add(1),
+        _ => 0..OBD_OBJECT_EOF,
+    }
+}
+
+impl LockOwner for Owner {
+    fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some(osc) = self.0.upgrade() else { return };
+            let Some(object) = osc.find_object(&lock.res) else {
+                return;
+            };
+            if lock.discard {
+                object.forget(range(&lock.policy));
+            }
+            object.release(range(&lock.policy)).await;
+            if let Some(kernel) = osc.kernel.get() {
+                kernel.inval_inode(object.file(), 0, 0).await;
+            }
+            object.lock_gone();
+            osc.unused(object);
+        })
+    }
+
+    fn glimpse(&self, lock: LockInfo) -> Option<OstLvb> {
+        Some(self.0.upgrade()?.find_object(&lock.res)?.lvb())
+    }
+
+    fn dropped(&self, lock: LockInfo) {
+        let Some(osc) = self.0.upgrade() else { return };
+        let Some(object) = osc.find_object(&lock.res) else {
+            return;
+        };
+        object.forget(range(&lock.policy));
+        object.lock_gone();
+        osc.unused(object);
+    }
+}

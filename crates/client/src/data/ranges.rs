@@ -1,0 +1,130 @@
+//! A set of byte ranges, kept sorted and merged: what of an object is valid, dirty, or on its way.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Disjoint, non-adjacent, non-empty ranges of `u64` offsets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RangeSet {
+    /// start -> end
+    ranges: BTreeMap<u64, u64>,
+    /// Bytes in all.
+    len: u64,
+}
+
+impl RangeSet {
+    /// Bytes in it.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Adds a range; what touches it is merged with it.
+    pub(super) fn insert(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            start = start.min(s);
+            end = end.max(e);
+            self.ranges.remove(&s);
+            self.len -= e - s;
+        }
+        self.ranges.insert(start, end);
+        self.len += end - start;
+    }
+
+    /// Takes a range out; what is left of those that it cuts stays.
+    pub(super) fn remove(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        while let Some((&s, &e)) = self.ranges.range(..range.end).next_back() {
+            if e <= range.start {
+                break;
+            }
+            self.ranges.remove(&s);
+            self.len -= e.min(range.end) - s.max(range.start);
+            if e > range.end {
+                self.ranges.insert(range.end, e);
+            }
+            if s < range.start {
+                self.ranges.insert(s, range.start);
+            }
+        }
+    }
+
+    /// The parts of `within` that are in the set, in order.
+    pub(super) fn overlaps(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = match self.ranges.range(..=within.start).next_back() {
+            Some((&s, &e)) if e > within.start => s,
+            _ => within.start,
+        };
+        let (from, to) = (within.start, within.end);
+        self.ranges
+            .range(first..to.max(first))
+            .map(move |(&s, &e)| s.max(from)..e.min(to))
+            .filter(|r| r.start < r.end)
+    }
+
+    /// Whether any byte of `range` is in the set.
+    pub(super) fn intersects(&self, range: Range<u64>) -> bool {
+        self.overlaps(range).next().is_some()
+    }
+
+    /// The parts of `within` that are *not* in the set, in order.
+    pub(super) fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut at = within.start;
+        for r in self.overlaps(within.clone()) {
+            if at < r.start {
+                gaps.push(at..r.start);
+            }
+            at = r.end;
+        }
+        if at < within.end {
+            gaps.push(at..within.end);
+        }
+        gaps
+    }
+
+    /// The end of the last range, 0 when empty.
+    pub(super) fn end(&self) -> u64 {
+        self.ranges.values().next_back().copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_set_of_bytes(ops in proptest::collection::vec((any::<bool>(), 0u64..64, 0u64..20), 0..40),
+                                     from in 0u64..64, len in 0u64..30) {
+            let mut set = RangeSet::default();
+            let mut model = [false; 100];
+            for (add, start, len) in ops {
+                if add { set.insert(start..start + len) } else { set.remove(start..start + len) }
+                model[start as usize..(start + len) as usize].fill(add);
+            }
+            let mut previous_end = None;
+            for r in set.overlaps(0..u64::MAX) {
+                prop_assert!(r.start < r.end);
+                prop_assert!(previous_end.is_none_or(|e| e < r.start), "adjacent ranges are merged");
+                previous_end = Some(r.end);
+            }
+            prop_assert_eq!(set.len(), model.iter().filter(|&&m| m).count() as u64);
+            let inside: Vec<bool> = (0..100).map(|i| set.gaps(i..i + 1).is_empty()).collect();
+            prop_assert_eq!(&inside[..], &model[..]);
+            let window = from..from + len;
+            prop_assert_eq!(set.intersects(window.clone()), window.clone().any(|i| model[i as usize]));
+            let gap_bytes: u64 = set.gaps(window.clone()).iter().map(|g| g.end - g.start).sum();
+            prop_assert_eq!(gap_bytes, window.filter(|&i| !model[i as usize]).count() as u64);
+        }
+    }
+}
