@@ -74,11 +74,13 @@ impl Core {
             ImportState::Full if !self.announced => ImportState::Connecting,
             state => state,
         };
+        // A connection that is made but not announced is no failure, though the machine stays wary of it.
+        let connected = self.machine.state() == ImportState::Full;
         Phase {
             state,
             conn_cnt: self.machine.conn_cnt(),
             evictions: self.machine.evictions(),
-            failed_rounds: self.machine.failed_rounds(),
+            failed_rounds: if connected { 0 } else { self.machine.failed_rounds() },
         }
     }
 }
