@@ -1,8 +1,10 @@
 //! What a connection reads: many small frames in one read, a large payload straight into memory of its own.
 
 use super::conn::Conn;
+use super::pool::Pool;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 use wire::frame::{FRAME_HEAD, FrameHead};
@@ -18,16 +20,18 @@ const COPY_MAX: usize = 2 << 10;
 pub(super) struct Input<'a> {
     conn: &'a Conn,
     buf: BytesMut,
+    pool: Arc<Pool>,
     sock_timeout: Duration,
     /// The last payload was large: read only the next head, so that the next large payload is not copied in part.
     after_bulk: bool,
 }
 
 impl Input<'_> {
-    pub(super) fn new(conn: &Conn, sock_timeout: Duration) -> Input<'_> {
+    pub(super) fn new(conn: &Conn, pool: Arc<Pool>, sock_timeout: Duration) -> Input<'_> {
         Input {
             conn,
             buf: BytesMut::new(),
+            pool,
             sock_timeout,
             after_bulk: false,
         }
@@ -68,15 +72,15 @@ impl Input<'_> {
     }
 
     async fn bulk(&mut self, len: usize) -> Result<Bytes, String> {
-        let mut data = BytesMut::with_capacity(len);
+        let mut data = self.pool.take(len);
         let there = self.buf.len().min(len);
-        data.extend_from_slice(&self.buf[..there]);
+        data.as_buf_mut().put_slice(&self.buf[..there]);
         self.buf.advance(there);
         while data.len() < len {
             let missing = len - data.len();
             read(
                 self.conn,
-                &mut (&mut data).limit(missing),
+                &mut data.as_buf_mut().limit(missing),
                 Some(self.sock_timeout),
             )
             .await?;

@@ -11,6 +11,7 @@ mod input;
 mod listen;
 mod parked;
 mod peer;
+mod pool;
 mod ports;
 mod reader;
 mod writer;
@@ -23,6 +24,7 @@ use crate::{LnetConfig, LnetError, PeerEvent};
 use cpt::CptTable;
 use parking_lot::RwLock;
 use peer::Peer;
+use pool::Pool;
 use ports::Ports;
 use std::collections::HashMap;
 use std::fmt;
@@ -48,6 +50,8 @@ pub(crate) struct Shared {
     ports: Ports,
     /// `credits` of the node, split over the partitions.
     credits: Vec<Arc<Semaphore>>,
+    /// Memory for payloads, by partition.
+    pools: Vec<Arc<Pool>>,
 }
 
 impl Shared {
@@ -95,6 +99,7 @@ impl Tcp {
             incarnation,
             nis: RwLock::default(),
             ports: Ports::default(),
+            pools: (0..partitions).map(|_| Arc::default()).collect(),
             credits: (0..partitions)
                 .map(|_| Arc::new(Semaphore::new(credits)))
                 .collect(),

@@ -14,13 +14,17 @@ use crate::{LnetError, PeerEvent};
 use cpt::CptId;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::Instant;
 use wire::Nid;
 use wire::frame::FRAME_HEAD;
 
 /// Messages from here on, their head included, are large: they go over the bulk connection.
 const MIN_BULK: usize = 1 << 10;
+/// For so long our own dialling can win a race; then the peer is perhaps one that can reach us but not we it.
+const RACE_MAX: Duration = Duration::from_secs(1);
 /// ACKs and REPLYs on their way to one peer; then its messages are not read any further.
 const ANSWERS_MAX: usize = 8192;
 
@@ -41,7 +45,8 @@ struct State {
     conns: Vec<Arc<Conn>>,
     /// The peer's boot that `conns` belong to.
     incarnation: u64,
-    dialing: bool,
+    /// Since when this node is dialling.
+    dialing: Option<Instant>,
     /// How often dialling has ended, and how it last failed.
     rounds: u64,
     failure: Option<LnetError>,
@@ -133,8 +138,8 @@ impl Peer {
                     return Err(state.failure.clone().unwrap_or_else(lost));
                 }
                 joined.get_or_insert(state.rounds);
-                if !state.dialing {
-                    state.dialing = true;
+                if state.dialing.is_none() {
+                    state.dialing = Some(Instant::now());
                     let peer = self.clone();
                     let dial = async move { dial::dial(&peer).await };
                     self.shared.tasks.spawn(self.shared.cpts.get(self.cpt), dial);
@@ -158,7 +163,7 @@ impl Peer {
     pub(super) fn dialed(&self, result: Result<(), LnetError>) {
         {
             let mut state = self.state.lock();
-            state.dialing = false;
+            state.dialing = None;
             state.rounds += 1;
             state.failure = result.err();
         }
@@ -174,7 +179,9 @@ impl Peer {
             .iter()
             .filter(|c| c.ctype == ctype && c.local == own)
             .count();
-        if state.closed || (state.dialing && wins_race(own, self.nid)) || same >= ctype.limit() {
+        let racing =
+            state.dialing.is_some_and(|since| since.elapsed() < RACE_MAX) && wins_race(own, self.nid);
+        if state.closed || racing || same >= ctype.limit() {
             return Admission::Retry;
         }
         Admission::Accept

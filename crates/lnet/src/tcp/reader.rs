@@ -21,7 +21,7 @@ pub(super) async fn run(conn: &Conn, peer: &Arc<Peer>) -> LnetError {
 
 async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible, String> {
     let shared = &peer.shared;
-    let mut input = Input::new(conn, shared.cfg.sock_timeout);
+    let mut input = Input::new(conn, shared.pools[peer.cpt.0].clone(), shared.cfg.sock_timeout);
     let mut parked = Parked::new(peer.clone());
     loop {
         match input.head().await? {

@@ -1,0 +1,125 @@
+//! How fast messages go between two nodes of this process, over TCP on loopback and over `lo`:
+//! `cargo run --release -p lnet --example throughput`.
+
+use bytes::Bytes;
+use cpt::{BoxFuture, CptConfig, CptTable};
+use lnet::{Full, Incoming, Lnet, LnetConfig, LnetError, Match, Md, PutSink};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::Nid;
+
+const SECONDS: Duration = Duration::from_secs(2);
+const MIB: usize = 1 << 20;
+
+/// Takes everything and forgets it.
+struct Ground;
+
+impl PutSink for Ground {
+    fn put(&self, _: Incoming) -> Result<(), Full> {
+        Ok(())
+    }
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let cpts = CptTable::build(&CptConfig::default())?;
+    let on = cpts.clone();
+    cpts.get(cpt::CptId(0)).handle().block_on(async move {
+        let cfg = LnetConfig {
+            accept_port: 7988,
+            ..LnetConfig::default()
+        };
+        let a = Lnet::new(on.clone(), cfg.clone());
+        let b = Lnet::new(on, cfg);
+        let (na, nb) = ("127.0.0.1@tcp".parse::<Nid>()?, "127.0.0.2@tcp".parse::<Nid>()?);
+        a.add_tcp(na, true).await?;
+        b.add_tcp(nb, true).await?;
+        for node in [&a, &b] {
+            // Guards end the service when they are dropped: keep them to the end of the process.
+            std::mem::forget(node.serve_portal(12, Arc::new(Ground)));
+        }
+        let data = Bytes::from(vec![7; MIB]);
+        for (name, to) in [("tcp", nb), ("lo", Nid::LO)] {
+            for tasks in [1, 64] {
+                let ping = move |a: Arc<Lnet>| async move { a.ping(to, SECONDS).await.map(drop) };
+                report(name, "ping", tasks, 0, measure(&a, tasks, ping).await?);
+                let small = data.slice(..400);
+                let put = move |a: Arc<Lnet>| {
+                    let small = small.clone();
+                    async move { a.put(to, 12, 1, 0, 0, small.into(), false).await.map(drop) }
+                };
+                report(name, "put 400 B", tasks, 0, measure(&a, tasks, put).await?);
+            }
+            for tasks in [1, 8] {
+                let bulk = data.clone();
+                let put = move |a: Arc<Lnet>| {
+                    let bulk = bulk.clone();
+                    async move { a.put(to, 12, 1, 0, 0, bulk.into(), true).await.map(drop) }
+                };
+                report(name, "put 1 MiB, ack", tasks, MIB, measure(&a, tasks, put).await?);
+                let source = Md::Source(data.clone().into());
+                let mut sources = Vec::new();
+                for node in [&a, &b] {
+                    let mut at = node.attach(
+                        Match {
+                            portal: 8,
+                            match_bits: 9,
+                            from: None,
+                        },
+                        source.clone(),
+                    );
+                    sources.push(tokio::spawn(async move { while at.next().await.is_some() {} }));
+                }
+                let get = move |a: Arc<Lnet>| async move { a.get(to, 8, 9, 0, MIB as u32).await.map(drop) };
+                report(name, "get 1 MiB", tasks, MIB, measure(&a, tasks, get).await?);
+                sources.iter().for_each(|s| s.abort());
+            }
+        }
+        a.shutdown().await;
+        b.shutdown().await;
+        Ok(())
+    })
+}
+
+/// How often `tasks` tasks together can do `what` in a second.
+async fn measure<F>(
+    a: &Arc<Lnet>,
+    tasks: usize,
+    what: impl Fn(Arc<Lnet>) -> F + Clone + Send + 'static,
+) -> Result<f64, LnetError>
+where
+    F: Future<Output = Result<(), LnetError>> + Send,
+{
+    what(a.clone()).await?;
+    let begin = Instant::now();
+    let running: Vec<_> = (0..tasks)
+        .map(|_| {
+            let (a, what) = (a.clone(), what.clone());
+            tokio::spawn(async move {
+                let mut done = 0u64;
+                while begin.elapsed() < SECONDS {
+                    what(a.clone()).await?;
+                    done += 1;
+                }
+                Ok::<u64, LnetError>(done)
+            })
+        })
+        .collect();
+    let mut done = 0;
+    for task in running {
+        done += task.await.map_err(|_| LnetError::ShutDown)??;
+    }
+    Ok(done as f64 / begin.elapsed().as_secs_f64())
+}
+
+fn report(driver: &str, what: &str, tasks: usize, bytes: usize, per_second: f64) {
+    let mib = per_second * bytes as f64 / MIB as f64;
+    let bandwidth = if bytes > 0 {
+        format!("{mib:10.0} MiB/s")
+    } else {
+        String::new()
+    };
+    println!("{driver:4} {what:15} {tasks:3} at once {per_second:10.0} /s {bandwidth}");
+}

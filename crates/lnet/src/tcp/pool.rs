@@ -1,0 +1,148 @@
+//! Memory for large payloads, used again: fresh memory costs a page fault for every 4 KiB, which is more than the copy.
+//!
+//! One pool per partition. What lies unused for a while is given back to the system.
+
+use bytes::{BufMut, Bytes};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use wire::LNET_MAX_PAYLOAD;
+
+/// Every buffer can hold any payload.
+const BUFFER: usize = LNET_MAX_PAYLOAD as usize;
+/// Smaller payloads would waste most of a buffer.
+const PAYLOAD_MIN: usize = BUFFER / 2;
+/// Buffers that lie ready.
+const READY_MAX: usize = 16;
+/// A pool that nobody used for so long is emptied.
+const UNUSED_MAX: Duration = Duration::from_secs(5);
+
+/// Buffers that lie ready.
+#[derive(Debug, Default)]
+pub(super) struct Pool(Mutex<Ready>);
+
+#[derive(Debug, Default)]
+struct Ready {
+    buffers: Vec<Vec<u8>>,
+    used: bool,
+    watched: bool,
+}
+
+/// A buffer on loan, empty at first.
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    pool: Arc<Pool>,
+}
+
+impl Pool {
+    /// Memory for a payload of `len` bytes.
+    pub(super) fn take(self: &Arc<Self>, len: usize) -> Buffer {
+        let ready = if len < PAYLOAD_MIN {
+            Some(Vec::with_capacity(len))
+        } else {
+            let mut ready = self.0.lock();
+            ready.used = true;
+            ready.buffers.pop()
+        };
+        Buffer {
+            bytes: ready.unwrap_or_else(|| Vec::with_capacity(BUFFER)),
+            pool: self.clone(),
+        }
+    }
+
+    /// Takes a buffer back, and sees to it that somebody empties the pool when it lies unused.
+    fn give_back(self: &Arc<Self>, mut bytes: Vec<u8>) {
+        // A buffer may be dropped where there is no runtime: then it is not kept, as nobody could watch it.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        bytes.clear();
+        let mut ready = self.0.lock();
+        if ready.buffers.len() < READY_MAX {
+            ready.buffers.push(bytes);
+        }
+        if !std::mem::replace(&mut ready.watched, true) {
+            drop(ready);
+            runtime.spawn(empty_when_unused(self.clone()));
+        }
+    }
+}
+
+async fn empty_when_unused(pool: Arc<Pool>) {
+    loop {
+        sleep(UNUSED_MAX).await;
+        let mut ready = pool.0.lock();
+        if !std::mem::replace(&mut ready.used, false) {
+            *ready = Ready::default();
+            return;
+        }
+    }
+}
+
+impl Buffer {
+    /// Where to read to.
+    pub(super) fn as_buf_mut(&mut self) -> &mut (impl BufMut + use<>) {
+        &mut self.bytes
+    }
+
+    /// How much it holds.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What it holds; its memory comes back when the last reference to it goes.
+    pub(super) fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() == BUFFER {
+            self.pool.give_back(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUFFER, Pool, READY_MAX, UNUSED_MAX};
+    use bytes::BufMut;
+    use std::sync::Arc;
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_used_again_and_given_back_when_it_is_not() {
+        let pool = Arc::new(Pool::default());
+        let mut buffer = pool.take(BUFFER);
+        buffer.as_buf_mut().put_slice(b"data");
+        let (payload, other) = (buffer.freeze(), pool.take(BUFFER));
+        assert_eq!(payload, "data");
+        let at = payload.as_ptr();
+        drop(payload.slice(1..2));
+        drop(payload);
+        let again = pool.take(BUFFER);
+        assert_eq!((again.as_ref().as_ptr(), again.len()), (at, 0));
+        drop((again, other));
+        assert_eq!(pool.0.lock().buffers.len(), 2);
+        tokio::time::sleep(3 * UNUSED_MAX).await;
+        assert!(pool.0.lock().buffers.is_empty());
+    }
+
+    #[tokio::test]
+    async fn small_payloads_and_too_many_buffers_are_not_kept() {
+        let pool = Arc::new(Pool::default());
+        drop(pool.take(1000));
+        assert!(pool.0.lock().buffers.is_empty());
+        let many: Vec<_> = (0..2 * READY_MAX).map(|_| pool.take(BUFFER)).collect();
+        drop(many);
+        assert_eq!(pool.0.lock().buffers.len(), READY_MAX);
+    }
+}
