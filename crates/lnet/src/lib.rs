@@ -4,7 +4,7 @@
 //! messages, hellos and cookies look) is plain state and pure functions: `core`, `ping`, `tcp::hello`, `tcp::zc`, `wire::frame`. Drivers move messages: `lo` hands them over by reference, `tcp` speaks socklnd version 3.
 //!
 //! Nothing here grows without a bound: messages leave within credits of the peer and of the partition, answers within
-//! a number of their own, and what a full [`PutSink`] gives back waits within [`tcp`]'s limits, after which the
+//! a number of their own, and what a full [`PutSink`] gives back waits within `tcp`'s limits, after which the
 //! connection is not read any further.
 
 mod config;
