@@ -93,6 +93,11 @@ async fn connect_to(
         export.end(false).await;
         return Err(Errno::ENODEV);
     }
+    if export.is_gone() {
+        // Evicted meanwhile: the client asks again, and gets a new export.
+        rpc.exports().remove(export.handle);
+        return Err(Errno::EBUSY);
+    }
     tracing::debug!(target_uuid = target.uuid(), client = %claim.uuid, peer = %arrival.from, "connected");
     let handle = export.handle;
     Ok(Reply {

@@ -65,7 +65,9 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
     let Some(running) = admit(rpc, arrival, export, route).await else {
         return;
     };
-    let _active = export.exports().begin();
+    let Some(_busy) = export.begin() else {
+        return reply::send(rpc, arrival, &route, Err(Errno::ENOTCONN), 0).await;
+    };
     let mut req = ServerRequest {
         xid: arrival.xid,
         opc,

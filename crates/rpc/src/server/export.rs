@@ -1,5 +1,6 @@
 //! An export: one client's connection to one target, and the way back to the client.
 
+use super::active::{Active, Busy};
 use super::once::Once;
 use super::request::Running;
 use super::{Target, TargetExports};
@@ -48,6 +49,7 @@ pub struct Export {
     connection: RwLock<Connection>,
     generation: watch::Sender<Generation>,
     retired: AtomicBool,
+    active: Arc<Active>,
     pub(crate) once: Mutex<Once<Running>>,
     heard_at: Mutex<Instant>,
     ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
@@ -80,6 +82,7 @@ impl Export {
                 gone: false,
             }),
             retired: AtomicBool::new(false),
+            active: Arc::default(),
             once: Mutex::default(),
             heard_at: Mutex::new(Instant::now()),
             ext: Mutex::default(),
@@ -149,7 +152,7 @@ impl Export {
 
     /// Whether the client has disconnected or was evicted.
     pub fn is_gone(&self) -> bool {
-        self.retired.load(Ordering::Acquire)
+        self.retired.load(Ordering::SeqCst)
     }
 
     /// How long nothing has been heard of the client.
@@ -229,10 +232,6 @@ impl Export {
         self.connection.read().cookie
     }
 
-    pub(crate) fn exports(&self) -> &Arc<TargetExports> {
-        &self.exports
-    }
-
     pub(crate) fn target(&self) -> &dyn Target {
         self.exports.target()
     }
@@ -254,7 +253,7 @@ impl Export {
 
     /// Ends the connection, once, and lets the target drop what it has for the client.
     pub(crate) async fn end(&self, evicted: bool) {
-        if self.retired.swap(true, Ordering::AcqRel) {
+        if self.retired.swap(true, Ordering::SeqCst) {
             return;
         }
         self.generation.send_modify(|g| g.gone = true);
@@ -263,14 +262,27 @@ impl Export {
         };
         rpc.exports().remove(self.handle);
         self.exports.forget(&me);
-        // In a task of its own: it has to come to its end even if the caller does not wait.
-        let exports = self.exports.clone();
-        let dropping = rpc
-            .cpt_of(self.peer())
-            .spawn(async move { exports.target().export_gone(&me, evicted).await });
-        if let Err(e) = dropping.await {
-            tracing::error!(client = %self.client_uuid, error = %e, "a target did not drop a client's state");
+        let dropping = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
+        // What is not done after the first time goes on by itself, and even if the caller does not wait.
+        let _ = dropping.await;
+    }
+
+    /// Lets the target drop what it has for the client: at once, and again when the last request that was being handled
+    /// meanwhile has come to its end, since it may have left something behind.
+    async fn drop_state(self: Arc<Self>, evicted: bool) {
+        self.target().export_gone(&self, evicted).await;
+        if self.active.count() > 0 {
+            tokio::spawn(async move {
+                self.active.idle().await;
+                self.target().export_gone(&self, evicted).await;
+            });
         }
+    }
+
+    /// A request of the client is being handled; `None` when the client is gone.
+    pub(crate) fn begin(&self) -> Option<(Busy, Busy)> {
+        let busy = (self.active.begin(), self.exports.active().begin());
+        (!self.is_gone()).then_some(busy)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A request's way: [`service`] queues it on its partition; [`dispatch`] finds its export and asks [`once`] whether it is
 //! to be executed; the [`Target`] handles it; [`reply`] sends what it said.
 
+mod active;
 mod connect;
 mod dispatch;
 pub(crate) mod evictor;

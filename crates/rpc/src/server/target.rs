@@ -46,6 +46,7 @@ pub trait Target: Send + Sync + 'static {
     /// Handles every request but connect, disconnect and ping. An opcode that is not known is `Errno::ENOTSUPP`.
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// A client is gone: its locks, open files and grants go too.
+    /// A client is gone: its locks, open files and grants go too. Called once more if requests of the client were being
+    /// handled at that time, after the last of them.
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()>;
 }

@@ -1,13 +1,13 @@
 //! The targets of this node by UUID, the exports of each, and all exports by handle.
 
+use super::active::Active;
 use super::{Export, Target};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// How long the end of a target waits for the requests that it is working on.
@@ -18,8 +18,7 @@ pub struct TargetExports {
     target: Arc<dyn Target>,
     by_client: Mutex<HashMap<String, Arc<Export>>>,
     stopping: AtomicBool,
-    active: AtomicUsize,
-    idle: Notify,
+    active: Arc<Active>,
 }
 
 impl fmt::Debug for TargetExports {
@@ -27,17 +26,6 @@ impl fmt::Debug for TargetExports {
         f.debug_struct("TargetExports")
             .field("target", &self.target.uuid())
             .finish_non_exhaustive()
-    }
-}
-
-/// A request that the target is working on.
-pub(crate) struct Active(Arc<TargetExports>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        if self.0.active.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
-        }
     }
 }
 
@@ -85,9 +73,9 @@ impl TargetExports {
         self.stopping.load(Ordering::Acquire)
     }
 
-    pub(crate) fn begin(self: &Arc<Self>) -> Active {
-        self.active.fetch_add(1, Ordering::AcqRel);
-        Active(self.clone())
+    /// The requests that the target is working on.
+    pub(crate) fn active(&self) -> &Arc<Active> {
+        &self.active
     }
 
     /// Refuses new connections, ends those there are, and waits for what is being worked on.
@@ -96,17 +84,8 @@ impl TargetExports {
         for export in self.all() {
             export.end(false).await;
         }
-        let idle = async {
-            loop {
-                let idle = self.idle.notified();
-                if self.active.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                idle.await;
-            }
-        };
-        if timeout(STOP_WAIT, idle).await.is_err() {
-            let active = self.active.load(Ordering::Acquire);
+        if timeout(STOP_WAIT, self.active.idle()).await.is_err() {
+            let active = self.active.count();
             tracing::warn!(
                 target_uuid = self.target.uuid(),
                 active,
@@ -127,8 +106,7 @@ impl TargetTable {
             target,
             by_client: Mutex::default(),
             stopping: AtomicBool::new(false),
-            active: AtomicUsize::new(0),
-            idle: Notify::new(),
+            active: Arc::default(),
         });
         self.0.write().insert(uuid, exports.clone());
         exports

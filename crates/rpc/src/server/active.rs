@@ -1,0 +1,46 @@
+//! How many requests are being worked on, and when there are none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
+
+/// A count that can be waited on to become zero.
+#[derive(Debug, Default)]
+pub(crate) struct Active {
+    count: AtomicUsize,
+    idle: Notify,
+}
+
+/// One that is being worked on; dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Active>);
+
+impl Active {
+    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        Busy(self.clone())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when there are none.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.count() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}

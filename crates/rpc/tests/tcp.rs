@@ -1,0 +1,231 @@
+//! Two nodes that talk over TCP on loopback addresses, in real time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use bytes::Bytes;
+use common::Scripted;
+use cpt::{CptConfig, CptTable};
+use lnet::{Lnet, LnetConfig, Payload};
+use rpc::testing::{Echo, Witness, import_config};
+use rpc::{Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, services};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use wire::{MDS_GETATTR, Nid, OST_READ, OST_WRITE};
+
+const MDT: &str = "testfs-MDT0000_UUID";
+const OST: &str = "testfs-OST0000_UUID";
+const MIB: usize = 1 << 20;
+
+/// Loopback addresses of one test: nobody else uses them, so that the acceptor's port is always free.
+fn addresses() -> (Nid, Nid) {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    let address = |last| Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last);
+    (Nid::tcp(address(1), 0), Nid::tcp(address(2), 0))
+}
+
+async fn node_on(cpts: Arc<CptTable>, nid: Nid, seed: u64) -> Arc<Ptlrpc> {
+    let cfg = LnetConfig {
+        accept_port: 7987,
+        ..LnetConfig::default()
+    };
+    let lnet = Lnet::new(cpts.clone(), cfg);
+    lnet.add_tcp(nid, true).await.unwrap();
+    let rpc = Ptlrpc::start(
+        lnet,
+        cpts,
+        RpcConfig {
+            seed,
+            ..RpcConfig::default()
+        },
+    );
+    for list in [services::MDS, services::OSS, services::LDLM] {
+        rpc.serve(list).unwrap();
+    }
+    rpc
+}
+
+async fn node(nid: Nid, seed: u64) -> Arc<Ptlrpc> {
+    node_on(CptTable::single_current(), nid, seed).await
+}
+
+async fn import(rpc: &Arc<Ptlrpc>, server: Nid, uuid: &str, kind: ImportKind) -> (Arc<Import>, Arc<Witness>) {
+    let witness = Arc::<Witness>::default();
+    let cfg = import_config(uuid, kind, witness.clone());
+    let import = Import::new(
+        rpc,
+        rpc::ImportConfig {
+            nids: vec![server],
+            ..cfg
+        },
+    );
+    import.connect().await.unwrap();
+    (import, witness)
+}
+
+fn pattern(seed: usize) -> Bytes {
+    (0..MIB)
+        .map(|i| (i * 31 + seed) as u8)
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn megabytes_of_bulk_arrive_as_they_left() {
+    let (ns, nc) = addresses();
+    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    let all: Vec<Payload> = (0..3).map(|i| Payload::from(pattern(i))).collect();
+    let stored = all.clone();
+    server.add_target(Scripted::new(OST, move |req| {
+        let stored = stored.clone();
+        Box::pin(async move {
+            if req.opc == OST_READ {
+                req.bulk_put(wire::OST_BULK_PORTAL, stored).await?;
+                return Ok(Reply::status(3 * MIB as i32));
+            }
+            let got = req.bulk_get(wire::OST_BULK_PORTAL, &[MIB as u32; 3]).await?;
+            let same = got
+                .into_iter()
+                .zip(stored)
+                .all(|(a, b)| a.into_bytes() == b.into_bytes());
+            Ok(Reply::status(i32::from(same)))
+        })
+    }));
+    let (import, _) = import(&client, ns, OST, ImportKind::Osc).await;
+    let write = Request::new(OST_WRITE, Vec::new()).with_bulk(Bulk::Source(all.clone()));
+    assert_eq!(import.call(write).await.unwrap().status, 1);
+    let read = Request::new(OST_READ, Vec::new()).with_bulk(Bulk::Sink(vec![MIB as u32; 3]));
+    let reply = import.call(read).await.unwrap();
+    assert_eq!(reply.status, 3 * MIB as i32);
+    for (got, sent) in reply.bulk.into_iter().zip(all) {
+        assert!(got.into_bytes() == sent.into_bytes());
+    }
+    import.disconnect().await;
+    client.lnet().shutdown().await;
+    server.lnet().shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_dies_and_comes_back_is_found_again_and_has_forgotten_us() {
+    let (ns, nc) = addresses();
+    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    server.add_target(Echo::new(MDT));
+    let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
+    import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
+    let died = Instant::now();
+    server.shutdown().await;
+    server.lnet().shutdown().await;
+    drop(server);
+    let waiting = tokio::spawn({
+        let import = import.clone();
+        async move { import.call(Request::new(MDS_GETATTR, Vec::new())).await }
+    });
+    let server = node(ns, 3).await;
+    server.add_target(Echo::new(MDT));
+    let lost = waiting.await.unwrap();
+    assert!(matches!(lost, Err(RpcError::Evicted(_))), "{lost:?}");
+    import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
+    // The broken connection told at once: no timeout had to pass.
+    assert!(died.elapsed() < Duration::from_secs(10), "{:?}", died.elapsed());
+    assert_eq!(
+        *witness.events.lock(),
+        ["connected", "disconnected", "evicted", "connected"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_is_told_soon_and_clearly() {
+    let (ns, nc) = addresses();
+    let client = node(nc, 2).await;
+    let witness = Arc::<Witness>::default();
+    let cfg = import_config(MDT, ImportKind::Mdc, witness.clone());
+    let import = Import::new(
+        &client,
+        rpc::ImportConfig {
+            nids: vec![ns],
+            ..cfg
+        },
+    );
+    let started = Instant::now();
+    let error = import.connect().await.unwrap_err();
+    assert!(error.to_string().contains("cannot connect"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(8));
+    import.disconnect().await;
+    assert_eq!(import.state(), ImportState::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callbacks_come_back_over_the_network() {
+    let (ns, nc) = addresses();
+    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    let exports = server.add_target(Echo::new(OST));
+    let (import, witness) = import(&client, ns, OST, ImportKind::Osc).await;
+    let export = exports.all().remove(0);
+    assert_eq!(export.peer(), nc);
+    let asked = vec![Bytes::from_static(b"lock")];
+    let reply = export
+        .callback(wire::LDLM_GL_CALLBACK, asked, Duration::from_secs(5))
+        .await
+        .unwrap();
+    assert_eq!(
+        (reply.buf(1), &witness.callbacks.lock()[..]),
+        (&b"lock"[..], &[wire::LDLM_GL_CALLBACK][..])
+    );
+    import.disconnect().await;
+}
+
+#[test]
+fn thousands_of_requests_cross_partitions() {
+    let cpts = || {
+        CptTable::build(&CptConfig {
+            cpu_npartitions: 2,
+            ..CptConfig::default()
+        })
+    };
+    let (Ok(server_cpts), Ok(client_cpts)) = (cpts(), cpts()) else {
+        // A machine with one CPU has one partition.
+        return;
+    };
+    let (ns, nc) = addresses();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let server = node_on(server_cpts.clone(), ns, 1).await;
+        let client = node_on(client_cpts.clone(), nc, 2).await;
+        server.add_target(Echo::new(MDT));
+        let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
+        let calls: Vec<_> = (0..32u32)
+            .map(|task| {
+                let import = import.clone();
+                client
+                    .cpts()
+                    .get(cpt::CptId(task as usize % 2))
+                    .spawn(async move {
+                        for i in 0..100u32 {
+                            let name = Bytes::copy_from_slice(&(task * 1000 + i).to_le_bytes());
+                            let reply = import
+                                .call(Request::new(wire::MDS_STATFS, vec![name.clone()]))
+                                .await
+                                .unwrap();
+                            assert_eq!(reply.buf(1), &name[..]);
+                        }
+                    })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        assert_eq!(*witness.events.lock(), ["connected"]);
+        import.disconnect().await;
+        client.lnet().shutdown().await;
+        server.lnet().shutdown().await;
+    });
+    server_cpts.shutdown();
+    client_cpts.shutdown();
+}
