@@ -73,3 +73,107 @@ pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lo
     }
     highest.into_values().map(|(_, id)| id).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{GROWN_MAX, grown, writers_beyond};
+    use crate::action::NewLock;
+    use crate::lock::{Holder, Lock, LockId};
+    use crate::mode::LockMode;
+    use crate::policy::{Extent, Policy};
+    use wire::{LdlmResId, OBD_OBJECT_EOF};
+
+    fn lock(id: u64, mode: LockMode, start: u64, end: u64) -> Lock {
+        let new = NewLock::new(
+            Holder(id),
+            id,
+            LdlmResId::default(),
+            mode,
+            Policy::extent(start, end),
+        );
+        Lock {
+            id: LockId(id),
+            ..Lock::of(&new)
+        }
+    }
+
+    fn grow(mode: LockMode, start: u64, end: u64, others: &[Lock]) -> (u64, u64) {
+        let asked = Extent { start, end, gid: 0 };
+        let got = grown(&lock(1, mode, start, end), &asked, others.iter());
+        (got.start, got.end)
+    }
+
+    #[test]
+    fn alone_or_among_friends_it_covers_the_whole_object() {
+        assert_eq!(grow(LockMode::Pw, 4096, 8191, &[]), (0, OBD_OBJECT_EOF));
+        let readers = [lock(2, LockMode::Pr, 0, OBD_OBJECT_EOF)];
+        assert_eq!(grow(LockMode::Pr, 4096, 8191, &readers), (0, OBD_OBJECT_EOF));
+    }
+
+    #[test]
+    fn it_grows_up_to_the_next_lock_in_the_way_in_aligned_pieces() {
+        let writer = [lock(2, LockMode::Pw, 1_000_000, OBD_OBJECT_EOF)];
+        assert_eq!(
+            grow(LockMode::Pr, 0, 4095, &writer),
+            (0, 999_423),
+            "whole pages below the writer's"
+        );
+        let writer = [lock(2, LockMode::Pw, 5 << 20, OBD_OBJECT_EOF)];
+        assert_eq!(
+            grow(LockMode::Pw, 2 << 20, (4 << 20) - 1, &writer),
+            (2 << 20, (4 << 20) - 1),
+            "whole 2 MiB"
+        );
+    }
+
+    #[test]
+    fn what_was_asked_for_is_always_in_it() {
+        let writer = [lock(2, LockMode::Pw, 5001, OBD_OBJECT_EOF)];
+        assert_eq!(grow(LockMode::Pw, 100, 5000, &writer), (100, 5000));
+        let below = [lock(2, LockMode::Pw, 0, 99)];
+        assert_eq!(grow(LockMode::Pw, 100, 5000, &below), (100, OBD_OBJECT_EOF));
+        let waits_for_the_same = [lock(2, LockMode::Pw, 4000, 4001)];
+        assert_eq!(grow(LockMode::Pw, 100, 5000, &waits_for_the_same), (100, 5000));
+    }
+
+    #[test]
+    fn a_writer_among_many_grows_no_further_than_the_limit() {
+        let many: Vec<Lock> = (0..40)
+            .map(|i| lock(2 + i, LockMode::Pw, (1 + i) << 40, (1 + i) << 40))
+            .collect();
+        assert_eq!(grow(LockMode::Pw, 0, 4095, &many), (0, GROWN_MAX - 1));
+        assert_eq!(grow(LockMode::Pr, 0, 4095, &many), (0, (1 << 40) - 1));
+    }
+
+    #[test]
+    fn group_locks_and_exact_wishes_do_not_grow() {
+        assert_eq!(grow(LockMode::Group, 5, 6, &[]), (5, 6));
+        let exact = Lock {
+            no_expansion: true,
+            ..lock(1, LockMode::Pw, 5, 6)
+        };
+        let asked = Extent {
+            start: 5,
+            end: 6,
+            gid: 0,
+        };
+        assert_eq!(grown(&exact, &asked, std::iter::empty()), asked);
+    }
+
+    #[test]
+    fn of_each_writing_client_the_highest_lock_beyond_the_size_is_asked() {
+        let mut held = vec![
+            lock(2, LockMode::Pw, 0, 999),
+            lock(3, LockMode::Pw, 1000, 1999),
+            lock(4, LockMode::Pr, 0, 9999),
+        ];
+        held.push(Lock {
+            holder: Holder(2),
+            ..lock(5, LockMode::Pw, 2000, OBD_OBJECT_EOF)
+        });
+        let mut asked = writers_beyond(500, held.iter());
+        asked.sort_unstable();
+        assert_eq!(asked, [LockId(3), LockId(5)]);
+        assert_eq!(writers_beyond(2500, held.iter()), [LockId(5)]);
+    }
+}

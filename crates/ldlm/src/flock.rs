@@ -266,3 +266,177 @@ fn owner(holder: Holder, policy: &Policy) -> Option<Owner> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::action::{Action, NewLock, Placed, Refusal};
+    use crate::lock::Holder;
+    use crate::mode::LockMode::{self, Nl, Pr, Pw};
+    use crate::namespace::Namespace;
+    use crate::policy::{Flock, Policy};
+    use std::time::{Duration, Instant};
+    use wire::LdlmResId;
+
+    struct Files {
+        ns: Namespace,
+        out: Vec<Action>,
+    }
+
+    impl Files {
+        fn new() -> Files {
+            Files {
+                ns: Namespace::new(0, 1, Duration::from_secs(100)),
+                out: Vec::new(),
+            }
+        }
+
+        fn ask(
+            &mut self,
+            file: u64,
+            owner: u64,
+            mode: LockMode,
+            range: (u64, u64),
+        ) -> Result<Placed, Refusal> {
+            let new = Files::request(file, owner, mode, range);
+            self.ns.enqueue(Instant::now(), &new, &mut self.out)
+        }
+
+        fn request(file: u64, owner: u64, mode: LockMode, (start, end): (u64, u64)) -> NewLock {
+            let policy = Policy::Flock(Flock {
+                start,
+                end,
+                owner,
+                pid: owner as u32,
+            });
+            NewLock {
+                tell_deadlock: true,
+                ..NewLock::new(Holder(1), owner, Files::res(file), mode, policy)
+            }
+        }
+
+        fn res(file: u64) -> LdlmResId {
+            LdlmResId {
+                name: [file, 0, 0, 12],
+            }
+        }
+
+        fn held(&self, file: u64) -> Vec<(u64, LockMode, u64, u64)> {
+            let range = |l: &crate::lock::Lock| match l.policy {
+                Policy::Flock(f) => (f.owner, l.mode, f.start, f.end),
+                _ => unreachable!("a flock resource"),
+            };
+            let mut held: Vec<_> = self.ns.granted(&Files::res(file)).map(range).collect();
+            held.sort_unstable_by_key(|h| (h.2, h.0));
+            held
+        }
+    }
+
+    #[test]
+    fn ranges_of_one_mode_that_touch_become_one() {
+        let mut f = Files::new();
+        f.ask(1, 1, Pr, (0, 9)).unwrap();
+        f.ask(1, 1, Pr, (20, 29)).unwrap();
+        f.ask(1, 1, Pr, (10, 19)).unwrap();
+        assert_eq!(f.held(1), [(1, Pr, 0, 29)]);
+    }
+
+    #[test]
+    fn unlocking_the_middle_leaves_both_ends() {
+        let mut f = Files::new();
+        f.ask(1, 1, Pw, (0, 99)).unwrap();
+        f.ask(1, 1, Nl, (40, 59)).unwrap();
+        assert_eq!(f.held(1), [(1, Pw, 0, 39), (1, Pw, 60, 99)]);
+        f.ask(1, 1, Nl, (0, u64::MAX)).unwrap();
+        assert_eq!(f.ns.lock_count(), 0);
+        assert_eq!(f.ns.resource_count(), 0);
+    }
+
+    #[test]
+    fn another_mode_replaces_what_it_covers() {
+        let mut f = Files::new();
+        f.ask(1, 1, Pw, (0, 99)).unwrap();
+        f.ask(1, 1, Pr, (50, 149)).unwrap();
+        assert_eq!(f.held(1), [(1, Pw, 0, 49), (1, Pr, 50, 149)]);
+        f.ask(1, 1, Pr, (0, 49)).unwrap();
+        assert_eq!(f.held(1), [(1, Pr, 0, 149)]);
+    }
+
+    #[test]
+    fn a_waiting_owner_is_told_when_the_range_is_free() {
+        let mut f = Files::new();
+        f.ask(1, 1, Pw, (0, 99)).unwrap();
+        assert!(matches!(f.ask(1, 2, Pw, (50, 60)), Ok(Placed::Queued { .. })));
+        f.ask(1, 1, Nl, (0, 49)).unwrap();
+        assert!(f.out.is_empty());
+        f.ask(1, 1, Nl, (50, 70)).unwrap();
+        assert!(matches!(&f.out[..], [Action::Completion { deadlock: false, .. }]));
+        assert_eq!(f.held(1), [(2, Pw, 50, 60), (1, Pw, 71, 99)]);
+    }
+
+    #[test]
+    fn a_test_says_who_is_in_the_way_and_changes_nothing() {
+        let mut f = Files::new();
+        f.ask(1, 1, Pw, (10, 19)).unwrap();
+        let test = NewLock {
+            test: true,
+            ..Files::request(1, 2, Pr, (0, 99))
+        };
+        let Ok(Placed::Tested {
+            conflict: Some(held), ..
+        }) = f.ns.enqueue(Instant::now(), &test, &mut f.out)
+        else {
+            panic!("no conflict found")
+        };
+        assert_eq!(
+            held.policy,
+            Policy::Flock(Flock {
+                start: 10,
+                end: 19,
+                owner: 1,
+                pid: 1
+            })
+        );
+        let own = NewLock {
+            test: true,
+            ..Files::request(1, 1, Pr, (0, 99))
+        };
+        assert!(matches!(
+            f.ns.enqueue(Instant::now(), &own, &mut f.out),
+            Ok(Placed::Tested { conflict: None, .. })
+        ));
+        assert_eq!(f.held(1), [(1, Pw, 10, 19)]);
+    }
+
+    #[test]
+    fn a_circle_of_three_owners_over_three_files_is_refused() {
+        let mut f = Files::new();
+        for owner in 1..=3 {
+            f.ask(owner, owner, Pw, (0, 9)).unwrap();
+        }
+        assert!(matches!(f.ask(2, 1, Pw, (0, 9)), Ok(Placed::Queued { .. })));
+        assert!(matches!(f.ask(3, 2, Pw, (0, 9)), Ok(Placed::Queued { .. })));
+        assert_eq!(f.ask(1, 3, Pw, (0, 9)).err(), Some(Refusal::Deadlock));
+        f.ask(3, 3, Nl, (0, 9)).unwrap();
+        assert_eq!(f.held(3), [(2, Pw, 0, 9)]);
+    }
+
+    #[test]
+    fn a_deadlock_that_a_grant_closes_is_told_to_who_waits() {
+        let mut f = Files::new();
+        // 1 holds file A; 2 holds file B; 3 and then 1 wait for B, where 3 is let in; 3 waits for A with another thread.
+        f.ask(1, 1, Pw, (0, 9)).unwrap();
+        f.ask(2, 2, Pw, (0, 9)).unwrap();
+        assert!(matches!(f.ask(2, 3, Pw, (0, 9)), Ok(Placed::Queued { .. })));
+        assert!(matches!(f.ask(2, 1, Pw, (0, 9)), Ok(Placed::Queued { .. })));
+        assert!(matches!(f.ask(1, 3, Pw, (0, 9)), Ok(Placed::Queued { .. })));
+        f.ask(2, 2, Nl, (0, 9)).unwrap();
+        let told: Vec<bool> = f
+            .out
+            .iter()
+            .map(|a| matches!(a, Action::Completion { deadlock: true, .. }))
+            .collect();
+        assert_eq!(told, [false, true]);
+        assert_eq!(f.held(2), [(3, Pw, 0, 9)]);
+    }
+}

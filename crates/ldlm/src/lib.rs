@@ -12,6 +12,7 @@ mod flock;
 mod lock;
 mod mode;
 mod namespace;
+mod params;
 mod policy;
 mod request;
 mod resource;

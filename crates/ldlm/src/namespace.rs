@@ -474,3 +474,210 @@ fn completion_of(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
 fn is_write_extent(lock: &Lock) -> bool {
     lock.granted && matches!(lock.policy, Policy::Extent(_)) && !lock.mode.compatible(LockMode::Pr)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Namespace;
+    use crate::action::{Action, NewLock, Placed, Refusal};
+    use crate::lock::{Holder, LockId};
+    use crate::mode::LockMode::{self, Ex, Group, Pr, Pw};
+    use crate::policy::{Extent, Ibits, Policy};
+    use std::time::{Duration, Instant};
+    use wire::LdlmResId;
+
+    const RES: LdlmResId = LdlmResId { name: [1, 2, 3, 4] };
+    const TIMEOUT: Duration = Duration::from_secs(100);
+
+    struct Shard {
+        ns: Namespace,
+        now: Instant,
+        out: Vec<Action>,
+        cookie: u64,
+    }
+
+    impl Shard {
+        fn new() -> Shard {
+            Shard {
+                ns: Namespace::new(1, 1, TIMEOUT),
+                now: Instant::now(),
+                out: Vec::new(),
+                cookie: 0,
+            }
+        }
+
+        fn ask(&mut self, holder: u64, mode: LockMode, policy: Policy) -> Result<Placed, Refusal> {
+            self.cookie += 1;
+            let new = NewLock::new(Holder(holder), self.cookie, RES, mode, policy);
+            self.ns.enqueue(self.now, &new, &mut self.out)
+        }
+
+        fn granted(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
+            match self.ask(holder, mode, policy) {
+                Ok(Placed::Granted(id)) => id,
+                other => panic!("not granted: {other:?}"),
+            }
+        }
+
+        fn queued(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
+            match self.ask(holder, mode, policy) {
+                Ok(Placed::Queued { id, .. }) => id,
+                other => panic!("not queued: {other:?}"),
+            }
+        }
+
+        fn cancel(&mut self, id: LockId) {
+            self.ns.cancel(self.now, id, &mut self.out).unwrap();
+        }
+
+        fn completed(&mut self) -> Vec<(LockId, bool)> {
+            let completed = self.out.iter().filter_map(|a| match a {
+                Action::Completion { lock, ast_sent, .. } => Some((lock.id, *ast_sent)),
+                _ => None,
+            });
+            completed.collect()
+        }
+    }
+
+    fn welcome(bits: u64, try_bits: u64) -> Policy {
+        Policy::Ibits(Ibits { bits, try_bits })
+    }
+
+    #[test]
+    fn bits_that_do_not_meet_do_not_conflict() {
+        let mut s = Shard::new();
+        s.granted(1, Ex, Policy::ibits(1));
+        s.granted(2, Ex, Policy::ibits(2));
+        s.queued(3, Pr, Policy::ibits(3));
+    }
+
+    #[test]
+    fn the_holder_in_the_way_is_told_once_with_the_bits_that_must_go() {
+        let mut s = Shard::new();
+        let held = s.granted(1, Pr, Policy::ibits(0x13));
+        s.queued(2, Pw, Policy::ibits(2));
+        s.queued(3, Pw, Policy::ibits(2));
+        let [Action::Blocking { lock, blocked, .. }] = &s.out[..] else {
+            panic!("{:?}", s.out)
+        };
+        assert_eq!(lock.id, held);
+        assert_eq!(
+            (blocked.l_req_mode, blocked.l_policy_data.cancel_bits()),
+            (wire::LCK_PW, 2)
+        );
+    }
+
+    #[test]
+    fn welcome_bits_come_only_when_they_are_free() {
+        let mut s = Shard::new();
+        s.granted(1, Ex, Policy::ibits(8));
+        let id = s.granted(2, Pr, welcome(1, 2 | 8));
+        assert_eq!(s.ns.get(id).unwrap().policy, Policy::ibits(3));
+        assert_eq!(s.ask(3, Pr, welcome(0, 8)).err(), Some(Refusal::WouldBlock));
+        assert!(s.out.is_empty(), "nobody is asked for what is only welcome");
+    }
+
+    #[test]
+    fn who_waits_longer_goes_first() {
+        let mut s = Shard::new();
+        let reader = s.granted(1, Pr, Policy::Plain);
+        let writer = s.queued(2, Ex, Policy::Plain);
+        let late = s.queued(3, Pr, Policy::Plain);
+        s.cancel(reader);
+        assert_eq!(
+            s.completed(),
+            [(writer, true)],
+            "it is in the way of the next already"
+        );
+        s.out.clear();
+        s.cancel(writer);
+        assert_eq!(s.completed(), [(late, false)]);
+    }
+
+    #[test]
+    fn dropping_bits_lets_those_go_on_who_wait_for_them() {
+        let mut s = Shard::new();
+        let held = s.granted(1, Pr, Policy::ibits(3));
+        let first = s.queued(2, Pw, Policy::ibits(2));
+        s.queued(3, Pw, Policy::ibits(1));
+        s.out.clear();
+        assert_eq!(s.ns.convert(s.now, held, 1, &mut s.out), Some(1));
+        assert_eq!(s.completed(), [(first, false)]);
+        let asked_again = s
+            .out
+            .iter()
+            .any(|a| matches!(a, Action::Blocking { lock, .. } if lock.id == held));
+        assert!(asked_again, "what is left of it is in the way of another");
+    }
+
+    #[test]
+    fn a_lock_that_goes_when_in_the_way_is_gone_at_once() {
+        let mut s = Shard::new();
+        s.cookie += 1;
+        let volatile = NewLock {
+            cancel_on_block: true,
+            ..NewLock::new(Holder(1), 1, RES, Pr, Policy::Plain)
+        };
+        s.ns.enqueue(s.now, &volatile, &mut s.out).unwrap();
+        s.granted(2, Ex, Policy::Plain);
+        assert!(matches!(&s.out[..], [Action::Blocking { .. }]));
+        assert!(!s.ns.is_asking(), "nothing is waited for");
+        assert_eq!(s.ns.lock_count(), 1);
+    }
+
+    #[test]
+    fn a_group_is_joined_past_those_whom_it_keeps_out() {
+        let group = |gid| Policy::Extent(Extent { gid, ..Extent::WHOLE });
+        let mut s = Shard::new();
+        s.granted(1, Group, group(7));
+        s.queued(2, Group, group(8));
+        s.queued(3, Pr, Policy::extent(0, 0));
+        s.granted(4, Group, group(7));
+    }
+
+    #[test]
+    fn a_holder_that_keeps_the_lock_is_named_in_time_and_nobody_else() {
+        let mut s = Shard::new();
+        let held = s.granted(1, Pw, Policy::extent(0, 0));
+        s.queued(2, Pw, Policy::extent(0, 0));
+        s.ns.expire(s.now + TIMEOUT - Duration::from_millis(1), &mut s.out);
+        assert_eq!(s.out.len(), 1);
+        s.ns.expire(s.now + TIMEOUT, &mut s.out);
+        assert!(matches!(&s.out[1..], [Action::Evict { holder: Holder(1), id, .. }] if *id == held));
+        s.ns.drop_holder(s.now, Holder(1), &mut s.out);
+        assert_eq!(s.completed().len(), 1);
+        assert!(!s.ns.is_asking());
+    }
+
+    #[test]
+    fn a_resource_has_locks_of_one_type() {
+        let mut s = Shard::new();
+        s.granted(1, Pr, Policy::Plain);
+        assert_eq!(s.ask(1, Pr, Policy::ibits(1)).err(), Some(Refusal::WrongType));
+    }
+
+    #[test]
+    fn a_handle_of_the_past_leads_nowhere() {
+        let mut s = Shard::new();
+        let old = s.granted(1, Pr, Policy::Plain);
+        s.cancel(old);
+        let new = s.granted(1, Pr, Policy::Plain);
+        assert_ne!(old, new);
+        assert!(s.ns.get(old).is_none());
+        assert_eq!(new.shard(), 1);
+    }
+
+    #[test]
+    fn readers_that_many_share_are_counted_not_searched() {
+        let mut s = Shard::new();
+        let readers: Vec<LockId> = (0..100).map(|i| s.granted(i + 1, Pr, Policy::ibits(2))).collect();
+        s.granted(200, Pr, Policy::ibits(2));
+        s.queued(201, Ex, Policy::ibits(2));
+        assert_eq!(s.out.len(), 101);
+        s.out.clear();
+        readers.into_iter().for_each(|id| s.cancel(id));
+        assert!(s.out.is_empty());
+        s.ns.drop_holder(s.now, Holder(200), &mut s.out);
+        assert_eq!(s.completed().len(), 1);
+    }
+}

@@ -400,6 +400,58 @@ async fn an_intent_waits_for_what_it_needs_and_takes_what_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_intent_asks_its_own_client_for_locks_too() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    drop(
+        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
+            .await
+            .unwrap(),
+    );
+    let got = a.intent(directory(1), LockMode::Ex, UPDATE, 0).await.unwrap();
+    assert_eq!(*got.policy(), Policy::ibits(UPDATE));
+    assert_eq!(a.owner.asked(), [(directory(1), UPDATE)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_destroyed_is_not_written_back_first() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let lock = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    a.owner.add_one(lock.info());
+    drop(lock);
+    drop(cluster.server.lock_to_destroy(OBJECT).await.unwrap());
+    assert_eq!(cluster.disk.size(&OBJECT), 0);
+    assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn parameters_show_locks_and_set_the_cache() {
+    let registry = params::Registry::default();
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let _shown = (
+        cluster.server.show(&registry),
+        a.locks.show(&registry, "testfs-MDT0000-mdc-a"),
+    );
+    drop(
+        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP))
+            .await
+            .unwrap(),
+    );
+    let counts = registry.get("ldlm.namespaces.*.lock_count");
+    assert!(
+        counts.iter().all(|(_, n)| n == "1") && counts.len() == 2,
+        "{counts:?}"
+    );
+    assert!(registry.set("ldlm.namespaces.*mdc*.lru_size", "many").is_err());
+    registry.set("ldlm.namespaces.*mdc*.lru_size", "clear").unwrap();
+    cluster.until(|s| s.locks == 0).await;
+    registry.set("ldlm.namespaces.*.lru_max_age", "1500").unwrap();
+    assert_eq!(a.locks.lru_max_age(), Duration::from_millis(1500));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_disconnects_lets_everybody_go_on() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);

@@ -26,12 +26,13 @@ impl LockClient {
 
     /// `lru_max_age`: how long unused locks are kept.
     pub fn lru_max_age(&self) -> Duration {
-        Duration::from_secs(self.lru_max_age_secs.load(Ordering::Relaxed))
+        Duration::from_millis(self.lru_max_age_ms.load(Ordering::Relaxed))
     }
 
     /// Sets `lru_max_age`.
     pub fn set_lru_max_age(&self, age: Duration) {
-        self.lru_max_age_secs.store(age.as_secs(), Ordering::Relaxed);
+        self.lru_max_age_ms
+            .store(age.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Gives all unused locks back (`lru_size=clear`).

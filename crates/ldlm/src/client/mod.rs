@@ -106,7 +106,7 @@ pub struct LockClient {
     next_use: AtomicU64,
     unused: AtomicUsize,
     lru_size: AtomicUsize,
-    lru_max_age_secs: AtomicU64,
+    lru_max_age_ms: AtomicU64,
     canceller: Canceller,
     /// A lock left the cache.
     left: Notify,
@@ -136,7 +136,7 @@ impl LockClient {
             next_use: AtomicU64::new(1),
             unused: AtomicUsize::new(0),
             lru_size: AtomicUsize::new(cfg.lru_size),
-            lru_max_age_secs: AtomicU64::new(cfg.lru_max_age.as_secs()),
+            lru_max_age_ms: AtomicU64::new(cfg.lru_max_age.as_millis() as u64),
             canceller: Canceller::default(),
             left: Notify::new(),
             me: me.clone(),
@@ -154,6 +154,11 @@ impl LockClient {
     /// How many locks are cached or in use.
     pub fn lock_count(&self) -> usize {
         self.cache.iter().map(|s| s.lock().len()).sum()
+    }
+
+    /// How many resources they are of.
+    pub fn resource_count(&self) -> usize {
+        self.cache.iter().map(|s| s.lock().by_res.len()).sum()
     }
 
     /// How many cached locks nobody uses.

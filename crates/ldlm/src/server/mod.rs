@@ -193,6 +193,11 @@ impl LockServer {
         shard.ns.granted(res).next().is_some() || shard.ns.waiting(res).next().is_some()
     }
 
+    /// The name it was made with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What it has and did.
     pub fn stats(&self) -> LockStats {
         let count = |c: &AtomicU64| c.load(Ordering::Relaxed);

@@ -1,0 +1,92 @@
+//! The parameters of lock servers and lock clients, under the names of Lustre's namespaces.
+
+use crate::client::LockClient;
+use crate::server::{LockServer, LockStats};
+use params::{Group, Param, Registry};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl LockServer {
+    /// Shows the server below `ldlm.namespaces.`, as long as the group lives.
+    pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
+        let mut group = registry.group(format!("ldlm.namespaces.{}", self.name()));
+        let read = |show: fn(&LockStats) -> u64| {
+            let server = Arc::downgrade(self);
+            Param::read_only(move || server.upgrade().map_or(0, |s| show(&s.stats())).to_string())
+        };
+        group
+            .add(
+                "lock_count",
+                read(|s| s.locks as u64).about("locks granted and waiting"),
+            )
+            .add(
+                "resource_count",
+                read(|s| s.resources as u64).about("things that are locked"),
+            )
+            .add(
+                "lock_timeouts",
+                read(|s| s.evictions).about("clients evicted because of a lock"),
+            );
+        group
+    }
+}
+
+impl LockClient {
+    /// Shows the client's cache below `ldlm.namespaces.<name>`, as long as the group lives.
+    pub fn show(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
+        let mut group = registry.group(format!("ldlm.namespaces.{name}"));
+        let read = |show: fn(&LockClient) -> usize| {
+            let client = Arc::downgrade(self);
+            Param::read_only(move || client.upgrade().map_or(0, |c| show(&c)).to_string())
+        };
+        let write = |show: fn(&LockClient) -> usize, set: fn(&LockClient, &str) -> Result<(), String>| {
+            let (shown, client) = (Arc::downgrade(self), Arc::downgrade(self));
+            Param::read_write(
+                move || shown.upgrade().map_or(0, |c| show(&c)).to_string(),
+                move |value| client.upgrade().map_or(Ok(()), |c| set(&c, value.trim())),
+            )
+        };
+        let lru_size = write(LockClient::lru_size, set_lru_size);
+        let lru_max_age = write(|c| c.lru_max_age().as_millis() as usize, set_lru_max_age);
+        group
+            .add(
+                "lock_count",
+                read(LockClient::lock_count).about("locks that this client has"),
+            )
+            .add(
+                "lock_unused_count",
+                read(LockClient::unused_count).about("of these, kept though nobody uses them"),
+            )
+            .add(
+                "resource_count",
+                read(LockClient::resource_count).about("things that this client has locks of"),
+            )
+            .add(
+                "lru_size",
+                lru_size.about("unused locks that are kept; 'clear' gives all of them back"),
+            )
+            .add(
+                "lru_max_age",
+                lru_max_age.about("how long unused locks are kept, in milliseconds"),
+            );
+        group
+    }
+}
+
+fn set_lru_size(client: &LockClient, value: &str) -> Result<(), String> {
+    match value {
+        "clear" => client.let_go_unused(),
+        _ => client.set_lru_size(
+            value
+                .parse()
+                .map_err(|_| "expected a number of locks, or 'clear'".to_owned())?,
+        ),
+    }
+    Ok(())
+}
+
+fn set_lru_max_age(client: &LockClient, value: &str) -> Result<(), String> {
+    let millis = value.parse().map_err(|_| "expected milliseconds".to_owned())?;
+    client.set_lru_max_age(Duration::from_millis(millis));
+    Ok(())
+}
