@@ -14,6 +14,7 @@ mod mode;
 mod namespace;
 mod params;
 mod policy;
+mod queue;
 mod request;
 mod resource;
 mod server;

@@ -1,0 +1,221 @@
+//! Who is granted what, and who is told: the decisions about a resource's queue.
+//!
+//! A request is granted when nothing granted and nothing that waits longer is in its way. When something goes, the
+//! queue is looked at in order. A holder that is in the way is told once; one whose grant has not been announced yet
+//! is told together with the grant.
+
+use crate::action::Action;
+use crate::extent;
+use crate::lock::{Holder, Lock, LockId, Waiter};
+use crate::mode::LockMode;
+use crate::namespace::Namespace;
+use crate::policy::{Ibits, LockType, Policy};
+use crate::resource::Resource;
+use std::time::Instant;
+use wire::LdlmResId;
+
+impl Namespace {
+    /// Puts a lock at the end of its resource's queue.
+    pub(crate) fn queue(&mut self, id: LockId) {
+        let Some(res) = self.locks.get(id).map(|l| l.res) else {
+            return;
+        };
+        if let Some(resource) = self.resources.get_mut(&res) {
+            resource.waiting.push_back(id);
+        }
+    }
+
+    /// Whether granted locks, and locks that wait longer, are in the way of this one.
+    pub(crate) fn in_the_way(&self, id: LockId) -> (bool, bool) {
+        let Some(want) = self.locks.get(id) else {
+            return (false, false);
+        };
+        let Some(resource) = self.resources.get(&want.res) else {
+            return (false, false);
+        };
+        let by_granted = resource.blockers(want, &self.locks).next().is_some();
+        // Who joins a group that holds the object must not wait for those whom the group keeps out.
+        let joins = want.mode == LockMode::Group
+            && !by_granted
+            && self.granted(&want.res).any(|l| l.mode == LockMode::Group);
+        (
+            by_granted,
+            !joins && resource.blockers_ahead(want, &self.locks).next().is_some(),
+        )
+    }
+
+    /// Grants a lock that nothing is in the way of: decides how much of what is welcome it gets. False when that comes
+    /// to nothing.
+    pub(crate) fn grant(&mut self, id: LockId) -> bool {
+        let Some(want) = self.locks.get(id) else {
+            return false;
+        };
+        let Some(resource) = self.resources.get(&want.res) else {
+            return false;
+        };
+        let policy = match want.policy {
+            Policy::Extent(asked) => {
+                let others = resource
+                    .granted()
+                    .iter()
+                    .chain(&resource.waiting)
+                    .filter_map(|o| self.locks.get(*o));
+                if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want.mode) {
+                    Policy::Extent(extent::grown(want, &asked, std::iter::empty()))
+                } else {
+                    Policy::Extent(extent::grown(want, &asked, others))
+                }
+            }
+            Policy::Ibits(asked) => Policy::ibits(asked.bits | self.free_bits(want, &asked, resource)),
+            other => other,
+        };
+        if policy == Policy::ibits(0) {
+            return false;
+        }
+        let res = want.res;
+        if let Some(lock) = self.locks.get_mut(id) {
+            lock.policy = policy;
+        }
+        if let Some(resource) = self.resources.get_mut(&res) {
+            resource.leave_queue(id);
+            resource.add(id, &mut self.locks);
+        }
+        true
+    }
+
+    /// Which of the welcome bits nobody is in the way of.
+    fn free_bits(&self, want: &Lock, asked: &Ibits, resource: &Resource) -> u64 {
+        let welcome = asked.try_bits & !asked.bits;
+        if welcome == 0 {
+            return 0;
+        }
+        let probe = Lock {
+            policy: Policy::ibits(welcome),
+            ..want.clone()
+        };
+        let taken = resource
+            .blockers(&probe, &self.locks)
+            .chain(resource.blockers_ahead(&probe, &self.locks));
+        welcome & !taken.fold(0, |bits, l| bits | l.policy.bits())
+    }
+
+    /// Tells every holder in the way of a waiting lock. Locks that go as soon as they are in the way, go; true when
+    /// there were such. (Those never were in the way of one that waits longer, or they would be gone.)
+    pub(crate) fn ask_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
+        let Some(want) = self.locks.get(id) else {
+            return false;
+        };
+        let Some(resource) = self.resources.get(&want.res) else {
+            return false;
+        };
+        let unasked: Vec<LockId> = resource
+            .blockers(want, &self.locks)
+            .filter(|l| !l.ast_sent)
+            .map(|l| l.id)
+            .collect();
+        if unasked.is_empty() {
+            return false;
+        }
+        let (mut blocked, discard) = (want.desc(), want.discard);
+        if let Policy::Ibits(i) = want.policy {
+            // In this callback the second word says which bits must go.
+            blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
+        }
+        let mut cancelled = false;
+        for held in unasked {
+            let Some(lock) = self.locks.get_mut(held) else {
+                continue;
+            };
+            lock.ast_sent = true;
+            if lock.holder == Holder::SERVER {
+                continue;
+            }
+            if lock.cancel_on_block {
+                out.push(Action::Blocking {
+                    lock: lock.clone(),
+                    blocked,
+                    discard,
+                });
+                self.forget(held);
+                cancelled = true;
+                continue;
+            }
+            match completion_of(held, out) {
+                Some(told) => *told = true,
+                None => out.push(Action::Blocking {
+                    lock: lock.clone(),
+                    blocked,
+                    discard,
+                }),
+            }
+            self.timers.arm(held, now);
+        }
+        cancelled
+    }
+
+    /// Something went away: grants what can be granted now, in the order of waiting, and tells those in the way of
+    /// what still waits.
+    pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
+        let Some(resource) = self.resources.get(res) else {
+            return;
+        };
+        if resource.waiting.is_empty() {
+            return;
+        }
+        if resource.ty == LockType::Flock {
+            return self.reprocess_flocks(res, out);
+        }
+        while self.pass(now, res, out) {}
+    }
+
+    /// One pass over the queue. True when a lock joined its group past others: those must be looked at once more, since
+    /// it is in their way now.
+    fn pass(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
+        let mut joined = false;
+        for id in self.waiting_ids(res) {
+            loop {
+                let (by_granted, by_waiting) = self.in_the_way(id);
+                if !by_granted && !by_waiting && self.grant(id) {
+                    joined |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
+                    self.announce(id, false, out);
+                }
+                if !by_granted || !self.ask_blockers(now, id, out) {
+                    break;
+                }
+            }
+        }
+        joined
+    }
+
+    /// The waiting locks of a resource, in order.
+    pub(crate) fn waiting_ids(&self, res: &LdlmResId) -> Vec<LockId> {
+        self.resources
+            .get(res)
+            .map(|r| r.waiting.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    /// Says to whoever waits that a lock is granted, or, of a flock, that it never will be.
+    pub(crate) fn announce(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
+        let Some(lock) = self.locks.get(id) else { return };
+        match lock.waiter {
+            Waiter::Client => out.push(Action::Completion {
+                lock: lock.clone(),
+                ast_sent: false,
+                deadlock,
+            }),
+            Waiter::Local => out.push(Action::Wake {
+                id,
+                granted: !deadlock,
+            }),
+        }
+    }
+}
+
+/// The "is in the way already" of a completion that has not left yet.
+fn completion_of(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
+    out.iter_mut().rev().find_map(|a| match a {
+        Action::Completion { lock, ast_sent, .. } if lock.id == id => Some(ast_sent),
+        _ => None,
+    })
+}
