@@ -103,8 +103,10 @@ pub(crate) struct Machine {
     conn_cnt: u32,
     handle: u64,
     evictions: u64,
-    /// Attempts that failed since a reply was last heard.
+    /// Attempts that failed since the last that did not.
     failures: u32,
+    /// Connections that were made since a reply was last heard on one.
+    unproven: u32,
     /// When the next attempt may begin, in `Discon`.
     retry_at: Option<Instant>,
     heard_at: Option<Instant>,
@@ -125,6 +127,7 @@ impl Machine {
             handle: 0,
             evictions: 0,
             failures: 0,
+            unproven: 0,
             retry_at: None,
             heard_at: None,
             pinging: false,
@@ -158,7 +161,7 @@ impl Machine {
         self.nid
     }
 
-    /// How many rounds over all NIDs have failed since a reply was last heard.
+    /// How many rounds over all NIDs have failed since the last attempt that did not.
     pub(crate) fn failed_rounds(&self) -> u32 {
         self.failures / self.nids as u32
     }
@@ -183,7 +186,7 @@ impl Machine {
             Event::Invalidated if self.state == ImportState::Evicted => self.full(now),
             Event::Heard => {
                 if self.state == ImportState::Full {
-                    self.failures = 0;
+                    self.unproven = 0;
                     self.heard_at = Some(now);
                 }
                 Vec::new()
@@ -277,13 +280,14 @@ impl Machine {
         self.state = ImportState::Full;
         self.heard_at = Some(now);
         self.pinging = false;
-        // Until a reply proves that the connection works, another break waits before it connects again.
-        self.failures = self.failures.max(1);
+        // Until a reply proves that the connection works, a break waits before it connects again.
+        self.unproven += 1;
+        self.failures = 0;
         vec![Action::AnnounceConnected]
     }
 
     fn backoff(&self) -> Duration {
-        let rounds = self.failures.div_ceil(self.nids as u32);
+        let rounds = self.failures.div_ceil(self.nids as u32) + self.unproven;
         if rounds == 0 {
             return Duration::ZERO;
         }

@@ -80,7 +80,11 @@ impl Core {
             state,
             conn_cnt: self.machine.conn_cnt(),
             evictions: self.machine.evictions(),
-            failed_rounds: if connected { 0 } else { self.machine.failed_rounds() },
+            failed_rounds: if connected {
+                0
+            } else {
+                self.machine.failed_rounds()
+            },
         }
     }
 }
