@@ -5,8 +5,9 @@ use crate::Ptlrpc;
 use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use tokio::time::timeout;
 use wire::{
-    Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE,
+    Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, Nid,
     OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, ObdConnectData, UUID_MAX, WireStruct,
 };
 
@@ -22,10 +23,17 @@ struct Claim {
 
 /// Which export a connect gets.
 enum Found {
-    /// A new one; an older life of the same client has to go first.
-    New(Arc<Export>, Option<Arc<Export>>),
+    New(Arc<Export>),
     /// The one it had.
     Known(Arc<Export>),
+}
+
+impl Claim {
+    /// Whether this is a later life of the client that has `export`.
+    fn succeeds(&self, export: &Export, from: Nid) -> bool {
+        let other_life = export.client_cookie() != self.cookie;
+        other_life && self.initial && (self.server || export.peer() == from)
+    }
 }
 
 /// Answers a connect: the reply, and what is committed.
@@ -69,21 +77,20 @@ async fn connect_to(
         initial: arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0,
         server: asked.ocd_connect_flags & (OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT) != 0,
     };
+    let clearing = clear(exports, &claim, arrival.from);
+    timeout(rpc.config().connect_timeout, clearing)
+        .await
+        .map_err(|_| Errno::EBUSY)?;
     let granted = granted(&asked, target.negotiate(&req)?);
     let mut op_flags = if target.replayable() {
         MSG_CONNECT_REPLAYABLE
     } else {
         0
     };
-    let export = match find(rpc, exports, &claim, arrival)? {
+    let export = match find(rpc, exports, &claim)? {
+        Found::New(export) => export,
         Found::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
-            export
-        }
-        Found::New(export, older) => {
-            if let Some(older) = older {
-                older.evict("the client has connected anew").await;
-            }
             export
         }
     };
@@ -117,29 +124,29 @@ fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
     data
 }
 
-fn find(
-    rpc: &Arc<Ptlrpc>,
-    exports: &Arc<TargetExports>,
-    claim: &Claim,
-    arrival: &Arrival,
-) -> Result<Found, Errno> {
-    let mut by_client = exports.by_client().lock();
-    match by_client.entry(claim.uuid.clone()) {
+/// Waits until nothing is left of earlier lives of the client.
+async fn clear(exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
+    while let Some(export) = exports.client(&claim.uuid) {
+        if export.is_gone() {
+            export.ended().await;
+        } else if claim.succeeds(&export, from) {
+            export.evict("the client has connected anew").await;
+        } else {
+            return;
+        }
+    }
+}
+
+fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim) -> Result<Found, Errno> {
+    match exports.by_client().lock().entry(claim.uuid.clone()) {
         Entry::Vacant(free) => {
             let export = Export::new(rpc, exports, &claim.uuid);
-            free.insert(export.clone());
-            Ok(Found::New(export, None))
+            Ok(Found::New(free.insert(export).clone()))
         }
-        Entry::Occupied(mut known) => {
+        Entry::Occupied(known) => {
             let export = known.get().clone();
-            let same_life = export.client_cookie() == claim.cookie;
-            if !same_life && claim.initial && (claim.server || export.peer() == arrival.from) {
-                let new = Export::new(rpc, exports, &claim.uuid);
-                known.insert(new.clone());
-                return Ok(Found::New(new, Some(export)));
-            }
             // Somebody else with this UUID, or an attempt that a later one has overtaken.
-            if !same_life || claim.conn_cnt <= export.conn_cnt() {
+            if export.client_cookie() != claim.cookie || claim.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }
             Ok(Found::Known(export))

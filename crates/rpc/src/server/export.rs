@@ -36,7 +36,10 @@ struct Connection {
 #[derive(Debug, Clone, Copy)]
 struct Generation {
     conn_cnt: u32,
+    /// Requests and callbacks end.
     gone: bool,
+    /// The target has dropped what it had for the client.
+    ended: bool,
 }
 
 /// One client of one target.
@@ -80,6 +83,7 @@ impl Export {
             generation: watch::Sender::new(Generation {
                 conn_cnt: 0,
                 gone: false,
+                ended: false,
             }),
             retired: AtomicBool::new(false),
             active: Arc::default(),
@@ -162,6 +166,9 @@ impl Export {
 
     /// Ends the connection without asking the client: it learns of it by its next request, and drops all it cached.
     pub async fn evict(self: &Arc<Self>, why: &str) {
+        if self.is_gone() {
+            return;
+        }
         tracing::warn!(target_uuid = self.target_uuid(), client = %self.client_uuid, peer = %self.peer(), why, "evicting");
         self.end(true).await;
     }
@@ -261,22 +268,36 @@ impl Export {
             return;
         };
         rpc.exports().remove(self.handle);
-        self.exports.forget(&me);
-        let dropping = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
-        // What is not done after the first time goes on by itself, and even if the caller does not wait.
-        let _ = dropping.await;
+        // In a task of its own: it comes to its end even if the caller does not wait.
+        let ending = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
+        if let Err(e) = ending.await {
+            tracing::error!(client = %self.client_uuid, error = %e, "a target did not drop a client's state");
+            self.state_dropped();
+        }
     }
 
-    /// Lets the target drop what it has for the client: at once, and again when the last request that was being handled
-    /// meanwhile has come to its end, since it may have left something behind.
+    /// Lets the target drop what it has for the client.
     async fn drop_state(self: Arc<Self>, evicted: bool) {
         self.target().export_gone(&self, evicted).await;
+        self.state_dropped();
         if self.active.count() > 0 {
             tokio::spawn(async move {
                 self.active.idle().await;
-                self.target().export_gone(&self, evicted).await;
+                self.target().last_request_done(&self).await;
             });
         }
+    }
+
+    /// The client's name is free for a new connection.
+    fn state_dropped(&self) {
+        self.exports.forget(self);
+        self.generation.send_modify(|g| g.ended = true);
+    }
+
+    /// Resolves when a client that is gone has left nothing behind.
+    pub(crate) async fn ended(&self) {
+        // An error means that the sender is gone, which is `self`.
+        let _ = self.generation.subscribe().wait_for(|g| g.ended).await;
     }
 
     /// A request of the client is being handled; `None` when the client is gone.

@@ -46,7 +46,12 @@ pub trait Target: Send + Sync + 'static {
     /// Handles every request but connect, disconnect and ping. An opcode that is not known is `Errno::ENOTSUPP`.
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// A client is gone: its locks, open files and grants go too. Called once more if requests of the client were being
-    /// handled at that time, after the last of them.
+    /// A client is gone: its locks, open files and grants go too. It can connect again only when this is done.
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()>;
+
+    /// The last of the requests that were being handled when the client went has come to its end: what they left to the
+    /// export meanwhile (locks, open files) goes too. The client may have a new export by now.
+    fn last_request_done<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
 }

@@ -59,11 +59,11 @@ impl TargetExports {
         &self.by_client
     }
 
-    pub(crate) fn forget(&self, export: &Arc<Export>) {
+    pub(crate) fn forget(&self, export: &Export) {
         let mut by_client = self.by_client.lock();
         if by_client
             .get(&export.client_uuid)
-            .is_some_and(|e| Arc::ptr_eq(e, export))
+            .is_some_and(|e| e.handle == export.handle)
         {
             by_client.remove(&export.client_uuid);
         }

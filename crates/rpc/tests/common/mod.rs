@@ -18,6 +18,7 @@ pub struct Scripted {
     pub now: AtomicUsize,
     pub most: AtomicUsize,
     pub gone: Mutex<Vec<bool>>,
+    pub last_done: AtomicU64,
 }
 
 impl Scripted {
@@ -32,6 +33,7 @@ impl Scripted {
             now: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             gone: Mutex::default(),
+            last_done: AtomicU64::new(0),
         })
     }
 
@@ -75,6 +77,12 @@ impl Target for Scripted {
 
     fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()> {
         Box::pin(async move { self.gone.lock().unwrap().push(evicted) })
+    }
+
+    fn last_request_done<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.last_done.fetch_add(1, Ordering::SeqCst);
+        })
     }
 }
 
