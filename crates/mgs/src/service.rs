@@ -214,4 +214,8 @@ impl Target for Mgs {
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
         Box::pin(self.locks.drop_export(export))
     }
+
+    fn last_request_done<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
+        Box::pin(self.locks.drop_export(export))
+    }
 }

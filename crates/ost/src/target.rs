@@ -286,4 +286,8 @@ impl Target for Ost {
             self.grants.forget(&export.client_uuid);
         })
     }
+
+    fn last_request_done<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
+        Box::pin(self.locks.drop_export(export))
+    }
 }

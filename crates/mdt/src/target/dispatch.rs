@@ -39,6 +39,13 @@ impl Target for Mdt {
             self.close_all(export);
         })
     }
+
+    fn last_request_done<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.locks.server().drop_export(export).await;
+            self.close_all(export);
+        })
+    }
 }
 
 impl Mdt {
