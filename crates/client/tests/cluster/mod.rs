@@ -1,0 +1,83 @@
+//! A whole file system in one process, in memory, for tests: MGS, one MDT, some OSTs, and as many clients as asked for.
+
+#![allow(clippy::unwrap_used, dead_code)]
+
+use client::{Client, MountOptions};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig};
+use mdt::{Mdt, MdtConfig};
+use mgc::Mgc;
+use mgs::Mgs;
+use osd::StoreKind;
+use ost::{Ost, OstConfig};
+use rpc::{Ptlrpc, RpcConfig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text};
+
+/// The file system's name.
+pub const FSNAME: &str = "testfs";
+
+/// Servers in one process.
+pub struct Cluster {
+    pub rpc: Arc<Ptlrpc>,
+    pub mgs: Arc<Mgs>,
+    pub mdt: Arc<Mdt>,
+    pub osts: Vec<Arc<Ost>>,
+    mgc: Arc<Mgc>,
+    mounts: AtomicU64,
+}
+
+fn info(kind: u32, index: u32) -> MgsTargetInfo {
+    let mut info = MgsTargetInfo {
+        mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
+        mti_stripe_index: index,
+        mti_nid_count: 1,
+        mti_fsname: Text::truncated(FSNAME),
+        ..MgsTargetInfo::default()
+    };
+    info.mti_nids[0] = Nid::LO;
+    info
+}
+
+impl Cluster {
+    /// Starts it. Files can be made in it when this returns.
+    pub async fn start(osts: u32) -> Cluster {
+        let cpts = CptTable::single_current();
+        let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
+        let rpc = Ptlrpc::start(lnet, cpts, RpcConfig { seed: 1, ..RpcConfig::default() });
+        let mgs = Mgs::start(&rpc, &StoreKind::Memory, 1).await.unwrap();
+        let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
+        mgc.register(info(LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
+        let cfg = MdtConfig { fsname: FSNAME.to_owned(), index: 0, seed: 2 };
+        let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory, cfg).await.unwrap();
+        let mut started = Vec::new();
+        for index in 0..osts {
+            mgc.register(info(LDD_F_SV_TYPE_OST, index)).await.unwrap();
+            let config = mgc.watch(&format!("{FSNAME}-client"));
+            let ost = Ost::start(&rpc, config, &StoreKind::Memory, OstConfig::new(FSNAME, index)).await.unwrap();
+            started.push(ost);
+        }
+        let mut seen = mgc.watch(&format!("{FSNAME}-client"));
+        let all = seen.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
+        tokio::time::timeout(Duration::from_secs(30), all).await.expect("the configuration is complete").unwrap();
+        Cluster { rpc, mgs, mdt, osts: started, mgc, mounts: AtomicU64::new(10) }
+    }
+
+    /// Another mount of it.
+    pub async fn mount(&self) -> Arc<Client> {
+        let seed = self.mounts.fetch_add(1, Ordering::Relaxed);
+        Client::mount(&self.rpc, MountOptions::new(vec![Nid::LO], FSNAME, seed)).await.unwrap()
+    }
+
+    /// Stops the servers.
+    pub async fn stop(self) {
+        self.mdt.stop().await;
+        for ost in &self.osts {
+            ost.stop().await.unwrap();
+        }
+        self.mgc.disconnect().await;
+        self.mgs.stop().await.unwrap();
+    }
+}
