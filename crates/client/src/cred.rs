@@ -9,8 +9,9 @@ use std::sync::Arc;
 /// No supplementary group.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
 
-/// Capabilities that a server honours, as bits (`CAP_CHOWN` and others of the file-system set).
-const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 24 | 1 << 27;
+/// Capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`, `DAC_READ_SEARCH`, `FOWNER`, `FSETID`,
+/// `LINUX_IMMUTABLE`, `SYS_ADMIN`, `SYS_RESOURCE`, `MKNOD`.
+const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 21 | 1 << 24 | 1 << 27;
 
 /// Where a caller's supplementary groups come from: known, or looked up when one is needed.
 #[derive(Clone)]

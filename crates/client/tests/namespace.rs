@@ -13,7 +13,10 @@ async fn a_directory_made_by_one_mount_is_seen_by_the_other() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    assert_eq!(b.lookup(&root, b.root(), b"d").await.map(|f| f.attr), Err(Errno::ENOENT));
+    assert_eq!(
+        b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
+        Err(Errno::ENOENT)
+    );
     let made = a.mkdir(&root, a.root(), b"d", 0o750).await.unwrap().attr;
     let seen = b.lookup(&root, b.root(), b"d").await.unwrap().attr;
     assert_eq!((seen.fid, seen.mode & 0o7777), (made.fid, 0o750));
@@ -34,15 +37,25 @@ async fn what_one_mount_keeps_is_forgotten_when_the_other_changes_it() {
     let kept = b.lookup(&root, b.root(), b"d").await.unwrap();
     assert!(kept.name_cached && kept.attr_cached);
     drop(kept);
-    let set = SetAttr { mode: Some(0o700), mtime: Some(SetTime::At(1000)), ..SetAttr::default() };
+    let set = SetAttr {
+        mode: Some(0o700),
+        mtime: Some(SetTime::At(1000)),
+        ..SetAttr::default()
+    };
     a.setattr(&root, dir, &set, None).await.unwrap();
     let seen = b.getattr(&root, dir).await.unwrap().attr;
     assert_eq!((seen.mode & 0o7777, seen.mtime), (0o700, 1000));
     a.rename(&root, (a.root(), b"d"), (a.root(), b"e")).await.unwrap();
-    assert_eq!(b.lookup(&root, b.root(), b"d").await.map(|f| f.attr), Err(Errno::ENOENT));
+    assert_eq!(
+        b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
+        Err(Errno::ENOENT)
+    );
     assert_eq!(b.lookup(&root, b.root(), b"e").await.unwrap().attr.fid, dir);
     a.rmdir(&root, a.root(), b"e").await.unwrap();
-    assert_eq!(b.lookup(&root, b.root(), b"e").await.map(|f| f.attr), Err(Errno::ENOENT));
+    assert_eq!(
+        b.lookup(&root, b.root(), b"e").await.map(|f| f.attr),
+        Err(Errno::ENOENT)
+    );
     a.umount().await;
     b.umount().await;
     cluster.stop().await;
@@ -55,7 +68,9 @@ async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
     let root = Cred::root();
     let dir = a.mkdir(&root, a.root(), b"many", 0o755).await.unwrap().attr.fid;
     for i in 0..500 {
-        a.mknod(&root, dir, format!("file{i}").as_bytes(), 0o010_644, 0).await.unwrap();
+        a.mknod(&root, dir, format!("file{i}").as_bytes(), 0o010_644, 0)
+            .await
+            .unwrap();
     }
     let names = |c: std::sync::Arc<client::Client>| async move {
         let handle = c.opendir(&Cred::root(), dir).await.unwrap();
@@ -65,7 +80,11 @@ async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
             let Some(last) = items.last() else { break };
             place = last.next;
             handle.took(&items, items.len());
-            names.extend(items.into_iter().map(|i| String::from_utf8(i.entry.name.to_vec()).unwrap()));
+            names.extend(
+                items
+                    .into_iter()
+                    .map(|i| String::from_utf8(i.entry.name.to_vec()).unwrap()),
+            );
         }
         names.sort();
         names
@@ -88,22 +107,47 @@ async fn links_symbolic_links_and_attributes_work_together() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let sym = a.symlink(&root, a.root(), b"s", b"some/where").await.unwrap().attr;
+    let sym = a
+        .symlink(&root, a.root(), b"s", b"some/where")
+        .await
+        .unwrap()
+        .attr;
     assert_eq!(sym.size, 10);
     assert_eq!(&b.readlink(&root, sym.fid).await.unwrap()[..], b"some/where");
-    let fifo = a.mknod(&root, a.root(), b"p", 0o010_600, 0).await.unwrap().attr.fid;
+    let fifo = a
+        .mknod(&root, a.root(), b"p", 0o010_600, 0)
+        .await
+        .unwrap()
+        .attr
+        .fid;
     assert_eq!(a.link(&root, fifo, a.root(), b"q").await.unwrap().attr.nlink, 2);
     assert_eq!(b.lookup(&root, b.root(), b"q").await.unwrap().attr.fid, fifo);
     a.unlink(&root, a.root(), b"p").await.unwrap();
     assert_eq!(b.getattr(&root, fifo).await.unwrap().attr.nlink, 1);
-    b.setxattr(&root, fifo, b"trusted.color", b"blue", 0).await.unwrap();
-    assert_eq!(&a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..], b"blue");
-    b.setxattr(&root, fifo, b"trusted.color", b"red", 2).await.unwrap();
-    assert_eq!(&a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..], b"red");
-    assert_eq!(b.setxattr(&root, fifo, b"trusted.color", b"x", 1).await, Err(Errno::EEXIST));
+    b.setxattr(&root, fifo, b"trusted.color", b"blue", 0)
+        .await
+        .unwrap();
+    assert_eq!(
+        &a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
+        b"blue"
+    );
+    b.setxattr(&root, fifo, b"trusted.color", b"red", 2)
+        .await
+        .unwrap();
+    assert_eq!(
+        &a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
+        b"red"
+    );
+    assert_eq!(
+        b.setxattr(&root, fifo, b"trusted.color", b"x", 1).await,
+        Err(Errno::EEXIST)
+    );
     assert_eq!(&a.listxattr(&root, fifo).await.unwrap()[..], b"trusted.color\0");
     b.removexattr(&root, fifo, b"trusted.color").await.unwrap();
-    assert_eq!(a.getxattr(&root, fifo, b"trusted.color").await, Err(Errno::ENODATA));
+    assert_eq!(
+        a.getxattr(&root, fifo, b"trusted.color").await,
+        Err(Errno::ENODATA)
+    );
     assert_eq!(a.path2fid(&root, b"/q").await, Ok(fifo));
     assert_eq!(a.fid2path(fifo).await.unwrap(), b"q");
     a.umount().await;
@@ -118,13 +162,26 @@ async fn a_user_may_only_what_modes_and_groups_allow() {
     let (root, user) = (Cred::root(), Cred::user(1000, 1000));
     let open = a.mkdir(&root, a.root(), b"open", 0o1777).await.unwrap().attr.fid;
     let shut = a.mkdir(&root, a.root(), b"shut", 0o755).await.unwrap().attr.fid;
-    assert_eq!(a.mkdir(&user, shut, b"x", 0o755).await.map(|f| f.attr), Err(Errno::EACCES));
+    assert_eq!(
+        a.mkdir(&user, shut, b"x", 0o755).await.map(|f| f.attr),
+        Err(Errno::EACCES)
+    );
     let mine = a.mkdir(&user, open, b"mine", 0o770).await.unwrap().attr;
     assert_eq!((mine.uid, mine.gid), (1000, 1000));
-    let group = SetAttr { uid: Some(0), gid: Some(50), ..SetAttr::default() };
+    let group = SetAttr {
+        uid: Some(0),
+        gid: Some(50),
+        ..SetAttr::default()
+    };
     a.setattr(&root, mine.fid, &group, None).await.unwrap();
-    assert_eq!(a.mkdir(&user, mine.fid, b"y", 0o755).await.map(|f| f.attr), Err(Errno::EACCES));
-    let member = Cred { groups: client::Groups::Known(std::sync::Arc::from([50])), ..user };
+    assert_eq!(
+        a.mkdir(&user, mine.fid, b"y", 0o755).await.map(|f| f.attr),
+        Err(Errno::EACCES)
+    );
+    let member = Cred {
+        groups: client::Groups::Known(std::sync::Arc::from([50])),
+        ..user
+    };
     a.mkdir(&member, mine.fid, b"y", 0o755).await.unwrap();
     a.umount().await;
     cluster.stop().await;

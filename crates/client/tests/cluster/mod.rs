@@ -1,6 +1,6 @@
 //! A whole file system in one process, in memory, for tests: MGS, one MDT, some OSTs, and as many clients as asked for.
 
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
 use client::{Client, MountOptions};
 use cpt::CptTable;
@@ -44,31 +44,63 @@ fn info(kind: u32, index: u32) -> MgsTargetInfo {
 impl Cluster {
     /// Starts it. Files can be made in it when this returns.
     pub async fn start(osts: u32) -> Cluster {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_test_writer()
+            .try_init();
         let cpts = CptTable::single_current();
         let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
-        let rpc = Ptlrpc::start(lnet, cpts, RpcConfig { seed: 1, ..RpcConfig::default() });
+        let rpc = Ptlrpc::start(
+            lnet,
+            cpts,
+            RpcConfig {
+                seed: 1,
+                ..RpcConfig::default()
+            },
+        );
         let mgs = Mgs::start(&rpc, &StoreKind::Memory, 1).await.unwrap();
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
         mgc.register(info(LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
-        let cfg = MdtConfig { fsname: FSNAME.to_owned(), index: 0, seed: 2 };
-        let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory, cfg).await.unwrap();
+        let cfg = MdtConfig {
+            fsname: FSNAME.to_owned(),
+            index: 0,
+            seed: 2,
+        };
+        let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory, cfg)
+            .await
+            .unwrap();
         let mut started = Vec::new();
         for index in 0..osts {
             mgc.register(info(LDD_F_SV_TYPE_OST, index)).await.unwrap();
             let config = mgc.watch(&format!("{FSNAME}-client"));
-            let ost = Ost::start(&rpc, config, &StoreKind::Memory, OstConfig::new(FSNAME, index)).await.unwrap();
+            let ost = Ost::start(&rpc, config, &StoreKind::Memory, OstConfig::new(FSNAME, index))
+                .await
+                .unwrap();
             started.push(ost);
         }
         let mut seen = mgc.watch(&format!("{FSNAME}-client"));
         let all = seen.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
-        tokio::time::timeout(Duration::from_secs(30), all).await.expect("the configuration is complete").unwrap();
-        Cluster { rpc, mgs, mdt, osts: started, mgc, mounts: AtomicU64::new(10) }
+        tokio::time::timeout(Duration::from_secs(30), all)
+            .await
+            .expect("the configuration is complete")
+            .unwrap();
+        Cluster {
+            rpc,
+            mgs,
+            mdt,
+            osts: started,
+            mgc,
+            mounts: AtomicU64::new(10),
+        }
     }
 
     /// Another mount of it.
     pub async fn mount(&self) -> Arc<Client> {
         let seed = self.mounts.fetch_add(1, Ordering::Relaxed);
-        Client::mount(&self.rpc, MountOptions::new(vec![Nid::LO], FSNAME, seed)).await.unwrap()
+        Client::mount(&self.rpc, MountOptions::new(vec![Nid::LO], FSNAME, seed))
+            .await
+            .unwrap()
     }
 
     /// Stops the servers.
