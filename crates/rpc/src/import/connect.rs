@@ -92,12 +92,7 @@ impl Import {
             pb_timeout: at::wire_secs(self.rpc.config().connect_timeout),
             ..self.body(opc)
         };
-        // Until AT is negotiated there are no early replies, and the reply begins at offset 0.
-        let msg = Message {
-            flags: 0,
-            ..Message::new(&body, bufs)
-        };
-        self.converse(nid, opc, msg, (2 * ObdConnectData::SIZE) as u32)
+        self.converse(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32)
             .await
     }
 
@@ -156,11 +151,7 @@ impl Import {
             pb_timeout: at::wire_secs(GOODBYE),
             ..self.body(opc)
         };
-        let msg = Message {
-            flags: 0,
-            ..Message::new(&body, [])
-        };
-        let said = timeout(GOODBYE, self.converse(self.peer(), opc, msg, 0)).await;
+        let said = timeout(GOODBYE, self.converse(self.peer(), body, Vec::new(), 0)).await;
         tracing::debug!(
             import = self.name(),
             answered = matches!(said, Ok(Ok(_))),
@@ -172,16 +163,23 @@ impl Import {
     async fn converse(
         &self,
         nid: Nid,
-        opc: u32,
-        msg: Message,
+        body: PtlrpcBody,
+        bufs: Vec<Bytes>,
         reply_len: u32,
     ) -> Result<(Message, PtlrpcBody), RpcError> {
         let lnet = self.rpc.lnet();
-        let portal = opcode::request_portal(opc, self.cfg.kind);
+        let portal = opcode::request_portal(body.pb_opc, self.cfg.kind);
         let xid = self.rpc.xids().next();
+        // Where the server agreed to answer at `pb_mbits` (REP_MBITS), it does so for these too.
+        let body = PtlrpcBody {
+            pb_mbits: xid,
+            ..body
+        };
+        // Without AT there are no early replies, and the reply begins at offset 0.
         let msg = Message {
+            flags: 0,
             secflvr: self.cfg.kind.secflvr(),
-            ..msg
+            ..Message::new(&body, bufs)
         };
         let mut buffer = ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid, reply_len, false);
         let sent = lnet.put(nid, portal, xid, 0, 0, msg.build().into(), false).await;
