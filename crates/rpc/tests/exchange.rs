@@ -31,7 +31,12 @@ async fn a_call_brings_the_reply_back() {
         .await
         .unwrap();
     assert_eq!((reply.status, reply.buf(1)), (0, &b"hello"[..]));
+    let started = Instant::now();
     import.disconnect().await;
+    assert!(
+        started.elapsed() < Duration::from_millis(100),
+        "the goodbye is answered"
+    );
     assert_eq!(*witness.events.lock(), ["connected", "closed"]);
     assert_eq!(import.state(), ImportState::Closed);
     let closed = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
@@ -206,6 +211,18 @@ async fn an_evicted_client_notices_and_works_again() {
     assert_eq!(*target.gone.lock().unwrap(), [true]);
     // The request that was being handled then has ended since, and may have left something behind.
     assert_eq!(target.last_done.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_client_notices_by_a_request_with_bulk_too() {
+    let rpc = node(17);
+    let exports = rpc.add_target(Echo::new(OST));
+    let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
+    exports.all()[0].evict("the test says so").await;
+    let started = Instant::now();
+    let read = Request::new(OST_READ, Vec::new()).with_bulk(Bulk::Sink(vec![4096; 2]));
+    assert!(matches!(import.call(read).await, Err(RpcError::Evicted(_))));
+    assert!(started.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]

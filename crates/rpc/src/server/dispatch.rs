@@ -27,7 +27,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
             return reply::send(&rpc, &arrival, &arrival.route(), result, last_committed).await;
         }
         let Some(export) = rpc.exports().get(arrival.body.pb_handle.cookie) else {
-            return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::ENOTCONN), 0).await;
+            return refuse_unknown(&rpc, &arrival).await;
         };
         if arrival.body.pb_conn_cnt < export.conn_cnt() {
             tracing::debug!(peer = %arrival.from, xid = arrival.xid, "a request of an older connection is dropped");
@@ -36,6 +36,24 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
         export.heard();
         serve(&rpc, &arrival, &export).await;
     })
+}
+
+/// Tells a client that it is not known. What was negotiated is not known either, so that the reply goes to both match
+/// bits that the client may be waiting at; it drops what it does not wait for.
+async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
+    let route = arrival.route();
+    reply::send(rpc, arrival, &route, Err(Errno::ENOTCONN), 0).await;
+    let reply_bits = arrival.body.pb_mbits;
+    if reply_bits != 0 && reply_bits != route.reply_bits {
+        reply::send(
+            rpc,
+            arrival,
+            &Route { reply_bits, ..route },
+            Err(Errno::ENOTCONN),
+            0,
+        )
+        .await;
+    }
 }
 
 /// What can be said of a request without knowing its client.
