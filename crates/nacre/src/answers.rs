@@ -1,17 +1,20 @@
 //! What a running process answers to `nacre lctl` and `nacre lfs`.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use client::{Client, Cred, Groups};
 use lnet::Lnet;
-use mgc::Mgc;
+use mgc::{Mgc, TargetConf};
 use mgs::Mgs;
 use params::Registry;
 use serde_json::{Value, json};
-use wire::Nid;
+use wire::{Fid, Nid, ObdStatfs};
 
-use crate::control::Request;
+use crate::control::{Asker, Request};
 
 /// The shared parts of a node.
 pub(crate) struct Parts {
@@ -19,12 +22,13 @@ pub(crate) struct Parts {
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) mgs: Option<Arc<Mgs>>,
     pub(crate) mgcs: Vec<Arc<Mgc>>,
+    pub(crate) clients: Vec<(PathBuf, Arc<Client>)>,
     pub(crate) targets: Vec<String>,
 }
 
 impl Parts {
     /// Answers a request that is not about the process itself.
-    pub(crate) async fn answer(&self, request: Request) -> Result<Value> {
+    pub(crate) async fn answer(&self, request: Request, asker: Asker) -> Result<Value> {
         match request {
             Request::GetParam { pattern } => Ok(json!(self.registry.get(&pattern))),
             Request::ListParam { pattern, recursive } => {
@@ -47,8 +51,35 @@ impl Parts {
             }
             Request::Devices => Ok(json!(self.devices())),
             Request::Status | Request::Stop { .. } => bail!("not for the node"),
-            Request::Df { .. } | Request::Path2fid { .. } | Request::Fid2path { .. } => bail!("no mount"),
+            Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
+            Request::Path2fid { mountpoint, paths } => {
+                let client = self.client(&mountpoint)?;
+                let cred = cred_of(asker);
+                let mut fids = Vec::new();
+                for path in paths {
+                    let fid = client.path2fid(&cred, path.as_os_str().as_bytes()).await;
+                    fids.push(fid.with_context(|| format!("/{}", path.display()))?.to_string());
+                }
+                Ok(json!(fids))
+            }
+            Request::Fid2path { mountpoint, fids } => {
+                let client = self.client(&mountpoint)?;
+                let mut paths = Vec::new();
+                for text in fids {
+                    let fid: Fid = text.parse().context("not a FID")?;
+                    let path = client.fid2path(fid).await.with_context(|| text)?;
+                    paths.push(String::from_utf8_lossy(&path).into_owned());
+                }
+                Ok(json!(paths))
+            }
         }
+    }
+
+    fn client(&self, mountpoint: &Path) -> Result<&Arc<Client>> {
+        let found = self.clients.iter().find(|(at, _)| at == mountpoint);
+        found
+            .map(|(_, client)| client)
+            .with_context(|| format!("{} is not a mount of this process", mountpoint.display()))
     }
 
     /// Lines as `lctl dl` has them, without the number: state, type, name, UUID.
@@ -64,6 +95,24 @@ impl Parts {
                 mgc.import().target_uuid()
             ));
         }
+        for (_, client) in &self.clients {
+            let config = client.config();
+            let fs = client.fsname();
+            out.push(format!("UP lov {fs}-clilov {fs}-clilov_UUID"));
+            out.push(format!("UP lmv {fs}-clilmv {fs}-clilmv_UUID"));
+            out.extend(
+                config
+                    .mdts
+                    .iter()
+                    .map(|t| format!("UP mdc {}-mdc {}", t.name, t.uuid)),
+            );
+            out.extend(
+                config
+                    .osts
+                    .iter()
+                    .map(|t| format!("UP osc {}-osc {}", t.name, t.uuid)),
+            );
+        }
         for target in self.targets.iter().filter(|t| *t != Mgs::UUID) {
             let kind = if target.contains("-MDT") {
                 "mdt"
@@ -73,5 +122,49 @@ impl Parts {
             out.push(format!("UP {kind} {target} {target}_UUID"));
         }
         out
+    }
+}
+
+/// The space of every target of a mount: what each says, or nothing of those that do not answer.
+async fn df(client: &Client) -> Value {
+    let config = client.config();
+    let (mdts, osts) = tokio::join!(client.mdt_space(), client.ost_space());
+    let rows = |kind: &'static str, targets: &[TargetConf], space: Vec<(u32, ObdStatfs)>| -> Vec<Value> {
+        let row = |t: &TargetConf| {
+            let found = space.iter().find(|(index, _)| *index == t.index).map(|(_, s)| s);
+            let kib = |blocks: u64, s: &ObdStatfs| blocks.saturating_mul(s.os_bsize.into()) / 1024;
+            let numbers = found.map(|s| {
+                json!({
+                    "total_kib": kib(s.os_blocks, s),
+                    "used_kib": kib(s.os_blocks.saturating_sub(s.os_bfree), s),
+                    "free_kib": kib(s.os_bavail, s),
+                    "inodes": s.os_files,
+                    "inodes_free": s.os_ffree,
+                })
+            });
+            json!({ "uuid": t.uuid, "kind": kind, "index": t.index, "space": numbers })
+        };
+        targets.iter().map(row).collect()
+    };
+    let mut all = rows("MDT", &config.mdts, mdts);
+    all.extend(rows("OST", &config.osts, osts));
+    json!(all)
+}
+
+/// The rights of whoever asks.
+fn cred_of(asker: Asker) -> Cred {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", asker.pid)).unwrap_or_default();
+    let groups = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Groups:"))
+        .unwrap_or_default();
+    let groups: Vec<u32> = groups.split_whitespace().filter_map(|g| g.parse().ok()).collect();
+    let groups = Groups::Known(groups.into());
+    Cred {
+        uid: asker.uid,
+        gid: asker.gid,
+        groups,
+        pid: asker.pid,
+        ..Cred::default()
     }
 }

@@ -56,8 +56,9 @@ impl Request {
         match self {
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
             // Names below directories that the asking user may not read.
-            Request::Fid2path { .. } | Request::Path2fid { .. } => true,
+            Request::Fid2path { .. } => true,
             Request::Status
+            | Request::Path2fid { .. }
             | Request::GetParam { .. }
             | Request::ListParam { .. }
             | Request::Ping { .. }
@@ -74,10 +75,18 @@ enum Answer {
     Error(String),
 }
 
+/// Who asks, as the kernel says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) pid: u32,
+}
+
 /// Who answers.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request that its sender is entitled to.
-    fn handle(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Value>>;
+    fn handle(self: Arc<Self>, request: Request, asker: Asker) -> BoxFuture<'static, Result<Value>>;
 }
 
 /// Listens at `path` and answers until the task is aborted.
@@ -101,19 +110,24 @@ pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::ta
 }
 
 async fn serve(mut stream: tokio::net::UnixStream, handler: Arc<dyn Handler>) {
-    let asked_by = stream.peer_cred().map(|c| c.uid());
+    let asker = stream.peer_cred().map(|c| Asker {
+        uid: c.uid(),
+        gid: c.gid(),
+        pid: c.pid().map_or(0, |pid| pid as u32),
+    });
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reader.take(LINE_MAX));
     if !matches!(reader.read_line(&mut line).await, Ok(n) if n > 0) {
         return;
     }
-    let answer = match serde_json::from_str::<Request>(&line) {
-        Err(e) => Err(anyhow!("request not understood: {e}")),
-        Ok(request) if request.for_owner() && !asked_by.is_ok_and(may_change) => Err(anyhow!(
+    let answer = match (serde_json::from_str::<Request>(&line), asker) {
+        (Err(e), _) => Err(anyhow!("request not understood: {e}")),
+        (_, Err(e)) => Err(anyhow!("the kernel does not say who asks: {e}")),
+        (Ok(request), Ok(asker)) if request.for_owner() && !may_change(asker.uid) => Err(anyhow!(
             "only the user that runs this file system, or root, may do this"
         )),
-        Ok(request) => handler.handle(request).await,
+        (Ok(request), Ok(asker)) => handler.handle(request, asker).await,
     };
     let answer = answer.map_or_else(|e| Answer::Error(format!("{e:#}")), Answer::Ok);
     let mut text = serde_json::to_string(&answer).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"));
@@ -151,7 +165,7 @@ mod tests {
 
     struct Echo;
     impl Handler for Echo {
-        fn handle(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Value>> {
+        fn handle(self: Arc<Self>, request: Request, _: Asker) -> BoxFuture<'static, Result<Value>> {
             Box::pin(async move {
                 match request {
                     Request::GetParam { pattern } => Ok(Value::String(pattern)),

@@ -110,8 +110,13 @@ fn open_log(path: &Path) -> Result<File> {
 
 /// Starts logging: to standard error, which in the background is the log file. `NACRE_LOG` chooses what is shown.
 pub(crate) fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(if is_child() { "info,fjall=warn,lsm_tree=warn" } else { "warn" }));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new(if is_child() {
+            "info,fjall=warn,lsm_tree=warn"
+        } else {
+            "warn"
+        })
+    });
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,51 +1,13 @@
-//! What the kernel has mounted, and mounts that outlived their process.
-//!
-//! A mount is known by its line in `/proc/self/mountinfo`. It is stale when the process that served it is gone: every
-//! access fails with ENOTCONN until it is detached.
+//! Mount points: whether one can be used, what is left of a process that died, who is in the way of an unmount.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use fuse::FuseError;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 
-/// A line of the kernel's list of mounts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KernelMount {
-    /// Where it is.
-    pub(crate) mountpoint: PathBuf,
-    /// Its type, such as `fuse.nacre`.
-    pub(crate) kind: String,
-    /// What is mounted.
-    pub(crate) source: String,
-}
-
-/// What is mounted at exactly this path, the uppermost one.
-pub(crate) fn at(path: &Path) -> Option<KernelMount> {
-    let list = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    parse(&list).into_iter().rev().find(|m| m.mountpoint == path)
-}
-
-fn parse(mountinfo: &str) -> Vec<KernelMount> {
-    let line = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut right = right.split(' ');
-        Some(KernelMount {
-            mountpoint: unescape(left.split(' ').nth(4)?).into(),
-            kind: right.next()?.to_owned(),
-            source: unescape(right.next()?),
-        })
-    };
-    mountinfo.lines().filter_map(line).collect()
-}
-
-/// Undoes the kernel's octal escapes of spaces, tabs, newlines and backslashes.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |t, (from, to)| t.replace(from, to))
-}
+/// Processes named in an error; more are counted.
+const NAMED_MAX: usize = 5;
 
 /// Whether what is mounted here has lost its process.
 pub(crate) fn is_stale(path: &Path) -> bool {
@@ -54,68 +16,59 @@ pub(crate) fn is_stale(path: &Path) -> bool {
 
 /// Checks that a file system can be mounted here; makes the directory when only that is missing.
 pub(crate) fn prepare(path: &Path) -> Result<()> {
-    if let Some(mount) = at(path) {
-        let ours = mount.kind.starts_with("fuse");
-        if ours && is_stale(path) {
-            bail!(
-                "mount point {} still has the mount of a process that died: run `nacre umount {}`, then try again",
-                path.display(),
-                path.display()
-            );
-        }
+    let here = path.display();
+    if is_stale(path) {
         bail!(
-            "mount point {} is busy: {} ({}) is mounted there; unmount it or choose another with --mount",
-            path.display(),
-            mount.source,
-            mount.kind
+            "mount point {here} is left over from a process that died: run `nacre umount {here}`, then try again"
         );
     }
-    if let Err(e) = std::fs::create_dir_all(path) {
-        bail!("mount point {} cannot be made: {e}", path.display());
+    if let Some(mount) = fuse::mounted_at(path) {
+        bail!(
+            "mount point {here} is busy: {} ({}) is mounted there; unmount it, or choose another mount point",
+            mount.source,
+            mount.fstype
+        );
     }
-    let meta = std::fs::metadata(path);
-    if !meta.is_ok_and(|m| m.is_dir()) {
-        bail!("mount point {} is not a directory", path.display());
+    if path.exists() && !path.is_dir() {
+        bail!("mount point {here} is not a directory");
     }
-    Ok(())
+    std::fs::create_dir_all(path).map_err(|e| anyhow!("mount point {here} cannot be made: {e}"))
 }
 
 /// Detaches a mount whose process is gone; without effect where nothing stale is mounted.
 pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
-    if at(path).is_none() || !is_stale(path) {
+    if !is_stale(path) {
         return Ok(false);
     }
-    detach(path)?;
+    fuse::unmount(path, true)?;
     Ok(true)
 }
 
-/// Detaches whatever is mounted here, in use or not.
-pub(crate) fn detach(path: &Path) -> Result<()> {
-    match unmount(path, UnmountFlags::DETACH) {
-        Ok(()) => return Ok(()),
-        Err(Errno::PERM) => {}
-        Err(e) => bail!("cannot unmount {}: {e}", path.display()),
+/// Says of a mount that cannot be unmounted who uses it.
+pub(crate) fn in_use(error: FuseError, path: &Path) -> anyhow::Error {
+    if !matches!(error, FuseError::InUse { .. }) {
+        return error.into();
     }
-    // Not root: fusermount3 may, for mounts of this user.
-    let done = Command::new("fusermount3")
-        .args(["-u", "-z", "-q", "--"])
-        .arg(path)
-        .status();
-    match done {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => bail!(
-            "cannot unmount {}: it is not a mount of this user",
-            path.display()
-        ),
-        Err(e) => bail!(
-            "cannot unmount {}: fusermount3 does not run ({e}); install fuse3",
-            path.display()
-        ),
-    }
+    let users = users_of(path);
+    let named: Vec<String> = users
+        .iter()
+        .take(NAMED_MAX)
+        .map(|(pid, name)| format!("{name} ({pid})"))
+        .collect();
+    let more = users.len().saturating_sub(NAMED_MAX);
+    let by = match (named.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" by {}", named.join(", ")),
+        (false, more) => format!(" by {} and {more} more", named.join(", ")),
+    };
+    anyhow!(
+        "{} is in use{by}: end that and try again, or detach it with --lazy; nothing was stopped",
+        path.display()
+    )
 }
 
-/// Processes that have a file, a mapping or their working directory below a path, as far as this user can see.
-pub(crate) fn users_of(path: &Path) -> Vec<(u32, String)> {
+/// Processes that have a file, or their working directory, below a path, as far as this user can see.
+fn users_of(path: &Path) -> Vec<(u32, String)> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -147,23 +100,40 @@ pub(crate) fn users_of(path: &Path) -> Vec<(u32, String)> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
-    fn a_line_of_mountinfo_gives_place_kind_and_source() {
-        let text =
-            "36 35 98:0 / /mnt/a\\040b rw,nosuid shared:1 - fuse.nacre 127.0.0.1@tcp:/nacre rw,user_id=0\n";
-        let expected = KernelMount {
-            mountpoint: "/mnt/a b".into(),
-            kind: "fuse.nacre".to_owned(),
-            source: "127.0.0.1@tcp:/nacre".to_owned(),
-        };
-        assert_eq!(parse(text), [expected]);
+    fn whoever_has_a_file_open_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let _open = std::fs::File::create(path.join("f")).unwrap();
+        assert!(users_of(&path).iter().any(|(pid, _)| *pid == std::process::id()));
     }
 
     #[test]
-    fn the_root_is_mounted_and_not_stale() {
-        assert!(at(Path::new("/")).is_some());
-        assert!(!is_stale(Path::new("/")));
+    fn what_cannot_be_a_mount_point_is_refused_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, "").unwrap();
+        assert!(
+            prepare(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("not a directory")
+        );
+        assert!(
+            prepare(&file.join("x"))
+                .unwrap_err()
+                .to_string()
+                .contains("cannot be made")
+        );
+        assert!(
+            prepare(Path::new("/proc"))
+                .unwrap_err()
+                .to_string()
+                .contains("busy")
+        );
+        prepare(&dir.path().join("a/b")).unwrap();
     }
 }

@@ -9,16 +9,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use client::{Client, MountOptions};
 use cpt::CptTable;
+use fuse::{FuseOptions, Mounted};
 use lnet::{Lnet, LnetConfig};
+use mdt::{Mdt, MdtConfig};
 use mgc::Mgc;
 use mgs::Mgs;
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
+use ost::{Ost, OstConfig};
 use params::{Param, Registered, Registry};
 use rpc::{Ptlrpc, RpcConfig};
-use wire::Nid;
+use wire::{
+    LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LUSTRE_VERSION_CODE, MTI_NIDS_MAX,
+    MgsTargetInfo, Nid, Text,
+};
 
 use crate::answers::Parts;
 use crate::cmd::mkfs;
@@ -27,6 +34,19 @@ use crate::running::MountRecord;
 
 /// How long one step of stopping may take.
 const STEP_MAX: Duration = Duration::from_secs(20);
+
+/// A mount: the client, and the kernel's side of it.
+struct MountHere {
+    record: MountRecord,
+    client: Arc<Client>,
+    kernel: Arc<Mounted>,
+}
+
+/// What the options of a mount ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MountFlags {
+    pub(crate) read_only: bool,
+}
 
 /// A running node.
 pub(crate) struct Node {
@@ -37,6 +57,9 @@ pub(crate) struct Node {
     mgs: Option<Arc<Mgs>>,
     /// A connection to each MGS that something here belongs to.
     mgcs: Vec<(Vec<Nid>, Arc<Mgc>)>,
+    mdts: Vec<Arc<Mdt>>,
+    osts: Vec<Arc<Ost>>,
+    mounts: Vec<MountHere>,
     /// Names of the targets that run here, in the order of their start.
     targets: Vec<String>,
     /// Keeps other processes out of the targets' directories.
@@ -69,6 +92,9 @@ impl Node {
             registry,
             mgs: None,
             mgcs: Vec::new(),
+            mdts: Vec::new(),
+            osts: Vec::new(),
+            mounts: Vec::new(),
             targets: Vec::new(),
             dirs: Vec::new(),
             _params,
@@ -88,11 +114,88 @@ impl Node {
 
     /// Starts a target on a store.
     pub(crate) async fn serve(&mut self, label: &TargetLabel, store: &StoreKind) -> Result<()> {
+        let (fsname, index) = (label.fsname.clone(), label.index);
         match label.kind {
             TargetKind::Mgs => self.mgs = Some(Mgs::start(&self.rpc, store, random()?).await?),
-            TargetKind::Mdt | TargetKind::Ost => bail!("cannot be served"),
+            // A target is announced when it can be used: who hears of it comes at once.
+            TargetKind::Mdt => {
+                let mgc = self.mgc_of(label).await?;
+                let config = MdtConfig {
+                    fsname,
+                    index,
+                    seed: random()?,
+                };
+                self.mdts
+                    .push(Mdt::start(self.rpc.clone(), &mgc, store, config).await?);
+                self.register(&mgc, label).await?;
+            }
+            TargetKind::Ost => {
+                let mgc = self.mgc_of(label).await?;
+                let log = mgc.watch(&format!("{fsname}-client"));
+                let config = OstConfig {
+                    params: self.registry.clone(),
+                    ..OstConfig::new(&fsname, index)
+                };
+                self.osts.push(Ost::start(&self.rpc, log, store, config).await?);
+                self.register(&mgc, label).await?;
+            }
         }
         self.targets.push(label.svname());
+        Ok(())
+    }
+
+    /// The connection to the MGS that a target belongs to: its own node's when it names none.
+    async fn mgc_of(&mut self, label: &TargetLabel) -> Result<Arc<Mgc>> {
+        let nids = if label.mgsnode.is_empty() {
+            self.nids()
+        } else {
+            label.mgsnode.clone()
+        };
+        self.mgc(&nids).await
+    }
+
+    /// Waits until the MDT here can put new files on all OSTs here.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        let ready = async {
+            for mdt in &self.mdts {
+                mdt.osts_ready(self.osts.len()).await;
+            }
+        };
+        tokio::time::timeout(STEP_MAX, ready)
+            .await
+            .context("the MDT does not get objects from the OSTs")
+    }
+
+    /// Tells the MGS that a target is here. It says so at every start: it may have moved since the last.
+    async fn register(&self, mgc: &Mgc, label: &TargetLabel) -> Result<()> {
+        let own = self.nids();
+        let kind = if label.kind == TargetKind::Mdt {
+            LDD_F_SV_TYPE_MDT
+        } else {
+            LDD_F_SV_TYPE_OST
+        };
+        let nodes: Vec<String> = label.service_nodes.iter().map(Nid::to_string).collect();
+        let params = if nodes.is_empty() {
+            String::new()
+        } else {
+            format!("failover.node={}", nodes.join(":"))
+        };
+        let mut info = MgsTargetInfo {
+            mti_lustre_ver: LUSTRE_VERSION_CODE,
+            mti_stripe_index: label.index,
+            mti_flags: kind | LDD_F_UPDATE | LDD_F_OPC_REG,
+            mti_fsname: Text::truncated(&label.fsname),
+            mti_svname: Text::truncated(&label.svname()),
+            mti_uuid: Text::truncated(&format!("{}_UUID", label.svname())),
+            mti_params: Text::truncated(&params),
+            ..MgsTargetInfo::default()
+        };
+        let nids = own.iter().take(MTI_NIDS_MAX as usize);
+        info.mti_nid_count = nids.len() as u32;
+        for (to, nid) in info.mti_nids.iter_mut().zip(nids) {
+            *to = *nid;
+        }
+        mgc.register(info).await?;
         Ok(())
     }
 
@@ -112,16 +215,59 @@ impl Node {
         mgs: &[Nid],
         fsname: &str,
         at: &Path,
-        _options: &[String],
+        how: &MountFlags,
     ) -> Result<()> {
-        self.mgc(mgs).await?;
-        bail!("cannot mount {fsname} on {}", at.display())
+        let options = MountOptions {
+            params: self.registry.clone(),
+            ..MountOptions::new(mgs.to_vec(), fsname, random()?)
+        };
+        let client = Client::mount(&self.rpc, options).await?;
+        let nids: Vec<String> = mgs.iter().map(Nid::to_string).collect();
+        let source = format!("{}:/{fsname}", nids.join(","));
+        let options = FuseOptions {
+            read_only: how.read_only,
+            ..FuseOptions::new(source.clone())
+        };
+        match fuse::mount(client.clone(), at, options).await {
+            Ok(kernel) => {
+                let record = MountRecord {
+                    mountpoint: kernel.path().to_owned(),
+                    source,
+                };
+                self.mounts.push(MountHere {
+                    record,
+                    client,
+                    kernel: Arc::new(kernel),
+                });
+                Ok(())
+            }
+            Err(e) => {
+                client.umount().await;
+                Err(e.into())
+            }
+        }
     }
 
     /// Stops everything that was started, from above. With a mount that is in use, and not `lazy`, it does nothing.
-    pub(crate) async fn stop(&mut self, _lazy: bool) -> Result<()> {
+    pub(crate) async fn stop(&mut self, lazy: bool) -> Result<()> {
+        for mount in &self.mounts {
+            mount
+                .kernel
+                .unmount(lazy)
+                .await
+                .map_err(|e| crate::mounts::in_use(e, &mount.record.mountpoint))?;
+        }
+        for mount in self.mounts.drain(..) {
+            bounded("the client", mount.client.umount()).await;
+        }
+        for mdt in self.mdts.drain(..) {
+            bounded("the MDT", mdt.stop()).await;
+        }
+        for ost in self.osts.drain(..) {
+            bounded("an OST", ost.stop()).await;
+        }
         for (_, mgc) in self.mgcs.drain(..) {
-            bounded("the connection to the MGS", async { mgc.disconnect().await }).await;
+            bounded("the connection to the MGS", mgc.disconnect()).await;
         }
         let mut failed = Ok(());
         if let Some(mgs) = self.mgs.take()
@@ -152,13 +298,30 @@ impl Node {
 
     /// Its mounts.
     pub(crate) fn mount_records(&self) -> Vec<MountRecord> {
-        Vec::new()
+        self.mounts.iter().map(|m| m.record.clone()).collect()
+    }
+
+    /// Returns when a mount is undone by somebody else (`umount`, `fusermount3 -u`); never without a mount.
+    pub(crate) fn unmounted(&self) -> impl Future<Output = ()> + use<> {
+        let kernel = self.mounts.first().map(|m| m.kernel.clone());
+        async move {
+            match kernel {
+                Some(kernel) => kernel.ended().await,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// What commands are answered from.
     pub(crate) fn parts(&self) -> Parts {
         let mgcs = self.mgcs.iter().map(|(_, m)| m.clone()).collect();
+        let clients = self
+            .mounts
+            .iter()
+            .map(|m| (m.record.mountpoint.clone(), m.client.clone()))
+            .collect();
         Parts {
+            clients,
             registry: self.registry.clone(),
             lnet: self.lnet.clone(),
             mgs: self.mgs.clone(),

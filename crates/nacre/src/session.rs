@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::control::{self, Request};
+use crate::control::{self, Asker, Request};
 use crate::node::Node;
 use crate::running::{self, Running};
 use crate::{daemon, instance};
@@ -99,11 +99,18 @@ impl Session {
             }
         };
         daemon::ready(said);
+        let unmounted = node.lock().await.unmounted();
+        tokio::pin!(unmounted);
         loop {
             let request = tokio::select! {
                 request = stop_rx.recv() => request,
                 name = signals.next() => {
                     tracing::info!("stopped by {name}");
+                    None
+                }
+                // A process that is only a mount has nothing left to do; servers stay.
+                () = &mut unmounted, if self.role == "mount" => {
+                    tracing::info!("unmounted from outside");
                     None
                 }
             };
@@ -204,7 +211,7 @@ struct Answers {
 }
 
 impl control::Handler for Answers {
-    fn handle(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Value>> {
+    fn handle(self: Arc<Self>, request: Request, asker: Asker) -> BoxFuture<'static, Result<Value>> {
         Box::pin(async move {
             if let Request::Stop { lazy } = request {
                 let (done, word) = oneshot::channel();
@@ -220,7 +227,7 @@ impl control::Handler for Answers {
             }
             // The node is changed only by stopping; what is asked of it works on shared parts, outside of its lock.
             let parts = self.node.lock().await.parts();
-            parts.answer(request).await
+            parts.answer(request, asker).await
         })
     }
 }

@@ -69,6 +69,15 @@ impl Osts {
         Ok(())
     }
 
+    /// Waits until this many OSTs have objects at hand.
+    pub(crate) async fn ready(&self, count: usize) {
+        // An OST that joins wakes nobody, so that it is looked for now and then.
+        let mut looks = tokio::time::interval(Duration::from_millis(2));
+        while self.all().iter().filter(|o| o.candidate().ready).count() < count {
+            looks.tick().await;
+        }
+    }
+
     /// An OST by its index.
     pub(crate) fn get(&self, index: u32) -> Option<Arc<Ost>> {
         self.osts.read().iter().find(|o| o.index() == index).cloned()

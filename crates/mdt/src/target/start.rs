@@ -72,6 +72,11 @@ impl Mdt {
         Ok(mdt)
     }
 
+    /// Waits until this many OSTs can be used for new files.
+    pub async fn osts_ready(&self, count: usize) {
+        self.osts.ready(count).await;
+    }
+
     /// Stops: clients are let go, OSTs too, and everything is on disk when this returns.
     pub async fn stop(&self) {
         self.rpc.remove_target(&self.uuid).await;

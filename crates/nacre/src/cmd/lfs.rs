@@ -1,12 +1,107 @@
-//! `nacre lfs`: striping, free space and FIDs.
+//! `nacre lfs`: striping, free space and FIDs, in the words of Lustre's lfs.
+//!
+//! Layouts are read and set through the mount itself (the extended attribute `lustre.lov`), so that the rules for who may
+//! do what are those of the file system; space and FIDs are asked of the process that has the mount.
 
+mod df;
+mod layout;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::cli::Lfs;
+use crate::control::{self, Request};
+use crate::running::{self, MountRecord, Running};
+
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the command.
 pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
-    bail!("not here yet: {args:?}")
+    match args {
+        Lfs::Setstripe {
+            stripe_count,
+            stripe_size,
+            stripe_index,
+            delete,
+            paths,
+        } => {
+            let wanted = layout::Wanted::new(stripe_count, stripe_size.as_deref(), stripe_index, delete)?;
+            paths.iter().try_for_each(|path| layout::set(path, &wanted))?;
+        }
+        Lfs::Getstripe {
+            stripe_count,
+            stripe_size,
+            stripe_index,
+            directory,
+            paths,
+        } => {
+            let only = layout::Only {
+                stripe_count,
+                stripe_size,
+                stripe_index,
+            };
+            paths
+                .iter()
+                .try_for_each(|path| layout::show(path, &only, directory))?;
+        }
+        Lfs::Df {
+            inodes,
+            human,
+            path,
+            help: _,
+        } => df::run(path.as_deref(), inodes, human)?,
+        Lfs::Path2fid { paths } => path2fid(&paths)?,
+        Lfs::Fid2path { path, fids } => {
+            let (running, mount) = running::by_path(&path)?;
+            let request = Request::Fid2path {
+                mountpoint: mount.mountpoint.clone(),
+                fids,
+            };
+            for found in strings(ask(&running, &request)?) {
+                println!(
+                    "{}",
+                    mount.mountpoint.join(found.trim_start_matches('/')).display()
+                );
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path2fid(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        let (running, mount) = running::by_path(path)?;
+        let request = Request::Path2fid {
+            mountpoint: mount.mountpoint.clone(),
+            paths: vec![below(path, &mount)?],
+        };
+        for fid in strings(ask(&running, &request)?) {
+            if paths.len() > 1 {
+                print!("{}: ", path.display());
+            }
+            println!("{fid}");
+        }
+    }
+    Ok(())
+}
+
+/// A path as it is from the mount's root.
+fn below(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
+    let whole = std::fs::canonicalize(path).with_context(|| format!("{}", path.display()))?;
+    Ok(whole
+        .strip_prefix(&mount.mountpoint)
+        .map(Path::to_path_buf)
+        .unwrap_or_default())
+}
+
+fn ask(running: &Running, request: &Request) -> Result<Value> {
+    control::ask(&running.control, request, ANSWER_MAX)
+}
+
+fn strings(value: Value) -> Vec<String> {
+    serde_json::from_value(value).unwrap_or_default()
 }

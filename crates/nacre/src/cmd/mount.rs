@@ -7,13 +7,14 @@ use anyhow::{Context, Result, bail};
 use wire::Nid;
 
 use crate::cli::Mount;
-use crate::node::Node;
+use crate::node::{MountFlags, Node};
 use crate::session::Session;
 use crate::{daemon, mounts, net, running};
 
 /// Runs the command.
 pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     let (mgs, fsname) = parse_source(&args.source)?;
+    let flags = parse_options(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
     if !daemon::is_child() {
         if !mountpoint.is_dir() && !mounts::is_stale(&mountpoint) {
@@ -34,7 +35,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     session.run(async move |cpts| {
         let place = net::for_client(&args.net, &mgs)?;
         let mut node = Node::start(cpts, place).await?;
-        if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &args.options).await {
+        if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &flags).await {
             let _ = node.stop(true).await;
             return Err(e);
         }
@@ -53,6 +54,20 @@ fn parse_source(source: &str) -> Result<(Vec<Nid>, String)> {
     super::mkfs::check_fsname(fsname)?;
     let nids: Result<Vec<Nid>, _> = nids.split([',', ':']).map(str::parse).collect();
     Ok((nids.with_context(|| format!("in '{source}'"))?, fsname.to_owned()))
+}
+
+/// Options of mount.lustre: those that change something here, and those that are always so.
+fn parse_options(options: &[String]) -> Result<MountFlags> {
+    let mut flags = MountFlags::default();
+    for option in options {
+        match option.as_str() {
+            "ro" => flags.read_only = true,
+            "rw" => flags.read_only = false,
+            "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
+            other => bail!("mount option '{other}' is not known: use ro or rw"),
+        }
+    }
+    Ok(flags)
 }
 
 /// One log for each mount point.

@@ -28,7 +28,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
             );
         }
         None if mounts::detach_stale(&path)? => println!("its process had died; cleaned up"),
-        None if mounts::at(&path).is_none() => bail!("{} is not a mount point", path.display()),
+        None if fuse::mounted_at(&path).is_none() => bail!("{} is not a mount point", path.display()),
         None => bail!("{} is not a mount of a running nacre", path.display()),
     }
     println!("unmounted {}", path.display());

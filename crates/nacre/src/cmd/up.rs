@@ -11,7 +11,7 @@ use osd::target::TargetDir;
 use super::{clean_up_after, dir_or_default};
 use crate::cli::Up;
 use crate::instance::{Instance, Store, Wanted};
-use crate::node::Node;
+use crate::node::{MountFlags, Node};
 use crate::session::{Session, log_in};
 use crate::{daemon, mounts, net, running};
 
@@ -75,9 +75,11 @@ async fn bring_up(
             }
         }
     }
+    node.ready().await?;
     if let Some(path) = mountpoint {
         let here = node.nids();
-        node.mount(&here, &instance.fsname, path, &[]).await?;
+        node.mount(&here, &instance.fsname, path, &MountFlags::default())
+            .await?;
     }
     Ok(())
 }

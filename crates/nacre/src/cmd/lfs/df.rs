@@ -1,0 +1,169 @@
+//! The space of every target of a mount.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde::Deserialize;
+
+use super::ask;
+use crate::control::Request;
+use crate::running::{self, MountRecord, Running};
+
+/// One target, as the process with the mount says.
+#[derive(Deserialize)]
+struct Target {
+    uuid: String,
+    kind: String,
+    index: u32,
+    /// Nothing when it does not answer.
+    space: Option<Space>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+struct Space {
+    total_kib: u64,
+    used_kib: u64,
+    free_kib: u64,
+    inodes: u64,
+    inodes_free: u64,
+}
+
+/// Total, used and available, of whatever is counted.
+type Row = (u64, u64, u64);
+
+/// Shows one mount, or all of them.
+pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> {
+    let mounts: Vec<(Running, MountRecord)> = match path {
+        Some(path) => vec![running::by_path(path)?],
+        None => running::all()
+            .into_iter()
+            .flat_map(|r| r.mounts.clone().into_iter().map(move |m| (r.clone(), m)))
+            .collect(),
+    };
+    if mounts.is_empty() {
+        bail!("nothing is mounted (see `nacre status`)");
+    }
+    for (running, mount) in mounts {
+        let request = Request::Df {
+            mountpoint: mount.mountpoint.clone(),
+        };
+        let targets: Vec<Target> = serde_json::from_value(ask(&running, &request)?)?;
+        print!(
+            "{}",
+            table(&mount.mountpoint.display().to_string(), &targets, inodes, human)
+        );
+    }
+    Ok(())
+}
+
+fn table(at: &str, targets: &[Target], inodes: bool, human: bool) -> String {
+    let head = match (inodes, human) {
+        (true, _) => ["Inodes", "IUsed", "IFree", "IUse%"],
+        (_, true) => ["bytes", "Used", "Available", "Use%"],
+        _ => ["1K-blocks", "Used", "Available", "Use%"],
+    };
+    let line = |name: &str, cells: [&str; 4], place: &str| {
+        let [total, used, free, percent] = cells;
+        format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>4} {place}\n")
+    };
+    let mut out = line("UUID", head, "Mounted on");
+    let mut sums: Row = (0, 0, 0);
+    let mut inodes_of_mdts: Row = (0, 0, 0);
+    for t in targets {
+        let place = format!(" {at}[{}:{}] ", t.kind, t.index);
+        let Some(space) = t.space else {
+            out += &format!("{:<20}: inactive device\n", t.uuid);
+            continue;
+        };
+        let row = row(&space, inodes);
+        // Data is on OSTs, and so is its space; every file has its inode on an MDT.
+        let sum = if t.kind == "MDT" {
+            &mut inodes_of_mdts
+        } else {
+            &mut sums
+        };
+        *sum = (sum.0 + row.0, sum.1 + row.1, sum.2 + row.2);
+        let cells = cells(row, human && !inodes);
+        out += &line(&t.uuid, [&cells[0], &cells[1], &cells[2], &cells[3]], &place);
+    }
+    let sums = if inodes { inodes_of_mdts } else { sums };
+    let cells = cells(sums, human && !inodes);
+    out.push('\n');
+    out += &line(
+        "filesystem_summary:",
+        [&cells[0], &cells[1], &cells[2], &cells[3]],
+        &format!(" {at} "),
+    );
+    out.push('\n');
+    out
+}
+
+fn row(space: &Space, inodes: bool) -> Row {
+    if inodes {
+        (
+            space.inodes,
+            space.inodes.saturating_sub(space.inodes_free),
+            space.inodes_free,
+        )
+    } else {
+        (space.total_kib, space.used_kib, space.free_kib)
+    }
+}
+
+fn cells((total, used, free): Row, human: bool) -> [String; 4] {
+    let show = |n: u64| if human { human_kib(n) } else { n.to_string() };
+    // As df does: of what users can have, rounded up.
+    let percent = (used * 100).div_ceil((used + free).max(1));
+    [show(total), show(used), show(free), format!("{percent}%")]
+}
+
+/// KiB as people read them, with one digit after the point.
+fn human_kib(kib: u64) -> String {
+    let mut n = kib as f64;
+    for unit in ["K", "M", "G", "T", "P"] {
+        if n < 1024.0 {
+            return format!("{n:.1}{unit}");
+        }
+        n /= 1024.0;
+    }
+    format!("{n:.1}E")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_that_of_lfs() {
+        let target = |kind: &str, index, (total_kib, used_kib, free_kib): Row| Target {
+            uuid: format!("testfs-{kind}{index:04}_UUID"),
+            kind: kind.to_owned(),
+            index,
+            space: Some(Space {
+                total_kib,
+                used_kib,
+                free_kib,
+                ..Space::default()
+            }),
+        };
+        let targets = [
+            target("MDT", 0, (585656, 2088, 516364)),
+            target("OST", 0, (954304, 6316, 879176)),
+        ];
+        let expected = "\
+UUID                   1K-blocks        Used   Available Use% Mounted on
+testfs-MDT0000_UUID       585656        2088      516364   1%  /mnt/testfs[MDT:0] 
+testfs-OST0000_UUID       954304        6316      879176   1%  /mnt/testfs[OST:0] 
+
+filesystem_summary:       954304        6316      879176   1%  /mnt/testfs 
+
+";
+        assert_eq!(table("/mnt/testfs", &targets, false, false), expected);
+    }
+
+    #[test]
+    fn sizes_are_shown_with_one_digit_after_the_point() {
+        assert_eq!(human_kib(585656), "571.9M");
+        assert_eq!(human_kib(1), "1.0K");
+    }
+}

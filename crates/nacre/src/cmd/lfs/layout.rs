@@ -1,0 +1,285 @@
+//! Layouts of files, and the defaults that directories give to what is made in them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, removexattr, setxattr};
+use rustix::io::Errno;
+use wire::striping::{LovLayout, PlainLayout};
+use wire::{LOV_MAGIC_V1, LOV_PATTERN_RAID0};
+
+/// Where a layout is read and set.
+const ATTRIBUTE: &str = "lustre.lov";
+/// Largest extended attribute that Linux hands over.
+const VALUE_MAX: usize = 65536;
+/// Stripes are multiples of this.
+const STRIPE_SIZE_UNIT: u64 = 64 << 10;
+/// "Any OST", and "all OSTs", in a layout that is asked for.
+const ANY: u16 = 0xffff;
+/// What a directory without a default of its own gives.
+const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
+
+/// What is asked for.
+pub(super) struct Wanted {
+    layout: PlainLayout,
+    delete: bool,
+}
+
+/// Which fields are to be shown alone.
+#[derive(Clone, Copy)]
+pub(super) struct Only {
+    pub(super) stripe_count: bool,
+    pub(super) stripe_size: bool,
+    pub(super) stripe_index: bool,
+}
+
+impl Wanted {
+    /// From the command line; what is not given is the file system's default.
+    pub(super) fn new(
+        count: Option<i32>,
+        size: Option<&str>,
+        index: Option<i32>,
+        delete: bool,
+    ) -> Result<Wanted> {
+        let stripe_count = match count {
+            None => 0,
+            Some(-1) => ANY,
+            Some(n @ 0..=2000) => n as u16,
+            Some(n) => bail!("a stripe count is from 1 to 2000, or -1 for all OSTs, not {n}"),
+        };
+        let layout_gen = match index {
+            None | Some(-1) => ANY,
+            Some(n @ 0..=0xfffe) => n as u16,
+            Some(n) => bail!("a stripe index is that of an OST, or -1 for any, not {n}"),
+        };
+        let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
+        let layout = PlainLayout {
+            magic: LOV_MAGIC_V1,
+            pattern: if delete { 0 } else { LOV_PATTERN_RAID0 },
+            oi: Default::default(),
+            stripe_size,
+            stripe_count,
+            layout_gen,
+            pool: Default::default(),
+            objects: Vec::new(),
+        };
+        Ok(Wanted { layout, delete })
+    }
+}
+
+/// Bytes, with K, M or G.
+fn parse_size(text: &str) -> Result<u32> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        other => bail!("'{other}' is not a unit: use K, M or G"),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    let bytes = bytes.with_context(|| format!("'{text}' is not a size"))?;
+    if bytes % STRIPE_SIZE_UNIT != 0 {
+        bail!("a stripe size is a multiple of 64K, not {text}");
+    }
+    u32::try_from(bytes).with_context(|| format!("a stripe size is less than 4G, not {text}"))
+}
+
+/// Makes a file with the layout, or sets it as a directory's default.
+pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
+    let here = path.display();
+    let is_dir = path.is_dir();
+    if wanted.delete {
+        if !is_dir {
+            bail!("{here}: only a directory's default layout can be deleted");
+        }
+        return match removexattr(path, ATTRIBUTE) {
+            Ok(()) | Err(Errno::NODATA) => Ok(()),
+            Err(e) => Err(e).with_context(|| format!("cannot delete the default layout of {here}")),
+        };
+    }
+    if !is_dir {
+        match mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => bail!("{here} is there already: a layout is chosen when a file is made"),
+            Err(e) => return Err(e).with_context(|| format!("cannot make {here}")),
+        }
+    }
+    let set = setxattr(path, ATTRIBUTE, &wanted.layout.build(), XattrFlags::empty());
+    if set.is_err() && !is_dir {
+        let _ = fs::remove_file(path);
+    }
+    match set {
+        Err(Errno::OPNOTSUPP) => bail!("{here} is not on a mounted Nacre file system"),
+        Err(Errno::INVAL) => {
+            bail!("{here}: the file system does not take this layout (is there such an OST?)")
+        }
+        set => set.with_context(|| format!("cannot set the layout of {here}")),
+    }
+}
+
+/// Shows a file's layout; of a directory its default and, unless it is meant alone, what is in it.
+pub(super) fn show(path: &Path, only: &Only, directory: bool) -> Result<()> {
+    let meta = fs::symlink_metadata(path).with_context(|| format!("{}", path.display()))?;
+    if !meta.is_dir() {
+        return show_one(path, false, only);
+    }
+    show_one(path, true, only)?;
+    if directory {
+        return Ok(());
+    }
+    let mut entries: Vec<PathBuf> = fs::read_dir(path)?.flatten().map(|e| e.path()).collect();
+    entries.sort();
+    for entry in entries {
+        let kind = fs::symlink_metadata(&entry)?.file_type();
+        if kind.is_file() || kind.is_dir() {
+            show_one(&entry, kind.is_dir(), only)?;
+        }
+    }
+    Ok(())
+}
+
+fn show_one(path: &Path, is_dir: bool, only: &Only) -> Result<()> {
+    let alone = only.stripe_count || only.stripe_size || only.stripe_index;
+    let mut value = vec![0; VALUE_MAX];
+    let layout = match getxattr(path, ATTRIBUTE, &mut value) {
+        Ok(len) => Some(LovLayout::parse(&value[..len]).with_context(|| format!("{}", path.display()))?),
+        Err(Errno::NODATA) => None,
+        Err(Errno::OPNOTSUPP) => bail!("{} is not on a mounted Nacre file system", path.display()),
+        Err(e) => return Err(e).with_context(|| format!("{}", path.display())),
+    };
+    if !alone {
+        println!("{}", path.display());
+    }
+    match layout {
+        None if is_dir => println!("{}\n", if alone { "1" } else { NO_DEFAULT }),
+        None => println!("has no stripe info\n"),
+        Some(layout) if alone => println!("{}", field(&layout, only)),
+        Some(layout) => println!("{}\n", text(&layout, is_dir)),
+    }
+    Ok(())
+}
+
+/// The stripes that count: a composite layout is known by its last component.
+fn plain(layout: &LovLayout) -> Option<&PlainLayout> {
+    match layout {
+        LovLayout::Plain(plain) => Some(plain),
+        LovLayout::Composite(composite) => composite.components.last().map(|(_, p)| p),
+        LovLayout::Foreign(..) => None,
+    }
+}
+
+fn field(layout: &LovLayout, only: &Only) -> String {
+    let Some(plain) = plain(layout) else {
+        return "0".to_owned();
+    };
+    if only.stripe_count {
+        signed(plain.stripe_count).to_string()
+    } else if only.stripe_size {
+        plain.stripe_size.to_string()
+    } else {
+        first_ost(plain).to_string()
+    }
+}
+
+fn text(layout: &LovLayout, is_dir: bool) -> String {
+    match layout {
+        LovLayout::Plain(plain) if is_dir => format!(
+            "stripe_count:  {} stripe_size:   {} pattern:       {} stripe_offset: {}",
+            signed(plain.stripe_count),
+            plain.stripe_size,
+            pattern(plain.pattern),
+            signed(plain.layout_gen),
+        ),
+        LovLayout::Plain(plain) => objects(plain),
+        LovLayout::Composite(composite) => {
+            let head = format!("  lcm_layout_gen:    {}\n", composite.head.lcm_layout_gen);
+            let parts = composite.components.iter().map(|(entry, plain)| {
+                let extent = entry.lcme_extent;
+                let end = if extent.e_end == u64::MAX {
+                    "EOF".to_owned()
+                } else {
+                    extent.e_end.to_string()
+                };
+                format!(
+                    "    lcme_extent.e_start: {}\n    lcme_extent.e_end:   {end}\n{}",
+                    extent.e_start,
+                    objects(plain)
+                )
+            });
+            head + &parts.collect::<Vec<_>>().join("\n")
+        }
+        LovLayout::Foreign(..) => "  foreign layout".to_owned(),
+    }
+}
+
+fn objects(plain: &PlainLayout) -> String {
+    let mut out = format!(
+        "lmm_stripe_count:  {}\nlmm_stripe_size:   {}\nlmm_pattern:       {}\nlmm_layout_gen:    {}\nlmm_stripe_offset: {}\n",
+        plain.stripe_count,
+        plain.stripe_size,
+        pattern(plain.pattern),
+        plain.layout_gen,
+        first_ost(plain),
+    );
+    out += "\tobdidx\t\t objid\t\t objid\t\t group";
+    for object in &plain.objects {
+        let fid = object.l_ost_oi.fid();
+        let hex = format!("{:#x}", fid.f_oid);
+        out += &format!(
+            "\n\t{:6}\t{:14}\t{hex:>14}\t{:#14x}",
+            object.l_ost_idx, fid.f_oid, fid.f_seq
+        );
+    }
+    out
+}
+
+fn first_ost(plain: &PlainLayout) -> i64 {
+    plain.objects.first().map_or(-1, |o| o.l_ost_idx.into())
+}
+
+fn pattern(pattern: u32) -> String {
+    if pattern == LOV_PATTERN_RAID0 {
+        "raid0".to_owned()
+    } else {
+        format!("{pattern:#x}")
+    }
+}
+
+/// `0xffff` means "all" or "any": -1.
+fn signed(n: u16) -> i32 {
+    if n == ANY { -1 } else { n.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use wire::{Fid, LovOstDataV1, OstId};
+
+    #[test]
+    fn a_files_layout_is_shown_as_lfs_shows_it() {
+        let object = |idx, seq, oid| LovOstDataV1 {
+            l_ost_oi: OstId::from(Fid::new(seq, oid, 0)),
+            l_ost_idx: idx,
+            ..Default::default()
+        };
+        let objects = vec![object(0, 0x2_4000_0400, 0x3e4), object(1, 0x2_c000_0401, 0x3e5)];
+        let layout = LovLayout::Plain(PlainLayout::raid0(Fid::new(1, 2, 0), 1 << 20, objects));
+        let expected = "lmm_stripe_count:  2\nlmm_stripe_size:   1048576\nlmm_pattern:       raid0\n\
+                        lmm_layout_gen:    0\nlmm_stripe_offset: 0\n\tobdidx\t\t objid\t\t objid\t\t group\n\
+                        \t     0\t           996\t         0x3e4\t   0x240000400\n\
+                        \t     1\t           997\t         0x3e5\t   0x2c0000401";
+        assert_eq!(text(&layout, false), expected);
+    }
+
+    #[test]
+    fn sizes_are_multiples_of_64k() {
+        assert_eq!(parse_size("1M").unwrap(), 1 << 20);
+        assert_eq!(parse_size("65536").unwrap(), 65536);
+        for bad in ["100", "1T", "M", "4G", ""] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}
