@@ -86,6 +86,79 @@ async fn two_clients_that_add_to_the_same_object_lose_no_addition() {
     assert_eq!(cluster.server.stats().evictions, 0);
 }
 
+#[test]
+fn whatever_is_lost_on_the_way_no_addition_is_lost_and_nobody_is_evicted() {
+    for seed in 0..20 {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(lossy(seed));
+    }
+}
+
+async fn lossy(seed: u64) {
+    const ROUNDS: u64 = 200;
+    /// Rarer than the repair of one takes, or locks come back too late.
+    const LOSS_EVERY: Duration = Duration::from_secs(40);
+    let cluster = Cluster::seeded(seed).await;
+    let clients = [
+        cluster.client("a").await,
+        cluster.client("b").await,
+        cluster.client("c").await,
+    ];
+    let mut working = tokio::task::JoinSet::new();
+    for (n, client) in clients.iter().enumerate() {
+        let (client, mut random) = (client.clone(), seed * 3 + n as u64);
+        working.spawn(async move {
+            for _ in 0..ROUNDS {
+                tokio::time::sleep(Duration::from_millis(next(&mut random) % 1000)).await;
+                let lock = match client.locks.find(&OBJECT, LockMode::Pw, WHOLE) {
+                    Some(lock) => lock,
+                    None => client.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap(),
+                };
+                client.owner.add_one(lock.info());
+                drop(lock);
+                let (mode, bits) = match next(&mut random) % 3 {
+                    0 => (LockMode::Ex, UPDATE),
+                    1 => (LockMode::Pr, LOOKUP | UPDATE),
+                    _ => (LockMode::Pr, LOOKUP | PERM),
+                };
+                drop(client.intent(directory(1), mode, bits, PERM).await.unwrap());
+            }
+        });
+    }
+    let mut random = seed;
+    while !working.is_empty() {
+        let opc = [wire::LDLM_ENQUEUE, wire::LDLM_CANCEL, wire::LDLM_CONVERT][next(&mut random) as usize % 3];
+        match next(&mut random) % 2 {
+            0 => cluster.rpc.faults().lose_requests(opc, 1),
+            _ => cluster.rpc.faults().lose_replies(opc, 1),
+        }
+        tokio::time::timeout(LOSS_EVERY, working.join_next())
+            .await
+            .ok()
+            .flatten()
+            .transpose()
+            .unwrap();
+    }
+    for client in &clients {
+        client.locks.cancel_all().await;
+    }
+    let stats = cluster.server.stats();
+    assert_eq!(
+        cluster.disk.size(&OBJECT),
+        ROUNDS * clients.len() as u64,
+        "seed {seed}"
+    );
+    assert_eq!((stats.locks, stats.evictions), (0, 0), "seed {seed}");
+}
+
+fn next(seed: &mut u64) -> u64 {
+    *seed = seed
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_queued_lock_is_granted_when_the_one_in_its_way_is_let_go() {
     let cluster = Cluster::new().await;
