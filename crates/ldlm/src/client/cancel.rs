@@ -131,8 +131,7 @@ impl LockClient {
     /// Gives locks back, in a task of its own. They are marked as leaving.
     pub(super) fn start_giving_back(&self, locks: Vec<(LdlmResId, u64)>) {
         let Some(client) = self.me.upgrade() else { return };
-        self.runtime
-            .spawn(async move { client.give_back_all(locks).await });
+        self.tasks.spawn(async move { client.give_back_all(locks).await });
     }
 
     async fn give_back_all(&self, locks: Vec<(LdlmResId, u64)>) {
@@ -235,7 +234,7 @@ impl LockClient {
         let mut state = self.canceller.state.lock();
         state.handles.extend_from_slice(handles);
         if !std::mem::replace(&mut state.sending, true) {
-            self.runtime.spawn(async move { client.send_cancels().await });
+            self.tasks.spawn(async move { client.send_cancels().await });
         }
     }
 

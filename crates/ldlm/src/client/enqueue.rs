@@ -112,7 +112,7 @@ impl LockClient {
         let (mut tx, rx) = oneshot::channel();
         let client = self.clone();
         let mut attempt = Attempt::begin(client.clone(), &e);
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             let reply = match attempt.send(e).await {
                 Ok(reply) => reply,
                 // Who is told an error has no lock; nobody listening does not change that.

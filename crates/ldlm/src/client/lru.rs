@@ -52,7 +52,7 @@ impl LockClient {
 
     pub(super) fn watch_age(&self) {
         let me = self.me.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             loop {
                 let Some(client) = me.upgrade() else { return };
                 let age = client.lru_max_age();

@@ -19,6 +19,7 @@ pub use enqueue::{Enqueue, Enqueued, Intent};
 
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
+use crate::spawn::Spawner;
 use cache::{Cached, Shard};
 use cancel::Canceller;
 use enqueue::Pending;
@@ -111,7 +112,7 @@ pub struct LockClient {
     /// A lock left the cache.
     left: Notify,
     me: Weak<LockClient>,
-    runtime: tokio::runtime::Handle,
+    tasks: Spawner,
 }
 
 /// What a cookie stands for.
@@ -123,7 +124,7 @@ enum Name {
 }
 
 impl LockClient {
-    /// A client without locks, on the runtime that it is called from. The import comes later, since it wants somebody to
+    /// A client without locks; must be called from a runtime. The import comes later, since it wants somebody to
     /// bring callbacks to.
     pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
         Arc::new_cyclic(|me| LockClient {
@@ -140,7 +141,7 @@ impl LockClient {
             canceller: Canceller::default(),
             left: Notify::new(),
             me: me.clone(),
-            runtime: tokio::runtime::Handle::current(),
+            tasks: Spawner::current(),
         })
     }
 

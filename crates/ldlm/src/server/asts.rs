@@ -30,8 +30,8 @@ impl LockServer {
         if !actions.iter().any(|a| matches!(a, Action::Stale(_))) {
             return actions.into_iter().for_each(|a| server.start(a));
         }
-        let runtime = server.runtime.clone();
-        runtime.spawn(async move {
+        let tasks = server.tasks.clone();
+        tasks.spawn(async move {
             // Who gets a lock next is told the size as it is after the last writer.
             for action in &actions {
                 if let Action::Stale(res) = action {
@@ -50,7 +50,7 @@ impl LockServer {
                 blocked,
                 discard,
             } => {
-                self.runtime
+                self.tasks
                     .spawn(async move { server.send_blocking(lock, blocked, discard).await });
             }
             Action::Completion {
@@ -58,11 +58,11 @@ impl LockServer {
                 ast_sent,
                 deadlock,
             } => {
-                self.runtime
+                self.tasks
                     .spawn(async move { server.send_completion(lock, ast_sent, deadlock).await });
             }
             Action::Evict { holder, id, after } => {
-                self.runtime.spawn(async move {
+                self.tasks.spawn(async move {
                     if let Some(export) = server.export(holder) {
                         let why = format!("lock {id:?} was not given back within {} s", after.as_secs());
                         server.evict(&export, &why).await;

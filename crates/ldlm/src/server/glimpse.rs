@@ -42,7 +42,7 @@ impl LockServer {
         if let Some(server) = self.me.upgrade() {
             for lock in writers {
                 let server = server.clone();
-                asked.spawn_on(async move { server.ask_size(lock).await }, &self.runtime);
+                asked.spawn(async move { server.ask_size(lock).await });
             }
         }
         let mut said: Vec<OstLvb> = Vec::new();

@@ -20,6 +20,7 @@ use crate::lock::{Holder, Lock, LockId};
 use crate::namespace::Namespace;
 use crate::policy::LockType;
 use crate::request;
+use crate::spawn::Spawner;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Export, Reply, ServerRequest};
 use std::collections::HashMap;
@@ -64,7 +65,7 @@ pub struct LockServer {
     asking: Arc<Notify>,
     counters: Counters,
     me: Weak<LockServer>,
-    runtime: tokio::runtime::Handle,
+    tasks: Spawner,
 }
 
 /// One shard: its locks, and the code of this process that waits for some of them.
@@ -116,8 +117,8 @@ pub struct LockStats {
 }
 
 impl LockServer {
-    /// A lock server without locks. `name` is for messages: `mdt-testfs-MDT0000_UUID`. Runs its callbacks on the
-    /// runtime that it is called from.
+    /// A lock server without locks. `name` is for messages: `mdt-testfs-MDT0000_UUID`. Must be called
+    /// from a runtime, which callbacks run on that come from no other.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
             ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
@@ -131,7 +132,7 @@ impl LockServer {
             asking: Arc::new(Notify::new()),
             counters: Counters::default(),
             me: me.clone(),
-            runtime: tokio::runtime::Handle::current(),
+            tasks: Spawner::current(),
         });
         timeouts::watch(&server);
         server
