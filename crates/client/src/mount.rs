@@ -11,7 +11,6 @@ use crate::ops::Flocks;
 use crate::owner::MdcOwner;
 use ldlm::{LockClient, LockClientConfig};
 use mgc::{FsConfig, Mgc, TargetConf};
-use params::{Group, Param, Registry};
 use parking_lot::Mutex;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
 use std::sync::Arc;
@@ -23,8 +22,9 @@ use wire::{
     OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20,
     OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE,
     OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID,
-    OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSOM,
-    OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS, ObdConnectData, WireStruct, nul_terminated,
+    OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID,
+    OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
+    ObdConnectData, WireStruct, nul_terminated,
 };
 
 /// What a client cannot do without on a metadata target.
@@ -61,6 +61,7 @@ fn connect_data() -> ObdConnectData {
             | OBD_CONNECT_MULTIMODRPCS
             | OBD_CONNECT_FLAGS2,
         ocd_connect_flags2: OBD_CONNECT2_INC_XID
+            | OBD_CONNECT2_LOCK_CONVERT
             | OBD_CONNECT2_REP_MBITS
             | OBD_CONNECT2_LSOM
             | OBD_CONNECT2_SUM_STATFS,
@@ -160,7 +161,7 @@ impl Mounting<'_> {
             let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
             let mdc = Arc::new(self.mdc(target, &owner));
             let name = format!("{}-mdc-{}", target.name, self.instance);
-            shown.push(show_locks(&self.opts.params, &name, &mdc.locks));
+            shown.push(mdc.locks.show(&self.opts.params, &name));
             mdcs.push(mdc);
         }
         let lmv = Lmv::new(mdcs);
@@ -252,43 +253,6 @@ impl Mounting<'_> {
         locks.set_import(import.clone());
         Mdc::new(target.index, import, locks)
     }
-}
-
-/// The parameters of one metadata target's locks, under the names of Lustre's namespaces.
-fn show_locks(params: &Registry, name: &str, locks: &Arc<LockClient>) -> Group {
-    let mut group = params.group(format!("ldlm.namespaces.{name}"));
-    let read = |show: fn(&LockClient) -> usize, locks: &Arc<LockClient>| {
-        let locks = Arc::downgrade(locks);
-        Param::read_only(move || locks.upgrade().map_or(0, |l| show(&l)).to_string())
-    };
-    let (shown, set) = (Arc::downgrade(locks), Arc::downgrade(locks));
-    let lru_size = Param::read_write(
-        move || shown.upgrade().map_or(0, |l| l.lru_size()).to_string(),
-        move |value| {
-            let size = value
-                .trim()
-                .parse()
-                .map_err(|_| "expected a number of locks, or 'clear'".to_owned())?;
-            if let Some(locks) = set.upgrade() {
-                locks.set_lru_size(size);
-            }
-            Ok(())
-        },
-    );
-    group
-        .add(
-            "lock_count",
-            read(LockClient::lock_count, locks).about("locks that this client has"),
-        )
-        .add(
-            "lock_unused_count",
-            read(LockClient::unused_count, locks).about("of these, kept though nobody uses them"),
-        )
-        .add(
-            "lru_size",
-            lru_size.about("locks that may be kept though nobody uses them; 'clear' gives all of them back"),
-        );
-    group
 }
 
 #[cfg(test)]
