@@ -114,6 +114,9 @@ impl Object {
 
     /// Zeroes `start..end` and drops the chunks wholly in it.
     fn free(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
         let touched: Vec<u64> = self
             .chunks
             .range(start / CHUNK..=end / CHUNK)

@@ -49,6 +49,10 @@ impl Cluster {
             .with_env_filter(filter)
             .with_test_writer()
             .try_init();
+        // RUST_LOG=debug shows what a failing test does; a second test in the process finds it set.
+        let log =
+            tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
+        let _ = log.with_test_writer().try_init();
         let cpts = CptTable::single_current();
         let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
         let rpc = Ptlrpc::start(

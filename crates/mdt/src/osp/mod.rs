@@ -20,6 +20,7 @@ use bytes::Bytes;
 use mgc::{FsConfig, TargetConf};
 use parking_lot::RwLock;
 use rpc::Ptlrpc;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use wire::{Errno, Fid, ObdStatfs};
 
@@ -43,12 +44,14 @@ pub(crate) struct Osts {
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
     turn: AtomicU64,
+    /// Told when an OST joins.
+    joined: Notify,
 }
 
 impl Osts {
     /// No OSTs yet.
     pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String) -> Osts {
-        Osts { rpc, store, mdt, osts: RwLock::default(), turn: AtomicU64::new(0) }
+        Osts { rpc, store, mdt, osts: RwLock::default(), turn: AtomicU64::new(0), joined: Notify::new() }
     }
 
     /// Begins to use the OSTs of the configuration that are not used yet.
@@ -66,12 +69,14 @@ impl Osts {
         let mut osts = self.osts.write();
         osts.push(ost);
         osts.sort_by_key(|o| o.index());
+        drop(osts);
+        self.joined.notify_waiters();
         Ok(())
     }
 
     /// Waits until this many OSTs have objects at hand.
     pub(crate) async fn ready(&self, count: usize) {
-        // An OST that joins wakes nobody, so that it is looked for now and then.
+        // Many things make an OST ready; they are looked for, not awaited one by one.
         let mut looks = tokio::time::interval(Duration::from_millis(2));
         while self.all().iter().filter(|o| o.candidate().ready).count() < count {
             looks.tick().await;
@@ -110,13 +115,19 @@ impl Osts {
 
     async fn wait_and_allocate(&self, wanted: &Wanted) -> Result<Vec<Object>, Errno> {
         loop {
+            let joined = self.joined.notified();
+            tokio::pin!(joined);
+            joined.as_mut().enable();
             let mut waits: Vec<_> = self.all().iter().map(|o| o.watch_ready()).collect();
             if let Some(objects) = self.try_allocate(wanted)? {
                 return Ok(objects);
             }
-            // Whichever OST gets objects first; one that left wakes nobody.
+            // Whichever OST gets objects first, or joins; one that left wakes nobody.
             let changed = waits.iter_mut().map(|w| Box::pin(async { w.changed().await.is_ok() }));
-            first_true(changed.collect()).await;
+            tokio::select! {
+                () = first_true(changed.collect()) => {}
+                () = joined => {}
+            }
         }
     }
 

@@ -1,0 +1,229 @@
+//! Data of files, by two mounts of one file system, on two object targets.
+
+#![allow(clippy::unwrap_used)]
+
+mod cluster;
+
+use bytes::Bytes;
+use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
+use cluster::Cluster;
+use std::sync::Arc;
+use wire::{Errno, Fid};
+
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+
+async fn create(c: &Client, name: &str) -> (Fid, Arc<OpenFile>) {
+    let (found, file) = c
+        .create(&Cred::root(), c.root(), name.as_bytes(), 0o644, RW)
+        .await
+        .unwrap();
+    (found.attr.fid, file)
+}
+
+async fn read(c: &Client, file: &OpenFile, offset: u64, len: usize) -> Vec<u8> {
+    c.read(file, offset, len).await.unwrap().concat()
+}
+
+async fn size(c: &Client, fid: Fid) -> u64 {
+    c.getattr(&Cred::root(), fid).await.unwrap().attr.size
+}
+
+fn pattern(len: usize, salt: u8) -> Bytes {
+    (0..len)
+        .map(|i| (i as u64 * 2_654_435_761 >> 7) as u8 ^ salt)
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_mount_writes_the_other_reads_at_once() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    let data = pattern(3_000_000, 1);
+    assert_eq!(a.write(&file, 0, data.clone()).await, Ok(data.len()));
+    let other = b.open(&Cred::root(), fid, RW).await.unwrap();
+    assert_eq!(size(&b, fid).await, 3_000_000);
+    assert_eq!(read(&b, &other, 0, 4_000_000).await, data);
+    b.write(&other, 1_000_000, Bytes::from_static(b"changed"))
+        .await
+        .unwrap();
+    assert_eq!(
+        read(&a, &file, 999_999, 9).await,
+        [&data[999_999..1_000_000], b"changed", &data[1_000_007..1_000_008]].concat()
+    );
+    for (c, f) in [(&a, &file), (&b, &other)] {
+        c.release(f).await.unwrap();
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_size_that_is_only_in_a_cache_is_seen_by_a_glimpse() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(100, 0)).await.unwrap();
+    assert_eq!(size(&b, fid).await, 100);
+    a.write(&file, 100, pattern(100, 0)).await.unwrap();
+    assert_eq!(size(&b, fid).await, 200);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_of_two_mounts_lose_no_byte() {
+    let cluster = Cluster::start(2).await;
+    let mounts = [cluster.mount().await, cluster.mount().await];
+    let (fid, file) = create(&mounts[0], "log").await;
+    mounts[0].release(&file).await.unwrap();
+    let mut tasks = Vec::new();
+    for (i, c) in mounts.iter().cloned().enumerate() {
+        tasks.push(tokio::spawn(async move {
+            let append = OpenFlags { append: true, ..RW };
+            let file = c.open(&Cred::root(), fid, append).await.unwrap();
+            for n in 0..50 {
+                let line = format!("mount {i} line {n:02}\n");
+                c.write(&file, 0, Bytes::from(line)).await.unwrap();
+            }
+            c.release(&file).await.unwrap();
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let file = mounts[1].open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    let text = String::from_utf8(read(&mounts[1], &file, 0, 1 << 20).await).unwrap();
+    for i in 0..2 {
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|l| l.starts_with(&format!("mount {i}")))
+            .collect();
+        assert_eq!(lines.len(), 50);
+        assert!(lines.is_sorted(), "each mount's lines are in its order");
+    }
+    for c in &mounts {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn truncation_cuts_and_extends_for_both_mounts() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(100_000, 3)).await.unwrap();
+    let cut = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    b.setattr(&Cred::root(), fid, &cut(50_001), None).await.unwrap();
+    assert_eq!(size(&a, fid).await, 50_001);
+    assert_eq!(read(&a, &file, 0, 100_000).await, pattern(100_000, 3)[..50_001]);
+    a.setattr(&Cred::root(), fid, &cut(60_000), Some(&file))
+        .await
+        .unwrap();
+    let mut expected = pattern(100_000, 3)[..50_001].to_vec();
+    expected.resize(60_000, 0);
+    let other = b.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    assert_eq!(read(&b, &other, 0, 100_000).await, expected);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_are_found_and_made() {
+    let cluster = Cluster::start(1).await;
+    let a = cluster.mount().await;
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 1 << 20, pattern(1 << 20, 5)).await.unwrap();
+    assert_eq!(a.seek(&file, Seek::Data, 0).await, Ok(1 << 20));
+    assert_eq!(a.seek(&file, Seek::Hole, 1 << 20).await, Ok(2 << 20));
+    assert_eq!(a.seek(&file, Seek::Data, 2 << 20).await, Err(Errno::ENXIO));
+    a.fallocate(&file, Fallocate::PunchHole, (1 << 20) + 65536, 65536)
+        .await
+        .unwrap();
+    assert_eq!(read(&a, &file, (1 << 20) + 65536, 65536).await, vec![0; 65536]);
+    assert_eq!(size(&a, fid).await, 2 << 20);
+    a.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn direct_and_cached_access_see_each_other() {
+    let cluster = Cluster::start(2).await;
+    let a = cluster.mount().await;
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(200_000, 1)).await.unwrap();
+    let direct = a
+        .open(&Cred::root(), fid, OpenFlags { direct: true, ..RW })
+        .await
+        .unwrap();
+    assert_eq!(read(&a, &direct, 0, 300_000).await, pattern(200_000, 1));
+    a.write(&direct, 4096, Bytes::from(vec![9; 8192])).await.unwrap();
+    assert_eq!(read(&a, &file, 4095, 3).await, [pattern(200_000, 1)[4095], 9, 9]);
+    a.umount().await;
+    cluster.stop().await;
+}
+
+/// Random operations by two mounts in turn, against bytes in memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_operations_by_two_mounts_match_a_file_in_memory() {
+    for seed in 1..4u64 {
+        let cluster = Cluster::start(2).await;
+        let mounts = [cluster.mount().await, cluster.mount().await];
+        let (fid, first) = create(&mounts[0], "f").await;
+        let second = mounts[1].open(&Cred::root(), fid, RW).await.unwrap();
+        let files = [first, second];
+        let mut model: Vec<u8> = Vec::new();
+        let mut state = seed;
+        let mut random = move |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for step in 0..120u32 {
+            let who = random(2) as usize;
+            let (c, f) = (&mounts[who], &files[who]);
+            let (offset, len) = (random(300_000), random(100_000) as usize + 1);
+            let at = offset as usize;
+            match random(8) {
+                0..3 => {
+                    let data = pattern(len, step as u8);
+                    c.write(f, offset, data.clone()).await.unwrap();
+                    model.resize(model.len().max(at + len), 0);
+                    model[at..at + len].copy_from_slice(&data);
+                }
+                3..6 => {
+                    let expected = model
+                        .get(at.min(model.len())..(at + len).min(model.len()))
+                        .unwrap_or_default();
+                    assert!(
+                        read(c, f, offset, len).await == expected,
+                        "seed {seed} step {step}: read {offset}+{len}"
+                    );
+                }
+                6 => {
+                    let cut = SetAttr {
+                        size: Some(offset),
+                        ..SetAttr::default()
+                    };
+                    c.setattr(&Cred::root(), fid, &cut, Some(f)).await.unwrap();
+                    model.resize(at, 0);
+                }
+                _ => c.fsync(f, false).await.unwrap(),
+            }
+            let seen = size(&mounts[1 - who], fid).await;
+            assert_eq!(seen, model.len() as u64, "seed {seed} step {step}: size");
+        }
+        for c in &mounts {
+            c.umount().await;
+        }
+        cluster.stop().await;
+    }
+}
