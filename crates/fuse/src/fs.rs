@@ -58,15 +58,15 @@ fn xattr(result: Result<Bytes, wire::Errno>, size: u32, reply: ReplyXattr) {
     }
 }
 
-/// How the kernel is to treat an open file's pages. Appends go where the servers say that the end is, which the kernel
-/// does not know: past its pages.
+/// How the kernel is to treat an open file: without pages of its own. The client's cache is the one that locks keep right.
+/// With the kernel's, taking a lock back would wait for the kernel to drop pages, which waits for the write that has them
+/// locked, which waits for a lock. (What is mapped still has pages.)
 fn fopen_flags(flags: &Flags) -> FopenFlags {
-    if flags.direct {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-    } else if flags.append {
+    if flags.append {
+        // Appends go where the servers say that the end is: one after another.
         FopenFlags::FOPEN_DIRECT_IO
     } else {
-        FopenFlags::empty()
+        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! A notification can wait, in the kernel, for a request on the same name or inode that this process has not answered yet.
 //! So it is written by threads that do nothing else: never by one that answers requests, and never with a lock held.
+//!
+//! A name is let expire, not dropped: the kernel asks again when it next needs it. Dropped, a directory that somebody works
+//! in would be without a path (`getcwd` fails) although nobody removed it.
 
 use crate::nodes::Nodes;
 use client::KernelCache;
 use cpt::BoxFuture;
 use fuser::{INodeNo, Notifier};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +22,13 @@ const THREADS: usize = 4;
 const QUEUE: usize = 1024;
 /// When a notification is repeated that may have come before the kernel took in the answer that it takes back.
 const AGAIN: Duration = Duration::from_millis(60);
+
+/// The notification's number, and its flag (`FUSE_EXPIRE_ONLY`; kernels before 6.2 do not know it, and drop the name).
+const NOTIFY_INVAL_ENTRY: i32 = 3;
+const EXPIRE_ONLY: u32 = 1;
+/// Bytes of the message's two fixed parts.
+const HEADER: usize = 16;
+const ENTRY: usize = 16;
 
 enum What {
     Entry { parent: u64, name: Vec<u8> },
@@ -42,20 +51,21 @@ impl Invalidator {
     /// Starts the threads; they end when this is dropped.
     pub(crate) fn start(
         notifier: &Notifier,
+        device: OwnedFd,
         nodes: Arc<Nodes>,
         runtime: tokio::runtime::Handle,
     ) -> std::io::Result<Invalidator> {
         let (jobs, rx) = mpsc::channel::<Job>(QUEUE);
-        let rx = Arc::new(parking_lot::Mutex::new(rx));
+        let (rx, device) = (Arc::new(parking_lot::Mutex::new(rx)), Arc::new(device));
         for i in 0..THREADS {
-            let (rx, notifier) = (rx.clone(), notifier.clone());
+            let (rx, notifier, device) = (rx.clone(), notifier.clone(), device.clone());
             std::thread::Builder::new()
                 .name(format!("fuse-notify-{i}"))
                 .spawn(move || {
                     loop {
                         let job = rx.lock().blocking_recv();
                         let Some(job) = job else { return };
-                        write(&notifier, &job.what);
+                        write(&notifier, &device, &job.what);
                         if let Some(done) = job.done {
                             let _ = done.send(());
                         }
@@ -90,14 +100,31 @@ impl Invalidator {
     }
 }
 
-fn write(notifier: &Notifier, what: &What) {
+fn write(notifier: &Notifier, device: &OwnedFd, what: &What) {
     let result = match what {
-        What::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name)),
+        What::Entry { parent, name } => expire(device, *parent, name),
         What::Inode { ino, offset, len } => notifier.inval_inode(INodeNo(*ino), *offset, *len),
     };
     if let Err(e) = result {
         tracing::debug!("the kernel did not take a notification: {e}");
     }
+}
+
+/// `FUSE_NOTIFY_INVAL_ENTRY`: `fuse_out_header` (len, error = the notification's number, unique = 0), then
+/// `fuse_notify_inval_entry_out` (parent, namelen, flags), then the name with a NUL.
+fn expire(device: &OwnedFd, parent: u64, name: &[u8]) -> std::io::Result<()> {
+    let len = (HEADER + ENTRY + name.len() + 1) as u32;
+    let mut message = Vec::with_capacity(len as usize);
+    message.extend_from_slice(&len.to_ne_bytes());
+    message.extend_from_slice(&NOTIFY_INVAL_ENTRY.to_ne_bytes());
+    message.extend_from_slice(&0u64.to_ne_bytes());
+    message.extend_from_slice(&parent.to_ne_bytes());
+    message.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
+    message.extend_from_slice(name);
+    message.push(0);
+    rustix::io::write(device.as_fd(), &message)?;
+    Ok(())
 }
 
 impl KernelCache for Invalidator {

@@ -9,6 +9,7 @@ use client::Client;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +108,8 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
     let failed = |source| mount_error(&path, source);
     let state = Arc::new(State::new(client.clone(), runtime.clone()));
     let session = Session::new(Fs(state.clone()), &path, &opts.config()).map_err(failed)?;
-    let kernel = Invalidator::start(&session.notifier(), state.nodes.clone(), runtime).map_err(failed)?;
+    let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
+    let kernel = Invalidator::start(&session.notifier(), device, state.nodes.clone(), runtime).map_err(failed)?;
     client.set_kernel(Arc::new(kernel));
     let session = session.spawn().map_err(failed)?;
     let ended = watch_end(session).map_err(failed)?;

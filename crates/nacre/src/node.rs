@@ -21,7 +21,7 @@ use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use ost::{Ost, OstConfig};
 use params::{Param, Registered, Registry};
-use rpc::{Ptlrpc, RpcConfig};
+use rpc::{Ptlrpc, RpcConfig, services};
 use wire::{
     LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LUSTRE_VERSION_CODE, MTI_NIDS_MAX,
     MgsTargetInfo, Nid, Text,
@@ -100,6 +100,20 @@ impl Node {
             _params,
         };
         Ok(node)
+    }
+
+    /// Opens the portals of all services that targets of these kinds have, before any target starts: they look for each
+    /// other, and a clear "not here yet" is tried again much sooner than what nobody answers.
+    pub(crate) fn open_portals(&self, kinds: impl IntoIterator<Item = TargetKind>) -> Result<()> {
+        for kind in kinds {
+            let services = match kind {
+                TargetKind::Mgs => services::MGS,
+                TargetKind::Mdt => services::MDS,
+                TargetKind::Ost => services::OSS,
+            };
+            self.rpc.serve(services)?;
+        }
+        Ok(())
     }
 
     /// Starts the target in a directory.

@@ -467,6 +467,9 @@ fn wanted() -> ObdConnectData {
     }
 }
 
+/// How long giving a lock back waits for the kernel to drop a mapping's pages.
+const KERNEL_MAX: Duration = Duration::from_secs(1);
+
 /// Writes back until the OSC is gone.
 async fn write_back(osc: Weak<Osc>) {
     loop {
@@ -516,7 +519,10 @@ impl LockOwner for Owner {
             }
             object.release(range(&lock.policy)).await;
             if let Some(kernel) = osc.kernel.get() {
-                kernel.inval_inode(object.file(), 0, 0).await;
+                // A page of a mapping that is just being read is locked until its read has a lock, which may wait for
+                // this one: the kernel is told, but not waited for without end.
+                let told = kernel.inval_inode(object.file(), 0, 0);
+                let _ = tokio::time::timeout(KERNEL_MAX, told).await;
             }
             object.lock_gone();
             osc.unused(object);

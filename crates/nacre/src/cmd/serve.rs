@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use osd::target::TargetDir;
 use wire::Nid;
 
 use crate::cli::Serve;
@@ -33,11 +34,9 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     session.run(async move |cpts| {
         let place = net::for_server(&args.net, service_node)?;
         let mut node = Node::start(cpts, place).await?;
-        for dir in hold.unwrap_or_default() {
-            if let Err(e) = node.serve_dir(dir).await {
-                let _ = node.stop(true).await;
-                return Err(e);
-            }
+        if let Err(e) = bring_up(&mut node, hold.unwrap_or_default()).await {
+            let _ = node.stop(true).await;
+            return Err(e);
         }
         let said = format!(
             "serving {} at {} port {}",
@@ -47,4 +46,12 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         );
         Ok((node, said))
     })
+}
+
+async fn bring_up(node: &mut Node, dirs: Vec<TargetDir>) -> Result<()> {
+    node.open_portals(dirs.iter().map(|d| d.label().kind))?;
+    for dir in dirs {
+        node.serve_dir(dir).await?;
+    }
+    Ok(())
 }

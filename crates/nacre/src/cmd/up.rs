@@ -66,6 +66,7 @@ async fn bring_up(
     dirs: &[PathBuf],
     mountpoint: Option<&Path>,
 ) -> Result<()> {
+    node.open_portals(instance.targets().into_iter().map(|(kind, _)| kind))?;
     for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {
         match instance.store {
             Store::Local => node.serve_dir(TargetDir::open(path)?).await?,
