@@ -1,5 +1,7 @@
 //! What the MDTs ask: sequences, objects in advance, the last object, destruction (guide 7.2, 8.1); and hints from clients.
 
+use std::time::Duration;
+
 use osd::Batch;
 use rpc::{Reply, ServerRequest};
 use wire::{
@@ -12,6 +14,8 @@ use crate::{
     sequence::{SEQ_WIDTH, plan},
 };
 
+/// How long an MDT's question for a sequence waits for the super-sequence.
+const SEQUENCE_PATIENCE: Duration = Duration::from_secs(3);
 /// Objects are made in advance only while there is so much space.
 const CREATE_BYTES_MIN: u64 = 1 << 20;
 
@@ -139,11 +143,14 @@ impl Ost {
         if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
             return Err(Errno::EINVAL);
         }
-        let given = self.sequences.give(asked.lsr_index).await;
-        match given.map_err(|e| self.failed("give a sequence", Fid::ZERO, &e))? {
-            Some(range) => Ok(Reply::new(vec![range.to_bytes()])),
-            None if self.sequences.has_range() => Err(Errno::ENOSPC),
-            None => Err(Errno::EINPROGRESS),
+        // At the first start of a file system MDT0 and the targets wait for each other: not by asking again.
+        if !self.sequences.wait_for_range(SEQUENCE_PATIENCE).await {
+            return Err(Errno::EINPROGRESS);
         }
+        let given = self.sequences.give(asked.lsr_index).await;
+        let given = given.map_err(|e| self.failed("give a sequence", Fid::ZERO, &e))?;
+        given
+            .map(|range| Reply::new(vec![range.to_bytes()]))
+            .ok_or(Errno::ENOSPC)
     }
 }

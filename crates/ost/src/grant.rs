@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// The books of one target.
 #[derive(Default)]
-pub struct Grants {
+pub(crate) struct Grants {
     clients: Mutex<HashMap<String, Arc<ClientGrant>>>,
     /// Promised to all clients and not yet written, bytes.
     promised: Mutex<Promised>,
@@ -26,7 +26,7 @@ struct Promised {
 
 /// What one client has.
 #[derive(Debug, Default)]
-pub struct ClientGrant(Mutex<Client>);
+pub(crate) struct ClientGrant(Mutex<Client>);
 
 #[derive(Debug, Default)]
 struct Client {
@@ -37,17 +37,17 @@ struct Client {
 
 /// What a client says with a read or a write (`o_dirty`, `o_dropped`, `o_grant_used`, `o_undirty`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub(crate) struct Report {
     /// Cached and not yet sent.
-    pub dirty_bytes: u64,
+    pub(crate) dirty_bytes: u64,
     /// Lost: granted once, no longer known.
-    pub dropped_bytes: u64,
+    pub(crate) dropped_bytes: u64,
     /// Used by this request.
-    pub used_bytes: u64,
+    pub(crate) used_bytes: u64,
 }
 
 /// Grant that a write uses, until it is done.
-pub struct Pending<'a> {
+pub(crate) struct Pending<'a> {
     grants: &'a Grants,
     bytes: u64,
 }
@@ -61,12 +61,12 @@ impl Drop for Pending<'_> {
 
 impl Grants {
     /// The books of a client; begun when it is new.
-    pub fn client(&self, uuid: &str) -> Arc<ClientGrant> {
+    pub(crate) fn client(&self, uuid: &str) -> Arc<ClientGrant> {
         self.clients.lock().entry(uuid.to_owned()).or_default().clone()
     }
 
     /// A client connects, for the first time or again, and would like `wanted`: what it has now in all.
-    pub fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
+    pub(crate) fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
         let client = self.client(uuid);
         let has = client.0.lock().granted_bytes;
         let more = wanted_bytes.min(chunk_bytes).saturating_sub(has);
@@ -74,7 +74,7 @@ impl Grants {
     }
 
     /// Takes in what a client says; what it used is pending until the result is dropped.
-    pub fn incoming(&self, client: &ClientGrant, report: &Report) -> Pending<'_> {
+    pub(crate) fn incoming(&self, client: &ClientGrant, report: &Report) -> Pending<'_> {
         let mut c = client.0.lock();
         let mut p = self.promised.lock();
         c.dirty_bytes = report.dirty_bytes;
@@ -90,7 +90,7 @@ impl Grants {
     }
 
     /// More for a client that would like to have `wanted` in all: at most a chunk, and an eighth of what is left.
-    pub fn more(
+    pub(crate) fn more(
         &self,
         client: &ClientGrant,
         wanted_bytes: u64,
@@ -105,7 +105,7 @@ impl Grants {
     }
 
     /// A client gives some back.
-    pub fn shrink(&self, client: &ClientGrant, bytes: u64) {
+    pub(crate) fn shrink(&self, client: &ClientGrant, bytes: u64) {
         let dirty_bytes = client.0.lock().dirty_bytes;
         self.incoming(
             client,
@@ -118,7 +118,7 @@ impl Grants {
     }
 
     /// A client is gone, with all that it had.
-    pub fn forget(&self, uuid: &str) {
+    pub(crate) fn forget(&self, uuid: &str) {
         let Some(client) = self.clients.lock().remove(uuid) else {
             return;
         };
@@ -132,18 +132,18 @@ impl Grants {
     }
 
     /// What is free and promised to nobody: what a write without a grant may take.
-    pub fn left(&self, free_bytes: u64) -> u64 {
+    pub(crate) fn left(&self, free_bytes: u64) -> u64 {
         let p = self.promised.lock();
         free_bytes.saturating_sub(p.granted_bytes + p.pending_bytes)
     }
 
     /// Promised to all clients.
-    pub fn total_granted(&self) -> u64 {
+    pub(crate) fn total_granted(&self) -> u64 {
         self.promised.lock().granted_bytes
     }
 
     /// Cached by all clients, as far as they said.
-    pub fn total_dirty(&self) -> u64 {
+    pub(crate) fn total_dirty(&self) -> u64 {
         self.clients.lock().values().map(|c| c.0.lock().dirty_bytes).sum()
     }
 

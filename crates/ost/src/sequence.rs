@@ -15,10 +15,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use osd::{Batch, Index, OsdError, prefix_end};
 use parking_lot::{Mutex, RwLock};
+use tokio::{sync::watch, time::timeout};
 use wire::{FID_SEQ_IDIF, FID_SEQ_OST_MDT0, Fid, LU_SEQ_RANGE_OST, LuSeqRange, OST_MAX_PRECREATE, OstId};
 
 use crate::OstError;
@@ -34,6 +36,8 @@ pub(crate) struct Sequences {
     index: Arc<dyn Index>,
     ost_index: u32,
     range: Mutex<Range>,
+    /// There is a super-sequence.
+    ready: watch::Sender<bool>,
     last: RwLock<HashMap<u64, Arc<Sequence>>>,
 }
 
@@ -133,17 +137,19 @@ impl Sequences {
             let n = number(&value).ok_or_else(|| bad("last object of a sequence", "8 bytes", &value))?;
             last.insert(seq, Sequence::new(seq, n));
         }
+        let ready = watch::Sender::new(range.end != 0);
         Ok(Sequences {
             index,
             ost_index,
             range: Mutex::new(range),
+            ready,
             last: RwLock::new(last),
         })
     }
 
     /// Whether MDT0 has given a super-sequence.
     pub(crate) fn has_range(&self) -> bool {
-        self.range.lock().end != 0
+        *self.ready.borrow()
     }
 
     /// Takes the super-sequence that MDT0 gave; kept for good.
@@ -158,7 +164,15 @@ impl Sequences {
             self.put_range(&new)?;
             *range = new;
         }
-        self.index.sync().await
+        self.index.sync().await?;
+        self.ready.send_replace(true);
+        Ok(())
+    }
+
+    /// Waits until there is a super-sequence, but not longer than this; whether there is one.
+    pub(crate) async fn wait_for_range(&self, patience: Duration) -> bool {
+        let mut ready = self.ready.subscribe();
+        matches!(timeout(patience, ready.wait_for(|r| *r)).await, Ok(Ok(_)))
     }
 
     fn put_range(&self, r: &Range) -> Result<(), OsdError> {

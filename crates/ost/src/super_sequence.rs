@@ -19,7 +19,9 @@ use wire::{
 
 use crate::sequence::Sequences;
 
-const RETRY: Duration = Duration::from_millis(500);
+/// Before MDT0 is asked again: doubled every time.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// The connection holds no locks and caches nothing.
 struct Owner;
@@ -39,6 +41,7 @@ pub(crate) async fn fetch(
     sequences: Arc<Sequences>,
     (fsname, index): (String, u32),
 ) {
+    let mut retry = RETRY_MIN;
     while !sequences.has_range() {
         let mdt0 = config
             .borrow_and_update()
@@ -67,7 +70,8 @@ pub(crate) async fn fetch(
             Err(e) => tracing::debug!("{}: no sequences yet: {e}", mdt0.name),
         }
         if !sequences.has_range() {
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(retry).await;
+            retry = RETRY_MAX.min(2 * retry);
         }
     }
 }
@@ -111,6 +115,7 @@ async fn query(import: &Import, index: u32) -> Result<LuSeqRange, RpcError> {
     let opc = SEQ_ALLOC_SUPER.to_le_bytes().to_vec().into();
     let request = Request {
         portal: Some(SEQ_CONTROLLER_PORTAL),
+        no_resend: true,
         ..Request::new(SEQ_QUERY, vec![opc, want.to_bytes()])
     };
     let reply = import.call(request).await?;

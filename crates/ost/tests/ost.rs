@@ -1,0 +1,492 @@
+//! An object target over the real RPC layer, as its MDT and its clients see it.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use fixture::{Client, How, MIB, Node};
+use ldlm::{Enqueue, LockMode, Policy};
+use osd::StoreKind;
+use rpc::RpcError;
+use wire::{
+    Errno, Fid, LDLM_FL_HAS_INTENT, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_MD_FLBLOCKS,
+    OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE,
+    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC, ObdStatfs, Obdo,
+    OstBody, OstLvb, WireStruct, brw::ChecksumType, nul_terminated,
+};
+
+const ELDLM_LOCK_ABORTED: i32 = 301;
+
+fn pattern(len: usize, salt: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i / 7) as u8 ^ (i as u8).wrapping_mul(31) ^ salt)
+        .collect()
+}
+
+fn about(fid: Fid) -> Obdo {
+    Obdo {
+        o_oi: fid.into(),
+        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
+        ..Obdo::default()
+    }
+}
+
+/// A node with a target in memory, a client, and an object.
+async fn with_object() -> (Node, Arc<ost::Ost>, Arc<Client>, Arc<Client>, Fid) {
+    let node = Node::new();
+    let ost = node.ost(&StoreKind::Memory).await;
+    let osp = node.osp().await;
+    let seq = osp.wait_for_sequence().await;
+    assert_eq!(osp.create(seq, 32, false).await.unwrap(), 32);
+    let client = node.client("client-a").await;
+    (node, ost, osp, client, Fid::new(seq, 1, 0))
+}
+
+#[tokio::test(start_paused = true)]
+async fn sequences_come_from_mdt0_once_it_is_ready() {
+    let node = Node::new();
+    node.mdt0.ready.store(false, Ordering::Relaxed);
+    let _ost = node.ost(&StoreKind::Memory).await;
+    let osp = node.osp().await;
+    assert!(matches!(
+        osp.sequence().await,
+        Err(RpcError::Status(Errno::EINPROGRESS))
+    ));
+    node.mdt0.ready.store(true, Ordering::Relaxed);
+    let first = osp.wait_for_sequence().await;
+    assert_eq!(osp.sequence().await.unwrap(), first + 1);
+}
+
+#[tokio::test]
+async fn objects_are_made_in_advance_and_orphans_destroyed() {
+    let (_node, _ost, osp, client, fid) = with_object().await;
+    let seq = fid.f_seq;
+    let last_fid = async || {
+        let bufs = vec![nul_terminated(b"last_fid"), Fid::new(seq, 1, 0).to_bytes()];
+        osp.call(OST_GET_INFO, bufs)
+            .await
+            .unwrap()
+            .get::<Fid>(1)
+            .unwrap()
+            .f_oid
+    };
+    assert_eq!(last_fid().await, 32);
+    assert_eq!(osp.create(seq, 64, false).await.unwrap(), 64);
+    client.write(Fid::new(seq, 50, 0), 0, b"an orphan").await;
+    // The MDT has used 40: what is above goes, but its ids are not used again.
+    assert_eq!(osp.create(seq, 40, true).await.unwrap(), 64);
+    assert_eq!(client.read(Fid::new(seq, 50, 0), 0, 100).await, b"");
+    assert_eq!(osp.create(seq, 10, false).await.unwrap(), 65);
+    assert_eq!(last_fid().await, 64);
+    // A sequence that was never given, and an object that was never made.
+    assert!(matches!(
+        osp.create(seq + 1, 5, false).await,
+        Err(RpcError::Status(Errno::EINVAL))
+    ));
+    let data = Bytes::from_static(b"x");
+    let reply = client
+        .write_how(Fid::new(seq, 65, 0), &[(0, data)], How::default())
+        .await;
+    assert_eq!(Errno::from_status(reply.status), Some(Errno::ENOENT));
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_over_bulk_of_several_descriptors() {
+    let (_node, ost, _osp, client, fid) = with_object().await;
+    let data = pattern(4 * MIB - 12345, 1);
+    let transno = client.write(fid, 100, &data).await;
+    assert!(transno > 0);
+    assert_eq!(
+        client.read(fid, 100, 4 * MIB as u32 - 8192).await,
+        data[..4 * MIB - 12345]
+    );
+    assert_eq!(
+        client.read(fid, 3 * MIB as u64, MIB as u32).await,
+        data[3 * MIB - 100..]
+    );
+    assert_eq!(
+        client.read(fid, 0, 104).await,
+        [&[0; 100][..], &data[..4]].concat()
+    );
+    assert_eq!(client.read(fid, 64 << 20, 4096).await, b"");
+    let oa = client.ask(OST_GETATTR, about(fid)).await.unwrap();
+    assert_eq!(
+        (oa.o_size, oa.o_mtime, oa.o_uid),
+        (100 + data.len() as u64, 1234, 1000)
+    );
+    assert_eq!(oa.o_data_version, transno);
+    assert_eq!(ost.svname(), "testfs-OST0001");
+}
+
+#[tokio::test]
+async fn several_ranges_go_in_one_request() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    let parts = [
+        (4096u64, Bytes::from(pattern(5000, 1))),
+        (20480, Bytes::from(pattern(2 * MIB, 2))),
+    ];
+    let how = How {
+        flags: OBD_BRW_FROM_GRANT,
+        checksum: Some(ChecksumType::Crc32c),
+        ..How::default()
+    };
+    let reply = client.write_how(fid, &parts, how).await;
+    assert_eq!(reply.status, 0);
+    assert_eq!(reply.buf(2), [0; 8]);
+    assert_eq!(client.read(fid, 4096, 5000).await, parts[0].1);
+    assert_eq!(client.read(fid, 20480, 2 * MIB as u32).await, parts[1].1);
+}
+
+#[tokio::test]
+async fn checksums_of_all_types_go_both_ways() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    for (i, ty) in [ChecksumType::Adler, ChecksumType::Crc32, ChecksumType::Crc32c]
+        .into_iter()
+        .enumerate()
+    {
+        for short in [false, true] {
+            let data = Bytes::from(pattern(8192, i as u8));
+            let how = How {
+                short,
+                checksum: Some(ty),
+                flags: OBD_BRW_FROM_GRANT,
+                ..How::default()
+            };
+            let reply = client.write_how(fid, &[(0, data.clone())], how).await;
+            let oa = reply.get::<OstBody>(1).unwrap().oa;
+            assert_eq!(ChecksumType::from_flags(oa.o_flags), Some(ty));
+            assert_eq!(oa.o_cksum(), ty.of([&data]));
+            let (reply, got) = client.read_how(fid, 0, 8192, how).await;
+            assert_eq!(got, data);
+            assert_eq!(reply.get::<OstBody>(1).unwrap().oa.o_cksum(), ty.of([&data]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_checksum_is_wrong_is_answered_with_the_right_one_and_not_done() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    client.write(fid, 0, b"good data").await;
+    let data = Bytes::from_static(b"bad  data");
+    let how = How {
+        checksum: Some(ChecksumType::Crc32c),
+        wrong_sum: true,
+        ..How::default()
+    };
+    let reply = client.write_how(fid, &[(0, data.clone())], how).await;
+    assert_eq!((reply.status, reply.body.pb_transno), (0, 0));
+    assert_eq!(
+        reply.get::<OstBody>(1).unwrap().oa.o_cksum(),
+        ChecksumType::Crc32c.of([&data])
+    );
+    assert_eq!(client.read(fid, 0, 100).await, b"good data");
+}
+
+#[tokio::test]
+async fn short_io_needs_no_bulk() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    let how = How {
+        short: true,
+        flags: OBD_BRW_FROM_GRANT,
+        ..How::default()
+    };
+    let reply = client
+        .write_how(fid, &[(0, Bytes::from_static(b"hello\n"))], how)
+        .await;
+    assert_eq!(reply.status, 0);
+    let (reply, data) = client.read_how(fid, 0, 4096, how).await;
+    assert_eq!((reply.status, &data[..]), (6, &b"hello\n"[..]));
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_are_refused() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    let err = async |parts: &[(u64, Bytes)]| {
+        let reply = client
+            .write_how(
+                fid,
+                parts,
+                How {
+                    short: true,
+                    ..How::default()
+                },
+            )
+            .await;
+        Errno::from_status(reply.status).unwrap()
+    };
+    let x = Bytes::from_static(b"x");
+    assert_eq!(err(&[(0, Bytes::new())]).await, Errno::EINVAL);
+    assert_eq!(err(&[(5, x.clone()), (5, x.clone())]).await, Errno::EINVAL);
+    assert_eq!(err(&[(1 << 60, x.clone())]).await, Errno::EFBIG);
+    let long = client
+        .write_how(fid, &[(0, Bytes::from(vec![0; 4 * MIB + 1]))], How::default())
+        .await;
+    assert_eq!(Errno::from_status(long.status), Some(Errno::EPROTO));
+    let short = client.call(OST_GETATTR, vec![Bytes::from_static(b"short")]).await;
+    assert!(matches!(short, Err(RpcError::Status(Errno::EPROTO))));
+    assert!(matches!(
+        client.call(wire::OST_LADVISE, vec![]).await,
+        Err(RpcError::Status(Errno::ENOTSUPP))
+    ));
+}
+
+#[tokio::test]
+async fn grants_follow_what_the_client_uses() {
+    let (node, _ost, _osp, client, fid) = with_object().await;
+    let start = u64::from(client.import().connect_data().ocd_grant);
+    assert!((8 << 20..16 << 20).contains(&start), "{start}");
+    let how = How {
+        report: Some((1 << 20, 1 << 20, 200 << 20)),
+        flags: OBD_BRW_FROM_GRANT,
+        ..How::default()
+    };
+    let data = Bytes::from(pattern(MIB, 3));
+    let reply = client.write_how(fid, &[(0, data.clone())], how).await;
+    let oa = reply.get::<OstBody>(1).unwrap().oa;
+    assert!(oa.o_valid & OBD_MD_FLGRANT != 0 && oa.o_grant > 0);
+    // Nothing more is wanted: nothing more is given.
+    let how = How {
+        report: Some((0, 1 << 20, 0)),
+        ..how
+    };
+    let oa = client
+        .write_how(fid, &[(0, data)], how)
+        .await
+        .get::<OstBody>(1)
+        .unwrap()
+        .oa;
+    assert_eq!(oa.o_grant, 0);
+    // An MDT has none.
+    assert_eq!(node.osp().await.import().connect_data().ocd_grant, 0);
+}
+
+#[tokio::test]
+async fn truncation_goes_down_and_up() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    client.write(fid, 0, b"0123456789").await;
+    let punch = async |size: u64, end: u64| {
+        let oa = Obdo {
+            o_size: size,
+            o_blocks: end,
+            ..about(fid)
+        };
+        let oa = Obdo {
+            o_valid: oa.o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+            ..oa
+        };
+        client.ask(OST_PUNCH, oa).await
+    };
+    punch(4, OBD_OBJECT_EOF).await.unwrap();
+    punch(6, OBD_OBJECT_EOF).await.unwrap();
+    assert_eq!(client.read(fid, 0, 100).await, b"0123\0\0");
+    punch(1, 3).await.unwrap();
+    assert_eq!(client.read(fid, 0, 100).await, b"0\0\x003\0\0");
+    assert!(punch(9, 3).await.is_err());
+    assert!(matches!(
+        client.ask(OST_PUNCH, about(fid)).await,
+        Err(RpcError::Status(Errno::EPROTO))
+    ));
+}
+
+#[tokio::test]
+async fn space_is_allocated_and_holes_are_found() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    let allocate = async |start: u64, end: u64, mode: u32| {
+        let mut oa = Obdo {
+            o_size: start,
+            o_blocks: end,
+            ..about(fid)
+        };
+        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
+        oa.set_o_falloc_mode(mode);
+        client.ask(OST_FALLOCATE, oa).await
+    };
+    assert_eq!(allocate(0, 1 << 20, 0).await.unwrap().o_size, 1 << 20);
+    client.write(fid, 0, &pattern(256 << 10, 1)).await;
+    allocate(64 << 10, 128 << 10, 3).await.unwrap();
+    assert_eq!(client.read(fid, 64 << 10, 4).await, [0; 4]);
+    let seek = async |offset: u64, what: u32| {
+        client
+            .ask(
+                OST_SEEK,
+                Obdo {
+                    o_size: offset,
+                    o_mode: what,
+                    ..about(fid)
+                },
+            )
+            .await
+            .unwrap()
+            .o_size as i64
+    };
+    assert_eq!(seek(0, 4).await, 64 << 10);
+    assert_eq!(seek(64 << 10, 3).await, 128 << 10);
+    assert_eq!(seek(2 << 20, 3).await, -6);
+    assert!(matches!(
+        allocate(0, 10, 0x40).await,
+        Err(RpcError::Status(Errno::EOPNOTSUPP))
+    ));
+}
+
+#[tokio::test]
+async fn attributes_are_set_and_the_last_lock_of_a_destroyed_object_goes() {
+    let (_node, _ost, osp, client, fid) = with_object().await;
+    let oa = Obdo {
+        o_valid: about(fid).o_valid | wire::OBD_MD_FLGID,
+        o_gid: 77,
+        ..about(fid)
+    };
+    assert_eq!(osp.ask(OST_SETATTR, oa).await.unwrap().o_gid, 77);
+    let locks = client.locks.get().unwrap();
+    let lock = locks
+        .enqueue(Enqueue::new(
+            fid.res_id(),
+            LockMode::Pw,
+            Policy::extent(0, u64::MAX),
+        ))
+        .await
+        .unwrap();
+    client.write(fid, 0, b"soon gone").await;
+    drop(lock);
+    assert_eq!(locks.lock_count(), 1);
+    osp.ask(OST_DESTROY, about(fid)).await.unwrap();
+    assert_eq!(locks.lock_count(), 0);
+    assert_eq!(client.read(fid, 0, 100).await, b"");
+    // A second time does no harm.
+    osp.ask(OST_DESTROY, about(fid)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_glimpse_asks_who_writes() {
+    let (node, _ost, _osp, a, fid) = with_object().await;
+    let b = node.client("client-b").await;
+    let whole = Policy::extent(0, u64::MAX);
+    let glimpse = async |c: &Client| {
+        let enqueue = Enqueue::new(fid.res_id(), LockMode::Pr, whole);
+        let got = c
+            .locks
+            .get()
+            .unwrap()
+            .enqueue(Enqueue {
+                flags: LDLM_FL_HAS_INTENT,
+                ..enqueue
+            })
+            .await
+            .unwrap();
+        let lvb = OstLvb::from_bytes(&got.lvb).unwrap();
+        (got.status, lvb.lvb_size)
+    };
+    a.write(fid, 0, b"12345").await;
+    // Nobody writes: the lock is granted, and with it the size.
+    let (status, size) = glimpse(&b).await;
+    assert_eq!((status, size), (0, 5));
+    b.locks.get().unwrap().cancel_all().await;
+    let held = a
+        .locks
+        .get()
+        .unwrap()
+        .enqueue(Enqueue::new(fid.res_id(), LockMode::Pw, whole))
+        .await
+        .unwrap();
+    *a.known_size.lock() = Some(1000);
+    let (status, size) = glimpse(&b).await;
+    assert_eq!((status, size), (ELDLM_LOCK_ABORTED, 1000));
+    drop(held);
+}
+
+#[tokio::test]
+async fn the_server_takes_the_lock_for_a_client_without_one() {
+    let (node, _ost, _osp, a, fid) = with_object().await;
+    let b = node.client("client-b").await;
+    let locks = a.locks.get().unwrap();
+    drop(
+        locks
+            .enqueue(Enqueue::new(
+                fid.res_id(),
+                LockMode::Pw,
+                Policy::extent(0, u64::MAX),
+            ))
+            .await
+            .unwrap(),
+    );
+    // What a has not written back is written before b's read.
+    let writer = a.clone();
+    *a.on_blocking.lock() = Some(Box::new(move |_| {
+        let writer = writer.clone();
+        Box::pin(async move {
+            writer.write(fid, 0, b"dirty").await;
+        })
+    }));
+    let how = How {
+        flags: OBD_BRW_SRVLOCK,
+        ..How::default()
+    };
+    let (_, data) = b.read_how(fid, 0, 100, how).await;
+    assert_eq!(data, b"dirty");
+    *a.on_blocking.lock() = None;
+}
+
+#[tokio::test]
+async fn commits_follow_and_a_sync_of_all_waits_for_them() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    let transno = client.write(fid, 0, b"x").await;
+    assert!(client.import().last_committed() < transno);
+    client.ask(OST_SYNC, Obdo::default()).await.unwrap();
+    assert!(client.import().last_committed() >= transno);
+    let s = client
+        .call(OST_STATFS, vec![])
+        .await
+        .unwrap()
+        .get::<ObdStatfs>(1)
+        .unwrap();
+    assert!(s.os_bavail > 0 && s.os_bsize == 4096 && s.os_namelen == 255);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_synced_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreKind::Local(dir.path().into());
+    let data = pattern(3 * MIB, 9);
+    let (fid, transno, instance) = {
+        let node = Node::new();
+        let ost = node.ost(&store).await;
+        let osp = node.osp().await;
+        let seq = osp.wait_for_sequence().await;
+        osp.create(seq, 32, false).await.unwrap();
+        let client = node.client("client-a").await;
+        let fid = Fid::new(seq, 7, 0);
+        let transno = client.write(fid, 4096, &data).await;
+        client.ask(OST_SYNC, about(fid)).await.unwrap();
+        let how = How {
+            flags: OBD_BRW_FROM_GRANT | OBD_BRW_SYNC,
+            ..How::default()
+        };
+        let small = Fid::new(seq, 8, 0);
+        assert_eq!(
+            client
+                .write_how(small, &[(0, Bytes::from_static(b"small"))], how)
+                .await
+                .status,
+            0
+        );
+        ost.stop().await.unwrap();
+        node.rpc.shutdown().await;
+        (fid, transno, ost.instance())
+    };
+    let node = Node::new();
+    let ost = node.ost(&store).await;
+    assert!(ost.instance() > instance);
+    let client = node.client("client-a").await;
+    assert_eq!(client.read(fid, 4096, 3 * MIB as u32).await, data);
+    assert_eq!(client.read(Fid::new(fid.f_seq, 8, 0), 0, 9).await, b"small");
+    assert!(client.write(fid, 0, b"x").await > transno);
+    let osp = node.osp().await;
+    // Sequences and the last object are kept: nothing is given twice.
+    assert_eq!(osp.sequence().await.unwrap(), fid.f_seq + 1);
+    assert_eq!(osp.create(fid.f_seq, 32, false).await.unwrap(), 32);
+    ost.stop().await.unwrap();
+    node.rpc.shutdown().await;
+}
