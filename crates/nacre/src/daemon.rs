@@ -5,6 +5,7 @@
 //! one line on its standard output when it can be used or has failed; the parent passes that on and ends. What the
 //! child writes on standard error goes to its log.
 
+use crate::output::say;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     }
     match serde_json::from_str(&line) {
         Ok(Word::Ready(text)) => {
-            println!("{text}");
+            say!("{text}");
             Ok(ExitCode::SUCCESS)
         }
         Ok(Word::Failed(why)) => {
@@ -81,7 +82,7 @@ pub(crate) fn ready(text: &str) {
     if is_child() {
         say(&Word::Ready(text.to_owned()))
     } else {
-        println!("{text}")
+        say!("{text}")
     }
 }
 

@@ -14,6 +14,7 @@ mod instance;
 mod mounts;
 mod net;
 mod node;
+mod output;
 mod running;
 mod session;
 

@@ -31,8 +31,8 @@ pub(crate) struct Place {
     pub(crate) listen: bool,
 }
 
-/// A server's place: it must listen.
-pub(crate) fn for_server(net: &Net, otherwise: Option<Nid>) -> Result<Place> {
+/// A server's place: it must listen. `otherwise` is where it is expected; `not` is where others are.
+pub(crate) fn for_server(net: &Net, otherwise: Option<Nid>, not: &[Nid]) -> Result<Place> {
     let port = match net.port {
         Some(port) => port,
         None => own_port(),
@@ -43,7 +43,7 @@ pub(crate) fn for_server(net: &Net, otherwise: Option<Nid>) -> Result<Place> {
         listen: true,
     };
     let Some(nid) = net.listen.or(otherwise) else {
-        return Ok(place(free_loopback(port)?));
+        return Ok(place(free_loopback(port, not)?));
     };
     try_listen(nid.addr(), port).with_context(|| cannot_listen(nid, port))?;
     Ok(place(nid))
@@ -65,7 +65,7 @@ pub(crate) fn for_client(net: &Net, mgs: &[Nid]) -> Result<Place> {
         });
     }
     if first.addr().is_loopback() {
-        return match free_loopback(port) {
+        return match free_loopback(port, mgs) {
             Ok(nid) => Ok(Place {
                 nid,
                 port,
@@ -123,10 +123,10 @@ fn port_of(mgs: Ipv4Addr) -> u16 {
     }
 }
 
-/// The first loopback address at which nobody listens on the port.
-fn free_loopback(port: u16) -> Result<Nid> {
-    for last in 1..=254 {
-        let addr = Ipv4Addr::new(127, 0, 0, last);
+/// The first loopback address at which nobody listens on the port, and that belongs to nobody who may come later.
+fn free_loopback(port: u16, not: &[Nid]) -> Result<Nid> {
+    let candidates = (1..=254).map(|last| Ipv4Addr::new(127, 0, 0, last));
+    for addr in candidates.filter(|a| not.iter().all(|nid| nid.addr() != *a)) {
         match try_listen(addr, port) {
             Ok(()) => return Ok(Nid::tcp(addr, 0)),
             Err(e) if e.kind() == ErrorKind::AddrInUse => {}
@@ -168,9 +168,9 @@ mod tests {
             listen: None,
             port: Some(17988),
         };
-        let first = for_server(&net, None).unwrap();
+        let first = for_server(&net, None, &[]).unwrap();
         let _taken = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
-        let second = for_server(&net, None).unwrap();
+        let second = for_server(&net, None, &[]).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
     }
@@ -182,12 +182,12 @@ mod tests {
             listen: Some(nid.parse().unwrap()),
             port: Some(17989),
         };
-        let taken = format!("{:#}", for_server(&at("127.9.9.9@tcp"), None).unwrap_err());
+        let taken = format!("{:#}", for_server(&at("127.9.9.9@tcp"), None, &[]).unwrap_err());
         assert!(
             taken.contains("127.9.9.9@tcp port 17989") && taken.contains("another process"),
             "{taken}"
         );
-        let foreign = format!("{:#}", for_server(&at("192.0.2.1@tcp"), None).unwrap_err());
+        let foreign = format!("{:#}", for_server(&at("192.0.2.1@tcp"), None, &[]).unwrap_err());
         assert!(foreign.contains("no interface"), "{foreign}");
     }
 

@@ -223,20 +223,15 @@ impl control::Handler for Answers {
                 return Ok(Value::Null);
             }
             if let Request::Status = request {
-                return Ok(json!({ "record": self.record, "resident_bytes": resident_bytes() }));
+                return Ok(
+                    json!({ "record": self.record, "resident_bytes": running::resident_bytes(self.record.pid) }),
+                );
             }
             // The node is changed only by stopping; what is asked of it works on shared parts, outside of its lock.
             let parts = self.node.lock().await.parts();
             parts.answer(request, asker).await
         })
     }
-}
-
-/// Memory that this process has now.
-fn resident_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
 }
 
 /// The log of a process that works for this directory.

@@ -1,12 +1,255 @@
-//! `nacre demo`: brings a file system up, copies a source tree in, compares it, shows what it measured.
+//! `nacre demo`: brings a file system up, copies source trees in, compares them, restarts it, compares again, and shows
+//! what it measured. It uses the very commands that a user would.
 
-use std::process::ExitCode;
+mod tree;
 
-use anyhow::{Result, bail};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
 
 use crate::cli::Demo;
+use crate::daemon;
+use crate::output::say;
+use crate::running;
+use tree::Count;
+
+/// Size of the file that is written and read in one go.
+const BIG_FILE: u64 = 256 << 20;
+const PIECE: usize = 1 << 20;
+/// Small files that are made, looked at and removed.
+const SMALL_FILES: u32 = 5000;
+/// Differences that are shown.
+const SHOWN_MAX: usize = 10;
 
 /// Runs the command.
 pub(crate) fn run(args: Demo) -> Result<ExitCode> {
-    bail!("not here yet: {args:?}")
+    let trees = trees(&args)?;
+    let dir = std::env::temp_dir().join(format!("nacre-demo-{}", std::process::id()));
+    let mut stage = Stage {
+        dir: dir.clone(),
+        up: false,
+    };
+    let ended = show(&mut stage, &trees, args.osts);
+    if ended.is_ok() && args.keep {
+        stage.up = false;
+        say!(
+            "\nIt stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
+            dir.join("mnt").display(),
+            dir.display()
+        );
+        return ended.map(|()| ExitCode::SUCCESS);
+    }
+    stage.clear()?;
+    ended?;
+    say!(
+        "\nNow one of your own:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              what is up\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is up, and is to be cleared away whatever happens.
+struct Stage {
+    dir: PathBuf,
+    up: bool,
+}
+
+impl Stage {
+    fn nacre(&self, args: &[&str]) -> Result<()> {
+        let own = std::env::current_exe().context("cannot find the nacre binary")?;
+        let out = Command::new(own)
+            .args(args)
+            .arg("--dir")
+            .arg(&self.dir)
+            .output()
+            .context("cannot run nacre")?;
+        if !out.status.success() {
+            bail!(
+                "nacre {} failed: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&out.stderr).trim()
+            );
+        }
+        Ok(())
+    }
+
+    fn up(&mut self, osts: u32) -> Result<Duration> {
+        let begun = Instant::now();
+        self.nacre(&["up", "--osts", &osts.to_string()])?;
+        self.up = true;
+        Ok(begun.elapsed())
+    }
+
+    fn down(&mut self) -> Result<Duration> {
+        let begun = Instant::now();
+        self.nacre(&["down"])?;
+        self.up = false;
+        Ok(begun.elapsed())
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.up) {
+            self.nacre(&["down", "--lazy"])?;
+        }
+        fs::remove_dir_all(&self.dir).with_context(|| format!("cannot remove {}", self.dir.display()))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if self.up {
+            let _ = self.clear();
+        }
+    }
+}
+
+fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
+    let here = PathBuf::from(".");
+    let default = [here, PathBuf::from("/usr/include")];
+    let chosen = if args.trees.is_empty() {
+        default.to_vec()
+    } else {
+        args.trees.clone()
+    };
+    let mut trees = chosen
+        .iter()
+        .map(|t| daemon::absolute(t))
+        .collect::<Result<Vec<_>>>()?;
+    if args.trees.is_empty() {
+        trees.retain(|t| t.is_dir());
+    }
+    if let Some(missing) = trees.iter().find(|t| !t.is_dir()) {
+        bail!("{} is not a directory", missing.display());
+    }
+    Ok(trees)
+}
+
+fn line(what: &str, took: Duration, found: &str) {
+    say!("{what:<22} {:>9.1} ms   {found}", took.as_secs_f64() * 1000.0);
+}
+
+fn per_second(n: u64, took: Duration) -> u64 {
+    (n as f64 / took.as_secs_f64().max(1e-9)) as u64
+}
+
+fn mib_per_second(bytes: u64, took: Duration) -> u64 {
+    per_second(bytes, took) >> 20
+}
+
+fn show(stage: &mut Stage, trees: &[PathBuf], osts: u32) -> Result<()> {
+    let mount = stage.dir.join("mnt");
+    let took = stage.up(osts)?;
+    line(
+        "nacre up",
+        took,
+        &format!("1 MDT, {osts} OSTs, mounted on {}", mount.display()),
+    );
+    for (i, tree) in trees.iter().enumerate() {
+        let mut count = Count::default();
+        let begun = Instant::now();
+        tree::copy(tree, &mount.join(format!("tree{i}")), &mut count)?;
+        let took = begun.elapsed();
+        let rate = per_second(count.entries(), took);
+        let found = format!(
+            "{}: {} entries, {} MiB, {rate}/s",
+            tree.display(),
+            count.entries(),
+            count.bytes >> 20
+        );
+        line("copy in", took, &found);
+    }
+    compare_all(trees, &mount)?;
+    let took = stage.down()? + stage.up(osts)?;
+    line("nacre down, nacre up", took, "the data is still there:");
+    compare_all(trees, &mount)?;
+    small_files(&mount.join("small"))?;
+    big_file(&mount.join("big"))?;
+    if let Some(bytes) = running::in_dir(&stage.dir)?.and_then(|r| running::resident_bytes(r.pid)) {
+        say!("{:<22} {:>9.1} MiB", "memory of it all", bytes as f64 / f64::from(1 << 20));
+    }
+    Ok(())
+}
+
+fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
+    let (mut count, mut differences) = (Count::default(), Vec::new());
+    let begun = Instant::now();
+    for (i, tree) in trees.iter().enumerate() {
+        tree::compare(
+            tree,
+            &mount.join(format!("tree{i}")),
+            &mut count,
+            &mut differences,
+        )?;
+    }
+    let took = begun.elapsed();
+    if !differences.is_empty() {
+        differences.truncate(SHOWN_MAX);
+        bail!(
+            "what was copied in is not what was there:\n  {}",
+            differences.join("\n  ")
+        );
+    }
+    line(
+        "compare",
+        took,
+        &format!("{} entries are the same, byte by byte", count.entries()),
+    );
+    Ok(())
+}
+
+fn small_files(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
+    let names: Vec<PathBuf> = (0..SMALL_FILES).map(|i| dir.join(format!("f{i}"))).collect();
+    let timed = |what: &str, each: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<()> {
+        let begun = Instant::now();
+        for name in &names {
+            each(name).with_context(|| format!("{}", name.display()))?;
+        }
+        let took = begun.elapsed();
+        line(
+            what,
+            took,
+            &format!("{SMALL_FILES} files, {}/s", per_second(SMALL_FILES.into(), took)),
+        );
+        Ok(())
+    };
+    timed("create", &|name| File::create_new(name).map(drop))?;
+    timed("stat", &|name| fs::metadata(name).map(drop))?;
+    timed("unlink", &|name| fs::remove_file(name))
+}
+
+fn big_file(path: &Path) -> Result<()> {
+    let piece: Vec<u8> = (0..PIECE).map(|i| (i * 31 % 251) as u8).collect();
+    let begun = Instant::now();
+    let mut file = File::create_new(path)?;
+    for _ in 0..BIG_FILE / PIECE as u64 {
+        file.write_all(&piece)?;
+    }
+    file.sync_all()?;
+    let took = begun.elapsed();
+    line(
+        "write, fsync",
+        took,
+        &format!("{} MiB, {} MiB/s", BIG_FILE >> 20, mib_per_second(BIG_FILE, took)),
+    );
+    drop(file);
+    let begun = Instant::now();
+    let mut file = File::open(path)?;
+    let mut back = vec![0; PIECE];
+    for _ in 0..BIG_FILE / PIECE as u64 {
+        file.read_exact(&mut back)?;
+        if back != piece {
+            bail!("{} does not hold what was written", path.display());
+        }
+    }
+    let took = begun.elapsed();
+    line(
+        "read",
+        took,
+        &format!("{} MiB, {} MiB/s", BIG_FILE >> 20, mib_per_second(BIG_FILE, took)),
+    );
+    Ok(())
 }

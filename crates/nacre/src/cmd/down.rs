@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{clean_up_after, dir_or_default, stop};
 use crate::cli::Down;
+use crate::output::say;
 use crate::running;
 
 /// Runs the command.
@@ -18,13 +19,13 @@ pub(crate) fn run(args: Down) -> Result<ExitCode> {
         );
     };
     if !running.alive() {
-        println!("nacre (process {}) had died; cleaned up after it", running.pid);
+        say!("nacre (process {}) had died; cleaned up after it", running.pid);
         for line in clean_up_after(&running)? {
-            println!("{line}");
+            say!("{line}");
         }
         return Ok(ExitCode::SUCCESS);
     }
     stop(&running, args.lazy)?;
-    println!("down: {}", dir.display());
+    say!("down: {}", dir.display());
     Ok(ExitCode::SUCCESS)
 }

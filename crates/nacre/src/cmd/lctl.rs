@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::cli::{Lctl, LctlCommand};
 use crate::control::{self, Request};
 use crate::daemon;
+use crate::output::say;
 use crate::running::{self, Running};
 
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -32,7 +33,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                     bail!("no parameter matches '{pattern}'");
                 }
                 for (name, value) in found {
-                    println!("{}", show(&name, &value, values_only, names_only));
+                    say!("{}", show(&name, &value, values_only, names_only));
                 }
             }
         }
@@ -65,7 +66,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                         (true, _, Value::Bool(true)) => "=",
                         _ => "",
                     };
-                    println!("{}{mark}", item["name"].as_str().unwrap_or_default());
+                    say!("{}{mark}", item["name"].as_str().unwrap_or_default());
                 }
             }
         }
@@ -76,11 +77,11 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             };
             list::<String>(ask(request)?)
                 .iter()
-                .for_each(|line| println!("{line}"));
+                .for_each(|line| say!("{line}"));
         }
         LctlCommand::Dl => {
             for (i, line) in list::<String>(ask(Request::Devices)?).iter().enumerate() {
-                println!("{i:3} {line}");
+                say!("{i:3} {line}");
             }
         }
     }
@@ -113,7 +114,7 @@ fn set(
         value,
     })?);
     for (name, value) in set {
-        println!("{}", show(&name, &value, values_only, false));
+        say!("{}", show(&name, &value, values_only, false));
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::cli::Lfs;
 use crate::control::{self, Request};
+use crate::output::say;
 use crate::running::{self, MountRecord, Running};
 
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -62,7 +63,7 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
                 fids,
             };
             for found in strings(ask(&running, &request)?) {
-                println!(
+                say!(
                     "{}",
                     mount.mountpoint.join(found.trim_start_matches('/')).display()
                 );
@@ -81,9 +82,9 @@ fn path2fid(paths: &[PathBuf]) -> Result<()> {
         };
         for fid in strings(ask(&running, &request)?) {
             if paths.len() > 1 {
-                print!("{}: ", path.display());
+                crate::output::write(format_args!("{}: ", path.display()));
             }
-            println!("{fid}");
+            say!("{fid}");
         }
     }
     Ok(())

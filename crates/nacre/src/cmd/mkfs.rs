@@ -8,6 +8,7 @@ use osd::target::{TargetDir, TargetKind, TargetLabel};
 
 use crate::cli::Mkfs;
 use crate::daemon;
+use crate::output::say;
 
 /// Longest name of a file system.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
@@ -28,7 +29,7 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
     label.mgsnode = args.mgsnode;
     label.service_nodes = args.servicenode;
     TargetDir::create(&dir, &label, |_| Ok(()))?;
-    println!("made {} in {}", label.svname(), dir.display());
+    say!("made {} in {}", label.svname(), dir.display());
     Ok(ExitCode::SUCCESS)
 }
 

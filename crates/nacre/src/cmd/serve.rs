@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use osd::target::TargetDir;
+use osd::target::{TargetDir, TargetKind};
 use wire::Nid;
 
 use crate::cli::Serve;
@@ -24,6 +24,10 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     let service_node: Option<Nid> = opened
         .iter()
         .find_map(|d| d.label().service_nodes.first().copied());
+    // An MGS that is started later wants the address that this target's label says.
+    let with_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
+    let mgsnodes = opened.iter().flat_map(|d| d.label().mgsnode.clone());
+    let elsewhere: Vec<Nid> = if with_mgs { Vec::new() } else { mgsnodes.collect() };
     let hold = (args.foreground || daemon::is_child()).then_some(opened);
     let session = Session {
         role: "serve",
@@ -32,7 +36,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         foreground: args.foreground,
     };
     session.run(async move |cpts| {
-        let place = net::for_server(&args.net, service_node)?;
+        let place = net::for_server(&args.net, service_node, &elsewhere)?;
         let mut node = Node::start(cpts, place).await?;
         if let Err(e) = bring_up(&mut node, hold.unwrap_or_default()).await {
             let _ = node.stop(true).await;

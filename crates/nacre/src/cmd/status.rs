@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::cli::Status;
 use crate::control::{self, Request};
 use crate::daemon;
+use crate::output::say;
 use crate::running::{self, Running};
 
 /// Exit status when nothing is up, as service managers have it.
@@ -26,18 +27,18 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
     };
     let live: Vec<Value> = found.iter().map(live_status).collect();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&live)?);
+        say!("{}", serde_json::to_string_pretty(&live)?);
     } else {
         for (running, live) in found.iter().zip(&live) {
             show(running, live);
         }
         if let Some(dead) = dead {
-            println!(
+            say!(
                 "nacre (process {}) has died; `nacre down` cleans up after it",
                 dead.pid
             );
         } else if found.is_empty() {
-            println!("nothing is up");
+            say!("nothing is up");
         }
     }
     Ok(if found.is_empty() {
@@ -62,19 +63,19 @@ fn show(r: &Running, live: &Value) {
     } else {
         format!(" in {}", dirs.join(" "))
     };
-    println!("nacre {}{what} (process {})", r.role, r.pid);
+    say!("nacre {}{what} (process {})", r.role, r.pid);
     for mount in &r.mounts {
-        println!("  mount    {} on {}", mount.source, mount.mountpoint.display());
+        say!("  mount    {} on {}", mount.source, mount.mountpoint.display());
     }
     if !r.targets.is_empty() {
-        println!("  targets  {}", r.targets.join(" "));
+        say!("  targets  {}", r.targets.join(" "));
     }
-    println!("  listens  {} port {}", r.nids.join(" "), r.port);
-    println!("  log      {}", r.log.display());
+    say!("  listens  {} port {}", r.nids.join(" "), r.port);
+    say!("  log      {}", r.log.display());
     if let Some(resident) = live["resident_bytes"].as_u64() {
-        println!("  memory   {} MiB", resident >> 20);
+        say!("  memory   {} MiB", resident >> 20);
     }
     if let Some(error) = live["error"].as_str() {
-        println!("  trouble  {error}");
+        say!("  trouble  {error}");
     }
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use super::stop;
 use crate::cli::Umount;
+use crate::output::say;
 use crate::{daemon, mounts, running};
 
 /// Runs the command.
@@ -27,10 +28,10 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
                 path.display()
             );
         }
-        None if mounts::detach_stale(&path)? => println!("its process had died; cleaned up"),
+        None if mounts::detach_stale(&path)? => say!("its process had died; cleaned up"),
         None if fuse::mounted_at(&path).is_none() => bail!("{} is not a mount point", path.display()),
         None => bail!("{} is not a mount of a running nacre", path.display()),
     }
-    println!("unmounted {}", path.display());
+    say!("unmounted {}", path.display());
     Ok(ExitCode::SUCCESS)
 }

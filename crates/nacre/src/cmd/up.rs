@@ -12,6 +12,7 @@ use super::{clean_up_after, dir_or_default};
 use crate::cli::Up;
 use crate::instance::{Instance, Store, Wanted};
 use crate::node::{MountFlags, Node};
+use crate::output::say;
 use crate::session::{Session, log_in};
 use crate::{daemon, mounts, net, running};
 
@@ -47,7 +48,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         foreground: args.foreground,
     };
     session.run(async move |cpts| {
-        let place = net::for_server(&args.net, None)?;
+        let place = net::for_server(&args.net, None, &[])?;
         let dirs = instance.make(&dir)?;
         let mut node = Node::start(cpts, place).await?;
         let brought = bring_up(&mut node, &instance, &dirs, mountpoint.as_deref()).await;
@@ -98,7 +99,7 @@ fn not_up_already(dir: &Path) -> Result<()> {
         );
     }
     for line in clean_up_after(&r)? {
-        println!("process {} had died: {line}", r.pid);
+        say!("process {} had died: {line}", r.pid);
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::ask;
 use crate::control::Request;
+use crate::output::say;
 use crate::running::{self, MountRecord, Running};
 
 /// One target, as the process with the mount says.
@@ -48,9 +49,14 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
             mountpoint: mount.mountpoint.clone(),
         };
         let targets: Vec<Target> = serde_json::from_value(ask(&running, &request)?)?;
-        print!(
+        let at = mount.mountpoint.display().to_string();
+        // The table ends with an empty line of its own.
+        say!(
             "{}",
-            table(&mount.mountpoint.display().to_string(), &targets, inodes, human)
+            table(&at, &targets, inodes, human)
+                .trim_end_matches('\n')
+                .to_owned()
+                + "\n"
         );
     }
     Ok(())

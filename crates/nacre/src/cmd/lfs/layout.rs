@@ -1,5 +1,6 @@
 //! Layouts of files, and the defaults that directories give to what is made in them.
 
+use crate::output::say;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -150,13 +151,13 @@ fn show_one(path: &Path, is_dir: bool, only: &Only) -> Result<()> {
         Err(e) => return Err(e).with_context(|| format!("{}", path.display())),
     };
     if !alone {
-        println!("{}", path.display());
+        say!("{}", path.display());
     }
     match layout {
-        None if is_dir => println!("{}\n", if alone { "1" } else { NO_DEFAULT }),
-        None => println!("has no stripe info\n"),
-        Some(layout) if alone => println!("{}", field(&layout, only)),
-        Some(layout) => println!("{}\n", text(&layout, is_dir)),
+        None if is_dir => say!("{}\n", if alone { "1" } else { NO_DEFAULT }),
+        None => say!("has no stripe info\n"),
+        Some(layout) if alone => say!("{}", field(&layout, only)),
+        Some(layout) => say!("{}\n", text(&layout, is_dir)),
     }
     Ok(())
 }
