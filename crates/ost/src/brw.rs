@@ -2,8 +2,8 @@
 
 use rpc::ServerRequest;
 use wire::{
-    Errno, NiobufRemote, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_FL_SHORT_IO, OBD_MD_FLCKSUM,
-    OBD_MD_FLFLAGS, ObdIoobj, Obdo, OstBody, WireStruct,
+    Errno, Message, NiobufRemote, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
+    OBD_MD_FLCKSUM, OBD_MD_FLFLAGS, ObdIoobj, Obdo, OstBody, WireStruct,
     brw::{ChecksumType, md_lengths},
 };
 
@@ -27,7 +27,7 @@ impl Span {
     }
 
     /// The client used its grant for it.
-    pub(crate) fn from_grant(&self) -> bool {
+    pub(crate) fn is_granted(&self) -> bool {
         self.flags & OBD_BRW_FROM_GRANT != 0
     }
 }
@@ -46,10 +46,10 @@ pub(crate) struct Brw {
 
 impl Brw {
     /// Reads and checks the request: no range is longer than what was agreed, none overlaps another.
-    pub(crate) fn parse(req: &ServerRequest, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
-        let oa = req.get::<OstBody>(1)?.oa;
-        let object = req.get::<ObdIoobj>(2)?;
-        let ranges = req.buf(3);
+    pub(crate) fn parse(msg: &Message, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
+        let oa = msg.get::<OstBody>(1).map_err(|_| Errno::EPROTO)?.oa;
+        let object: ObdIoobj = msg.get(2).map_err(|_| Errno::EPROTO)?;
+        let ranges = msg.buf(3);
         let count = object.ioo_bufcnt as usize;
         if count == 0 || count > RANGES_MAX || ranges.len() < count * NiobufRemote::SIZE {
             tracing::debug!(
@@ -139,8 +139,74 @@ impl Brw {
         let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
         self.spans
             .iter()
-            .filter(|s| s.from_grant())
+            .filter(|s| s.is_granted())
             .map(|s| pages(s) * 4096)
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use wire::PtlrpcBody;
+
+    use super::*;
+
+    fn message(oa: Obdo, object: ObdIoobj, ranges: &[NiobufRemote]) -> Message {
+        let ranges: Vec<u8> = ranges.iter().flat_map(|r| r.to_bytes().to_vec()).collect();
+        Message::new(
+            &PtlrpcBody::default(),
+            [OstBody { oa }.to_bytes(), object.to_bytes(), ranges.into()],
+        )
+    }
+
+    /// The write of "hello\n" in the capture `d2_create_write_close`.
+    #[test]
+    fn a_captured_short_write_is_understood() {
+        let oa = Obdo {
+            o_valid: 0x180_0000_0b18_4f2d,
+            o_flags: 0x40_6000,
+            o_blocks: 0x7000,
+            ..Obdo::default()
+        };
+        let object = ObdIoobj {
+            ioo_max_brw: 0xffff_0000,
+            ioo_bufcnt: 1,
+            ..ObdIoobj::default()
+        };
+        let range = NiobufRemote {
+            rnb_offset: 0,
+            rnb_len: 6,
+            rnb_flags: 0x4_0420,
+        };
+        let brw = Brw::parse(&message(oa, object, &[range]), 4 << 20, u64::MAX).unwrap();
+        assert!(brw.short && !brw.sync() && !brw.srvlock() && brw.spans[0].is_granted());
+        // Its checksum is of a type (T10IP4K) that was not agreed with this server.
+        assert_eq!(brw.checksum, None);
+        assert_eq!(
+            (brw.len(), brw.extent(), brw.pages_from_grant()),
+            (6, (0, 5), 4096)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_or_refused(
+            bufs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..6),
+            count in any::<u32>(),
+        ) {
+            let mut msg = Message::new(&PtlrpcBody::default(), bufs.into_iter().map(Bytes::from));
+            if let Some(object) = msg.bufs.get_mut(2).filter(|b| b.len() >= ObdIoobj::SIZE) {
+                let counted = ObdIoobj { ioo_bufcnt: count % 40, ..ObdIoobj::from_bytes(object).unwrap() };
+                *object = counted.to_bytes();
+            }
+            if let Ok(brw) = Brw::parse(&msg, 4 << 20, 1 << 44) {
+                prop_assert!(brw.len() <= 4 << 20 && !brw.spans.is_empty());
+                prop_assert!(brw.extent().1 < 1 << 44);
+                let _ = brw.pages_from_grant();
+            }
+        }
     }
 }

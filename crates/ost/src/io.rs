@@ -37,7 +37,7 @@ fn take(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize
 impl Ost {
     /// `OST_WRITE`.
     pub(crate) async fn write(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let brw = Brw::parse(req, self.brw_size_of(&req.export), self.offer.maxbytes)?;
+        let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), self.offer.maxbytes)?;
         let fid = self.object(&brw.object.ioo_oid)?;
         let data = fetch(req, &brw).await?;
         let computed = brw.checksum.map(|ty| (ty, ty.of(&data)));
@@ -111,7 +111,7 @@ impl Ost {
         let mut written = 0;
         for span in &brw.spans {
             let pieces = take(&mut data, &mut rest, span.len as usize);
-            if !span.from_grant() && !overwrites(span, before) {
+            if !span.is_granted() && !overwrites(span, before) {
                 let left = match free {
                     Some(left) => left,
                     None => self.grants.left(self.space.free_bytes().await),
@@ -135,7 +135,7 @@ impl Ost {
 
     /// `OST_READ`.
     pub(crate) async fn read(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let brw = Brw::parse(req, self.brw_size_of(&req.export), u64::MAX)?;
+        let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), u64::MAX)?;
         let fid = self.object(&brw.object.ioo_oid)?;
         if let Some(g) = self.grant_of(&req.export) {
             drop(self.take_report(req, &g, &brw));

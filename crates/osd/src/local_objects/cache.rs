@@ -1,6 +1,11 @@
 //! The objects in use: open files and attributes, bounded in number, and the set of those that are not on disk.
 
-use std::{collections::HashMap, fs, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use wire::Fid;
@@ -39,6 +44,8 @@ pub(super) struct State {
 pub(super) struct Cache {
     shards: Vec<Mutex<Shard>>,
     capacity: usize,
+    /// Directories in which files were removed since the last sync of all, and how often.
+    removed_in: Mutex<HashMap<PathBuf, u64>>,
 }
 
 #[derive(Default)]
@@ -67,6 +74,7 @@ impl Cache {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             capacity: open / SHARDS,
+            removed_in: Mutex::default(),
         }
     }
 
@@ -136,6 +144,29 @@ impl Cache {
             let mut shard = self.shard(fid).lock();
             if shard.dirty.get(fid) == Some(then) {
                 shard.dirty.remove(fid);
+            }
+        }
+    }
+
+    /// A file was removed: its directory is not on disk as it is now.
+    pub(super) fn mark_removed(&self, dir: &Path) {
+        *self.removed_in.lock().entry(dir.to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn removed_in(&self) -> Vec<(PathBuf, u64)> {
+        self.removed_in
+            .lock()
+            .iter()
+            .map(|(dir, n)| (dir.clone(), *n))
+            .collect()
+    }
+
+    /// These directories were synced; where nothing was removed since, they are on disk.
+    pub(super) fn clean_removed(&self, synced: &[(PathBuf, u64)]) {
+        let mut removed_in = self.removed_in.lock();
+        for (dir, then) in synced {
+            if removed_in.get(dir) == Some(then) {
+                removed_in.remove(dir);
             }
         }
     }

@@ -220,33 +220,34 @@ impl Shared {
         e
     }
 
-    fn sync(&self, dirty: &[(Fid, Dirty)]) -> Result<(), OsdError> {
+    fn sync(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
         if let Some(why) = self.failed.lock().clone() {
             return Err(OsdError::Failed {
                 path: self.root.clone(),
                 why,
             });
         }
-        self.sync_files(dirty).map_err(|e| self.fail(e))?;
+        self.sync_files(dirty, removed_in).map_err(|e| self.fail(e))?;
         self.cache.clean(dirty);
+        self.cache.clean_removed(removed_in);
         Ok(())
     }
 
-    fn sync_files(&self, dirty: &[(Fid, Dirty)]) -> Result<(), OsdError> {
-        if dirty.len() > SYNC_EACH_MAX {
+    fn sync_files(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
+        if dirty.len() + removed_in.len() > SYNC_EACH_MAX {
             let root = fs::File::open(&self.root).map_err(OsdError::io("open", &self.root))?;
             return rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()));
         }
-        let mut new_in = HashSet::new();
+        let mut dirs: HashSet<PathBuf> = removed_in.iter().map(|(dir, _)| dir.clone()).collect();
         for (fid, dirty) in dirty {
             let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
             let file = entry.state.lock().file.clone();
             if let Some(file) = file {
                 file.sync_data().map_err(OsdError::io("sync", &entry.path))?;
-                new_in.extend(entry.path.parent().filter(|_| dirty.new).map(PathBuf::from));
+                dirs.extend(entry.path.parent().filter(|_| dirty.new).map(PathBuf::from));
             }
         }
-        new_in.iter().try_for_each(|dir| sync_dir(dir))
+        dirs.iter().try_for_each(|dir| sync_dir(dir))
     }
 }
 
@@ -441,10 +442,11 @@ impl Objects for LocalObjects {
                 std::mem::take(&mut state.exists)
             };
             match fs::remove_file(&entry.path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(OsdError::io("remove", &entry.path)(e));
-                }
-                _ => {}
+                Ok(()) => shared
+                    .cache
+                    .mark_removed(entry.path.parent().unwrap_or(&shared.root)),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(OsdError::io("remove", &entry.path)(e)),
             }
             if existed {
                 let mut batch = Batch::new();
@@ -460,15 +462,23 @@ impl Objects for LocalObjects {
         Box::pin(async move {
             let shared = self.shared.clone();
             blocking(move || {
-                let (stale, dirty) = match fid {
+                let (stale, dirty, removed_in) = match fid {
                     Some(fid) => {
                         let dirty = shared.cache.dirty(&fid).map(|d| (fid, d));
-                        (Vec::from_iter(shared.cache.find(&fid)), Vec::from_iter(dirty))
+                        (
+                            Vec::from_iter(shared.cache.find(&fid)),
+                            Vec::from_iter(dirty),
+                            Vec::new(),
+                        )
                     }
-                    None => (shared.cache.stale(), shared.cache.all_dirty()),
+                    None => (
+                        shared.cache.stale(),
+                        shared.cache.all_dirty(),
+                        shared.cache.removed_in(),
+                    ),
                 };
                 stale.iter().try_for_each(|e| shared.write_record(e))?;
-                shared.sync(&dirty)
+                shared.sync(&dirty, &removed_in)
             })
             .await?;
             self.shared.index.sync().await
@@ -645,7 +655,10 @@ mod tests {
             let a = o.attr(fid(i)).await.unwrap().unwrap();
             assert_eq!((a.uid, a.gid, a.size), (i, i, 2));
         }
+        o.destroy(fid(1)).await.unwrap();
+        assert_eq!(o.shared.cache.removed_in().len(), 1);
         o.sync(None).await.unwrap();
         assert!(o.shared.cache.all_dirty().is_empty());
+        assert!(o.shared.cache.removed_in().is_empty());
     }
 }
