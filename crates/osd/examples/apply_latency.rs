@@ -1,0 +1,81 @@
+//! How long `Index::apply` and `Index::get` take while everything is synced all the time: nobody may wait for the disk.
+//!
+//! `cargo run --release -p osd --example apply_latency [DIRECTORY] [CREATES]`
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use osd::{Batch, OsdError, StoreKind, open_index};
+
+#[tokio::main]
+async fn main() -> Result<(), OsdError> {
+    let mut args = std::env::args().skip(1);
+    let dir = args
+        .next()
+        .map_or_else(std::env::temp_dir, PathBuf::from)
+        .join(format!("apply_latency.{}", std::process::id()));
+    let count: u64 = args.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
+    std::fs::create_dir_all(&dir).expect("a directory to work in");
+    let index = open_index(&StoreKind::Local(dir.clone())).await?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let syncing = tokio::spawn({
+        let (index, stop) = (index.clone(), stop.clone());
+        async move {
+            let mut times = Vec::new();
+            while !stop.load(Relaxed) {
+                let start = Instant::now();
+                if index.sync().await.is_err() {
+                    break;
+                }
+                times.push(start.elapsed());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            times
+        }
+    });
+    let (mut applies, mut gets) = (Vec::new(), Vec::new());
+    for n in 0..count {
+        index.room().await;
+        let mut batch = Batch::new();
+        for (kind, size) in [(b'i', 160), (b'd', 24), (b'x', 56)] {
+            batch.put(
+                [&[kind][..], &n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()].concat(),
+                vec![7u8; size],
+            );
+        }
+        let start = Instant::now();
+        index.apply(batch)?;
+        applies.push(start.elapsed());
+        let key = [
+            &b"i"[..],
+            &(n / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(),
+        ]
+        .concat();
+        let start = Instant::now();
+        index.get(&key)?;
+        gets.push(start.elapsed());
+    }
+    stop.store(true, Relaxed);
+    let syncs = syncing.await.expect("the syncing task ends");
+    for (name, mut times) in [("apply", applies), ("get", gets), ("sync", syncs)] {
+        times.sort();
+        let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+        println!(
+            "{name:>5}: {} times, median {:?}, 99 % {:?}, 99.9 % {:?}, longest {:?}",
+            times.len(),
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            at(1.0)
+        );
+    }
+    drop(index);
+    std::fs::remove_dir_all(&dir).expect("the directory goes");
+    Ok(())
+}

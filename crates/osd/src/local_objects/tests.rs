@@ -1,0 +1,170 @@
+//! What both kinds of objects do, and what the local ones keep.
+
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::{LocalConfig, LocalIndex, MemoryObjects};
+
+fn fid(oid: u32) -> Fid {
+    Fid {
+        f_seq: 0x2_4000_0400,
+        f_oid: oid,
+        f_ver: 0,
+    }
+}
+
+fn local(dir: &Path) -> LocalObjects {
+    let index = Arc::new(LocalIndex::open(&dir.join("index"), LocalConfig::default()).unwrap());
+    LocalObjects::open(&dir.join("objects"), index).unwrap()
+}
+
+async fn bytes(o: &dyn Objects, oid: u32, offset: u64, len: u32) -> Vec<u8> {
+    o.read(fid(oid), offset, len).await.unwrap().concat()
+}
+
+/// What both implementations do.
+async fn behaves_as_objects_do(o: &dyn Objects) {
+    let none = SetAttr::default();
+    assert_eq!(o.attr(fid(1)).await.unwrap(), None);
+    assert!(bytes(o, 1, 0, 10).await.is_empty());
+    let attr = SetAttr {
+        uid: Some(7),
+        mtime: Some((5, 6)),
+        data_version: Some(9),
+        ..none
+    };
+    o.write(
+        fid(1),
+        3,
+        vec![Bytes::from_static(b"abc"), Bytes::from_static(b"def")],
+        attr,
+    )
+    .await
+    .unwrap();
+    assert_eq!(bytes(o, 1, 0, 100).await, b"\0\0\0abcdef");
+    assert_eq!(bytes(o, 1, 4, 2).await, b"bc");
+    let a = o.attr(fid(1)).await.unwrap().unwrap();
+    assert_eq!((a.size, a.uid, a.mtime, a.data_version), (9, 7, (5, 6), 9));
+    assert!(a.blocks > 0);
+    // A hole, and what is beyond the end.
+    let far = 10 << 20;
+    o.write(fid(1), far, vec![Bytes::from_static(b"x")], none)
+        .await
+        .unwrap();
+    assert_eq!(
+        o.read(fid(1), 0, u32::MAX)
+            .await
+            .unwrap()
+            .iter()
+            .map(Bytes::len)
+            .max(),
+        Some(1 << 20)
+    );
+    assert_eq!(o.seek(fid(1), 0, Seek::Data).await.unwrap(), 0);
+    let hole = o.seek(fid(1), 0, Seek::Hole).await.unwrap();
+    assert!((9..far).contains(&hole));
+    let data = o.seek(fid(1), hole, Seek::Data).await.unwrap();
+    assert!((hole..=far).contains(&data));
+    assert_eq!(o.seek(fid(1), data, Seek::Hole).await.unwrap(), far + 1);
+    assert!(matches!(
+        o.seek(fid(1), far + 1, Seek::Data).await,
+        Err(OsdError::NotFound)
+    ));
+    // Punch, truncate down and up.
+    o.punch(fid(1), 4, 6, none).await.unwrap();
+    assert_eq!(bytes(o, 1, 0, 9).await, b"\0\0\0a\0\0def");
+    o.punch(fid(1), 5, u64::MAX, none).await.unwrap();
+    o.punch(fid(1), 8, u64::MAX, none).await.unwrap();
+    assert_eq!(bytes(o, 1, 0, 100).await, b"\0\0\0a\0\0\0\0");
+    o.fallocate(fid(1), 0, 20, true).await.unwrap();
+    assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 8);
+    o.fallocate(fid(1), 0, 20, false).await.unwrap();
+    assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 20);
+    // Attributes without data; gone is gone.
+    o.setattr(fid(2), SetAttr { gid: Some(3), ..none }).await.unwrap();
+    assert_eq!(o.attr(fid(2)).await.unwrap().unwrap().gid, 3);
+    o.sync(Some(fid(1))).await.unwrap();
+    o.sync(None).await.unwrap();
+    assert!(o.destroy(fid(1)).await.unwrap());
+    assert!(!o.destroy(fid(1)).await.unwrap());
+    assert_eq!(o.attr(fid(1)).await.unwrap(), None);
+    o.write(fid(1), 0, vec![Bytes::from_static(b"new")], none)
+        .await
+        .unwrap();
+    assert_eq!(bytes(o, 1, 0, 9).await, b"new");
+    assert!(o.statfs().await.unwrap().bfree > 0);
+}
+
+#[tokio::test]
+async fn local_objects_behave() {
+    let dir = tempfile::tempdir().unwrap();
+    behaves_as_objects_do(&local(dir.path())).await;
+}
+
+#[tokio::test]
+async fn memory_objects_behave() {
+    behaves_as_objects_do(&MemoryObjects::new()).await;
+}
+
+#[tokio::test]
+async fn attributes_and_data_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let attr = SetAttr {
+        uid: Some(1),
+        parent: Some(fid(77)),
+        data_version: Some(5),
+        ..SetAttr::default()
+    };
+    {
+        let o = local(dir.path());
+        o.write(fid(1), 0, vec![Bytes::from_static(b"data")], attr)
+            .await
+            .unwrap();
+        let later = SetAttr {
+            mtime: Some((8, 9)),
+            ..SetAttr::default()
+        };
+        o.write(fid(1), 4, vec![Bytes::from_static(b"more")], later)
+            .await
+            .unwrap();
+        o.sync(Some(fid(1))).await.unwrap();
+    }
+    let o = local(dir.path());
+    let a = o.attr(fid(1)).await.unwrap().unwrap();
+    assert_eq!(
+        (a.size, a.uid, a.parent, a.data_version, a.mtime),
+        (8, 1, fid(77), 5, (8, 9))
+    );
+    assert_eq!(bytes(&o, 1, 0, 9).await, b"datamore");
+}
+
+#[tokio::test]
+async fn more_objects_than_the_cache_holds_keep_their_attributes() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = local(dir.path());
+    for i in 1..=1500 {
+        let attr = SetAttr {
+            uid: Some(i),
+            ..SetAttr::default()
+        };
+        o.write(fid(i), 0, vec![Bytes::from_static(b"1")], attr)
+            .await
+            .unwrap();
+        o.write(
+            fid(i),
+            1,
+            vec![Bytes::from_static(b"2")],
+            SetAttr { gid: Some(i), ..attr },
+        )
+        .await
+        .unwrap();
+    }
+    for i in 1..=1500 {
+        let a = o.attr(fid(i)).await.unwrap().unwrap();
+        assert_eq!((a.uid, a.gid, a.size), (i, i, 2));
+    }
+    o.destroy(fid(1)).await.unwrap();
+    assert_eq!(o.shared.cache.removed_in().len(), 1);
+    o.sync(None).await.unwrap();
+    assert!(o.shared.cache.all_dirty().is_empty());
+    assert!(o.shared.cache.removed_in().is_empty());
+}
