@@ -1,0 +1,380 @@
+//! A client of raw requests: it gives back locks when asked, and otherwise only does what it is told.
+
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use rpc::{
+    BoxFuture, Bulk, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request,
+    RpcError,
+};
+use wire::{
+    Errno, Fid, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData,
+    LdlmReply, LdlmRequest, LdlmResourceDesc, LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE,
+    MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr,
+    MdtRecUnlink, Message, Nid, ObdConnectData, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR,
+    REINT_SETXATTR, REINT_UNLINK, SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
+};
+
+/// What a real client asks for (capture b1).
+const FLAGS: u64 = 0xae7e_7e7b_e374_d3b8;
+const FLAGS2: u64 = 0xa4_6cde_ffbd;
+/// What a lookup asks for (capture d2).
+const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
+
+pub(crate) struct Client {
+    import: Arc<Import>,
+    seq: u64,
+    oid: AtomicU32,
+    cookie: AtomicU64,
+    /// Resources of locks that were called back.
+    pub(crate) called_back: Mutex<Vec<(Fid, u64)>>,
+    pub(crate) creds: Mutex<(u32, u32, u32)>,
+}
+
+/// An intent's answer.
+#[derive(Debug)]
+pub(crate) struct Intent {
+    pub(crate) disposition: u64,
+    pub(crate) status: i32,
+    pub(crate) bits: u64,
+    pub(crate) mode: u32,
+    pub(crate) lock_fid: Fid,
+    pub(crate) body: MdtBody,
+    pub(crate) reply: ReplyMsg,
+}
+
+impl Intent {
+    pub(crate) fn fid(&self) -> Fid {
+        self.body.mbo_fid1
+    }
+
+    pub(crate) fn handle(&self) -> u64 {
+        self.body.mbo_open_handle.cookie
+    }
+
+    pub(crate) fn locked(&self) -> bool {
+        self.mode != 0
+    }
+}
+
+struct Owner(Mutex<Weak<Client>>);
+
+impl ImportOwner for Owner {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            let dlm: LdlmRequest = msg.get(1)?;
+            let client = self.0.lock().upgrade();
+            if let Some(client) = client.filter(|_| opc == LDLM_BL_CALLBACK) {
+                let fid = Fid::from_res_id(&dlm.lock_desc.l_resource.lr_name);
+                client.called_back.lock().push((fid, dlm.lock_desc.l_policy_data.cancel_bits()));
+                tokio::spawn(async move { client.cancel(dlm.lock_handle[1]).await });
+            }
+            Ok(Reply::new(Vec::new()))
+        })
+    }
+
+    fn event(&self, _e: ImportEvent) {}
+}
+
+static CLIENTS: AtomicU32 = AtomicU32::new(1);
+
+impl Client {
+    pub(crate) async fn connect(rpc: &Arc<Ptlrpc>) -> Arc<Client> {
+        let n = CLIENTS.fetch_add(1, Ordering::SeqCst);
+        let owner = Arc::new(Owner(Mutex::new(Weak::new())));
+        let import = Import::new(
+            rpc,
+            ImportConfig {
+                name: format!("client{n}"),
+                target_uuid: "testfs-MDT0000_UUID".into(),
+                client_uuid: format!("00000000-0000-4000-8000-{n:012x}"),
+                nids: vec![Nid::LO],
+                kind: ImportKind::Mdc,
+                connect: ObdConnectData {
+                    ocd_connect_flags: FLAGS,
+                    ocd_connect_flags2: FLAGS2,
+                    ocd_brw_size: 1 << 20,
+                    ocd_ibits_known: 0x7f,
+                    ..ObdConnectData::default()
+                },
+                max_rpcs_in_flight: 8,
+                owner: owner.clone(),
+            },
+        );
+        import.connect().await.unwrap();
+        let range = LuSeqRange::default().to_bytes();
+        let opc = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
+        let reply = import.call(Request::new(SEQ_QUERY, vec![opc, range])).await.unwrap();
+        let client = Arc::new(Client {
+            import,
+            seq: reply.get::<LuSeqRange>(1).unwrap().lsr_start,
+            oid: AtomicU32::new(1),
+            cookie: AtomicU64::new(u64::from(n) << 32 | 1),
+            called_back: Mutex::default(),
+            creds: Mutex::new((0, 0, u32::MAX)),
+        });
+        *owner.0.lock() = Arc::downgrade(&client);
+        client
+    }
+
+    pub(crate) async fn disconnect(&self) {
+        self.import.disconnect().await;
+    }
+
+    pub(crate) fn import(&self) -> &Arc<Import> {
+        &self.import
+    }
+
+    pub(crate) fn new_fid(&self) -> Fid {
+        Fid::new(self.seq, self.oid.fetch_add(1, Ordering::SeqCst), 0)
+    }
+
+    pub(crate) async fn call(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+        self.import.call(Request::new(opc, bufs)).await.map_err(|e: RpcError| e.errno())
+    }
+
+    async fn modify(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+        self.import.call(Request::modifying(opc, bufs)).await.map_err(|e: RpcError| e.errno())
+    }
+
+    async fn cancel(&self, handle: u64) {
+        let dlm = LdlmRequest { lock_count: 1, ..LdlmRequest::default() };
+        // The server may have let the lock go by itself.
+        let _ = self.call(LDLM_CANCEL, vec![dlm.to_bytes_with(&[handle])]).await;
+    }
+
+    fn dlm(&self, fid: Fid, mode: u32, bits: u64, flags: u32) -> Bytes {
+        let desc = LdlmLockDesc {
+            l_resource: LdlmResourceDesc { lr_type: 13, lr_name: fid.res_id(), ..Default::default() },
+            l_req_mode: mode,
+            l_granted_mode: 0,
+            l_policy_data: LdlmPolicyData::inodebits(bits, 0),
+        };
+        let dlm = LdlmRequest { lock_flags: flags, lock_count: 1, lock_desc: desc, ..LdlmRequest::default() };
+        dlm.to_bytes_with(&[self.cookie.fetch_add(1, Ordering::SeqCst)])
+    }
+
+    async fn enqueue(&self, fid: Fid, opc: u64, bufs: Vec<Bytes>, modifies: bool) -> Result<ReplyMsg, Errno> {
+        let mut all = vec![
+            self.dlm(fid, 0x10, 2, LDLM_FL_HAS_INTENT as u32),
+            Bytes::copy_from_slice(&opc.to_le_bytes()),
+        ];
+        all.extend(bufs);
+        if modifies { self.modify(LDLM_ENQUEUE, all).await } else { self.call(LDLM_ENQUEUE, all).await }
+    }
+
+    fn intent(reply: ReplyMsg) -> Intent {
+        let rep: LdlmReply = reply.get(1).unwrap();
+        Intent {
+            disposition: rep.lock_policy_res1,
+            status: rep.intent_status(),
+            bits: rep.lock_desc.l_policy_data.bits(),
+            mode: rep.lock_desc.l_granted_mode,
+            lock_fid: Fid::from_res_id(&rep.lock_desc.l_resource.lr_name),
+            body: reply.get(2).unwrap_or_default(),
+            reply,
+        }
+    }
+
+    pub(crate) async fn getattr(&self, parent: Fid, name: &str) -> Intent {
+        self.getattr_as(8, parent, Fid::ZERO, name).await
+    }
+
+    pub(crate) async fn getattr_as(&self, opc: u64, parent: Fid, child: Fid, name: &str) -> Intent {
+        let creds = *self.creds.lock();
+        let body = MdtBody {
+            mbo_fid1: parent,
+            mbo_fid2: child,
+            mbo_valid: GETATTR_VALID,
+            mbo_fsuid: creds.0,
+            mbo_fsgid: creds.1,
+            mbo_capability: creds.2,
+            mbo_eadatasize: 128,
+            ..MdtBody::default()
+        };
+        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes())];
+        Client::intent(self.enqueue(parent, opc, bufs, false).await.unwrap())
+    }
+
+    pub(crate) async fn open(&self, parent: Fid, name: &str, flags: u64) -> Intent {
+        self.open_with(parent, name, flags, &[]).await
+    }
+
+    pub(crate) async fn open_with(&self, parent: Fid, name: &str, flags: u64, ea: &[u8]) -> Intent {
+        let by_fid = flags & wire::MDS_OPEN_BY_FID != 0;
+        let creds = *self.creds.lock();
+        let rec = MdtRecCreate {
+            cr_opcode: REINT_OPEN,
+            cr_fsuid: creds.0,
+            cr_fsgid: creds.1,
+            cr_cap: creds.2,
+            cr_fid1: if by_fid { Fid::ROOT } else { parent },
+            cr_fid2: if by_fid { parent } else { self.new_fid() },
+            cr_time: 1000,
+            cr_mode: 0o100666,
+            cr_umask: 0o022,
+            cr_flags_l: flags as u32,
+            cr_flags_h: (flags >> 32) as u32,
+            ..MdtRecCreate::default()
+        };
+        let empty = Bytes::new();
+        let name = nul_terminated(name.as_bytes());
+        let ea = Bytes::copy_from_slice(ea);
+        let bufs = vec![rec.to_bytes(), empty.clone(), empty, name, ea];
+        let opc = if flags & wire::MDS_OPEN_CREAT != 0 { 3 } else { 1 };
+        Client::intent(self.enqueue(parent, opc, bufs, true).await.unwrap())
+    }
+
+    pub(crate) async fn close(&self, fid: Fid, handle: u64) -> Result<ReplyMsg, Errno> {
+        let rec = MdtRecSetattr { sa_opcode: REINT_SETATTR, sa_fid: fid, ..MdtRecSetattr::default() };
+        self.close_with(handle, rec).await
+    }
+
+    pub(crate) async fn close_with(&self, handle: u64, rec: MdtRecSetattr) -> Result<ReplyMsg, Errno> {
+        let epoch = MdtIoepoch { mio_open_handle: LustreHandle { cookie: handle }, ..MdtIoepoch::default() };
+        self.modify(MDS_CLOSE, vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()]).await
+    }
+
+    async fn reint(&self, rec: Bytes, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+        let mut all = vec![rec];
+        all.extend(bufs);
+        self.modify(MDS_REINT, all).await
+    }
+
+    pub(crate) async fn make(&self, parent: Fid, name: &str, mode: u32, target: &str) -> Result<Fid, Errno> {
+        let creds = *self.creds.lock();
+        let rec = MdtRecCreate {
+            cr_opcode: REINT_CREATE,
+            cr_fsuid: creds.0,
+            cr_fsgid: creds.1,
+            cr_cap: creds.2,
+            cr_fid1: parent,
+            cr_fid2: self.new_fid(),
+            cr_time: 1000,
+            cr_mode: mode,
+            cr_umask: 0o022,
+            ..MdtRecCreate::default()
+        };
+        let target = if target.is_empty() { Bytes::new() } else { nul_terminated(target.as_bytes()) };
+        let bufs = vec![Bytes::new(), nul_terminated(name.as_bytes()), target, Bytes::new()];
+        Ok(self.reint(rec.to_bytes(), bufs).await?.get::<MdtBody>(1)?.mbo_fid1)
+    }
+
+    pub(crate) async fn mkdir(&self, parent: Fid, name: &str) -> Fid {
+        self.make(parent, name, 0o040777, "").await.unwrap()
+    }
+
+    pub(crate) async fn unlink(&self, parent: Fid, name: &str, dir: bool) -> Result<MdtBody, Errno> {
+        let creds = *self.creds.lock();
+        let rec = MdtRecUnlink {
+            ul_opcode: REINT_UNLINK,
+            ul_cap: creds.2,
+            ul_fsuid: creds.0,
+            ul_fid1: parent,
+            ul_time: 1001,
+            ul_mode: if dir { 0o040000 } else { 0 },
+            ..MdtRecUnlink::default()
+        };
+        let bufs = vec![Bytes::new(), nul_terminated(name.as_bytes()), Bytes::new()];
+        self.reint(rec.to_bytes(), bufs).await?.get(1)
+    }
+
+    pub(crate) async fn link(&self, file: Fid, parent: Fid, name: &str) -> Result<ReplyMsg, Errno> {
+        let rec = MdtRecLink {
+            lk_opcode: REINT_LINK,
+            lk_cap: u32::MAX,
+            lk_fid1: file,
+            lk_fid2: parent,
+            lk_time: 1002,
+            ..MdtRecLink::default()
+        };
+        let bufs = vec![Bytes::new(), Bytes::new(), nul_terminated(name.as_bytes()), Bytes::new()];
+        self.reint(rec.to_bytes(), bufs).await
+    }
+
+    pub(crate) async fn rename(&self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ReplyMsg, Errno> {
+        let rec = MdtRecRename {
+            rn_opcode: REINT_RENAME,
+            rn_cap: u32::MAX,
+            rn_fid1: src.0,
+            rn_fid2: dst.0,
+            rn_time: 1003,
+            ..MdtRecRename::default()
+        };
+        let (old, new) = (nul_terminated(src.1.as_bytes()), nul_terminated(dst.1.as_bytes()));
+        self.reint(rec.to_bytes(), vec![Bytes::new(), Bytes::new(), old, new, Bytes::new()]).await
+    }
+
+    pub(crate) async fn setattr(&self, rec: MdtRecSetattr, ea: &[u8]) -> Result<MdtBody, Errno> {
+        let rec = MdtRecSetattr { sa_opcode: REINT_SETATTR, sa_cap: u32::MAX, ..rec };
+        let ea = Bytes::copy_from_slice(ea);
+        let bufs = vec![Bytes::new(), Bytes::new(), ea, Bytes::new(), Bytes::new()];
+        self.reint(rec.to_bytes(), bufs).await?.get(1)
+    }
+
+    pub(crate) async fn touch(&self, fid: Fid) -> Result<MdtBody, Errno> {
+        let rec = MdtRecSetattr { sa_fid: fid, sa_valid: MDS_ATTR_ATIME, sa_atime: 5, ..Default::default() };
+        self.setattr(rec, &[]).await
+    }
+
+    pub(crate) async fn setxattr(&self, fid: Fid, name: &str, value: &[u8]) -> Result<ReplyMsg, Errno> {
+        let rec = MdtRecSetxattr {
+            sx_opcode: REINT_SETXATTR,
+            sx_cap: u32::MAX,
+            sx_fid: fid,
+            sx_valid: wire::OBD_MD_FLXATTR,
+            sx_time: 1004,
+            ..MdtRecSetxattr::default()
+        };
+        let name = nul_terminated(name.as_bytes());
+        let value = Bytes::copy_from_slice(value);
+        self.reint(rec.to_bytes(), vec![Bytes::new(), name, value, Bytes::new()]).await
+    }
+
+    /// All xattrs, under a lock.
+    pub(crate) async fn xattrs(&self, fid: Fid) -> Intent {
+        let body = MdtBody { mbo_fid1: fid, mbo_eadatasize: 4096, ..MdtBody::default() };
+        let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
+        Client::intent(self.enqueue(fid, 0x80, bufs, false).await.unwrap())
+    }
+
+    /// The layout, under a lock.
+    pub(crate) async fn layout(&self, fid: Fid) -> ReplyMsg {
+        self.enqueue(fid, 0x400, vec![Bytes::from_static(&[0; 24]), Bytes::new()], false).await.unwrap()
+    }
+
+    /// A lock on a directory's pages.
+    pub(crate) async fn lock_pages(&self, dir: Fid) {
+        let bufs = vec![self.dlm(dir, 4, 2, LDLM_FL_HAS_INTENT as u32)];
+        let reply = self.call(LDLM_ENQUEUE, bufs).await.unwrap();
+        assert_eq!(reply.get::<LdlmReply>(1).unwrap().lock_desc.l_granted_mode, 4);
+    }
+
+    pub(crate) async fn readdir(&self, dir: Fid) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut at = 0;
+        while at != wire::MDS_DIR_END_OFF {
+            let body = MdtBody {
+                mbo_fid1: dir,
+                mbo_size: at,
+                mbo_nlink: 8192,
+                mbo_mode: 3,
+                mbo_capability: u32::MAX,
+                ..MdtBody::default()
+            };
+            let req = Request::new(MDS_READPAGE, vec![body.to_bytes(), Bytes::new()]);
+            let reply = self.import.call(req.with_bulk(Bulk::Sink(vec![8192]))).await.unwrap();
+            let mut bulk = BytesMut::new();
+            reply.bulk.iter().flat_map(|p| p.iter()).for_each(|piece| bulk.put_slice(piece));
+            for page in DirPage::parse_all(&bulk.freeze()).unwrap() {
+                names.extend(page.entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()));
+                at = page.hash_end;
+            }
+        }
+        names
+    }
+}

@@ -1,0 +1,195 @@
+//! One node: a metadata target, OSTs that keep count, and clients.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use mdt::{Mdt, MdtConfig};
+use mgc::{FsConfig, TargetConf};
+use osd::{Index, MemoryIndex};
+use parking_lot::Mutex;
+use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
+use tokio::sync::watch;
+use wire::{
+    Errno, Fid, LuSeqRange, Nid, OBD_FL_DELORPHAN, OST_CREATE, OST_DESTROY, OST_SETATTR, OST_STATFS, ObdConnectData,
+    ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
+};
+
+use crate::client::Client;
+
+/// An OST that makes ids and remembers what it was asked to do.
+pub(crate) struct CountingOst {
+    uuid: String,
+    index: u32,
+    last: AtomicU32,
+    transno: AtomicU64,
+    pub(crate) destroyed: Mutex<Vec<Fid>>,
+    pub(crate) owners: Mutex<Vec<(Fid, u32, u32)>>,
+    pub(crate) cleaned: Mutex<Vec<u32>>,
+}
+
+impl CountingOst {
+    fn new(index: u32) -> Arc<CountingOst> {
+        Arc::new(CountingOst {
+            uuid: format!("testfs-OST{index:04x}_UUID"),
+            index,
+            last: AtomicU32::new(1),
+            transno: AtomicU64::new(1),
+            destroyed: Mutex::default(),
+            owners: Mutex::default(),
+            cleaned: Mutex::default(),
+        })
+    }
+
+    fn create(&self, oa: &Obdo) -> Reply {
+        let fid = oa.o_oi.fid();
+        if oa.o_flags & OBD_FL_DELORPHAN != 0 {
+            self.cleaned.lock().push(fid.f_oid);
+            self.last.store(fid.f_oid, Ordering::SeqCst);
+        } else {
+            self.last.fetch_max(fid.f_oid, Ordering::SeqCst);
+        }
+        let last = Fid::new(fid.f_seq, self.last.load(Ordering::SeqCst), 0);
+        Reply::new(vec![OstBody { oa: Obdo { o_oi: last.into(), ..Obdo::default() } }.to_bytes()])
+    }
+}
+
+impl Target for CountingOst {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        assert_eq!(req.data.ocd_index, self.index);
+        Ok(req.data)
+    }
+
+    fn last_committed(&self) -> u64 {
+        self.transno.load(Ordering::SeqCst)
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
+
+    fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            let seq = 0x2_4000_0400 + (u64::from(self.index) << 30);
+            match req.opc {
+                SEQ_QUERY => {
+                    let range = LuSeqRange { lsr_start: seq, lsr_end: seq + 1, lsr_index: self.index, lsr_flags: 1 };
+                    Ok(Reply::new(vec![range.to_bytes()]))
+                }
+                OST_CREATE => Ok(self.create(&req.get::<OstBody>(1)?.oa)),
+                OST_DESTROY => {
+                    self.destroyed.lock().push(req.get::<OstBody>(1)?.oa.o_oi.fid());
+                    Ok(Reply::new(vec![OstBody::default().to_bytes()]))
+                }
+                OST_SETATTR => {
+                    let oa = req.get::<OstBody>(1)?.oa;
+                    self.owners.lock().push((oa.o_oi.fid(), oa.o_uid, oa.o_gid));
+                    Ok(Reply::new(vec![OstBody::default().to_bytes()]))
+                }
+                OST_STATFS => {
+                    let space = ObdStatfs {
+                        os_bsize: 4096,
+                        os_blocks: 1000,
+                        os_bfree: 500,
+                        os_bavail: 400,
+                        os_ffree: 1 << 20,
+                        ..ObdStatfs::default()
+                    };
+                    Ok(Reply::new(vec![space.to_bytes()]))
+                }
+                _ => Err(Errno::ENOTSUPP),
+            }
+        })
+    }
+
+    fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// A file system of one metadata target and some OSTs.
+pub(crate) struct Fixture {
+    pub(crate) rpc: Arc<Ptlrpc>,
+    pub(crate) osts: Vec<Arc<CountingOst>>,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) mdt: Arc<Mdt>,
+    config: watch::Sender<Arc<FsConfig>>,
+}
+
+impl Fixture {
+    pub(crate) async fn new(osts: u32) -> Fixture {
+        Fixture::on(osts, Arc::new(MemoryIndex::new())).await
+    }
+
+    pub(crate) async fn on(osts: u32, index: Arc<dyn Index>) -> Fixture {
+        let rpc = testing::node(7);
+        let osts: Vec<_> = (0..osts).map(CountingOst::new).collect();
+        for ost in &osts {
+            rpc.add_target(ost.clone());
+        }
+        let config = watch::Sender::new(Arc::new(config_of(&osts)));
+        let mdt = Mdt::start_on(rpc.clone(), index.clone(), config.subscribe(), mdt_config()).await.unwrap();
+        Fixture { rpc, osts, index, mdt, config }
+    }
+
+    pub(crate) async fn client(&self) -> Arc<Client> {
+        Client::connect(&self.rpc).await
+    }
+
+    /// One OST more joins the file system.
+    pub(crate) fn add_ost(&mut self) {
+        let ost = CountingOst::new(self.osts.len() as u32);
+        self.rpc.add_target(ost.clone());
+        self.osts.push(ost);
+        self.config.send_replace(Arc::new(config_of(&self.osts)));
+    }
+
+    /// Stops the target in good order and starts it again.
+    pub(crate) async fn restart(&mut self) {
+        self.mdt.stop().await;
+        self.begin_again().await;
+    }
+
+    /// The target goes away without a word, as if its process had died; its store stays as far as it was on disk.
+    pub(crate) async fn crash(&mut self) {
+        self.rpc.remove_target(self.mdt.uuid()).await;
+        self.begin_again().await;
+    }
+
+    async fn begin_again(&mut self) {
+        let config = self.config.subscribe();
+        let index = self.index.clone();
+        self.mdt = Mdt::start_on(self.rpc.clone(), index, config, mdt_config()).await.unwrap();
+    }
+}
+
+fn mdt_config() -> MdtConfig {
+    MdtConfig { fsname: "testfs".into(), index: 0, seed: 7 }
+}
+
+fn config_of(osts: &[Arc<CountingOst>]) -> FsConfig {
+    let target = |ost: &Arc<CountingOst>| TargetConf {
+        name: ost.uuid.trim_end_matches("_UUID").to_owned(),
+        index: ost.index,
+        uuid: ost.uuid.clone(),
+        nids: vec![Nid::LO],
+        active: true,
+    };
+    FsConfig { fsname: "testfs".into(), osts: osts.iter().map(target).collect(), ..FsConfig::default() }
+}
+
+/// Waits until something is so; the test's own time limit is the runtime's.
+pub(crate) async fn until(mut so: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if so() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("what was waited for did not come");
+}

@@ -1,0 +1,10 @@
+//! The metadata target as clients see it: raw requests over the RPC layer, with an OST that only keeps count.
+
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod fixture;
+mod names;
+mod open;
+mod shared;
+mod survive;

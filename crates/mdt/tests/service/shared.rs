@@ -1,0 +1,108 @@
+//! Two clients: what one caches, the other's changes call back.
+
+use wire::{Errno, Fid, MDS_ATTR_MODE, MDS_FMODE_READ, MDS_OPEN_CREAT, MdtRecSetattr};
+
+use crate::fixture::Fixture;
+
+const LOOKUP: u64 = 1;
+const UPDATE: u64 = 2;
+
+#[tokio::test]
+async fn a_new_name_calls_back_the_directorys_pages() {
+    let f = Fixture::new(0).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let d = a.mkdir(Fid::ROOT, "d").await;
+    a.lock_pages(d).await;
+    b.make(d, "x", 0o010666, "").await.unwrap();
+    assert_eq!(*a.called_back.lock(), [(d, UPDATE)]);
+    assert_eq!(a.readdir(d).await, [".", "..", "x"]);
+}
+
+#[tokio::test]
+async fn a_removed_or_renamed_name_calls_back_its_entry() {
+    let f = Fixture::new(0).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let x = a.make(Fid::ROOT, "x", 0o010666, "").await.unwrap();
+    a.getattr(Fid::ROOT, "x").await;
+    b.rename((Fid::ROOT, "x"), (Fid::ROOT, "y")).await.unwrap();
+    assert!(a.called_back.lock().iter().any(|(fid, bits)| *fid == x && bits & LOOKUP != 0));
+    a.called_back.lock().clear();
+    a.getattr(Fid::ROOT, "y").await;
+    b.unlink(Fid::ROOT, "y", false).await.unwrap();
+    assert!(a.called_back.lock().iter().any(|(fid, _)| *fid == x));
+}
+
+#[tokio::test]
+async fn a_change_of_mode_calls_back_attributes_and_permission() {
+    let f = Fixture::new(0).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let d = a.mkdir(Fid::ROOT, "d").await;
+    a.getattr(Fid::ROOT, "d").await;
+    let rec = MdtRecSetattr { sa_fid: d, sa_valid: MDS_ATTR_MODE, sa_mode: 0o700, ..Default::default() };
+    b.setattr(rec, &[]).await.unwrap();
+    assert_eq!(a.called_back.lock().iter().filter(|(fid, _)| *fid == d).count(), 1);
+    assert_eq!(a.getattr(Fid::ROOT, "d").await.body.mbo_mode, 0o040700);
+}
+
+#[tokio::test]
+async fn a_client_that_caches_what_it_changes_itself_does_not_wait_for_itself() {
+    let f = Fixture::new(1).await;
+    let a = f.client().await;
+    for i in 0..20 {
+        let name = format!("f{i}");
+        a.lock_pages(Fid::ROOT).await;
+        let made = a.open(Fid::ROOT, &name, MDS_OPEN_CREAT | MDS_FMODE_READ).await;
+        a.getattr(Fid::ROOT, &name).await;
+        a.close(made.fid(), made.handle()).await.unwrap();
+        a.rename((Fid::ROOT, &name), (Fid::ROOT, "same")).await.unwrap();
+    }
+    a.unlink(Fid::ROOT, "same", false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_in_one_tree_neither_deadlock_nor_disagree() {
+    let f = Fixture::new(2).await;
+    let top = f.client().await;
+    let (d, e) = (top.mkdir(Fid::ROOT, "d").await, top.mkdir(Fid::ROOT, "e").await);
+    let mut tasks = Vec::new();
+    for n in 0..6u64 {
+        let c = f.client().await;
+        tasks.push(tokio::spawn(async move {
+            let mut random = n * 7919 + 1;
+            for _ in 0..60 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let pick = |shift: u32, of: u64| (random >> shift) % of;
+                let (from, to) = if pick(33, 2) == 0 { (d, e) } else { (e, d) };
+                let (name, other) = (format!("n{}", pick(35, 4)), format!("n{}", pick(37, 4)));
+                let expected = [Errno::ENOENT, Errno::EEXIST, Errno::EISDIR, Errno::ENOTDIR, Errno::ENOTEMPTY];
+                let allowed = |e: Errno| assert!(expected.contains(&e) || e == Errno::EINVAL, "{e}");
+                match pick(40, 7) {
+                    0 => c.make(from, &name, 0o010666, "").await.map(|_| ()).unwrap_or_else(allowed),
+                    1 => c.make(from, &name, 0o040777, "").await.map(|_| ()).unwrap_or_else(allowed),
+                    2 => c.unlink(from, &name, pick(43, 2) == 0).await.map(|_| ()).unwrap_or_else(allowed),
+                    3 => c.rename((from, &name), (to, &other)).await.map(|_| ()).unwrap_or_else(allowed),
+                    4 => c.rename((from, &name), (from, &other)).await.map(|_| ()).unwrap_or_else(allowed),
+                    5 => {
+                        let found = c.getattr(from, &name).await;
+                        if found.locked() {
+                            c.touch(found.fid()).await.map(|_| ()).unwrap_or_else(allowed);
+                        }
+                    }
+                    _ => {
+                        c.lock_pages(from).await;
+                        c.readdir(from).await;
+                    }
+                }
+            }
+            c.disconnect().await;
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for dir in [d, e] {
+        for name in top.readdir(dir).await.iter().skip(2) {
+            assert_eq!(top.getattr(dir, name).await.status, 0, "{name} leads to an inode");
+        }
+    }
+}

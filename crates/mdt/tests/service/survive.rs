@@ -1,0 +1,44 @@
+//! What a restart and a crash leave.
+
+use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_CREAT, striping::PlainLayout};
+
+use crate::fixture::{Fixture, until};
+
+const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE;
+
+#[tokio::test]
+async fn names_and_ids_survive_a_restart() {
+    let mut f = Fixture::new(1).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let made = c.open(d, "file", CREATE).await;
+    let md = PlainLayout::parse(made.reply.buf(3)).unwrap();
+    let last_transno = made.reply.body.pb_transno;
+    c.disconnect().await;
+    f.restart().await;
+    let c = f.client().await;
+    assert_eq!(c.getattr(Fid::ROOT, "d").await.fid(), d);
+    let again = c.open(d, "file", MDS_FMODE_READ).await;
+    assert_eq!(PlainLayout::parse(again.reply.buf(3)).unwrap(), md);
+    assert!(again.reply.body.pb_transno > last_transno);
+    let other = c.open(d, "other", CREATE).await;
+    let object = PlainLayout::parse(other.reply.buf(3)).unwrap().objects[0].l_ost_oi.fid();
+    assert!(object.f_oid > md.objects[0].l_ost_oi.fid().f_oid);
+    assert_eq!(*f.osts[0].cleaned.lock(), [md.objects[0].l_ost_oi.fid().f_oid]);
+    assert_ne!(c.new_fid().f_seq, made.fid().f_seq, "sequences are not handed out twice");
+}
+
+#[tokio::test]
+async fn what_was_removed_while_open_goes_after_a_crash() {
+    let mut f = Fixture::new(1).await;
+    let c = f.client().await;
+    let made = c.open(Fid::ROOT, "file", CREATE).await;
+    let object = PlainLayout::parse(made.reply.buf(3)).unwrap().objects[0].l_ost_oi.fid();
+    // A store that takes no further changes stands for a process that is gone.
+    c.unlink(Fid::ROOT, "file", false).await.unwrap();
+    assert!(f.osts[0].destroyed.lock().is_empty());
+    f.crash().await;
+    until(|| f.osts[0].destroyed.lock().contains(&object)).await;
+    let c = f.client().await;
+    assert_eq!(c.readdir(Fid::ROOT).await, [".", ".."]);
+}
