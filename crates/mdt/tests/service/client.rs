@@ -8,17 +8,20 @@ use std::sync::{
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use rpc::{
-    BoxFuture, Bulk, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request,
-    RpcError,
+    BoxFuture, Bulk, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg,
+    Request, RpcError,
 };
 use wire::{
-    Errno, Fid, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData,
-    LdlmReply, LdlmRequest, LdlmResourceDesc, LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE,
-    MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr,
-    MdtRecUnlink, Message, Nid, ObdConnectData, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR,
-    REINT_SETXATTR, REINT_UNLINK, SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
+    Errno, Fid, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_AST_SENT, LDLM_FL_HAS_INTENT,
+    LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResourceDesc, LuSeqRange, LustreHandle,
+    MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
+    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid, ObdConnectData, REINT_CREATE,
+    REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, SEQ_ALLOC_META,
+    SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
 };
 
+/// The lock is wanted back: no callback will say so.
+const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
 /// What a real client asks for (capture b1).
 const FLAGS: u64 = 0xae7e_7e7b_e374_d3b8;
 const FLAGS2: u64 = 0xa4_6cde_ffbd;
@@ -68,9 +71,14 @@ impl ImportOwner for Owner {
         Box::pin(async move {
             let dlm: LdlmRequest = msg.get(1)?;
             let client = self.0.lock().upgrade();
-            if let Some(client) = client.filter(|_| opc == LDLM_BL_CALLBACK) {
+            // A lock that is granted late may be wanted back already.
+            let wanted_back = opc == LDLM_BL_CALLBACK || dlm.lock_flags & AST_SENT != 0;
+            if let Some(client) = client.filter(|_| wanted_back) {
                 let fid = Fid::from_res_id(&dlm.lock_desc.l_resource.lr_name);
-                client.called_back.lock().push((fid, dlm.lock_desc.l_policy_data.cancel_bits()));
+                client
+                    .called_back
+                    .lock()
+                    .push((fid, dlm.lock_desc.l_policy_data.cancel_bits()));
                 tokio::spawn(async move { client.cancel(dlm.lock_handle[1]).await });
             }
             Ok(Reply::new(Vec::new()))
@@ -108,7 +116,10 @@ impl Client {
         import.connect().await.unwrap();
         let range = LuSeqRange::default().to_bytes();
         let opc = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
-        let reply = import.call(Request::new(SEQ_QUERY, vec![opc, range])).await.unwrap();
+        let reply = import
+            .call(Request::new(SEQ_QUERY, vec![opc, range]))
+            .await
+            .unwrap();
         let client = Arc::new(Client {
             import,
             seq: reply.get::<LuSeqRange>(1).unwrap().lsr_start,
@@ -134,27 +145,45 @@ impl Client {
     }
 
     pub(crate) async fn call(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
-        self.import.call(Request::new(opc, bufs)).await.map_err(|e: RpcError| e.errno())
+        self.import
+            .call(Request::new(opc, bufs))
+            .await
+            .map_err(|e: RpcError| e.errno())
     }
 
     async fn modify(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
-        self.import.call(Request::modifying(opc, bufs)).await.map_err(|e: RpcError| e.errno())
+        self.import
+            .call(Request::modifying(opc, bufs))
+            .await
+            .map_err(|e: RpcError| e.errno())
     }
 
     async fn cancel(&self, handle: u64) {
-        let dlm = LdlmRequest { lock_count: 1, ..LdlmRequest::default() };
+        let dlm = LdlmRequest {
+            lock_count: 1,
+            ..LdlmRequest::default()
+        };
         // The server may have let the lock go by itself.
         let _ = self.call(LDLM_CANCEL, vec![dlm.to_bytes_with(&[handle])]).await;
     }
 
     fn dlm(&self, fid: Fid, mode: u32, bits: u64, flags: u32) -> Bytes {
         let desc = LdlmLockDesc {
-            l_resource: LdlmResourceDesc { lr_type: 13, lr_name: fid.res_id(), ..Default::default() },
+            l_resource: LdlmResourceDesc {
+                lr_type: 13,
+                lr_name: fid.res_id(),
+                ..Default::default()
+            },
             l_req_mode: mode,
             l_granted_mode: 0,
             l_policy_data: LdlmPolicyData::inodebits(bits, 0),
         };
-        let dlm = LdlmRequest { lock_flags: flags, lock_count: 1, lock_desc: desc, ..LdlmRequest::default() };
+        let dlm = LdlmRequest {
+            lock_flags: flags,
+            lock_count: 1,
+            lock_desc: desc,
+            ..LdlmRequest::default()
+        };
         dlm.to_bytes_with(&[self.cookie.fetch_add(1, Ordering::SeqCst)])
     }
 
@@ -164,7 +193,20 @@ impl Client {
             Bytes::copy_from_slice(&opc.to_le_bytes()),
         ];
         all.extend(bufs);
-        if modifies { self.modify(LDLM_ENQUEUE, all).await } else { self.call(LDLM_ENQUEUE, all).await }
+        let reply = if modifies {
+            self.modify(LDLM_ENQUEUE, all).await?
+        } else {
+            self.call(LDLM_ENQUEUE, all).await?
+        };
+        self.heed(&reply).await;
+        Ok(reply)
+    }
+
+    async fn heed(&self, reply: &ReplyMsg) {
+        let rep: LdlmReply = reply.get(1).unwrap();
+        if rep.lock_desc.l_granted_mode != 0 && rep.lock_flags & AST_SENT != 0 {
+            self.cancel(rep.lock_handle.cookie).await;
+        }
     }
 
     fn intent(reply: ReplyMsg) -> Intent {
@@ -230,13 +272,21 @@ impl Client {
     }
 
     pub(crate) async fn close(&self, fid: Fid, handle: u64) -> Result<ReplyMsg, Errno> {
-        let rec = MdtRecSetattr { sa_opcode: REINT_SETATTR, sa_fid: fid, ..MdtRecSetattr::default() };
+        let rec = MdtRecSetattr {
+            sa_opcode: REINT_SETATTR,
+            sa_fid: fid,
+            ..MdtRecSetattr::default()
+        };
         self.close_with(handle, rec).await
     }
 
     pub(crate) async fn close_with(&self, handle: u64, rec: MdtRecSetattr) -> Result<ReplyMsg, Errno> {
-        let epoch = MdtIoepoch { mio_open_handle: LustreHandle { cookie: handle }, ..MdtIoepoch::default() };
-        self.modify(MDS_CLOSE, vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()]).await
+        let epoch = MdtIoepoch {
+            mio_open_handle: LustreHandle { cookie: handle },
+            ..MdtIoepoch::default()
+        };
+        self.modify(MDS_CLOSE, vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()])
+            .await
     }
 
     async fn reint(&self, rec: Bytes, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
@@ -259,9 +309,22 @@ impl Client {
             cr_umask: 0o022,
             ..MdtRecCreate::default()
         };
-        let target = if target.is_empty() { Bytes::new() } else { nul_terminated(target.as_bytes()) };
-        let bufs = vec![Bytes::new(), nul_terminated(name.as_bytes()), target, Bytes::new()];
-        Ok(self.reint(rec.to_bytes(), bufs).await?.get::<MdtBody>(1)?.mbo_fid1)
+        let target = if target.is_empty() {
+            Bytes::new()
+        } else {
+            nul_terminated(target.as_bytes())
+        };
+        let bufs = vec![
+            Bytes::new(),
+            nul_terminated(name.as_bytes()),
+            target,
+            Bytes::new(),
+        ];
+        Ok(self
+            .reint(rec.to_bytes(), bufs)
+            .await?
+            .get::<MdtBody>(1)?
+            .mbo_fid1)
     }
 
     pub(crate) async fn mkdir(&self, parent: Fid, name: &str) -> Fid {
@@ -292,7 +355,12 @@ impl Client {
             lk_time: 1002,
             ..MdtRecLink::default()
         };
-        let bufs = vec![Bytes::new(), Bytes::new(), nul_terminated(name.as_bytes()), Bytes::new()];
+        let bufs = vec![
+            Bytes::new(),
+            Bytes::new(),
+            nul_terminated(name.as_bytes()),
+            Bytes::new(),
+        ];
         self.reint(rec.to_bytes(), bufs).await
     }
 
@@ -306,18 +374,31 @@ impl Client {
             ..MdtRecRename::default()
         };
         let (old, new) = (nul_terminated(src.1.as_bytes()), nul_terminated(dst.1.as_bytes()));
-        self.reint(rec.to_bytes(), vec![Bytes::new(), Bytes::new(), old, new, Bytes::new()]).await
+        self.reint(
+            rec.to_bytes(),
+            vec![Bytes::new(), Bytes::new(), old, new, Bytes::new()],
+        )
+        .await
     }
 
     pub(crate) async fn setattr(&self, rec: MdtRecSetattr, ea: &[u8]) -> Result<MdtBody, Errno> {
-        let rec = MdtRecSetattr { sa_opcode: REINT_SETATTR, sa_cap: u32::MAX, ..rec };
+        let rec = MdtRecSetattr {
+            sa_opcode: REINT_SETATTR,
+            sa_cap: u32::MAX,
+            ..rec
+        };
         let ea = Bytes::copy_from_slice(ea);
         let bufs = vec![Bytes::new(), Bytes::new(), ea, Bytes::new(), Bytes::new()];
         self.reint(rec.to_bytes(), bufs).await?.get(1)
     }
 
     pub(crate) async fn touch(&self, fid: Fid) -> Result<MdtBody, Errno> {
-        let rec = MdtRecSetattr { sa_fid: fid, sa_valid: MDS_ATTR_ATIME, sa_atime: 5, ..Default::default() };
+        let rec = MdtRecSetattr {
+            sa_fid: fid,
+            sa_valid: MDS_ATTR_ATIME,
+            sa_atime: 5,
+            ..Default::default()
+        };
         self.setattr(rec, &[]).await
     }
 
@@ -332,26 +413,40 @@ impl Client {
         };
         let name = nul_terminated(name.as_bytes());
         let value = Bytes::copy_from_slice(value);
-        self.reint(rec.to_bytes(), vec![Bytes::new(), name, value, Bytes::new()]).await
+        self.reint(rec.to_bytes(), vec![Bytes::new(), name, value, Bytes::new()])
+            .await
     }
 
     /// All xattrs, under a lock.
     pub(crate) async fn xattrs(&self, fid: Fid) -> Intent {
-        let body = MdtBody { mbo_fid1: fid, mbo_eadatasize: 4096, ..MdtBody::default() };
+        let body = MdtBody {
+            mbo_fid1: fid,
+            mbo_eadatasize: 4096,
+            ..MdtBody::default()
+        };
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
         Client::intent(self.enqueue(fid, 0x80, bufs, false).await.unwrap())
     }
 
     /// The layout, under a lock.
     pub(crate) async fn layout(&self, fid: Fid) -> ReplyMsg {
-        self.enqueue(fid, 0x400, vec![Bytes::from_static(&[0; 24]), Bytes::new()], false).await.unwrap()
+        self.enqueue(
+            fid,
+            0x400,
+            vec![Bytes::from_static(&[0; 24]), Bytes::new()],
+            false,
+        )
+        .await
+        .unwrap()
     }
 
-    /// A lock on a directory's pages.
+    /// A lock on a directory's pages; the server may grant it later.
     pub(crate) async fn lock_pages(&self, dir: Fid) {
         let bufs = vec![self.dlm(dir, 4, 2, LDLM_FL_HAS_INTENT as u32)];
         let reply = self.call(LDLM_ENQUEUE, bufs).await.unwrap();
-        assert_eq!(reply.get::<LdlmReply>(1).unwrap().lock_desc.l_granted_mode, 4);
+        self.heed(&reply).await;
+        let rep: LdlmReply = reply.get(1).unwrap();
+        assert!([0, 4].contains(&rep.lock_desc.l_granted_mode) && rep.lock_handle.cookie != 0);
     }
 
     pub(crate) async fn readdir(&self, dir: Fid) -> Vec<String> {
@@ -367,11 +462,23 @@ impl Client {
                 ..MdtBody::default()
             };
             let req = Request::new(MDS_READPAGE, vec![body.to_bytes(), Bytes::new()]);
-            let reply = self.import.call(req.with_bulk(Bulk::Sink(vec![8192]))).await.unwrap();
+            let reply = self
+                .import
+                .call(req.with_bulk(Bulk::Sink(vec![8192])))
+                .await
+                .unwrap();
             let mut bulk = BytesMut::new();
-            reply.bulk.iter().flat_map(|p| p.iter()).for_each(|piece| bulk.put_slice(piece));
+            reply
+                .bulk
+                .iter()
+                .flat_map(|p| p.iter())
+                .for_each(|piece| bulk.put_slice(piece));
             for page in DirPage::parse_all(&bulk.freeze()).unwrap() {
-                names.extend(page.entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()));
+                names.extend(
+                    page.entries
+                        .iter()
+                        .map(|e| String::from_utf8(e.name.to_vec()).unwrap()),
+                );
                 at = page.hash_end;
             }
         }

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
 use tokio::sync::watch;
 use wire::{
-    Errno, Fid, LuSeqRange, Nid, OBD_FL_DELORPHAN, OST_CREATE, OST_DESTROY, OST_SETATTR, OST_STATFS, ObdConnectData,
-    ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
+    Errno, Fid, LuSeqRange, Nid, OBD_FL_DELORPHAN, OST_CREATE, OST_DESTROY, OST_SETATTR, OST_STATFS,
+    ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
 };
 
 use crate::client::Client;
@@ -51,7 +51,15 @@ impl CountingOst {
             self.last.fetch_max(fid.f_oid, Ordering::SeqCst);
         }
         let last = Fid::new(fid.f_seq, self.last.load(Ordering::SeqCst), 0);
-        Reply::new(vec![OstBody { oa: Obdo { o_oi: last.into(), ..Obdo::default() } }.to_bytes()])
+        Reply::new(vec![
+            OstBody {
+                oa: Obdo {
+                    o_oi: last.into(),
+                    ..Obdo::default()
+                },
+            }
+            .to_bytes(),
+        ])
     }
 }
 
@@ -78,7 +86,12 @@ impl Target for CountingOst {
             let seq = 0x2_4000_0400 + (u64::from(self.index) << 30);
             match req.opc {
                 SEQ_QUERY => {
-                    let range = LuSeqRange { lsr_start: seq, lsr_end: seq + 1, lsr_index: self.index, lsr_flags: 1 };
+                    let range = LuSeqRange {
+                        lsr_start: seq,
+                        lsr_end: seq + 1,
+                        lsr_index: self.index,
+                        lsr_flags: 1,
+                    };
                     Ok(Reply::new(vec![range.to_bytes()]))
                 }
                 OST_CREATE => Ok(self.create(&req.get::<OstBody>(1)?.oa)),
@@ -133,8 +146,16 @@ impl Fixture {
             rpc.add_target(ost.clone());
         }
         let config = watch::Sender::new(Arc::new(config_of(&osts)));
-        let mdt = Mdt::start_on(rpc.clone(), index.clone(), config.subscribe(), mdt_config()).await.unwrap();
-        Fixture { rpc, osts, index, mdt, config }
+        let mdt = Mdt::start_on(rpc.clone(), index.clone(), config.subscribe(), mdt_config())
+            .await
+            .unwrap();
+        Fixture {
+            rpc,
+            osts,
+            index,
+            mdt,
+            config,
+        }
     }
 
     pub(crate) async fn client(&self) -> Arc<Client> {
@@ -164,12 +185,18 @@ impl Fixture {
     async fn begin_again(&mut self) {
         let config = self.config.subscribe();
         let index = self.index.clone();
-        self.mdt = Mdt::start_on(self.rpc.clone(), index, config, mdt_config()).await.unwrap();
+        self.mdt = Mdt::start_on(self.rpc.clone(), index, config, mdt_config())
+            .await
+            .unwrap();
     }
 }
 
 fn mdt_config() -> MdtConfig {
-    MdtConfig { fsname: "testfs".into(), index: 0, seed: 7 }
+    MdtConfig {
+        fsname: "testfs".into(),
+        index: 0,
+        seed: 7,
+    }
 }
 
 fn config_of(osts: &[Arc<CountingOst>]) -> FsConfig {
@@ -180,7 +207,11 @@ fn config_of(osts: &[Arc<CountingOst>]) -> FsConfig {
         nids: vec![Nid::LO],
         active: true,
     };
-    FsConfig { fsname: "testfs".into(), osts: osts.iter().map(target).collect(), ..FsConfig::default() }
+    FsConfig {
+        fsname: "testfs".into(),
+        osts: osts.iter().map(target).collect(),
+        ..FsConfig::default()
+    }
 }
 
 /// Waits until something is so; the test's own time limit is the runtime's.

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use wire::{
-    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, FLD_LOOKUP, FLD_QUERY, Fid, LuSeqRange,
-    MDS_ATTR_MODE, MDS_GET_ROOT, MDS_GETATTR, MDS_STATFS, MDS_SYNC, MdtBody, MdtRecSetattr, OBD_MD_FLAGSTATFS,
-    OBD_MD_LINKNAME, ObdStatfs, WireStruct,
+    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, FLD_LOOKUP, FLD_QUERY, Fid,
+    LuSeqRange, MDS_ATTR_MODE, MDS_GET_ROOT, MDS_GETATTR, MDS_STATFS, MDS_SYNC, MdtBody, MdtRecSetattr,
+    OBD_MD_FLAGSTATFS, OBD_MD_LINKNAME, ObdStatfs, WireStruct,
 };
 
 use crate::fixture::Fixture;
@@ -16,14 +16,28 @@ const NOT_THERE: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_NEG;
 async fn a_mount_finds_the_root_and_its_place() {
     let f = Fixture::new(2).await;
     let c = f.client().await;
-    let reply = c.call(MDS_GET_ROOT, vec![MdtBody::default().to_bytes()]).await.unwrap();
+    let reply = c
+        .call(MDS_GET_ROOT, vec![MdtBody::default().to_bytes()])
+        .await
+        .unwrap();
     assert_eq!(reply.get::<MdtBody>(1).unwrap().mbo_fid1, Fid::ROOT);
-    let asked = LuSeqRange { lsr_start: Fid::ROOT.f_seq, ..LuSeqRange::default() };
+    let asked = LuSeqRange {
+        lsr_start: Fid::ROOT.f_seq,
+        ..LuSeqRange::default()
+    };
     let opc = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
     let reply = c.call(FLD_QUERY, vec![opc, asked.to_bytes()]).await.unwrap();
     assert_eq!(reply.get::<LuSeqRange>(1).unwrap().lsr_index, 0);
-    let body = MdtBody { mbo_valid: OBD_MD_FLAGSTATFS, ..MdtBody::default() };
-    let sum: ObdStatfs = c.call(MDS_STATFS, vec![body.to_bytes()]).await.unwrap().get(1).unwrap();
+    let body = MdtBody {
+        mbo_valid: OBD_MD_FLAGSTATFS,
+        ..MdtBody::default()
+    };
+    let sum: ObdStatfs = c
+        .call(MDS_STATFS, vec![body.to_bytes()])
+        .await
+        .unwrap()
+        .get(1)
+        .unwrap();
     assert_eq!((sum.os_blocks, sum.os_bavail, sum.os_bsize), (2000, 800, 4096));
     let own: ObdStatfs = c.call(MDS_STATFS, vec![]).await.unwrap().get(1).unwrap();
     assert!(own.os_blocks > 2000 && own.os_bsize.is_power_of_two());
@@ -34,7 +48,10 @@ async fn a_directory_is_made_found_read_and_removed() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let missing = c.getattr(Fid::ROOT, "d").await;
-    assert_eq!((missing.disposition, missing.status, missing.locked()), (NOT_THERE, 0, false));
+    assert_eq!(
+        (missing.disposition, missing.status, missing.locked()),
+        (NOT_THERE, 0, false)
+    );
     let d = c.mkdir(Fid::ROOT, "d").await;
     let found = c.getattr(Fid::ROOT, "d").await;
     assert_eq!((found.disposition, found.status, found.fid()), (LOOKED_UP, 0, d));
@@ -49,7 +66,10 @@ async fn a_directory_is_made_found_read_and_removed() {
     read.sort();
     names.sort();
     assert_eq!(read, names);
-    assert_eq!(c.unlink(Fid::ROOT, "d", true).await.unwrap_err(), Errno::ENOTEMPTY);
+    assert_eq!(
+        c.unlink(Fid::ROOT, "d", true).await.unwrap_err(),
+        Errno::ENOTEMPTY
+    );
     for name in &names {
         c.unlink(d, name, false).await.unwrap();
     }
@@ -65,8 +85,15 @@ async fn symlinks_links_and_renames_work() {
     let c = f.client().await;
     let (a, b) = (c.mkdir(Fid::ROOT, "a").await, c.mkdir(Fid::ROOT, "b").await);
     let link = c.make(a, "sym", 0o120777, "../b/file").await.unwrap();
-    let body = MdtBody { mbo_fid1: link, mbo_valid: OBD_MD_LINKNAME, ..MdtBody::default() };
-    let reply = c.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await.unwrap();
+    let body = MdtBody {
+        mbo_fid1: link,
+        mbo_valid: OBD_MD_LINKNAME,
+        ..MdtBody::default()
+    };
+    let reply = c
+        .call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()])
+        .await
+        .unwrap();
     assert_eq!(reply.buf(2), b"../b/file\0");
     let fifo = c.make(a, "fifo", 0o010600, "").await.unwrap();
     c.link(fifo, b, "other").await.unwrap();
@@ -75,10 +102,16 @@ async fn symlinks_links_and_renames_work() {
     c.rename((a, "sym"), (b, "sym2")).await.unwrap();
     assert_eq!(c.getattr(b, "sym2").await.fid(), link);
     assert_eq!(c.getattr(a, "fifo2").await.fid(), fifo);
-    assert_eq!(c.rename((Fid::ROOT, "a"), (a, "x")).await.unwrap_err(), Errno::EINVAL);
+    assert_eq!(
+        c.rename((Fid::ROOT, "a"), (a, "x")).await.unwrap_err(),
+        Errno::EINVAL
+    );
     c.rename((Fid::ROOT, "a"), (b, "a")).await.unwrap();
     assert_eq!(c.rename((b, "a"), (a, "x")).await.unwrap_err(), Errno::EINVAL);
-    assert_eq!(c.rename((b, "a"), (Fid::ROOT, "b")).await.unwrap_err(), Errno::ENOTEMPTY);
+    assert_eq!(
+        c.rename((b, "a"), (Fid::ROOT, "b")).await.unwrap_err(),
+        Errno::ENOTEMPTY
+    );
     assert_eq!(c.getattr(a, "..").await.fid(), b);
 }
 
@@ -91,12 +124,25 @@ async fn xattrs_and_modes_are_changed_and_seen() {
     c.setxattr(d, "user.b", b"two!").await.unwrap();
     let all = c.xattrs(d).await;
     assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (0x20, 4, 2));
-    assert_eq!((all.reply.buf(5), all.reply.buf(6)), (&b"user.a\0user.b\0"[..], &b"onetwo!"[..]));
-    let rec = MdtRecSetattr { sa_fid: d, sa_valid: MDS_ATTR_MODE, sa_mode: 0o040700, ..Default::default() };
+    assert_eq!(
+        (all.reply.buf(5), all.reply.buf(6)),
+        (&b"user.a\0user.b\0"[..], &b"onetwo!"[..])
+    );
+    let rec = MdtRecSetattr {
+        sa_fid: d,
+        sa_valid: MDS_ATTR_MODE,
+        sa_mode: 0o040700,
+        ..Default::default()
+    };
     assert_eq!(c.setattr(rec, &[]).await.unwrap().mbo_mode, 0o040700);
     assert_eq!(c.getattr(Fid::ROOT, "d").await.body.mbo_mode, 0o040700);
-    let body = MdtBody { mbo_fid1: d, ..MdtBody::default() };
-    c.call(MDS_SYNC, vec![body.to_bytes(), Bytes::new()]).await.unwrap();
+    let body = MdtBody {
+        mbo_fid1: d,
+        ..MdtBody::default()
+    };
+    c.call(MDS_SYNC, vec![body.to_bytes(), Bytes::new()])
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -105,11 +151,19 @@ async fn who_may_not_search_finds_nothing() {
     let root = f.client().await;
     let d = root.mkdir(Fid::ROOT, "d").await;
     root.make(d, "x", 0o010666, "").await.unwrap();
-    let rec = MdtRecSetattr { sa_fid: d, sa_valid: MDS_ATTR_MODE, sa_mode: 0o040700, ..Default::default() };
+    let rec = MdtRecSetattr {
+        sa_fid: d,
+        sa_valid: MDS_ATTR_MODE,
+        sa_mode: 0o040700,
+        ..Default::default()
+    };
     root.setattr(rec, &[]).await.unwrap();
     let c = f.client().await;
     *c.creds.lock() = (5, 5, 0);
     let denied = c.getattr(d, "x").await;
     assert_eq!((denied.status, denied.locked()), (Errno::EACCES.status(), false));
-    assert_eq!(c.make(Fid::ROOT, "mine", 0o040777, "").await.unwrap_err(), Errno::EACCES);
+    assert_eq!(
+        c.make(Fid::ROOT, "mine", 0o040777, "").await.unwrap_err(),
+        Errno::EACCES
+    );
 }

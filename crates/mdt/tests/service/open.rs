@@ -22,7 +22,11 @@ fn layout(opened: &Intent) -> PlainLayout {
 
 /// `lov_user_md` for `count` stripes from OST `first` on.
 fn wanted(count: u16, first: u16) -> Vec<u8> {
-    let layout = PlainLayout { stripe_count: count, layout_gen: first, ..PlainLayout::raid0(Fid::ZERO, 1 << 20, vec![]) };
+    let layout = PlainLayout {
+        stripe_count: count,
+        layout_gen: first,
+        ..PlainLayout::raid0(Fid::ZERO, 1 << 20, vec![])
+    };
     let mut ea = layout.build().to_vec();
     ea[8..24].fill(0);
     ea
@@ -33,25 +37,46 @@ async fn a_created_file_has_a_layout_locks_and_a_handle() {
     let f = Fixture::new(2).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
-    assert_eq!(made.disposition, LOOKED_UP | DISP_LOOKUP_NEG | DISP_OPEN_CREATE | DISP_OPEN_OPEN);
-    assert_eq!((made.status, made.lock_fid, made.mode, made.bits), (0, made.fid(), 4, 0x1b));
+    assert_eq!(
+        made.disposition,
+        LOOKED_UP | DISP_LOOKUP_NEG | DISP_OPEN_CREATE | DISP_OPEN_OPEN
+    );
+    assert_eq!(
+        (made.status, made.lock_fid, made.mode, made.bits),
+        (0, made.fid(), 4, 0x1b)
+    );
     assert_eq!(made.body.mbo_mode, 0o100644);
     assert_eq!(made.body.mbo_valid & OBD_MD_FLSIZE, 0);
     assert!(made.reply.body.pb_transno != 0 && made.handle() != 0);
     let md = layout(&made);
-    assert_eq!((md.stripe_count, md.stripe_size, md.objects.len()), (1, 4 << 20, 1));
+    assert_eq!(
+        (md.stripe_count, md.stripe_size, md.objects.len()),
+        (1, 4 << 20, 1)
+    );
     c.close(made.fid(), made.handle()).await.unwrap();
-    assert_eq!(c.close(made.fid(), made.handle()).await.unwrap_err(), Errno::ESTALE);
+    assert_eq!(
+        c.close(made.fid(), made.handle()).await.unwrap_err(),
+        Errno::ESTALE
+    );
     let excl = c.open(Fid::ROOT, "file", CREATE | MDS_OPEN_EXCL).await;
-    assert_eq!((excl.disposition, excl.status), (LOOKED_UP | DISP_LOOKUP_POS, Errno::EEXIST.status()));
+    assert_eq!(
+        (excl.disposition, excl.status),
+        (LOOKED_UP | DISP_LOOKUP_POS, Errno::EEXIST.status())
+    );
     let again = c.open(Fid::ROOT, "file", MDS_FMODE_READ).await;
     assert_eq!(again.disposition, LOOKED_UP | DISP_LOOKUP_POS | DISP_OPEN_OPEN);
     assert_eq!(layout(&again), md);
     let missing = c.open(Fid::ROOT, "none", MDS_FMODE_READ).await;
-    assert_eq!((missing.disposition, missing.status), (LOOKED_UP | DISP_LOOKUP_NEG, 0));
+    assert_eq!(
+        (missing.disposition, missing.status),
+        (LOOKED_UP | DISP_LOOKUP_NEG, 0)
+    );
     let locked = c.layout(made.fid()).await;
     let rep: LdlmReply = locked.get(1).unwrap();
-    assert_eq!((rep.lock_desc.l_granted_mode, rep.lock_desc.l_policy_data.bits()), (0x10, 8));
+    assert_eq!(
+        (rep.lock_desc.l_granted_mode, rep.lock_desc.l_policy_data.bits()),
+        (0x10, 8)
+    );
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
 
@@ -70,8 +95,13 @@ async fn files_take_turns_on_osts_and_later_osts_join() {
     let mut n = 0;
     while used[2] == 0 && n < 1000 {
         n += 1;
-        let made = c.open_with(Fid::ROOT, &format!("w{n}"), CREATE | MDS_OPEN_HAS_EA, &wide).await;
-        layout(&made).objects.iter().for_each(|o| used[o.l_ost_idx as usize] += 1);
+        let made = c
+            .open_with(Fid::ROOT, &format!("w{n}"), CREATE | MDS_OPEN_HAS_EA, &wide)
+            .await;
+        layout(&made)
+            .objects
+            .iter()
+            .for_each(|o| used[o.l_ost_idx as usize] += 1);
         tokio::task::yield_now().await;
     }
     assert!(used[2] > 0, "the new OST is used");
@@ -84,18 +114,32 @@ async fn layouts_are_as_the_user_and_the_directory_want() {
     until(|| f.osts.iter().all(|o| o.cleaned.lock().is_empty())).await;
     // So that all OSTs have objects.
     for i in 0..3 {
-        c.open_with(Fid::ROOT, &format!("warm{i}"), CREATE | MDS_OPEN_HAS_EA, &wanted(1, i)).await;
+        c.open_with(
+            Fid::ROOT,
+            &format!("warm{i}"),
+            CREATE | MDS_OPEN_HAS_EA,
+            &wanted(1, i),
+        )
+        .await;
     }
     let d = c.mkdir(Fid::ROOT, "d").await;
-    let rec = MdtRecSetattr { sa_fid: d, ..Default::default() };
+    let rec = MdtRecSetattr {
+        sa_fid: d,
+        ..Default::default()
+    };
     c.setattr(rec, &wanted(2, u16::MAX)).await.unwrap();
     let two = layout(&c.open(d, "two", CREATE).await);
     assert_eq!((two.stripe_count, two.stripe_size), (2, 1 << 20));
-    let first = layout(&c.open_with(d, "first", CREATE | MDS_OPEN_HAS_EA, &wanted(1, 2)).await);
+    let first = layout(
+        &c.open_with(d, "first", CREATE | MDS_OPEN_HAS_EA, &wanted(1, 2))
+            .await,
+    );
     assert_eq!((first.stripe_count, first.objects[0].l_ost_idx), (1, 2));
     let sub = c.mkdir(d, "sub").await;
     assert_eq!(layout(&c.open(sub, "inherits", CREATE).await).stripe_count, 2);
-    let bad = c.open_with(d, "bad", CREATE | MDS_OPEN_HAS_EA, &wanted(1, 9)).await;
+    let bad = c
+        .open_with(d, "bad", CREATE | MDS_OPEN_HAS_EA, &wanted(1, 9))
+        .await;
     assert_eq!(bad.status, Errno::EINVAL.status());
     let late = c.open(d, "late", CREATE | MDS_OPEN_DELAY_CREATE).await;
     assert!(late.reply.buf(3).is_empty() && late.body.mbo_valid & OBD_MD_FLSIZE != 0);
@@ -122,7 +166,10 @@ async fn a_closing_writer_leaves_a_lazy_size() {
     c.close_with(made.handle(), rec).await.unwrap();
     let body = c.getattr(Fid::ROOT, "file").await.body;
     assert_eq!((body.mbo_size, body.mbo_blocks), (6, 8));
-    assert_eq!(body.mbo_valid & (OBD_MD_FLSIZE | OBD_MD_FLLAZYSIZE), OBD_MD_FLLAZYSIZE);
+    assert_eq!(
+        body.mbo_valid & (OBD_MD_FLSIZE | OBD_MD_FLLAZYSIZE),
+        OBD_MD_FLLAZYSIZE
+    );
 }
 
 #[tokio::test]
@@ -146,7 +193,12 @@ async fn objects_follow_their_owner() {
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
     let object = layout(&made).objects[0].l_ost_oi.fid();
-    let rec = MdtRecSetattr { sa_fid: made.fid(), sa_valid: MDS_ATTR_UID, sa_uid: 7, ..Default::default() };
+    let rec = MdtRecSetattr {
+        sa_fid: made.fid(),
+        sa_valid: MDS_ATTR_UID,
+        sa_uid: 7,
+        ..Default::default()
+    };
     c.setattr(rec, &[]).await.unwrap();
     until(|| *f.osts[0].owners.lock() == [(object, 7, 0)]).await;
 }
@@ -156,16 +208,32 @@ async fn open_locks_and_kinds_are_those_of_a_real_server() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
-    let plain = c.open(d, "", MDS_OPEN_BY_FID | MDS_OPEN_DIRECTORY | MDS_FMODE_READ).await;
-    assert_eq!((plain.disposition, plain.locked()), (LOOKED_UP | DISP_LOOKUP_POS | DISP_OPEN_OPEN, false));
-    let locked = c.open(d, "", MDS_OPEN_BY_FID | MDS_OPEN_DIRECTORY | MDS_FMODE_READ | MDS_OPEN_LOCK).await;
+    let plain = c
+        .open(d, "", MDS_OPEN_BY_FID | MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
+        .await;
+    assert_eq!(
+        (plain.disposition, plain.locked()),
+        (LOOKED_UP | DISP_LOOKUP_POS | DISP_OPEN_OPEN, false)
+    );
+    let locked = c
+        .open(
+            d,
+            "",
+            MDS_OPEN_BY_FID | MDS_OPEN_DIRECTORY | MDS_FMODE_READ | MDS_OPEN_LOCK,
+        )
+        .await;
     assert_eq!((locked.mode, locked.bits), (0x10, 5));
     assert_ne!(locked.disposition & DISP_OPEN_LOCK, 0);
     let written = c.open(Fid::ROOT, "d", MDS_FMODE_WRITE).await;
-    assert_eq!((written.status, written.disposition), (Errno::EISDIR.status(), LOOKED_UP | DISP_LOOKUP_POS));
+    assert_eq!(
+        (written.status, written.disposition),
+        (Errno::EISDIR.status(), LOOKED_UP | DISP_LOOKUP_POS)
+    );
     let file = c.open(Fid::ROOT, "file", CREATE | MDS_OPEN_LOCK).await;
     assert_eq!((file.mode, file.bits), (8, 0xd));
-    let not_a_dir = c.open(Fid::ROOT, "file", MDS_OPEN_DIRECTORY | MDS_FMODE_READ).await;
+    let not_a_dir = c
+        .open(Fid::ROOT, "file", MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
+        .await;
     assert_eq!(not_a_dir.status, Errno::ENOTDIR.status());
     let fifo = c.make(Fid::ROOT, "fifo", 0o010666, "").await.unwrap();
     let special = c.open(Fid::ROOT, "fifo", MDS_FMODE_READ).await;
@@ -178,11 +246,22 @@ async fn a_client_that_goes_away_closes_what_it_had_open() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let made = a.open(Fid::ROOT, "file", CREATE).await;
-    let rec = MdtRecSetattr { sa_fid: made.fid(), sa_valid: wire::MDS_ATTR_MODE, sa_mode: 0o755, ..Default::default() };
+    let rec = MdtRecSetattr {
+        sa_fid: made.fid(),
+        sa_valid: wire::MDS_ATTR_MODE,
+        sa_mode: 0o755,
+        ..Default::default()
+    };
     a.setattr(rec, &[]).await.unwrap();
-    assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_EXEC).await.status, Errno::ETXTBSY.status());
+    assert_eq!(
+        b.open(Fid::ROOT, "file", MDS_FMODE_EXEC).await.status,
+        Errno::ETXTBSY.status()
+    );
     a.unlink(Fid::ROOT, "file", false).await.unwrap();
     a.disconnect().await;
     until(|| f.osts[0].destroyed.lock().len() == 1).await;
-    assert_eq!(b.getattr_as(8, Fid::ROOT, made.fid(), "").await.status, Errno::ENOENT.status());
+    assert_eq!(
+        b.getattr_as(8, Fid::ROOT, made.fid(), "").await.status,
+        Errno::ENOENT.status()
+    );
 }

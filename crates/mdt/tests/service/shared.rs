@@ -25,7 +25,12 @@ async fn a_removed_or_renamed_name_calls_back_its_entry() {
     let x = a.make(Fid::ROOT, "x", 0o010666, "").await.unwrap();
     a.getattr(Fid::ROOT, "x").await;
     b.rename((Fid::ROOT, "x"), (Fid::ROOT, "y")).await.unwrap();
-    assert!(a.called_back.lock().iter().any(|(fid, bits)| *fid == x && bits & LOOKUP != 0));
+    assert!(
+        a.called_back
+            .lock()
+            .iter()
+            .any(|(fid, bits)| *fid == x && bits & LOOKUP != 0)
+    );
     a.called_back.lock().clear();
     a.getattr(Fid::ROOT, "y").await;
     b.unlink(Fid::ROOT, "y", false).await.unwrap();
@@ -38,9 +43,17 @@ async fn a_change_of_mode_calls_back_attributes_and_permission() {
     let (a, b) = (f.client().await, f.client().await);
     let d = a.mkdir(Fid::ROOT, "d").await;
     a.getattr(Fid::ROOT, "d").await;
-    let rec = MdtRecSetattr { sa_fid: d, sa_valid: MDS_ATTR_MODE, sa_mode: 0o700, ..Default::default() };
+    let rec = MdtRecSetattr {
+        sa_fid: d,
+        sa_valid: MDS_ATTR_MODE,
+        sa_mode: 0o700,
+        ..Default::default()
+    };
     b.setattr(rec, &[]).await.unwrap();
-    assert_eq!(a.called_back.lock().iter().filter(|(fid, _)| *fid == d).count(), 1);
+    assert_eq!(
+        a.called_back.lock().iter().filter(|(fid, _)| *fid == d).count(),
+        1
+    );
     assert_eq!(a.getattr(Fid::ROOT, "d").await.body.mbo_mode, 0o040700);
 }
 
@@ -70,18 +83,46 @@ async fn many_clients_in_one_tree_neither_deadlock_nor_disagree() {
         tasks.push(tokio::spawn(async move {
             let mut random = n * 7919 + 1;
             for _ in 0..60 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let pick = |shift: u32, of: u64| (random >> shift) % of;
                 let (from, to) = if pick(33, 2) == 0 { (d, e) } else { (e, d) };
                 let (name, other) = (format!("n{}", pick(35, 4)), format!("n{}", pick(37, 4)));
-                let expected = [Errno::ENOENT, Errno::EEXIST, Errno::EISDIR, Errno::ENOTDIR, Errno::ENOTEMPTY];
+                let expected = [
+                    Errno::ENOENT,
+                    Errno::EEXIST,
+                    Errno::EISDIR,
+                    Errno::ENOTDIR,
+                    Errno::ENOTEMPTY,
+                ];
                 let allowed = |e: Errno| assert!(expected.contains(&e) || e == Errno::EINVAL, "{e}");
                 match pick(40, 7) {
-                    0 => c.make(from, &name, 0o010666, "").await.map(|_| ()).unwrap_or_else(allowed),
-                    1 => c.make(from, &name, 0o040777, "").await.map(|_| ()).unwrap_or_else(allowed),
-                    2 => c.unlink(from, &name, pick(43, 2) == 0).await.map(|_| ()).unwrap_or_else(allowed),
-                    3 => c.rename((from, &name), (to, &other)).await.map(|_| ()).unwrap_or_else(allowed),
-                    4 => c.rename((from, &name), (from, &other)).await.map(|_| ()).unwrap_or_else(allowed),
+                    0 => c
+                        .make(from, &name, 0o010666, "")
+                        .await
+                        .map(|_| ())
+                        .unwrap_or_else(allowed),
+                    1 => c
+                        .make(from, &name, 0o040777, "")
+                        .await
+                        .map(|_| ())
+                        .unwrap_or_else(allowed),
+                    2 => c
+                        .unlink(from, &name, pick(43, 2) == 0)
+                        .await
+                        .map(|_| ())
+                        .unwrap_or_else(allowed),
+                    3 => c
+                        .rename((from, &name), (to, &other))
+                        .await
+                        .map(|_| ())
+                        .unwrap_or_else(allowed),
+                    4 => c
+                        .rename((from, &name), (from, &other))
+                        .await
+                        .map(|_| ())
+                        .unwrap_or_else(allowed),
                     5 => {
                         let found = c.getattr(from, &name).await;
                         if found.locked() {

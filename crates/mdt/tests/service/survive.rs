@@ -22,10 +22,16 @@ async fn names_and_ids_survive_a_restart() {
     assert_eq!(PlainLayout::parse(again.reply.buf(3)).unwrap(), md);
     assert!(again.reply.body.pb_transno > last_transno);
     let other = c.open(d, "other", CREATE).await;
-    let object = PlainLayout::parse(other.reply.buf(3)).unwrap().objects[0].l_ost_oi.fid();
+    let object = PlainLayout::parse(other.reply.buf(3)).unwrap().objects[0]
+        .l_ost_oi
+        .fid();
     assert!(object.f_oid > md.objects[0].l_ost_oi.fid().f_oid);
     assert_eq!(*f.osts[0].cleaned.lock(), [md.objects[0].l_ost_oi.fid().f_oid]);
-    assert_ne!(c.new_fid().f_seq, made.fid().f_seq, "sequences are not handed out twice");
+    assert_ne!(
+        c.new_fid().f_seq,
+        made.fid().f_seq,
+        "sequences are not handed out twice"
+    );
 }
 
 #[tokio::test]
@@ -33,7 +39,9 @@ async fn what_was_removed_while_open_goes_after_a_crash() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
-    let object = PlainLayout::parse(made.reply.buf(3)).unwrap().objects[0].l_ost_oi.fid();
+    let object = PlainLayout::parse(made.reply.buf(3)).unwrap().objects[0]
+        .l_ost_oi
+        .fid();
     // A store that takes no further changes stands for a process that is gone.
     c.unlink(Fid::ROOT, "file", false).await.unwrap();
     assert!(f.osts[0].destroyed.lock().is_empty());
