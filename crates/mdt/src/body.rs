@@ -6,9 +6,10 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{
     Fid, LUSTRE_ORPHAN_FL, MdtBody, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLATIME, OBD_MD_FLBLOCKS,
-    OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID, OBD_MD_FLID,
-    OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME, OBD_MD_FLNLINK,
-    OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID, OBD_MD_LINKNAME, OBD_MD_MEA,
+    OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID,
+    OBD_MD_FLID, OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
+    OBD_MD_FLNLINK, OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
+    OBD_MD_LINKNAME, OBD_MD_MEA,
 };
 
 use crate::store::Inode;
@@ -94,7 +95,10 @@ pub(crate) fn plain(fid: Fid, inode: &Inode) -> MdtBody {
 
 /// The attributes that a request asked for.
 pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
-    let mut out = Attrs { body: plain(fid, inode), ..Attrs::default() };
+    let mut out = Attrs {
+        body: plain(fid, inode),
+        ..Attrs::default()
+    };
     let body = &mut out.body;
     if inode.is_file() && asked.has(OBD_MD_FLEASIZE) && !inode.lov.is_empty() {
         body.mbo_valid |= OBD_MD_FLEASIZE;
@@ -137,37 +141,119 @@ mod tests {
 
     #[test]
     fn the_valid_bits_are_those_of_a_real_server() {
-        let dir = Inode { mode: 0o040755, nlink: 2, size: 4096, ..Inode::default() };
-        let asked = Asked { valid: 0x1140_0084_9103_6fdf, max_mdsize: 0x80, acl: true };
+        let dir = Inode {
+            mode: 0o040755,
+            nlink: 2,
+            size: 4096,
+            ..Inode::default()
+        };
+        let asked = Asked {
+            valid: 0x1140_0084_9103_6fdf,
+            max_mdsize: 0x80,
+            acl: true,
+        };
         let body = attrs(FID, &dir, asked).body;
-        assert_eq!((body.mbo_valid, body.mbo_blocks), (0x1100_0080_8001_2fbf, 8), "d2, lookup of dir1");
+        assert_eq!(
+            (body.mbo_valid, body.mbo_blocks),
+            (0x1100_0080_8001_2fbf, 8),
+            "d2, lookup of dir1"
+        );
         let lov = Bytes::from_static(&[1; 56]);
-        let file = Inode { mode: 0o100644, nlink: 1, lov, ..Inode::default() };
+        let file = Inode {
+            mode: 0o100644,
+            nlink: 1,
+            lov,
+            ..Inode::default()
+        };
         let reply = attrs(FID, &file, asked);
         assert_eq!(reply.body.mbo_valid, 0x1100_0080_8002_2f8f, "d2, create of file1");
         assert_eq!((reply.md.len(), reply.body.mbo_eadatasize), (56, 56));
-        let closed = Inode { som: Some((6, 8)), ..file.clone() };
-        assert_eq!(attrs(FID, &closed, asked).body.mbo_valid, 0x1d00_0080_8002_2f8f, "i1, lookup of e1");
-        assert_eq!(plain(FID, &file).mbo_valid, 0x1100_0000_0000_2f8f, "d3, setattr of e1");
-        let fifo = Inode { mode: 0o010644, ..Inode::default() };
-        assert_eq!(plain(FID, &fifo).mbo_valid, 0x1100_0000_0001_2fbf, "d3, mknod of fifo1");
+        let closed = Inode {
+            som: Some((6, 8)),
+            ..file.clone()
+        };
+        assert_eq!(
+            attrs(FID, &closed, asked).body.mbo_valid,
+            0x1d00_0080_8002_2f8f,
+            "i1, lookup of e1"
+        );
+        assert_eq!(
+            plain(FID, &file).mbo_valid,
+            0x1100_0000_0000_2f8f,
+            "d3, setattr of e1"
+        );
+        let fifo = Inode {
+            mode: 0o010644,
+            ..Inode::default()
+        };
+        assert_eq!(
+            plain(FID, &fifo).mbo_valid,
+            0x1100_0000_0001_2fbf,
+            "d3, mknod of fifo1"
+        );
     }
 
     #[test]
     fn a_symlinks_target_ends_with_a_nul() {
         let symlink = Bytes::from_static(b"../dir1/file1");
-        let link = Inode { mode: 0o120777, size: 13, symlink, ..Inode::default() };
-        let reply = attrs(FID, &link, Asked { valid: 0x40001, ..Asked::default() });
-        assert_eq!(reply.body.mbo_valid, 0x1100_0000_0005_2fbf, "i4, readlink of sym1");
-        assert_eq!((&reply.md[..], reply.body.mbo_eadatasize), (&b"../dir1/file1\0"[..], 14));
+        let link = Inode {
+            mode: 0o120777,
+            size: 13,
+            symlink,
+            ..Inode::default()
+        };
+        let reply = attrs(
+            FID,
+            &link,
+            Asked {
+                valid: 0x40001,
+                ..Asked::default()
+            },
+        );
+        assert_eq!(
+            reply.body.mbo_valid, 0x1100_0000_0005_2fbf,
+            "i4, readlink of sym1"
+        );
+        assert_eq!(
+            (&reply.md[..], reply.body.mbo_eadatasize),
+            (&b"../dir1/file1\0"[..], 14)
+        );
     }
 
     #[test]
     fn a_default_layout_is_shown_only_to_who_asks_for_it_alone() {
         let lov = Bytes::from_static(&[7; 32]);
-        let dir = Inode { mode: 0o040755, nlink: 2, size: 4096, lov, ..Inode::default() };
-        let reply = attrs(FID, &dir, Asked { valid: 0x1002_0001, ..Asked::default() });
-        assert_eq!((reply.body.mbo_valid, reply.md.len()), (0x1100_0000_1001_2fbf, 32), "t8, getstripe -d");
-        assert!(attrs(FID, &dir, Asked { valid: 0x1140_0084_9103_6fdf, ..Asked::default() }).md.is_empty());
+        let dir = Inode {
+            mode: 0o040755,
+            nlink: 2,
+            size: 4096,
+            lov,
+            ..Inode::default()
+        };
+        let reply = attrs(
+            FID,
+            &dir,
+            Asked {
+                valid: 0x1002_0001,
+                ..Asked::default()
+            },
+        );
+        assert_eq!(
+            (reply.body.mbo_valid, reply.md.len()),
+            (0x1100_0000_1001_2fbf, 32),
+            "t8, getstripe -d"
+        );
+        assert!(
+            attrs(
+                FID,
+                &dir,
+                Asked {
+                    valid: 0x1140_0084_9103_6fdf,
+                    ..Asked::default()
+                }
+            )
+            .md
+            .is_empty()
+        );
     }
 }

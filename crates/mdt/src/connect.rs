@@ -78,7 +78,7 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
     }
     if has(OBD_CONNECT_IBITS) {
         // Data is never on the metadata target.
-        data.ocd_ibits_known = asked.ocd_ibits_known & u64::from(MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
+        data.ocd_ibits_known = asked.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
     }
     if has(OBD_CONNECT_MAX_EASIZE) {
         data.ocd_max_easize = VALUE_MAX as u32;
@@ -106,7 +106,11 @@ mod tests {
             ocd_connect_flags2: 0xa4_6cde_ffbd,
             ..ObdConnectData::default()
         };
-        let req = ConnectRequest { client_uuid: "c".into(), peer: Nid::LO, data };
+        let req = ConnectRequest {
+            client_uuid: "c".into(),
+            peer: Nid::LO,
+            data,
+        };
         let granted = negotiate(&req, 7).unwrap();
         for required in [OBD_CONNECT_FID, OBD_CONNECT_ATTRFID, OBD_CONNECT_FULL20] {
             assert_ne!(granted.ocd_connect_flags & required, 0);
@@ -115,7 +119,13 @@ mod tests {
         assert_eq!(granted.ocd_connect_flags2 & !data.ocd_connect_flags2, 0);
         assert_eq!((granted.ocd_brw_size, granted.ocd_ibits_known), (0x10_0000, 0x3f));
         assert_eq!((granted.ocd_maxmodrpcs, granted.ocd_instance), (8, 7));
-        let bad = ConnectRequest { data: ObdConnectData { ocd_brw_size: 1, ..data }, ..req };
+        let bad = ConnectRequest {
+            data: ObdConnectData {
+                ocd_brw_size: 1,
+                ..data
+            },
+            ..req
+        };
         assert!(negotiate(&bad, 7).is_err());
     }
 }

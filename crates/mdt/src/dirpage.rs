@@ -65,23 +65,42 @@ impl<'a> Reader<'a> {
         if !inode.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        let mut reader = Reader { store, dir, fetched: Vec::new(), behind: None };
+        let mut reader = Reader {
+            store,
+            dir,
+            fetched: Vec::new(),
+            behind: None,
+        };
         if inode.nlink == 0 {
             return Ok(reader);
         }
         reader.fill(store.entries(dir, from, FETCH)?);
         if from <= HASH_DOTDOT {
-            reader.fetched.push(entry(parent(dir, &inode), HASH_DOTDOT, Bytes::from_static(b".."), S_IFDIR));
+            reader.fetched.push(entry(
+                parent(dir, &inode),
+                HASH_DOTDOT,
+                Bytes::from_static(b".."),
+                S_IFDIR,
+            ));
         }
         if from == HASH_DOT {
-            reader.fetched.push(entry(dir, HASH_DOT, Bytes::from_static(b"."), S_IFDIR));
+            reader
+                .fetched
+                .push(entry(dir, HASH_DOT, Bytes::from_static(b"."), S_IFDIR));
         }
         Ok(reader)
     }
 
     fn fill(&mut self, rows: Vec<(NameHash, Bytes, crate::store::Entry)>) {
-        self.behind = rows.last().filter(|_| rows.len() == FETCH).map(|(_, name, _)| name.clone());
-        self.fetched = rows.into_iter().rev().map(|(hash, name, e)| entry(e.fid, hash, name, e.kind)).collect();
+        self.behind = rows
+            .last()
+            .filter(|_| rows.len() == FETCH)
+            .map(|(_, name, _)| name.clone());
+        self.fetched = rows
+            .into_iter()
+            .rev()
+            .map(|(hash, name, e)| entry(e.fid, hash, name, e.kind))
+            .collect();
     }
 
     fn next(&mut self) -> Result<Option<DirEntry>, Errno> {
@@ -96,7 +115,10 @@ impl<'a> Reader<'a> {
 }
 
 fn entry(fid: Fid, hash: NameHash, name: Bytes, kind: u32) -> DirEntry {
-    DirEntry { attrs: LUDA_64BITHASH, ..DirEntry::new(fid, hash.0, name, kind as u16) }
+    DirEntry {
+        attrs: LUDA_64BITHASH,
+        ..DirEntry::new(fid, hash.0, name, kind as u16)
+    }
 }
 
 #[cfg(test)]
@@ -117,8 +139,19 @@ mod tests {
         let store = Store::new(Arc::new(MemoryIndex::new()));
         make_root(&store, 0).unwrap();
         for i in 1..=files {
-            let node = Node { fid: Fid::new(0x2_0000_0401, i, 0), mode: 0o100644, ..Node::default() };
-            create(&store, &Cred::root(), Fid::ROOT, format!("file{i}").as_bytes(), &node).unwrap();
+            let node = Node {
+                fid: Fid::new(0x2_0000_0401, i, 0),
+                mode: 0o100644,
+                ..Node::default()
+            };
+            create(
+                &store,
+                &Cred::root(),
+                Fid::ROOT,
+                format!("file{i}").as_bytes(),
+                &node,
+            )
+            .unwrap();
         }
         store
     }
@@ -130,7 +163,11 @@ mod tests {
             for page in pages(store, Fid::ROOT, at, bytes).unwrap() {
                 let page = DirPage::parse(&page).unwrap();
                 assert_eq!(page.hash_start, at);
-                names.extend(page.entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()));
+                names.extend(
+                    page.entries
+                        .iter()
+                        .map(|e| String::from_utf8(e.name.to_vec()).unwrap()),
+                );
                 at = page.hash_end;
             }
             between(store);
@@ -158,14 +195,34 @@ mod tests {
             for _ in 0..50 {
                 i += 1;
                 let name = format!("file{}", 2 * i);
-                let gone = Unlink { parent: Fid::ROOT, name: name.as_bytes(), dir: false, time: 0 };
+                let gone = Unlink {
+                    parent: Fid::ROOT,
+                    name: name.as_bytes(),
+                    dir: false,
+                    time: 0,
+                };
                 let _ = unlink(store, &Cred::root(), gone);
-                let node = Node { fid: Fid::new(0x2_0000_0402, i, 0), mode: 0o100644, ..Node::default() };
-                create(store, &Cred::root(), Fid::ROOT, format!("new{i}").as_bytes(), &node).unwrap();
+                let node = Node {
+                    fid: Fid::new(0x2_0000_0402, i, 0),
+                    mode: 0o100644,
+                    ..Node::default()
+                };
+                create(
+                    store,
+                    &Cred::root(),
+                    Fid::ROOT,
+                    format!("new{i}").as_bytes(),
+                    &node,
+                )
+                .unwrap();
             }
         });
         for i in (1..500).step_by(2) {
-            assert_eq!(names.iter().filter(|n| **n == format!("file{i}")).count(), 1, "file{i}");
+            assert_eq!(
+                names.iter().filter(|n| **n == format!("file{i}")).count(),
+                1,
+                "file{i}"
+            );
         }
     }
 
@@ -175,6 +232,9 @@ mod tests {
         assert_eq!(read(&store, 4096, |_| {}), [".", ".."]);
         let page = DirPage::parse(&pages(&store, Fid::ROOT, MDS_DIR_END_OFF, 4096).unwrap()[0]).unwrap();
         assert_eq!((page.entries.len(), page.hash_end), (0, MDS_DIR_END_OFF));
-        assert_eq!(pages(&store, Fid::new(1, 2, 3), 0, 4096).unwrap_err(), Errno::ENOENT);
+        assert_eq!(
+            pages(&store, Fid::new(1, 2, 3), 0, 4096).unwrap_err(),
+            Errno::ENOENT
+        );
     }
 }

@@ -20,7 +20,11 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     let value = key.get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
     let mut gf = GetinfoFid2path::from_bytes(value)?;
     let asked_root = Fid::from_bytes(&value[GetinfoFid2path::SIZE..]).unwrap_or_default();
-    let root = if asked_root.is_zero() { Fid::ROOT } else { asked_root };
+    let root = if asked_root.is_zero() {
+        Fid::ROOT
+    } else {
+        asked_root
+    };
     let room = (gf.gf_pathlen as usize).min(PATH_MAX);
     let (path, more) = path(store, gf.gf_fid, gf.gf_linkno, root)?;
     if path.len() >= room {
@@ -74,8 +78,18 @@ mod tests {
     use wire::{Errno, Fid, GetinfoFid2path, WireStruct};
 
     fn ask(store: &Store, fid: Fid, gf_linkno: u32, root: Fid) -> Result<(String, u32), Errno> {
-        let gf = GetinfoFid2path { gf_fid: fid, gf_recno: u64::MAX, gf_linkno, gf_pathlen: 4096 };
-        let key = [b"fid2path\0\0\0\0\0\0\0\0", &gf.to_bytes()[..], &root.to_bytes()[..]].concat();
+        let gf = GetinfoFid2path {
+            gf_fid: fid,
+            gf_recno: u64::MAX,
+            gf_linkno,
+            gf_pathlen: 4096,
+        };
+        let key = [
+            b"fid2path\0\0\0\0\0\0\0\0",
+            &gf.to_bytes()[..],
+            &root.to_bytes()[..],
+        ]
+        .concat();
         let reply = answer(store, &key)?;
         assert_eq!(reply.len(), 4128);
         let text = String::from_utf8(wire::before_nul(&reply[32..]).to_vec()).unwrap();
@@ -87,7 +101,11 @@ mod tests {
         let store = Store::new(Arc::new(MemoryIndex::new()));
         make_root(&store, 0).unwrap();
         let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));
-        let node = |fid, mode| Node { fid, mode, ..Node::default() };
+        let node = |fid, mode| Node {
+            fid,
+            mode,
+            ..Node::default()
+        };
         create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755)).unwrap();
         create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644)).unwrap();
         link(&store, &Cred::root(), file, Fid::ROOT, b"link1", 0).unwrap();
@@ -96,7 +114,10 @@ mod tests {
         assert_eq!(ask(&store, file, 0, dir).unwrap(), ("file1".into(), 1));
         assert_eq!(ask(&store, file, 1, dir).unwrap_err(), Errno::ENOENT);
         assert_eq!(ask(&store, Fid::ROOT, 0, Fid::ROOT).unwrap(), (String::new(), 0));
-        assert_eq!(ask(&store, Fid::new(0x2_0000_0402, 9, 0), 0, Fid::ROOT).unwrap_err(), Errno::ENOENT);
+        assert_eq!(
+            ask(&store, Fid::new(0x2_0000_0402, 9, 0), 0, Fid::ROOT).unwrap_err(),
+            Errno::ENOENT
+        );
         assert_eq!(answer(&store, b"fid2path").unwrap_err(), Errno::EINVAL);
         assert_eq!(answer(&store, b"what").unwrap_err(), Errno::EOPNOTSUPP);
     }

@@ -25,7 +25,11 @@ const NAME_LEN: u32 = 255;
 
 impl Mdt {
     pub(crate) fn asked(&self, req: &ServerRequest, valid: u64) -> Asked {
-        Asked { valid, max_mdsize: self.max_mdsize(), acl: req.export.has(OBD_CONNECT_ACL) }
+        Asked {
+            valid,
+            max_mdsize: self.max_mdsize(),
+            acl: req.export.has(OBD_CONNECT_ACL),
+        }
     }
 
     fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> Handled {
@@ -67,7 +71,13 @@ impl Mdt {
             return Err(Errno::EINVAL);
         };
         let len = value.len() as u32;
-        let answer = |mbo_eadatasize: u32| MdtBody { mbo_eadatasize, ..MdtBody::default() }.to_bytes();
+        let answer = |mbo_eadatasize: u32| {
+            MdtBody {
+                mbo_eadatasize,
+                ..MdtBody::default()
+            }
+            .to_bytes()
+        };
         match body.mbo_eadatasize {
             // Only the size is asked for.
             0 => Ok(reply(2, [answer(len)])),
@@ -102,7 +112,11 @@ impl Mdt {
         if !self.store.inode(fid)?.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        let answer = MdtBody { mbo_fid1: fid, mbo_valid: OBD_MD_FLID, ..MdtBody::default() };
+        let answer = MdtBody {
+            mbo_fid1: fid,
+            mbo_valid: OBD_MD_FLID,
+            ..MdtBody::default()
+        };
         Ok(reply(2, [answer.to_bytes()]))
     }
 
@@ -121,7 +135,9 @@ impl Mdt {
             os_maxbytes: MAXBYTES,
             ..ObdStatfs::default()
         };
-        let asked = req.get::<MdtBody>(1).is_ok_and(|b| b.mbo_valid & OBD_MD_FLAGSTATFS != 0);
+        let asked = req
+            .get::<MdtBody>(1)
+            .is_ok_and(|b| b.mbo_valid & OBD_MD_FLAGSTATFS != 0);
         if asked && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
             sum(&mut answer, &self.osts.statfs().await);
         }
@@ -147,8 +163,11 @@ fn sum(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
     }
     let own_files = (answer.os_files, answer.os_ffree);
     let bsize = u64::from(answer.os_bsize.max(1));
-    let scaled = |blocks: u64, ost: &ObdStatfs| (u128::from(blocks) * u128::from(ost.os_bsize) / u128::from(bsize)) as u64;
-    let total = |of: fn(&ObdStatfs) -> u64| osts.iter().map(|o| scaled(of(o), o)).fold(0, u64::saturating_add);
+    let scaled = |blocks: u64, ost: &ObdStatfs| {
+        (u128::from(blocks) * u128::from(ost.os_bsize) / u128::from(bsize)) as u64
+    };
+    let total =
+        |of: fn(&ObdStatfs) -> u64| osts.iter().map(|o| scaled(of(o), o)).fold(0, u64::saturating_add);
     answer.os_blocks = total(|o| o.os_blocks);
     answer.os_bfree = total(|o| o.os_bfree);
     answer.os_bavail = total(|o| o.os_bavail);
@@ -166,8 +185,13 @@ mod tests {
 
     #[test]
     fn the_sum_counts_blocks_of_one_size() {
-        let mut answer =
-            ObdStatfs { os_bsize: 4096, os_files: 100, os_ffree: 90, os_blocks: 1, ..ObdStatfs::default() };
+        let mut answer = ObdStatfs {
+            os_bsize: 4096,
+            os_files: 100,
+            os_ffree: 90,
+            os_blocks: 1,
+            ..ObdStatfs::default()
+        };
         let ost = ObdStatfs {
             os_bsize: 8192,
             os_blocks: 10,
@@ -177,7 +201,10 @@ mod tests {
             ..ObdStatfs::default()
         };
         sum(&mut answer, &[ost, ost]);
-        assert_eq!((answer.os_blocks, answer.os_bfree, answer.os_bavail), (40, 24, 20));
+        assert_eq!(
+            (answer.os_blocks, answer.os_bfree, answer.os_bavail),
+            (40, 24, 20)
+        );
         assert_eq!((answer.os_files, answer.os_ffree), (50, 40));
     }
 }

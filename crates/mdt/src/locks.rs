@@ -15,8 +15,8 @@ use std::sync::Arc;
 use ldlm::{Ibits, LocalLock, LockMode, LockServer, Policy};
 use tokio::sync::{Mutex, MutexGuard};
 use wire::{
-    Errno, Fid, LdlmResId, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
-    MDS_INODELOCK_XATTR,
+    Errno, Fid, LdlmResId, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
+    MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
 };
 
 use crate::{
@@ -25,17 +25,17 @@ use crate::{
 };
 
 /// The entry that leads to the inode.
-pub(crate) const LOOKUP: u64 = MDS_INODELOCK_LOOKUP as u64;
+pub(crate) const LOOKUP: u64 = MDS_INODELOCK_LOOKUP;
 /// Attributes; of a directory, its entries too.
-pub(crate) const UPDATE: u64 = MDS_INODELOCK_UPDATE as u64;
+pub(crate) const UPDATE: u64 = MDS_INODELOCK_UPDATE;
 /// The open handle.
-pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN as u64;
+pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN;
 /// The layout.
-pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT as u64;
+pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT;
 /// Owner, mode and ACL.
-pub(crate) const PERM: u64 = MDS_INODELOCK_PERM as u64;
+pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
 /// Extended attributes.
-pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR as u64;
+pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
 /// The target's own use of its lock server.
 pub(crate) struct Locks {
@@ -64,7 +64,10 @@ fn name_resource(dir: Fid, name: &[u8]) -> LdlmResId {
 impl Locks {
     /// Locks of this server.
     pub(crate) fn new(server: Arc<LockServer>) -> Locks {
-        Locks { server, renames: Mutex::default() }
+        Locks {
+            server,
+            renames: Mutex::default(),
+        }
     }
 
     /// The lock server.
@@ -73,12 +76,16 @@ impl Locks {
     }
 
     async fn take(&self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<LocalLock, Errno> {
-        self.server.lock(res, mode, Policy::Ibits(Ibits { bits, try_bits: 0 })).await
+        self.server
+            .lock(res, mode, Policy::Ibits(Ibits { bits, try_bits: 0 }))
+            .await
     }
 
     /// To read what a name leads to, and to grant locks on it.
     pub(crate) async fn name_read(&self, dir: Fid, name: &[u8]) -> Result<HeldLocks, Errno> {
-        Ok(vec![self.take(name_resource(dir, name), LockMode::Pr, UPDATE).await?])
+        Ok(vec![
+            self.take(name_resource(dir, name), LockMode::Pr, UPDATE).await?,
+        ])
     }
 
     /// To make or remove a name.

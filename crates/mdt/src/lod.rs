@@ -28,7 +28,11 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
     }
     if !wanted.osts.is_empty() {
         let known = |ost: &u32| candidates.iter().any(|c| c.ost == *ost);
-        return if wanted.osts.iter().all(known) { Ok(wanted.osts.clone()) } else { Err(Errno::EINVAL) };
+        return if wanted.osts.iter().all(known) {
+            Ok(wanted.osts.clone())
+        } else {
+            Err(Errno::EINVAL)
+        };
     }
     let mut usable: Vec<Candidate> = candidates.iter().copied().filter(|c| c.ready).collect();
     if let Some(first) = wanted.first {
@@ -37,13 +41,19 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
         }
         usable.retain(|c| c.ost != first);
         usable.sort_by_key(|c| c.ost.wrapping_sub(first));
-        return Ok(std::iter::once(first).chain(usable.iter().map(|c| c.ost)).collect());
+        return Ok(std::iter::once(first)
+            .chain(usable.iter().map(|c| c.ost))
+            .collect());
     }
     usable.sort_by_key(|c| c.ost);
     let most = usable.iter().map(|c| c.free).max().unwrap_or(0);
     let least = usable.iter().map(|c| c.free).min().unwrap_or(0);
     let balanced = u128::from(most - least) <= u128::from(most) * BALANCED / 256;
-    let start = if balanced { turn as usize % usable.len().max(1) } else { weighted(&usable, turn) };
+    let start = if balanced {
+        turn as usize % usable.len().max(1)
+    } else {
+        weighted(&usable, turn)
+    };
     usable.rotate_left(start);
     Ok(usable.iter().map(|c| c.ost).collect())
 }
@@ -71,14 +81,20 @@ mod tests {
     use wire::Errno;
 
     fn osts(free: &[u64]) -> Vec<Candidate> {
-        let candidate = |(i, free): (usize, &u64)| Candidate { ost: i as u32, free: *free, ready: true };
+        let candidate = |(i, free): (usize, &u64)| Candidate {
+            ost: i as u32,
+            free: *free,
+            ready: true,
+        };
         free.iter().enumerate().map(candidate).collect()
     }
 
     #[test]
     fn equal_osts_take_turns() {
         let three = osts(&[100, 98, 95]);
-        let first: Vec<u32> = (0..6).map(|t| order(&three, &Wanted::default(), t).unwrap()[0]).collect();
+        let first: Vec<u32> = (0..6)
+            .map(|t| order(&three, &Wanted::default(), t).unwrap()[0])
+            .collect();
         assert_eq!(first, [0, 1, 2, 0, 1, 2]);
         assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [1, 2, 0]);
     }
@@ -86,18 +102,35 @@ mod tests {
     #[test]
     fn free_space_decides_when_it_differs() {
         let two = osts(&[900 << 20, 100 << 20]);
-        let second = (0..1000).filter(|t| order(&two, &Wanted::default(), *t).unwrap()[0] == 1).count();
+        let second = (0..1000)
+            .filter(|t| order(&two, &Wanted::default(), *t).unwrap()[0] == 1)
+            .count();
         assert!((80..120).contains(&second), "{second} of 1000");
     }
 
     #[test]
     fn what_the_user_says_is_done_or_refused() {
         let three = osts(&[1, 1, 1]);
-        let listed = Wanted { osts: vec![2, 0], ..Wanted::default() };
+        let listed = Wanted {
+            osts: vec![2, 0],
+            ..Wanted::default()
+        };
         assert_eq!(order(&three, &listed, 0).unwrap(), [2, 0]);
-        let first = Wanted { first: Some(1), ..Wanted::default() };
+        let first = Wanted {
+            first: Some(1),
+            ..Wanted::default()
+        };
         assert_eq!(order(&three, &first, 0).unwrap(), [1, 2, 0]);
-        for bad in [Wanted { osts: vec![3], ..Wanted::default() }, Wanted { first: Some(9), ..Wanted::default() }] {
+        for bad in [
+            Wanted {
+                osts: vec![3],
+                ..Wanted::default()
+            },
+            Wanted {
+                first: Some(9),
+                ..Wanted::default()
+            },
+        ] {
             assert_eq!(order(&three, &bad, 0), Err(Errno::EINVAL));
         }
         assert_eq!(order(&[], &Wanted::default(), 0).unwrap(), [] as [u32; 0]);

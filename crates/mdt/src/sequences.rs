@@ -47,7 +47,9 @@ struct Own {
 impl Sequences {
     /// The sequences as the store has them.
     pub(crate) fn load(store: Arc<Store>, index: u32) -> Result<Sequences, Errno> {
-        let rows = store.index().scan(keys::LOCATIONS, &prefix_end(keys::LOCATIONS), RANGES_MAX)?;
+        let rows = store
+            .index()
+            .scan(keys::LOCATIONS, &prefix_end(keys::LOCATIONS), RANGES_MAX)?;
         let mut locations = fixed_ranges();
         for (_, value) in rows {
             locations.push(LuSeqRange::from_bytes(&value)?);
@@ -56,12 +58,22 @@ impl Sequences {
         let own = match store.index().get(&keys::setting(OWN))? {
             Some(value) => {
                 let range = LuSeqRange::from_bytes(&value)?;
-                Own { next: range.lsr_start, noted: range.lsr_start, end: range.lsr_end }
+                Own {
+                    next: range.lsr_start,
+                    noted: range.lsr_start,
+                    end: range.lsr_end,
+                }
             }
             None => Own::default(),
         };
         let (locations, own) = (RwLock::new(locations), Mutex::new(own));
-        Ok(Sequences { store, index, locations, own, controller: Mutex::default() })
+        Ok(Sequences {
+            store,
+            index,
+            locations,
+            own,
+            controller: Mutex::default(),
+        })
     }
 
     /// Answers FLD_LOOKUP: the widest known range that the sequence is in.
@@ -69,7 +81,9 @@ impl Sequences {
         let locations = self.locations.read();
         let at = locations.partition_point(|r| r.lsr_start <= asked.lsr_start);
         let found = at.checked_sub(1).and_then(|i| locations.get(i));
-        let found = found.filter(|r| asked.lsr_start < r.lsr_end).ok_or(Errno::ENOENT)?;
+        let found = found
+            .filter(|r| asked.lsr_start < r.lsr_end)
+            .ok_or(Errno::ENOENT)?;
         let any = asked.lsr_flags & LU_SEQ_RANGE_ANY == LU_SEQ_RANGE_ANY;
         if !any && found.lsr_flags != asked.lsr_flags {
             return Err(Errno::ENOENT);
@@ -85,11 +99,21 @@ impl Sequences {
         let _one = self.controller.lock().await;
         let start = {
             let locations = self.locations.read();
-            locations.iter().map(|r| r.lsr_end).max().unwrap_or(0).max(FID_SEQ_NORMAL)
+            locations
+                .iter()
+                .map(|r| r.lsr_end)
+                .max()
+                .unwrap_or(0)
+                .max(FID_SEQ_NORMAL)
         };
         let end = start.checked_add(LUSTRE_SEQ_SUPER_WIDTH).ok_or(Errno::ENOSPC)?;
         let (lsr_index, lsr_flags) = (asked.lsr_index, asked.lsr_flags);
-        let range = LuSeqRange { lsr_start: start, lsr_end: end, lsr_index, lsr_flags };
+        let range = LuSeqRange {
+            lsr_start: start,
+            lsr_end: end,
+            lsr_index,
+            lsr_flags,
+        };
         self.note(keys::location(start), range.to_bytes()).await?;
         self.locations.write().push(range);
         Ok(range)
@@ -99,13 +123,25 @@ impl Sequences {
     pub(crate) async fn allocate_meta(&self) -> Result<LuSeqRange, Errno> {
         let mut own = self.own.lock().await;
         if own.next == own.end {
-            let asked = LuSeqRange { lsr_index: self.index, lsr_flags: LU_SEQ_RANGE_MDT, ..Default::default() };
+            let asked = LuSeqRange {
+                lsr_index: self.index,
+                lsr_flags: LU_SEQ_RANGE_MDT,
+                ..Default::default()
+            };
             let range = self.allocate_super(&asked).await?;
-            *own = Own { next: range.lsr_start, noted: range.lsr_start, end: range.lsr_end };
+            *own = Own {
+                next: range.lsr_start,
+                noted: range.lsr_start,
+                end: range.lsr_end,
+            };
         }
         if own.next == own.noted {
             let noted = (own.noted + u64::from(LUSTRE_SEQ_BATCH_WIDTH)).min(own.end);
-            let left = LuSeqRange { lsr_start: noted, lsr_end: own.end, ..Default::default() };
+            let left = LuSeqRange {
+                lsr_start: noted,
+                lsr_end: own.end,
+                ..Default::default()
+            };
             self.note(keys::setting(OWN), left.to_bytes()).await?;
             own.noted = noted;
         }
@@ -130,7 +166,12 @@ impl Sequences {
 /// The ranges that MDT0000 always has: the root's, `.lustre`'s, and those for a server's own use.
 fn fixed_ranges() -> Vec<LuSeqRange> {
     [FID_SEQ_LOCAL_FILE, FID_SEQ_DOT_LUSTRE, FID_SEQ_ROOT]
-        .map(|start| LuSeqRange { lsr_start: start, lsr_end: start + 1, lsr_index: 0, lsr_flags: LU_SEQ_RANGE_MDT })
+        .map(|start| LuSeqRange {
+            lsr_start: start,
+            lsr_end: start + 1,
+            lsr_index: 0,
+            lsr_flags: LU_SEQ_RANGE_MDT,
+        })
         .to_vec()
 }
 
@@ -145,7 +186,10 @@ mod tests {
     use wire::{Errno, FID_SEQ_ROOT, LU_SEQ_RANGE_OST, LuSeqRange};
 
     fn at(lsr_start: u64) -> LuSeqRange {
-        LuSeqRange { lsr_start, ..LuSeqRange::default() }
+        LuSeqRange {
+            lsr_start,
+            ..LuSeqRange::default()
+        }
     }
 
     #[tokio::test]
@@ -171,15 +215,25 @@ mod tests {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
-        let ost = LuSeqRange { lsr_index: 7, lsr_flags: LU_SEQ_RANGE_OST, ..LuSeqRange::default() };
+        let ost = LuSeqRange {
+            lsr_index: 7,
+            lsr_flags: LU_SEQ_RANGE_OST,
+            ..LuSeqRange::default()
+        };
         let range = sequences.allocate_super(&ost).await.unwrap();
         assert_eq!((range.lsr_start, range.lsr_end), (0x2_4000_0400, 0x2_8000_0400));
         for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
             let found = sequences.locate(&at(own)).unwrap();
-            assert_eq!((found.lsr_start, found.lsr_end, found.lsr_index), (0x2_0000_0400, 0x2_4000_0400, 0));
+            assert_eq!(
+                (found.lsr_start, found.lsr_end, found.lsr_index),
+                (0x2_0000_0400, 0x2_4000_0400, 0)
+            );
             assert_eq!(sequences.locate(&at(FID_SEQ_ROOT)).unwrap().lsr_index, 0);
             assert_eq!(sequences.locate(&at(range.lsr_start)).unwrap_err(), Errno::ENOENT);
-            let any = LuSeqRange { lsr_flags: 3, ..at(range.lsr_start + 5) };
+            let any = LuSeqRange {
+                lsr_flags: 3,
+                ..at(range.lsr_start + 5)
+            };
             assert_eq!(sequences.locate(&any).unwrap(), range);
             assert_eq!(sequences.locate(&at(range.lsr_end)).unwrap_err(), Errno::ENOENT);
         }

@@ -36,7 +36,10 @@ impl Mdt {
             bufs: vec![MdtBody::default().to_bytes()],
             ..Outcome::default()
         };
-        match self.find_and_lock(req, cookie, opc, &asked, &name, &mut out).await {
+        match self
+            .find_and_lock(req, cookie, opc, &asked, &name, &mut out)
+            .await
+        {
             Ok(()) => {}
             Err(Errno::ENOENT) if !name.is_empty() => out.disposition |= DISP_LOOKUP_NEG,
             Err(e) => out.errno = Some(e),
@@ -55,7 +58,11 @@ impl Mdt {
     ) -> Result<(), Errno> {
         let mut name_lock = None;
         let fid = if name.is_empty() {
-            if asked.mbo_fid2 == Fid::ZERO { asked.mbo_fid1 } else { asked.mbo_fid2 }
+            if asked.mbo_fid2 == Fid::ZERO {
+                asked.mbo_fid1
+            } else {
+                asked.mbo_fid2
+            }
         } else {
             name_lock = Some(self.locks.name_read(asked.mbo_fid1, name).await?);
             let found = lookup(&self.store, &cred_of_body(asked), asked.mbo_fid1, name)?;

@@ -22,7 +22,9 @@ impl Mdt {
             return Ok(out);
         }
         let server = self.locks.server();
-        let lock = server.grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, locks::XATTR, 0).await?;
+        let lock = server
+            .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, locks::XATTR, 0)
+            .await?;
         match xattr::listxattr(&self.store, fid) {
             Ok(all) => {
                 out.bufs = packed(&all);
@@ -53,7 +55,14 @@ fn packed(all: &[(Bytes, Bytes)]) -> Vec<Bytes> {
         mbo_max_mdsize: all.len() as u32,
         ..MdtBody::default()
     };
-    vec![body.to_bytes(), Bytes::new(), Bytes::new(), names.freeze(), values.freeze(), lens.freeze()]
+    vec![
+        body.to_bytes(),
+        Bytes::new(),
+        Bytes::new(),
+        names.freeze(),
+        values.freeze(),
+        lens.freeze(),
+    ]
 }
 
 #[cfg(test)]
@@ -64,10 +73,16 @@ mod tests {
 
     #[test]
     fn names_values_and_lengths_fit_together() {
-        let all = [("user.foo".into(), "bar".into()), ("trusted.t".into(), "12".into())];
+        let all = [
+            ("user.foo".into(), "bar".into()),
+            ("trusted.t".into(), "12".into()),
+        ];
         let bufs = packed(&all);
         let body = MdtBody::from_bytes(&bufs[0]).unwrap();
-        assert_eq!((body.mbo_eadatasize, body.mbo_aclsize, body.mbo_max_mdsize), (19, 5, 2));
+        assert_eq!(
+            (body.mbo_eadatasize, body.mbo_aclsize, body.mbo_max_mdsize),
+            (19, 5, 2)
+        );
         assert_eq!(&bufs[3][..], b"user.foo\0trusted.t\0");
         assert_eq!(&bufs[4][..], b"bar12");
         assert_eq!(&bufs[5][..], [3, 0, 0, 0, 2, 0, 0, 0]);

@@ -15,16 +15,25 @@ impl Mdt {
         dlm: &LdlmRequest,
     ) -> Result<Outcome, Errno> {
         let fid = Fid::from_res_id(&dlm.lock_desc.l_resource.lr_name);
-        let mut out = Outcome { disposition: DISP_IT_EXECD, ..Outcome::default() };
+        let mut out = Outcome {
+            disposition: DISP_IT_EXECD,
+            ..Outcome::default()
+        };
         if let Err(e) = self.store.inode(fid) {
             out.errno = Some(e);
             return Ok(out);
         }
         let server = self.locks.server();
-        let lock = server.grant_to(&req.export, cookie, fid.res_id(), LockMode::Cr, locks::LAYOUT, 0).await?;
+        let lock = server
+            .grant_to(&req.export, cookie, fid.res_id(), LockMode::Cr, locks::LAYOUT, 0)
+            .await?;
         match self.store.inode(fid) {
             Ok(inode) => {
-                out.bufs = vec![if inode.is_file() { inode.lov } else { Default::default() }];
+                out.bufs = vec![if inode.is_file() {
+                    inode.lov
+                } else {
+                    Default::default()
+                }];
                 out.lock = lock;
             }
             Err(e) => {

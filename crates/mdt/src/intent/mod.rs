@@ -19,13 +19,13 @@ use wire::{
 
 use crate::target::{Handled, Mdt};
 
-const OPEN: u64 = IT_OPEN as u64;
-const OPEN_CREAT: u64 = IT_OPEN as u64 | IT_CREAT as u64;
-const GETATTR: u64 = IT_GETATTR as u64;
-const LOOKUP: u64 = IT_LOOKUP as u64;
-const LAYOUT: u64 = IT_LAYOUT as u64;
-const GETXATTR: u64 = IT_GETXATTR as u64;
-const READDIR: u64 = IT_READDIR as u64;
+const OPEN: u64 = IT_OPEN;
+const OPEN_CREAT: u64 = IT_OPEN as u64 | IT_CREAT;
+const GETATTR: u64 = IT_GETATTR;
+const LOOKUP: u64 = IT_LOOKUP;
+const LAYOUT: u64 = IT_LAYOUT;
+const GETXATTR: u64 = IT_GETXATTR;
+const READDIR: u64 = IT_READDIR;
 
 /// What came of an intent.
 #[derive(Debug, Default)]
@@ -47,7 +47,10 @@ struct Outcome {
 impl Outcome {
     /// The reply: DLM_REP and `buffers` buffers behind it.
     fn reply(mut self, buffers: usize) -> Reply {
-        let mut rep = LdlmReply { lock_policy_res1: self.disposition, ..LdlmReply::default() };
+        let mut rep = LdlmReply {
+            lock_policy_res1: self.disposition,
+            ..LdlmReply::default()
+        };
         rep.set_intent_status(self.errno.map_or(0, Errno::status));
         if self.lock.is_some() {
             rep.lock_flags = LDLM_FL_HAS_INTENT as u32;
@@ -55,8 +58,14 @@ impl Outcome {
         }
         self.bufs.resize(buffers, Bytes::new());
         self.bufs.insert(0, rep.to_bytes());
-        let status = if self.lock.is_some() { 0 } else { ELDLM_LOCK_ABORTED as i32 };
-        let mut reply = Reply::new(self.bufs).with_status(status).with_transno(self.transno);
+        let status = if self.lock.is_some() {
+            0
+        } else {
+            ELDLM_LOCK_ABORTED as i32
+        };
+        let mut reply = Reply::new(self.bufs)
+            .with_status(status)
+            .with_transno(self.transno);
         reply.pre_versions = self.pre_versions;
         reply
     }
@@ -66,9 +75,15 @@ impl Mdt {
     /// LDLM_ENQUEUE with an intent.
     pub(crate) async fn intent(&self, req: &mut ServerRequest) -> Handled {
         let dlm: LdlmRequest = req.get(1)?;
-        self.locks.server().cancel(&req.export, &ldlm::handles(req.buf(1), 1));
+        self.locks
+            .server()
+            .cancel(&req.export, &ldlm::handles(req.buf(1), 1));
         let cookie = dlm.lock_handle[0];
-        let opc = req.buf(2).first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or(Errno::EPROTO)?;
+        let opc = req
+            .buf(2)
+            .first_chunk::<8>()
+            .map(|b| u64::from_le_bytes(*b))
+            .ok_or(Errno::EPROTO)?;
         match opc {
             OPEN | OPEN_CREAT => Ok(self.intent_open(req, cookie).await?.reply(10)),
             GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(8)),

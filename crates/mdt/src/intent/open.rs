@@ -48,8 +48,19 @@ impl Asked {
             umask: rec.cr_umask,
         };
         let has_ea = flags.has(MDS_OPEN_HAS_EA);
-        let wanted = if has_ea { Some(Wanted::parse(req.buf(7))?.unwrap_or_default()) } else { None };
-        Ok(Asked { rec, flags, cred, name: name_of(req, 6), wanted, cookie })
+        let wanted = if has_ea {
+            Some(Wanted::parse(req.buf(7))?.unwrap_or_default())
+        } else {
+            None
+        };
+        Ok(Asked {
+            rec,
+            flags,
+            cred,
+            name: name_of(req, 6),
+            wanted,
+            cookie,
+        })
     }
 }
 
@@ -82,7 +93,9 @@ impl Mdt {
             return Err(Errno::EOPNOTSUPP);
         }
         self.room().await;
-        let Some(found) = self.find_or_create(asked, out).await? else { return Ok(()) };
+        let Some(found) = self.find_or_create(asked, out).await? else {
+            return Ok(());
+        };
         let mut inode = self.store.inode(found.fid)?;
         if inode.is_file() && found.created.is_none() {
             inode = self.give_layout(asked, found.fid, inode).await?;
@@ -101,7 +114,11 @@ impl Mdt {
             Ok(lock) => lock,
             // The open stands without a lock: nobody would close the handle if the client were told of an error.
             Err(e) => {
-                tracing::debug!("{}: no lock with the open of {}: {e}", req.export.client_uuid, found.fid);
+                tracing::debug!(
+                    "{}: no lock with the open of {}: {e}",
+                    req.export.client_uuid,
+                    found.fid
+                );
                 Default::default()
             }
         };
@@ -125,10 +142,18 @@ impl Mdt {
     async fn find_or_create(&self, asked: &Asked, out: &mut Outcome) -> Result<Option<Found>, Errno> {
         let (parent, name) = (asked.rec.cr_fid1, &asked.name);
         if asked.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
-            let fid = if asked.rec.cr_fid2 == Fid::ZERO { parent } else { asked.rec.cr_fid2 };
+            let fid = if asked.rec.cr_fid2 == Fid::ZERO {
+                parent
+            } else {
+                asked.rec.cr_fid2
+            };
             self.store.inode(fid)?;
             out.disposition |= DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
-            return Ok(Some(Found { fid, created: None, _name: Vec::new() }));
+            return Ok(Some(Found {
+                fid,
+                created: None,
+                _name: Vec::new(),
+            }));
         }
         let find = || lookup(&self.store, &asked.cred, parent, name);
         let creates = asked.flags.has(MDS_OPEN_CREAT);
@@ -145,7 +170,11 @@ impl Mdt {
             if creates && asked.flags.has(MDS_OPEN_EXCL) {
                 return Err(Errno::EEXIST);
             }
-            return Ok(Some(Found { fid: entry.fid, created: None, _name: held }));
+            return Ok(Some(Found {
+                fid: entry.fid,
+                created: None,
+                _name: held,
+            }));
         }
         out.disposition |= DISP_LOOKUP_NEG;
         if !creates {
@@ -153,14 +182,20 @@ impl Mdt {
         }
         let done = self.create_file(asked).await?;
         out.disposition |= DISP_OPEN_CREATE;
-        Ok(Some(Found { fid: done.fid, created: Some(done), _name: held }))
+        Ok(Some(Found {
+            fid: done.fid,
+            created: Some(done),
+            _name: held,
+        }))
     }
 
     async fn create_file(&self, asked: &Asked) -> Result<Done, Errno> {
         let rec = &asked.rec;
         // Before objects are taken for a file that cannot be made.
         let parent = self.store.inode(rec.cr_fid1)?;
-        asked.cred.check(&parent, crate::cred::MAY_WRITE | crate::cred::MAY_EXEC)?;
+        asked
+            .cred
+            .check(&parent, crate::cred::MAY_WRITE | crate::cred::MAY_EXEC)?;
         let lov = if asked.flags.has(MDS_OPEN_DELAY_CREATE) {
             Bytes::new()
         } else {
@@ -191,14 +226,19 @@ impl Mdt {
     /// A file that was made without objects gets them when it is opened for writing, or when the user says which.
     async fn give_layout(&self, asked: &Asked, fid: Fid, inode: Inode) -> Result<Inode, Errno> {
         if !inode.lov.is_empty() {
-            return if asked.wanted.is_some() { Err(Errno::EEXIST) } else { Ok(inode) };
+            return if asked.wanted.is_some() {
+                Err(Errno::EEXIST)
+            } else {
+                Ok(inode)
+            };
         }
         let now = asked.wanted.is_some() || (asked.flags.writes() && !asked.flags.has(MDS_OPEN_DELAY_CREATE));
         if !now {
             return Ok(inode);
         }
         asked.cred.check(&inode, crate::cred::MAY_WRITE)?;
-        self.set_layout(fid, asked.wanted.clone().unwrap_or_default()).await
+        self.set_layout(fid, asked.wanted.clone().unwrap_or_default())
+            .await
     }
 
     /// Gives a file without objects its layout, and takes the old one from clients.
@@ -206,7 +246,9 @@ impl Mdt {
         let _layout = self.locks.inode(fid, locks::LAYOUT).await?;
         let inode = self.store.inode(fid)?;
         let parents = crate::store::links::parse(&inode.links).links;
-        let parent = parents.first().map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
+        let parent = parents
+            .first()
+            .map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
         let lov = self.new_layout(fid, wanted, &parent.unwrap_or_default()).await?;
         match namespace::set_layout(&self.store, fid, lov)? {
             Some(done) => Ok(done.inode),
@@ -224,7 +266,9 @@ impl Mdt {
         let (fid, mode) = (found.fid, asked.flags);
         let created = found.created.as_ref().map(|d| d.transno);
         let (_, transno) = namespace::open(&self.store, &asked.cred, fid, mode, created)?;
-        let added = self.handles(&req.export).add(&self.cookies, OpenFile { fid, mode });
+        let added = self
+            .handles(&req.export)
+            .add(&self.cookies, OpenFile { fid, mode });
         // A client that went away meanwhile has been cleaned up already.
         let handle = match added {
             Ok(handle) if !req.export.is_gone() => handle,
@@ -249,7 +293,8 @@ impl Mdt {
         inode: &Inode,
     ) -> Result<ldlm::GrantedLock, Errno> {
         let layout = layout_bit(req, inode);
-        let (mode, bits, try_bits) = if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir()) {
+        let (mode, bits, try_bits) = if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir())
+        {
             let mode = match asked.flags {
                 flags if flags.writes() => LockMode::Cw,
                 flags if flags.has(MDS_FMODE_EXEC) => LockMode::Pr,
@@ -257,10 +302,17 @@ impl Mdt {
             };
             (mode, locks::LOOKUP | locks::OPEN, layout)
         } else if inode.is_file() {
-            (LockMode::Pr, 0, locks::LOOKUP | locks::UPDATE | locks::PERM | layout)
+            (
+                LockMode::Pr,
+                0,
+                locks::LOOKUP | locks::UPDATE | locks::PERM | layout,
+            )
         } else {
             return Ok(Default::default());
         };
-        self.locks.server().grant_to(&req.export, asked.cookie, fid.res_id(), mode, bits, try_bits).await
+        self.locks
+            .server()
+            .grant_to(&req.export, asked.cookie, fid.res_id(), mode, bits, try_bits)
+            .await
     }
 }

@@ -51,7 +51,14 @@ pub(crate) struct Osts {
 impl Osts {
     /// No OSTs yet.
     pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String) -> Osts {
-        Osts { rpc, store, mdt, osts: RwLock::default(), turn: AtomicU64::new(0), joined: Notify::new() }
+        Osts {
+            rpc,
+            store,
+            mdt,
+            osts: RwLock::default(),
+            turn: AtomicU64::new(0),
+            joined: Notify::new(),
+        }
     }
 
     /// Begins to use the OSTs of the configuration that are not used yet.
@@ -123,7 +130,9 @@ impl Osts {
                 return Ok(objects);
             }
             // Whichever OST gets objects first, or joins; one that left wakes nobody.
-            let changed = waits.iter_mut().map(|w| Box::pin(async { w.changed().await.is_ok() }));
+            let changed = waits
+                .iter_mut()
+                .map(|w| Box::pin(async { w.changed().await.is_ok() }));
             tokio::select! {
                 () = first_true(changed.collect()) => {}
                 () = joined => {}

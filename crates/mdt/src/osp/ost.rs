@@ -9,17 +9,20 @@ use bytes::Bytes;
 use mgc::TargetConf;
 use osd::Batch;
 use parking_lot::Mutex;
-use rpc::{BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError};
+use rpc::{
+    BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError,
+};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
 use wire::{
-    Errno, Fid, LU_SEQ_RANGE_OST, LuSeqRange, Message, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID,
-    OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX, OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN,
-    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OST_CREATE,
-    OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    Errno, Fid, LU_SEQ_RANGE_OST, LuSeqRange, Message, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
+    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX, OBD_CONNECT_MDS,
+    OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS,
+    OBD_MD_FLGROUP, OST_CREATE, OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_ALLOC_META,
+    SEQ_QUERY, WireStruct,
 };
 
 use super::{
@@ -93,7 +96,11 @@ impl Ost {
             Some(value) => Mark::decode(&value)?,
             None => Mark::default(),
         };
-        let name = format!("{}-osc-{}", target.name, mdt.rsplit_once('-').map_or(mdt, |(_, m)| m));
+        let name = format!(
+            "{}-osc-{}",
+            target.name,
+            mdt.rsplit_once('-').map_or(mdt, |(_, m)| m)
+        );
         let connect = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_INDEX
                 | OBD_CONNECT_MDS
@@ -136,7 +143,10 @@ impl Ost {
                 tasks: Mutex::default(),
             }
         });
-        let tasks = vec![tokio::spawn(keep_ready(ost.clone())), tokio::spawn(work::run(ost.clone()))];
+        let tasks = vec![
+            tokio::spawn(keep_ready(ost.clone())),
+            tokio::spawn(work::run(ost.clone())),
+        ];
         *ost.tasks.lock() = tasks;
         Ok(ost)
     }
@@ -170,8 +180,16 @@ impl Ost {
     /// Whether it has objects, and how much space, for the choice of OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
         let ready = self.pool.lock().ready() > 0 && self.connection.borrow().is_multiple_of(2).eq(&false);
-        let free = self.space.lock().as_ref().map_or(0, |(_, s)| s.os_bavail * u64::from(s.os_bsize));
-        Candidate { ost: self.index, free, ready }
+        let free = self
+            .space
+            .lock()
+            .as_ref()
+            .map_or(0, |(_, s)| s.os_bavail * u64::from(s.os_bsize));
+        Candidate {
+            ost: self.index,
+            free,
+            ready,
+        }
     }
 
     /// An object for a new file, if one is at hand.
@@ -218,7 +236,10 @@ impl Ost {
     }
 
     async fn create(&self, oa: Obdo) -> Result<Fid, Errno> {
-        let reply = self.import.call(Request::new(OST_CREATE, vec![OstBody { oa }.to_bytes()])).await?;
+        let reply = self
+            .import
+            .call(Request::new(OST_CREATE, vec![OstBody { oa }.to_bytes()]))
+            .await?;
         Ok(reply.get::<OstBody>(1)?.oa.o_oi.fid())
     }
 
@@ -249,8 +270,14 @@ impl Ost {
 
     async fn begin_sequence(&self) -> Result<(), Errno> {
         let opc = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
-        let range = LuSeqRange { lsr_flags: LU_SEQ_RANGE_OST, ..LuSeqRange::default() };
-        let reply = self.import.call(Request::new(SEQ_QUERY, vec![opc, range.to_bytes()])).await?;
+        let range = LuSeqRange {
+            lsr_flags: LU_SEQ_RANGE_OST,
+            ..LuSeqRange::default()
+        };
+        let reply = self
+            .import
+            .call(Request::new(SEQ_QUERY, vec![opc, range.to_bytes()]))
+            .await?;
         let range: LuSeqRange = reply.get(1)?;
         if range.lsr_start >= range.lsr_end {
             return Err(Errno::EPROTO);
@@ -271,7 +298,11 @@ impl Ost {
                 self.begin_sequence().await?;
                 continue;
             }
-            let oa = Obdo { o_valid: OBD_MD_FLGROUP, o_oi: wanted.into(), ..Obdo::default() };
+            let oa = Obdo {
+                o_valid: OBD_MD_FLGROUP,
+                o_oi: wanted.into(),
+                ..Obdo::default()
+            };
             let last = self.create(oa).await?;
             if last.f_seq != wanted.f_seq {
                 return Err(Errno::EPROTO);

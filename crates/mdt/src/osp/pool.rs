@@ -36,7 +36,10 @@ impl Mark {
     /// Reads a record.
     pub(crate) fn decode(value: &[u8]) -> Result<Mark, WireError> {
         let mut r = Reader::new("objects of an OST", value);
-        Ok(Mark { seq: r.u64()?, used: r.u32()? })
+        Ok(Mark {
+            seq: r.u64()?,
+            used: r.u32()?,
+        })
     }
 }
 
@@ -55,7 +58,12 @@ pub(crate) struct Pool {
 impl Pool {
     /// The pool after a start.
     pub(crate) fn new(mark: Mark) -> Pool {
-        Pool { mark, given: mark.used, made: mark.used, batch: MIN_PRECREATE }
+        Pool {
+            mark,
+            given: mark.used,
+            made: mark.used,
+            batch: MIN_PRECREATE,
+        }
     }
 
     /// The sequence; 0: none yet.
@@ -119,7 +127,10 @@ impl Pool {
         if passed {
             self.mark.used = self.given.saturating_add(MARK_STEP - 1).min(self.made);
         }
-        Some((Fid::new(self.mark.seq, self.given, 0), passed.then_some(self.mark)))
+        Some((
+            Fid::new(self.mark.seq, self.given, 0),
+            passed.then_some(self.mark),
+        ))
     }
 
     /// The exact mark, for a stop in good order.
@@ -170,7 +181,10 @@ mod tests {
                 break;
             }
         }
-        assert_eq!((sizes[0], sizes[1], sizes[11]), (MIN_PRECREATE, 64, MAX_PRECREATE));
+        assert_eq!(
+            (sizes[0], sizes[1], sizes[11]),
+            (MIN_PRECREATE, 64, MAX_PRECREATE)
+        );
     }
 
     #[test]

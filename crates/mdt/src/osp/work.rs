@@ -67,7 +67,9 @@ async fn round(ost: &Arc<Ost>) -> Result<Round, Errno> {
     let mut from = prefix.clone();
     loop {
         let rows = index.scan(&from, &prefix_end(&prefix), FETCH)?;
-        let Some((last, _)) = rows.last() else { return Ok(round) };
+        let Some((last, _)) = rows.last() else {
+            return Ok(round);
+        };
         from = [last, &b"\0"[..]].concat();
         let mut sent = JoinSet::new();
         let slots = Arc::new(Semaphore::new(PARALLEL));
@@ -103,16 +105,35 @@ async fn round(ost: &Arc<Ost>) -> Result<Round, Errno> {
 }
 
 async fn send(ost: &Ost, object: Fid, work: Work) -> Result<(), Errno> {
-    let oa = Obdo { o_oi: object.into(), o_valid: OBD_MD_FLID | OBD_MD_FLGROUP, ..Obdo::default() };
+    let oa = Obdo {
+        o_oi: object.into(),
+        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
+        ..Obdo::default()
+    };
     let mut req = match work {
         Work::Destroy => {
             let o_valid = OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLOBJCOUNT;
-            let body = OstBody { oa: Obdo { o_valid, o_misc: 1, ..oa } };
-            Request::new(OST_DESTROY, vec![body.to_bytes(), LdlmRequest::default().to_bytes()])
+            let body = OstBody {
+                oa: Obdo {
+                    o_valid,
+                    o_misc: 1,
+                    ..oa
+                },
+            };
+            Request::new(
+                OST_DESTROY,
+                vec![body.to_bytes(), LdlmRequest::default().to_bytes()],
+            )
         }
         Work::Chown { uid, gid, projid } => {
             let o_valid = oa.o_valid | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
-            let oa = Obdo { o_valid, o_uid: uid, o_gid: gid, o_projid: projid, ..oa };
+            let oa = Obdo {
+                o_valid,
+                o_uid: uid,
+                o_gid: gid,
+                o_projid: projid,
+                ..oa
+            };
             Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])
         }
     };
@@ -122,7 +143,9 @@ async fn send(ost: &Ost, object: Fid, work: Work) -> Result<(), Errno> {
         // There is no object: it was never written, or the work was done before.
         Err(RpcError::Status(Errno::ENOENT)) => Ok(()),
         // Work that the OST refuses is refused again and again: it must not hold up the rest for ever.
-        Err(RpcError::Status(e)) if !matches!(e, Errno::EINPROGRESS | Errno::EAGAIN | Errno::ENOSPC | Errno::EIO) => {
+        Err(RpcError::Status(e))
+            if !matches!(e, Errno::EINPROGRESS | Errno::EAGAIN | Errno::ENOSPC | Errno::EIO) =>
+        {
             tracing::error!("{}: {work:?} of {object} is refused: {e}", ost.name());
             Ok(())
         }

@@ -23,7 +23,11 @@ use crate::{
 impl Mdt {
     pub(super) async fn reint_setattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
         let set: MdtRecSetattr = req.get(1)?;
-        let cred = crate::cred::Cred { suppgids: [set.sa_suppgid, u32::MAX], umask: 0, ..cred_of(rec) };
+        let cred = crate::cred::Cred {
+            suppgids: [set.sa_suppgid, u32::MAX],
+            umask: 0,
+            ..cred_of(rec)
+        };
         let ea = req.bytes(4);
         if !ea.is_empty() {
             return self.set_default_layout(&set, &cred, ea).await;
@@ -36,21 +40,29 @@ impl Mdt {
             bits |= LOOKUP | PERM;
         }
         let _inode = self.locks.inode(set.sa_fid, bits).await?;
-        let changed = namespace::setattr(&self.store, &cred, SetAttr { rec: &set, open_for_write })?;
+        let changed = namespace::setattr(
+            &self.store,
+            &cred,
+            SetAttr {
+                rec: &set,
+                open_for_write,
+            },
+        )?;
         Ok(done(&changed, 5, true))
     }
 
     /// A directory's default layout comes as a change of attributes with a layout.
-    async fn set_default_layout(
-        &self,
-        set: &MdtRecSetattr,
-        cred: &crate::cred::Cred,
-        ea: Bytes,
-    ) -> Handled {
+    async fn set_default_layout(&self, set: &MdtRecSetattr, cred: &crate::cred::Cred, ea: Bytes) -> Handled {
         let fid = set.sa_fid;
         let _inode = self.locks.inode(fid, UPDATE | XATTR).await?;
         let time = self.store.inode(fid)?.ctime;
-        let change = SetXattr { fid, name: XATTR_LOV, value: Some(ea), flags: 0, time };
+        let change = SetXattr {
+            fid,
+            name: XATTR_LOV,
+            value: Some(ea),
+            flags: 0,
+            time,
+        };
         let changed = namespace::xattr::setxattr(&self.store, cred, &change)?;
         Ok(done(&changed, 5, true))
     }
@@ -74,7 +86,13 @@ impl Mdt {
             _ => UPDATE | XATTR,
         };
         let _inode = self.locks.inode(fid, bits).await?;
-        let change = SetXattr { fid, name: &name, value, flags: set.sx_flags, time: set.sx_time };
+        let change = SetXattr {
+            fid,
+            name: &name,
+            value,
+            flags: set.sx_flags,
+            time: set.sx_time,
+        };
         let changed = namespace::xattr::setxattr(&self.store, &cred, &change)?;
         Ok(done(&changed, 1, false))
     }
@@ -106,12 +124,18 @@ impl Mdt {
         let rec: MdtRecSetattr = req.get(2)?;
         self.room().await;
         let handles = self.handles(&req.export);
-        let file = handles.remove(epoch.mio_open_handle.cookie).ok_or(Errno::ESTALE)?;
+        let file = handles
+            .remove(epoch.mio_open_handle.cookie)
+            .ok_or(Errno::ESTALE)?;
         let attrs = (file.fid == rec.sa_fid).then_some(&rec);
         let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
         let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &closed);
         // The file is closed whatever else was wanted; swapping layouts and the like is not done here.
         let refused = rec.sa_bias & MDS_CLOSE_INTENT != 0;
-        Ok(if refused { answer.with_status(Errno::EOPNOTSUPP.status()) } else { answer })
+        Ok(if refused {
+            answer.with_status(Errno::EOPNOTSUPP.status())
+        } else {
+            answer
+        })
     }
 }

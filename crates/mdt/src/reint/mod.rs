@@ -31,7 +31,9 @@ impl Mdt {
             REINT_UNLINK => 4,
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        self.locks.server().cancel(&req.export, &ldlm::handles(req.buf(dlm_req), 0));
+        self.locks
+            .server()
+            .cancel(&req.export, &ldlm::handles(req.buf(dlm_req), 0));
         self.room().await;
         match rec.rr_opcode {
             REINT_SETATTR => self.reint_setattr(req, &rec).await,
@@ -57,7 +59,11 @@ fn cred_of(rec: &MdtRecReint) -> Cred {
 
 /// The reply to an operation: `n` buffers, the first with the attributes where they are wanted.
 fn done(done: &Done, n: usize, attrs: bool) -> Reply {
-    let body = if attrs { body::plain(done.fid, &done.inode) } else { Default::default() };
+    let body = if attrs {
+        body::plain(done.fid, &done.inode)
+    } else {
+        Default::default()
+    };
     with_transaction(reply(n, [body.to_bytes()]), done)
 }
 

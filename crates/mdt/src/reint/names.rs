@@ -70,8 +70,14 @@ impl Mdt {
             dst_name: &dst_name,
             time: rename.rn_time,
         };
-        let src = End { dir: what.src_dir, name: &src_name };
-        let dst = End { dir: what.dst_dir, name: &dst_name };
+        let src = End {
+            dir: what.src_dir,
+            name: &src_name,
+        };
+        let dst = End {
+            dir: what.dst_dir,
+            name: &dst_name,
+        };
         let _locks = self.locks.rename(&self.store, src, dst).await?;
         let renamed = namespace::rename(&self.store, &cred_of(rec), what)?;
         Ok(done(&renamed, 5, false))

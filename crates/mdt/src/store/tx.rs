@@ -43,7 +43,11 @@ impl Work {
         let mut r = Reader::new("work for an OST", value);
         match r.u8()? {
             0 => Ok(Work::Destroy),
-            1 => Ok(Work::Chown { uid: r.u32()?, gid: r.u32()?, projid: r.u32()? }),
+            1 => Ok(Work::Chown {
+                uid: r.u32()?,
+                gid: r.u32()?,
+                projid: r.u32()?,
+            }),
             _ => Err(Errno::EIO),
         }
     }
@@ -133,7 +137,8 @@ impl Tx<'_> {
     pub fn put_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
         let value = work.encode();
         for Object { ost, fid } in layout::objects(lov)? {
-            self.batch.put(keys::work(ost, fid, self.transno()), value.clone());
+            self.batch
+                .put(keys::work(ost, fid, self.transno()), value.clone());
             self.has_work = true;
         }
         Ok(())

@@ -83,7 +83,12 @@ impl Mdt {
     pub(crate) fn close_all(&self, export: &Arc<Export>) {
         for file in self.handles(export).drain() {
             if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {
-                tracing::error!("{}: closing {} of {}: {e}", self.uuid, file.fid, export.client_uuid);
+                tracing::error!(
+                    "{}: closing {} of {}: {e}",
+                    self.uuid,
+                    file.fid,
+                    export.client_uuid
+                );
             }
         }
     }

@@ -30,7 +30,9 @@ impl Mdt {
         cfg: MdtConfig,
     ) -> Result<Arc<Mdt>, MdtError> {
         let target = cfg.svname();
-        let index = open_index(store).await.map_err(|source| MdtError::Store { target, source })?;
+        let index = open_index(store)
+            .await
+            .map_err(|source| MdtError::Store { target, source })?;
         let config = mgc.watch(&format!("{}-client", cfg.fsname));
         Mdt::start_on(rpc, index, config, cfg).await
     }
@@ -50,9 +52,14 @@ impl Mdt {
         };
         let store = Arc::new(Store::new(index));
         make_root(&store, wall_secs()).map_err(contents("the root directory"))?;
-        remove_orphans(&store).await.map_err(contents("files that were removed while open"))?;
+        remove_orphans(&store)
+            .await
+            .map_err(contents("files that were removed while open"))?;
         let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
-        let ldlm = LdlmConfig { seed: cfg.seed, ..LdlmConfig::default() };
+        let ldlm = LdlmConfig {
+            seed: cfg.seed,
+            ..LdlmConfig::default()
+        };
         let mdt = Arc::new(Mdt {
             locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(NoLvb), ldlm)),
             cookies: Cookies::new(store.transactions().epoch()),
@@ -63,12 +70,19 @@ impl Mdt {
             store,
             uuid,
         });
-        mdt.osts.join(&config.borrow()).map_err(contents("objects of OSTs"))?;
-        let failed = |source| MdtError::Rpc { target: svname.clone(), source };
+        mdt.osts
+            .join(&config.borrow())
+            .map_err(contents("objects of OSTs"))?;
+        let failed = |source| MdtError::Rpc {
+            target: svname.clone(),
+            source,
+        };
         rpc.serve(services::MDS).map_err(failed)?;
         rpc.serve(services::LDLM).map_err(failed)?;
         rpc.add_target(mdt.clone());
-        mdt.tasks.lock().push(tokio::spawn(follow(Arc::downgrade(&mdt), config)));
+        mdt.tasks
+            .lock()
+            .push(tokio::spawn(follow(Arc::downgrade(&mdt), config)));
         Ok(mdt)
     }
 

@@ -136,10 +136,6 @@ impl Client {
         self.import.disconnect().await;
     }
 
-    pub(crate) fn import(&self) -> &Arc<Import> {
-        &self.import
-    }
-
     pub(crate) fn new_fid(&self) -> Fid {
         Fid::new(self.seq, self.oid.fetch_add(1, Ordering::SeqCst), 0)
     }
