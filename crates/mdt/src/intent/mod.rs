@@ -20,7 +20,7 @@ use wire::{
 use crate::target::{Handled, Mdt};
 
 const OPEN: u64 = IT_OPEN;
-const OPEN_CREAT: u64 = IT_OPEN as u64 | IT_CREAT;
+const OPEN_CREAT: u64 = IT_OPEN | IT_CREAT;
 const GETATTR: u64 = IT_GETATTR;
 const LOOKUP: u64 = IT_LOOKUP;
 const LAYOUT: u64 = IT_LAYOUT;

@@ -100,40 +100,30 @@ impl Mdt {
         if inode.is_file() && found.created.is_none() {
             inode = self.give_layout(asked, found.fid, inode).await?;
         }
-        let opens = inode.is_file() || inode.is_dir();
-        let mut handle = None;
-        if opens {
-            handle = Some(self.open_handle(req, asked, &found, out)?);
-        } else if asked.flags.has(MDS_OPEN_DIRECTORY) {
-            return Err(Errno::ENOTDIR);
-        }
         if let Some(done) = &found.created {
             (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
         }
-        out.lock = match self.open_lock(req, asked, found.fid, &inode).await {
-            Ok(lock) => lock,
-            // The open stands without a lock: nobody would close the handle if the client were told of an error.
+        // The lock first: it takes back handles that other clients keep though nobody uses them any more, which would
+        // deny this open.
+        let lock = self.open_lock(req, asked, found.fid, &inode).await?;
+        let handle = match self.open_handle(req, asked, &found, &inode, out) {
+            Ok(handle) => handle,
             Err(e) => {
-                tracing::debug!(
-                    "{}: no lock with the open of {}: {e}",
-                    req.export.client_uuid,
-                    found.fid
-                );
-                Default::default()
+                self.locks.server().cancel(&req.export, &[lock.handle]);
+                return Err(e);
             }
         };
-        if asked.flags.has(MDS_OPEN_LOCK) && out.lock.bits & locks::OPEN != 0 {
+        if asked.flags.has(MDS_OPEN_LOCK) && lock.bits & locks::OPEN != 0 {
             out.disposition |= DISP_OPEN_LOCK;
         }
+        out.lock = lock;
         let inode = self.store.inode(found.fid)?;
         let mut valid = OBD_MD_FLEASIZE | OBD_MD_FLACL;
         if inode.is_file() {
             valid |= OBD_MD_FLMODEASIZE;
         }
         let Attrs { mut body, md, acl } = body::attrs(found.fid, &inode, self.asked(req, valid));
-        if let Some(cookie) = handle {
-            body.mbo_open_handle = LustreHandle { cookie };
-        }
+        body.mbo_open_handle = LustreHandle { cookie: handle };
         out.bufs = vec![body.to_bytes(), md, acl];
         Ok(())
     }
@@ -256,13 +246,19 @@ impl Mdt {
         }
     }
 
+    /// A handle of a file or directory; of other kinds there is none (0), clients open those by themselves.
     fn open_handle(
         &self,
         req: &ServerRequest,
         asked: &Asked,
         found: &Found,
+        inode: &Inode,
         out: &mut Outcome,
     ) -> Result<u64, Errno> {
+        if !inode.is_file() && !inode.is_dir() {
+            let as_dir = asked.flags.has(MDS_OPEN_DIRECTORY);
+            return if as_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
+        }
         let (fid, mode) = (found.fid, asked.flags);
         let created = found.created.as_ref().map(|d| d.transno);
         let (_, transno) = namespace::open(&self.store, &asked.cred, fid, mode, created)?;

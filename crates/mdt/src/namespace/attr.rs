@@ -78,15 +78,10 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
     if changes(MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID) && !cred.owns(inode) {
         return Err(Errno::EPERM);
     }
-    if changes(MDS_ATTR_UID) && rec.sa_uid != inode.uid && !cred.may_chown() {
-        return Err(Errno::EPERM);
-    }
-    if changes(MDS_ATTR_UID) && cred.fsuid != inode.uid && !cred.may_chown() {
-        return Err(Errno::EPERM);
-    }
-    if changes(MDS_ATTR_GID) && rec.sa_gid != inode.gid {
-        let own_group = cred.fsuid == inode.uid && cred.in_group(rec.sa_gid);
-        if !own_group && !cred.may_chown() {
+    if changes(MDS_ATTR_UID | MDS_ATTR_GID) && !cred.may_chown() {
+        let foreign_uid = changes(MDS_ATTR_UID) && rec.sa_uid != inode.uid;
+        let foreign_gid = changes(MDS_ATTR_GID) && rec.sa_gid != inode.gid && !cred.in_group(rec.sa_gid);
+        if cred.fsuid != inode.uid || foreign_uid || foreign_gid {
             return Err(Errno::EPERM);
         }
     }

@@ -86,10 +86,11 @@ fn may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A directory's entries changed.
+/// A directory's entries changed. What a client's slower clock says does not turn its times back.
 fn touch_dir(dir: &mut Inode, time: i64) {
-    dir.mtime = dir.mtime.max(time);
-    dir.ctime = dir.ctime.max(time);
+    if time >= dir.ctime {
+        (dir.mtime, dir.ctime) = (time, time);
+    }
 }
 
 /// What a name leads to; "." and ".." too.

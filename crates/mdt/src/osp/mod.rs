@@ -20,8 +20,7 @@ use bytes::Bytes;
 use mgc::{FsConfig, TargetConf};
 use parking_lot::RwLock;
 use rpc::Ptlrpc;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use wire::{Errno, Fid, ObdStatfs};
 
 pub(crate) use ost::Ost;
@@ -35,6 +34,9 @@ use crate::{
 /// How long a create waits for an OST that has no objects at hand.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Told when something changes that a create may wait for.
+type Changes = watch::Sender<()>;
+
 /// All OSTs of the file system.
 pub(crate) struct Osts {
     rpc: Arc<Ptlrpc>,
@@ -44,8 +46,8 @@ pub(crate) struct Osts {
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
     turn: AtomicU64,
-    /// Told when an OST joins.
-    joined: Notify,
+    /// Told when an OST joins, and when one has objects at hand again.
+    changes: Changes,
 }
 
 impl Osts {
@@ -57,7 +59,7 @@ impl Osts {
             mdt,
             osts: RwLock::default(),
             turn: AtomicU64::new(0),
-            joined: Notify::new(),
+            changes: Changes::new(()),
         }
     }
 
@@ -72,22 +74,21 @@ impl Osts {
     }
 
     fn add(&self, target: &TargetConf) -> Result<(), Errno> {
-        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target)?;
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, self.changes.clone())?;
         let mut osts = self.osts.write();
         osts.push(ost);
         osts.sort_by_key(|o| o.index());
         drop(osts);
-        self.joined.notify_waiters();
+        self.changes.send_replace(());
         Ok(())
     }
 
     /// Waits until this many OSTs have objects at hand.
     pub(crate) async fn ready(&self, count: usize) {
-        // Many things make an OST ready; they are looked for, not awaited one by one.
-        let mut looks = tokio::time::interval(Duration::from_millis(2));
-        while self.all().iter().filter(|o| o.candidate().ready).count() < count {
-            looks.tick().await;
-        }
+        let mut changes = self.changes.subscribe();
+        let enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
+        // Fails only when the sender is gone, and it is our own.
+        let _ = changes.wait_for(enough).await;
     }
 
     /// An OST by its index.
@@ -121,22 +122,14 @@ impl Osts {
     }
 
     async fn wait_and_allocate(&self, wanted: &Wanted) -> Result<Vec<Object>, Errno> {
+        let mut changes = self.changes.subscribe();
         loop {
-            let joined = self.joined.notified();
-            tokio::pin!(joined);
-            joined.as_mut().enable();
-            let mut waits: Vec<_> = self.all().iter().map(|o| o.watch_ready()).collect();
+            changes.borrow_and_update();
             if let Some(objects) = self.try_allocate(wanted)? {
                 return Ok(objects);
             }
-            // Whichever OST gets objects first, or joins; one that left wakes nobody.
-            let changed = waits
-                .iter_mut()
-                .map(|w| Box::pin(async { w.changed().await.is_ok() }));
-            tokio::select! {
-                () = first_true(changed.collect()) => {}
-                () = joined => {}
-            }
+            // Fails only when the sender is gone, and it is our own.
+            changes.changed().await.map_err(|_| Errno::ESHUTDOWN)?;
         }
     }
 
@@ -179,20 +172,4 @@ impl Osts {
             ost.stop().await;
         }
     }
-}
-
-/// Waits until one of the futures says true.
-async fn first_true<F: Future<Output = bool> + Unpin>(mut futures: Vec<F>) {
-    std::future::poll_fn(|cx| {
-        let mut i = 0;
-        while i < futures.len() {
-            match std::pin::Pin::new(&mut futures[i]).poll(cx) {
-                std::task::Poll::Ready(true) => return std::task::Poll::Ready(()),
-                std::task::Poll::Ready(false) => drop(futures.swap_remove(i)),
-                std::task::Poll::Pending => i += 1,
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await;
 }

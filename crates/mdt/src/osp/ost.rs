@@ -1,7 +1,10 @@
 //! One OST: its import, the objects at hand, and what it says about its space.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,6 +29,7 @@ use wire::{
 };
 
 use super::{
+    Changes,
     pool::{Mark, Pool},
     work,
 };
@@ -37,6 +41,8 @@ use crate::{
 
 /// Before an OST that refused is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often the space of an OST that is written to is asked for, to choose among OSTs (`qos_maxage`).
+const SPACE_AGE: Duration = Duration::from_secs(5);
 /// How long what an OST said about its space is true.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// How long an answer about space is waited for.
@@ -52,7 +58,9 @@ pub(crate) struct Ost {
     /// Counts connections; even: not connected.
     connection: watch::Sender<u64>,
     /// Told when objects come to hand.
-    ready: watch::Sender<()>,
+    changes: Changes,
+    /// Whether objects were taken since its space was last asked for.
+    used: AtomicBool,
     /// Wakes the task that keeps objects at hand.
     low: Notify,
     space: Mutex<Option<(Instant, ObdStatfs)>>,
@@ -91,6 +99,7 @@ impl Ost {
         store: &Arc<Store>,
         mdt: &str,
         target: &TargetConf,
+        changes: Changes,
     ) -> Result<Arc<Ost>, Errno> {
         let mark = match store.index().get(&keys::objects(target.index))? {
             Some(value) => Mark::decode(&value)?,
@@ -137,7 +146,8 @@ impl Ost {
                 import,
                 pool: Mutex::new(Pool::new(mark)),
                 connection: watch::Sender::new(0),
-                ready: watch::Sender::new(()),
+                changes,
+                used: AtomicBool::new(false),
                 low: Notify::new(),
                 space: Mutex::default(),
                 tasks: Mutex::default(),
@@ -161,11 +171,6 @@ impl Ost {
         &self.name
     }
 
-    /// To wait for objects.
-    pub(crate) fn watch_ready(&self) -> watch::Receiver<()> {
-        self.ready.subscribe()
-    }
-
     /// Waits until the OST is connected.
     pub(super) async fn connected(&self) {
         // The sender is this OST's own, so that the wait cannot fail.
@@ -179,7 +184,7 @@ impl Ost {
 
     /// Whether it has objects, and how much space, for the choice of OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
-        let ready = self.pool.lock().ready() > 0 && self.connection.borrow().is_multiple_of(2).eq(&false);
+        let ready = self.pool.lock().ready() > 0 && !self.connection.borrow().is_multiple_of(2);
         let free = self
             .space
             .lock()
@@ -199,6 +204,7 @@ impl Ost {
         if pool.wants().is_some() {
             self.low.notify_one();
         }
+        self.used.store(true, Ordering::Relaxed);
         let Some((fid, mark)) = taken else { return Ok(None) };
         if let Some(mark) = mark {
             // In the store before the create that uses the id, and under the same lock as the next id.
@@ -315,7 +321,7 @@ impl Ost {
             if !grew {
                 return Err(Errno::ENOSPC);
             }
-            self.ready.send_replace(());
+            self.changes.send_replace(());
         }
     }
 
@@ -356,6 +362,10 @@ async fn keep_ready(ost: Arc<Ost>) {
                 Ok(()) => tokio::select! {
                     () = ost.low.notified() => {}
                     _ = connection.changed() => {}
+                    () = sleep(SPACE_AGE), if ost.used.load(Ordering::Relaxed) => {
+                        ost.used.store(false, Ordering::Relaxed);
+                        ost.statfs().await;
+                    }
                 },
                 Err(e) => {
                     tracing::debug!("{}: no objects: {e}", ost.name);
