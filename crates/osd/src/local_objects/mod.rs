@@ -165,6 +165,7 @@ impl Shared {
 
     /// The object's file, made if there is none; true when it is new.
     fn file(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
+        self.not_failed()?;
         if let Some(file) = &entry.state.lock().file {
             return Ok((file.clone(), false));
         }
@@ -206,7 +207,7 @@ impl Shared {
         {
             let mut state = entry.state.lock();
             if state.destroyed {
-                return Ok(());
+                return Err(OsdError::NotFound);
             }
             state.measure(&entry.path)?;
             state.set(attr);
@@ -214,6 +215,16 @@ impl Shared {
         }
         // Who owns an object is in the index as soon as there is one; times may wait.
         if new { self.write_record(entry) } else { Ok(()) }
+    }
+
+    fn not_failed(&self) -> Result<(), OsdError> {
+        match self.failed.lock().clone() {
+            Some(why) => Err(OsdError::Failed {
+                path: self.root.clone(),
+                why,
+            }),
+            None => Ok(()),
+        }
     }
 
     fn fail(&self, e: OsdError) -> OsdError {
@@ -462,28 +473,39 @@ impl Objects for LocalObjects {
 
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
         Box::pin(async move {
+            match fid {
+                Some(fid) => self
+                    .shared
+                    .cache
+                    .find(&fid)
+                    .map_or(Ok(()), |e| self.shared.write_record(&e))?,
+                None => {
+                    let shared = self.shared.clone();
+                    blocking(move || {
+                        shared
+                            .cache
+                            .stale()
+                            .iter()
+                            .try_for_each(|e| shared.write_record(e))
+                    })
+                    .await?;
+                }
+            }
             let shared = self.shared.clone();
-            blocking(move || {
-                let (stale, dirty, removed_in) = match fid {
-                    Some(fid) => {
-                        let dirty = shared.cache.dirty(&fid).map(|d| (fid, d));
-                        (
-                            Vec::from_iter(shared.cache.find(&fid)),
-                            Vec::from_iter(dirty),
-                            Vec::new(),
-                        )
-                    }
-                    None => (
-                        shared.cache.stale(),
-                        shared.cache.all_dirty(),
-                        shared.cache.removed_in(),
+            let files = blocking(move || {
+                let cache = &shared.cache;
+                let (dirty, removed_in) = match fid {
+                    Some(fid) => (
+                        cache.dirty(&fid).map(|d| (fid, d)).into_iter().collect(),
+                        Vec::new(),
                     ),
+                    None => (cache.all_dirty(), cache.removed_in()),
                 };
-                stale.iter().try_for_each(|e| shared.write_record(e))?;
                 shared.sync(&dirty, &removed_in)
-            })
-            .await?;
-            self.shared.index.sync().await
+            });
+            // Records and data are on disk in any order: a size is never told by a record.
+            let (files, records) = tokio::join!(files, self.shared.index.sync());
+            files.and(records)
         })
     }
 
