@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod crash;
 mod model;
 
 use std::sync::Arc;
@@ -35,7 +36,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let store = Store::new(Arc::new(MemoryIndex::new()));
+        Fixture::over(Store::new(Arc::new(MemoryIndex::new())))
+    }
+
+    fn over(store: Store) -> Fixture {
         make_root(&store, 0).unwrap();
         Fixture {
             store,

@@ -1,6 +1,6 @@
 //! Is a store consistent? Every entry leads to an inode that knows it, every link is an entry, and nothing is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use osd::prefix_end;
 use wire::Fid;
@@ -27,6 +27,7 @@ pub(super) fn consistent(store: &Store) {
         }
     }
     let rows = store.index().scan(b"i", &prefix_end(b"i"), usize::MAX).unwrap();
+    let orphans: BTreeSet<Fid> = store.orphans().unwrap().into_iter().collect();
     for (key, _) in &rows {
         let fid = keys::orphan_fid(key).unwrap();
         let inode = store.inode(fid).unwrap();
@@ -49,8 +50,11 @@ pub(super) fn consistent(store: &Store) {
         } else {
             assert_eq!(inode.nlink as usize, found.len(), "links of {fid}");
         }
-        let orphan = store.orphans().unwrap().contains(&fid);
-        assert_eq!(orphan, inode.nlink == 0, "{fid} without links is an orphan");
+        assert_eq!(
+            orphans.contains(&fid),
+            inode.nlink == 0,
+            "{fid} without links is an orphan"
+        );
     }
     assert!(names.is_empty(), "entries lead to inodes: {names:?}");
 }
