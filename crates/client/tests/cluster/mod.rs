@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
-use client::{Client, MountOptions};
+use client::{Client, Cred, MountOptions, OpenFlags};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use mdt::{Mdt, MdtConfig};
@@ -14,7 +14,9 @@ use rpc::{Ptlrpc, RpcConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text};
+use wire::{
+    Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text,
+};
 
 /// The file system's name.
 pub const FSNAME: &str = "testfs";
@@ -76,12 +78,12 @@ impl Cluster {
             .unwrap();
         let mut started = Vec::new();
         for index in 0..osts {
-            mgc.register(info(LDD_F_SV_TYPE_OST, index)).await.unwrap();
             let config = mgc.watch(&format!("{FSNAME}-client"));
             let ost = Ost::start(&rpc, config, &StoreKind::Memory, OstConfig::new(FSNAME, index))
                 .await
                 .unwrap();
             started.push(ost);
+            mgc.register(info(LDD_F_SV_TYPE_OST, index)).await.unwrap();
         }
         let mut seen = mgc.watch(&format!("{FSNAME}-client"));
         let all = seen.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());

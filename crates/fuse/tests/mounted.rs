@@ -1,0 +1,183 @@
+//! A file system in one process, mounted twice, used through the kernel.
+//!
+//! Needs /dev/fuse and the right to mount; where these are missing the tests say so and pass.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../client/tests/cluster/mod.rs"]
+mod cluster;
+
+use cluster::{Cluster, FSNAME};
+use fuse::{FuseOptions, Mounted};
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A cluster with two mounts.
+struct Mounts {
+    cluster: Cluster,
+    clients: Vec<Arc<client::Client>>,
+    mounts: Vec<Mounted>,
+    _dirs: Vec<tempfile::TempDir>,
+}
+
+impl Mounts {
+    async fn start(osts: u32, count: usize) -> Option<Mounts> {
+        if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            eprintln!("not tested: /dev/fuse cannot be opened: {e}");
+            return None;
+        }
+        let cluster = Cluster::start(osts).await;
+        let mut all = Mounts { cluster, clients: Vec::new(), mounts: Vec::new(), _dirs: Vec::new() };
+        for _ in 0..count {
+            let (client, dir) = (all.cluster.mount().await, tempfile::tempdir().unwrap());
+            let opts = FuseOptions::new(format!("0@lo:/{FSNAME}"));
+            all.mounts.push(fuse::mount(client.clone(), dir.path(), opts).await.unwrap());
+            all.clients.push(client);
+            all._dirs.push(dir);
+        }
+        Some(all)
+    }
+
+    async fn run<T: Send + 'static>(&self, f: impl FnOnce(PathBuf, PathBuf) -> T + Send + 'static) -> T {
+        let path = |i: usize| self.mounts[i.min(self.mounts.len() - 1)].path().to_owned();
+        let (a, b) = (path(0), path(1));
+        tokio::task::spawn_blocking(move || f(a, b)).await.unwrap()
+    }
+
+    async fn stop(self) {
+        for m in &self.mounts {
+            m.unmount(false).await.unwrap();
+        }
+        for c in &self.clients {
+            c.umount().await;
+        }
+        self.cluster.stop().await;
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_written_through_one_mount_are_read_through_the_other() {
+    let Some(m) = Mounts::start(2, 2).await else { return };
+    m.run(|a, b| {
+        fs::create_dir(a.join("d")).unwrap();
+        fs::write(a.join("d/f"), b"hello").unwrap();
+        assert_eq!(fs::read(b.join("d/f")).unwrap(), b"hello");
+        fs::write(b.join("d/f"), b"hello, world").unwrap();
+        assert_eq!(fs::read(a.join("d/f")).unwrap(), b"hello, world");
+        assert_eq!(fs::metadata(a.join("d/f")).unwrap().len(), 12);
+        fs::remove_file(a.join("d/f")).unwrap();
+        assert!(!b.join("d/f").exists());
+        assert_eq!(names(&b.join("d")), Vec::<String>::new());
+        fs::remove_dir(b.join("d")).unwrap();
+    })
+    .await;
+    m.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_files_survive_random_writes() {
+    let Some(m) = Mounts::start(2, 2).await else { return };
+    m.run(|a, b| {
+        let (f, mut model) = (fs::File::create(a.join("big")).unwrap(), vec![0u8; 9 << 20]);
+        let mut x = 12345u64;
+        for _ in 0..200 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (at, len) = ((x >> 20) as usize % (8 << 20), (x >> 50) as usize * 17 % 100_000 + 1);
+            let piece: Vec<u8> = (0..len).map(|i| (x >> 8) as u8 ^ i as u8).collect();
+            f.write_all_at(&piece, at as u64).unwrap();
+            model[at..at + len].copy_from_slice(&piece);
+        }
+        f.set_len(9 << 20).unwrap();
+        drop(f);
+        assert!(fs::read(b.join("big")).unwrap() == model, "the other mount reads what was written");
+        assert!(fs::read(a.join("big")).unwrap() == model, "and so does this one");
+    })
+    .await;
+    m.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_links_modes_and_times_are_those_of_posix() {
+    let Some(m) = Mounts::start(1, 2).await else { return };
+    m.run(|a, b| {
+        fs::write(a.join("f"), b"x").unwrap();
+        fs::hard_link(a.join("f"), a.join("g")).unwrap();
+        assert_eq!(fs::metadata(b.join("g")).unwrap().nlink(), 2);
+        symlink("f", a.join("s")).unwrap();
+        assert_eq!(fs::read_link(b.join("s")).unwrap(), PathBuf::from("f"));
+        assert_eq!(fs::read(b.join("s")).unwrap(), b"x");
+        fs::set_permissions(a.join("f"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(fs::metadata(b.join("g")).unwrap().mode() & 0o7777, 0o640);
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        fs::File::options().write(true).open(a.join("f")).unwrap().set_modified(then).unwrap();
+        assert_eq!(fs::metadata(b.join("f")).unwrap().mtime(), 1_000_000_000);
+        fs::rename(a.join("f"), a.join("h")).unwrap();
+        assert_eq!(names(&b), ["g", "h", "s"]);
+        fs::rename(b.join("h"), b.join("g")).unwrap();
+        assert_eq!(fs::metadata(a.join("g")).unwrap().ino(), fs::metadata(b.join("g")).unwrap().ino());
+    })
+    .await;
+    m.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_file_outlives_its_name() {
+    let Some(m) = Mounts::start(1, 2).await else { return };
+    m.run(|a, b| {
+        fs::write(a.join("f"), b"still here").unwrap();
+        let f = fs::File::open(a.join("f")).unwrap();
+        fs::remove_file(b.join("f")).unwrap();
+        assert!(!a.join("f").exists());
+        let mut buf = [0; 10];
+        f.read_exact_at(&mut buf, 0).unwrap();
+        assert_eq!(&buf, b"still here");
+    })
+    .await;
+    m.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_of_two_mounts_do_not_overwrite_each_other() {
+    let Some(m) = Mounts::start(1, 2).await else { return };
+    m.run(|a, b| {
+        let append = |p: PathBuf, text: &'static str| {
+            std::thread::spawn(move || {
+                use std::io::Write;
+                let mut f = fs::File::options().append(true).create(true).open(p).unwrap();
+                for _ in 0..50 {
+                    f.write_all(text.as_bytes()).unwrap();
+                }
+            })
+        };
+        let (x, y) = (append(a.join("log"), "aaaa\n"), append(b.join("log"), "bbbb\n"));
+        x.join().unwrap();
+        y.join().unwrap();
+        let text = fs::read_to_string(a.join("log")).unwrap();
+        assert_eq!(text.lines().filter(|l| *l == "aaaa").count(), 50);
+        assert_eq!(text.lines().filter(|l| *l == "bbbb").count(), 50);
+    })
+    .await;
+    m.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_mount_on_a_mount_point_in_use_is_refused() {
+    let Some(m) = Mounts::start(0, 1).await else { return };
+    let client = m.cluster.mount().await;
+    let again = fuse::mount(client.clone(), m.mounts[0].path(), FuseOptions::new("x")).await;
+    assert!(matches!(again, Err(fuse::FuseError::Busy { .. })));
+    let open = fs::File::open(m.mounts[0].path()).unwrap();
+    assert!(matches!(m.mounts[0].unmount(false).await, Err(fuse::FuseError::InUse { .. })));
+    drop(open);
+    client.umount().await;
+    m.stop().await;
+}
