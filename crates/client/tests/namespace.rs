@@ -4,7 +4,8 @@
 
 mod cluster;
 
-use client::{Cred, SetAttr, SetTime};
+use bytes::Bytes;
+use client::{Cred, OpenFlags, SetAttr, SetTime};
 use cluster::Cluster;
 use wire::Errno;
 
@@ -184,5 +185,32 @@ async fn a_user_may_only_what_modes_and_groups_allow() {
     };
     a.mkdir(&member, mine.fid, b"y", 0o755).await.unwrap();
     a.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn times_that_were_set_in_the_past_stay_there() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let (found, file) = a
+        .create(&root, a.root(), b"f", 0o644, OpenFlags::READ_WRITE)
+        .await
+        .unwrap();
+    let fid = found.attr.fid;
+    drop(found);
+    a.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
+    a.flush(&file).unwrap();
+    let set = SetAttr {
+        mtime: Some(SetTime::At(1000)),
+        ..SetAttr::default()
+    };
+    assert_eq!(a.setattr(&root, fid, &set, None).await.unwrap().attr.mtime, 1000);
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, 1000);
+    a.release(&file).await.unwrap();
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, 1000);
+    a.umount().await;
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, 1000);
+    b.umount().await;
     cluster.stop().await;
 }

@@ -366,7 +366,7 @@ impl Filesystem for Fs {
                 .client
                 .release_locks(&cred, fid, lock_owner.0, cred.pid)
                 .await;
-            empty(state.client.flush(&file).and(unlocked), reply);
+            empty(state.client.write_back(&file).await.and(unlocked), reply);
         });
     }
 

@@ -26,9 +26,18 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// Whether it is a mount of this program.
+    /// Whether it is a mount of this program: by its type where a helper mounted it, which the kernel's own interface
+    /// leaves out, and then by a source of the form `10.0.0.1@tcp:/testfs`.
     pub fn is_ours(&self) -> bool {
-        self.fstype.strip_prefix("fuse.") == Some(SUBTYPE)
+        let nid = |source: &str| {
+            source
+                .split_once(":/")
+                .is_some_and(|(nids, _)| nids.contains('@'))
+        };
+        match self.fstype.strip_prefix("fuse.") {
+            Some(subtype) => subtype == SUBTYPE,
+            None => self.fstype == "fuse" && nid(&self.source),
+        }
     }
 }
 
@@ -194,6 +203,9 @@ mod tests {
         assert_eq!(m.source, "10.0.0.1@tcp:/fs");
         assert!(m.is_ours());
         assert!(parse_line(b"").is_none());
+        let bare = |source: &str| format!("36 35 0:50 / /m rw - fuse {source} rw");
+        assert!(parse_line(bare("0@lo:/testfs").as_bytes()).unwrap().is_ours());
+        assert!(!parse_line(bare("sshfs:/x").as_bytes()).unwrap().is_ours());
     }
 
     #[test]

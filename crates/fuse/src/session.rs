@@ -109,7 +109,8 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
     let state = Arc::new(State::new(client.clone(), runtime.clone()));
     let session = Session::new(Fs(state.clone()), &path, &opts.config()).map_err(failed)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
-    let kernel = Invalidator::start(&session.notifier(), device, state.nodes.clone(), runtime).map_err(failed)?;
+    let kernel =
+        Invalidator::start(&session.notifier(), device, state.nodes.clone(), runtime).map_err(failed)?;
     client.set_kernel(Arc::new(kernel));
     let session = session.spawn().map_err(failed)?;
     let ended = watch_end(session).map_err(failed)?;

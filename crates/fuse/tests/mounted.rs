@@ -29,11 +29,17 @@ impl Mounts {
             return None;
         }
         let cluster = Cluster::start(osts).await;
-        let mut all = Mounts { cluster, clients: Vec::new(), mounts: Vec::new(), _dirs: Vec::new() };
+        let mut all = Mounts {
+            cluster,
+            clients: Vec::new(),
+            mounts: Vec::new(),
+            _dirs: Vec::new(),
+        };
         for _ in 0..count {
             let (client, dir) = (all.cluster.mount().await, tempfile::tempdir().unwrap());
             let opts = FuseOptions::new(format!("0@lo:/{FSNAME}"));
-            all.mounts.push(fuse::mount(client.clone(), dir.path(), opts).await.unwrap());
+            all.mounts
+                .push(fuse::mount(client.clone(), dir.path(), opts).await.unwrap());
             all.clients.push(client);
             all._dirs.push(dir);
         }
@@ -58,15 +64,19 @@ impl Mounts {
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_written_through_one_mount_are_read_through_the_other() {
-    let Some(m) = Mounts::start(2, 2).await else { return };
+    let Some(m) = Mounts::start(2, 2).await else {
+        return;
+    };
     m.run(|a, b| {
         fs::create_dir(a.join("d")).unwrap();
         fs::write(a.join("d/f"), b"hello").unwrap();
@@ -85,20 +95,30 @@ async fn files_written_through_one_mount_are_read_through_the_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_files_survive_random_writes() {
-    let Some(m) = Mounts::start(2, 2).await else { return };
+    let Some(m) = Mounts::start(2, 2).await else {
+        return;
+    };
     m.run(|a, b| {
         let (f, mut model) = (fs::File::create(a.join("big")).unwrap(), vec![0u8; 9 << 20]);
         let mut x = 12345u64;
         for _ in 0..200 {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let (at, len) = ((x >> 20) as usize % (8 << 20), (x >> 50) as usize * 17 % 100_000 + 1);
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let (at, len) = (
+                (x >> 20) as usize % (8 << 20),
+                (x >> 50) as usize * 17 % 100_000 + 1,
+            );
             let piece: Vec<u8> = (0..len).map(|i| (x >> 8) as u8 ^ i as u8).collect();
             f.write_all_at(&piece, at as u64).unwrap();
             model[at..at + len].copy_from_slice(&piece);
         }
         f.set_len(9 << 20).unwrap();
         drop(f);
-        assert!(fs::read(b.join("big")).unwrap() == model, "the other mount reads what was written");
+        assert!(
+            fs::read(b.join("big")).unwrap() == model,
+            "the other mount reads what was written"
+        );
         assert!(fs::read(a.join("big")).unwrap() == model, "and so does this one");
     })
     .await;
@@ -107,7 +127,9 @@ async fn large_files_survive_random_writes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_links_modes_and_times_are_those_of_posix() {
-    let Some(m) = Mounts::start(1, 2).await else { return };
+    let Some(m) = Mounts::start(1, 2).await else {
+        return;
+    };
     m.run(|a, b| {
         fs::write(a.join("f"), b"x").unwrap();
         fs::hard_link(a.join("f"), a.join("g")).unwrap();
@@ -118,12 +140,20 @@ async fn names_links_modes_and_times_are_those_of_posix() {
         fs::set_permissions(a.join("f"), fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(fs::metadata(b.join("g")).unwrap().mode() & 0o7777, 0o640);
         let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-        fs::File::options().write(true).open(a.join("f")).unwrap().set_modified(then).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(a.join("f"))
+            .unwrap()
+            .set_modified(then)
+            .unwrap();
         assert_eq!(fs::metadata(b.join("f")).unwrap().mtime(), 1_000_000_000);
         fs::rename(a.join("f"), a.join("h")).unwrap();
         assert_eq!(names(&b), ["g", "h", "s"]);
         fs::rename(b.join("h"), b.join("g")).unwrap();
-        assert_eq!(fs::metadata(a.join("g")).unwrap().ino(), fs::metadata(b.join("g")).unwrap().ino());
+        assert_eq!(
+            fs::metadata(a.join("g")).unwrap().ino(),
+            fs::metadata(b.join("g")).unwrap().ino()
+        );
     })
     .await;
     m.stop().await;
@@ -131,7 +161,9 @@ async fn names_links_modes_and_times_are_those_of_posix() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_outlives_its_name() {
-    let Some(m) = Mounts::start(1, 2).await else { return };
+    let Some(m) = Mounts::start(1, 2).await else {
+        return;
+    };
     m.run(|a, b| {
         fs::write(a.join("f"), b"still here").unwrap();
         let f = fs::File::open(a.join("f")).unwrap();
@@ -147,7 +179,9 @@ async fn an_open_file_outlives_its_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_of_two_mounts_do_not_overwrite_each_other() {
-    let Some(m) = Mounts::start(1, 2).await else { return };
+    let Some(m) = Mounts::start(1, 2).await else {
+        return;
+    };
     m.run(|a, b| {
         let append = |p: PathBuf, text: &'static str| {
             std::thread::spawn(move || {
@@ -171,12 +205,17 @@ async fn appends_of_two_mounts_do_not_overwrite_each_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_mount_on_a_mount_point_in_use_is_refused() {
-    let Some(m) = Mounts::start(0, 1).await else { return };
+    let Some(m) = Mounts::start(0, 1).await else {
+        return;
+    };
     let client = m.cluster.mount().await;
     let again = fuse::mount(client.clone(), m.mounts[0].path(), FuseOptions::new("x")).await;
     assert!(matches!(again, Err(fuse::FuseError::Busy { .. })));
     let open = fs::File::open(m.mounts[0].path()).unwrap();
-    assert!(matches!(m.mounts[0].unmount(false).await, Err(fuse::FuseError::InUse { .. })));
+    assert!(matches!(
+        m.mounts[0].unmount(false).await,
+        Err(fuse::FuseError::InUse { .. })
+    ));
     drop(open);
     client.umount().await;
     m.stop().await;

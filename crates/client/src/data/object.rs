@@ -638,13 +638,20 @@ impl Object {
     }
 
     /// Sets times (those given). What is on its way would set others and is waited for; what is dirty will be written
-    /// with the times that are set here.
+    /// with the times that are set here. A time in the past is set under a lock on all of the object: other clients
+    /// that have one have seen a later time, and would go on believing it.
     pub(super) async fn set_times(
         self: &Arc<Self>,
         mtime: Option<i64>,
         atime: Option<i64>,
         ctime: i64,
     ) -> Result<(), Errno> {
+        let past = [mtime, atime].into_iter().flatten().any(|t| t < ctime);
+        let _lock = if past {
+            Some(self.lock(LockMode::Pw, 0..u64::MAX).await?)
+        } else {
+            None
+        };
         {
             let mut s = self.state.lock();
             s.attr.ctime = ctime;

@@ -87,6 +87,16 @@ impl Client {
         data.take_error()
     }
 
+    /// What was written through this file is on the servers, though not yet on their disks. A front end calls it at a
+    /// close whose caller is not asked again: sync(2) does not come to a FUSE file system.
+    pub async fn write_back(&self, file: &OpenFile) -> Result<(), Errno> {
+        if !file.has_written() {
+            return Ok(());
+        }
+        let data = file.data.lock().clone();
+        data.flush().await
+    }
+
     /// Data and attributes are on the servers' disks.
     pub async fn fsync(&self, file: &OpenFile, datasync: bool) -> Result<(), Errno> {
         let data = self.data_of(file).await?;
