@@ -5,9 +5,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{
-    Fid, LUSTRE_ORPHAN_FL, MdtBody, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLATIME, OBD_MD_FLBLOCKS,
-    OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID,
-    OBD_MD_FLID, OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
+    Fid, MdtBody, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME,
+    OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID, OBD_MD_FLID,
+    OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
     OBD_MD_FLNLINK, OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
     OBD_MD_LINKNAME, OBD_MD_MEA,
 };
@@ -72,7 +72,7 @@ pub(crate) fn plain(fid: Fid, inode: &Inode) -> MdtBody {
         mbo_gid: inode.gid,
         mbo_projid: inode.projid,
         mbo_nlink: inode.nlink,
-        mbo_flags: inode.flags | if inode.nlink == 0 { LUSTRE_ORPHAN_FL } else { 0 },
+        mbo_flags: inode.flags,
         mbo_version: inode.version,
         ..MdtBody::default()
     };

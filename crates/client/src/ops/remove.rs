@@ -9,7 +9,8 @@ use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody, OBD_MD_FLNLINK,
+    Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody,
+    OBD_MD_FLNLINK,
 };
 
 impl Client {
@@ -52,10 +53,12 @@ impl Client {
         Ok(())
     }
 
-    /// A file that has lost its last name and that nobody here has open: its dirty data need not be written any more.
+    /// A file that has lost its last name and that nobody has open: its dirty data need not be written any more.
     fn discard_if_gone(&self, fid: Fid, body: &MdtBody) {
         let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
-        if last && !fid.is_zero() && body.mbo_fid1 == fid {
+        // An orphan is open somewhere, perhaps here.
+        let gone = last && body.mbo_flags & LUSTRE_ORPHAN_FL == 0;
+        if gone && !fid.is_zero() && body.mbo_fid1 == fid {
             self.lov.discard(fid);
         }
     }

@@ -138,7 +138,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
         inode.projid = rec.sa_projid;
     }
     if changes(MDS_ATTR_ATTR_FLAG) {
-        inode.flags = rec.sa_attr_flags & KEPT_FLAGS;
+        inode.flags = inode.flags & !KEPT_FLAGS | rec.sa_attr_flags & KEPT_FLAGS;
     }
     if changes(MDS_ATTR_SIZE) {
         if inode.lov.is_empty() {

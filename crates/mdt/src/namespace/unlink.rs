@@ -1,6 +1,6 @@
 //! Removing names, and inodes with their last name.
 
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, LUSTRE_ORPHAN_FL};
 
 use super::{Done, check_name, directory, may_delete, touch_dir};
 use crate::{
@@ -77,6 +77,8 @@ pub(super) fn drop_link(
     if inode.nlink > 0 {
         tx.put_inode(fid, inode);
     } else if held.opens(fid).total > 0 {
+        // What tells clients that the data is still wanted (capture h3; without it, h1).
+        inode.flags |= LUSTRE_ORPHAN_FL;
         tx.put_inode(fid, inode);
         tx.put_orphan(fid);
     } else {

@@ -2,10 +2,10 @@
 
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
-    DISP_OPEN_OPEN, Errno, Fid, LdlmReply, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED,
-    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE,
-    MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MdtRecSetattr, OBD_MD_FLLAZYSIZE,
-    OBD_MD_FLSIZE, striping::PlainLayout,
+    DISP_OPEN_OPEN, Errno, Fid, LUSTRE_ORPHAN_FL, LdlmReply, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_UID,
+    MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
+    MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MdtRecSetattr,
+    OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
 };
 
 use crate::{
@@ -179,12 +179,19 @@ async fn objects_go_when_the_file_is_gone() {
     let made = c.open(Fid::ROOT, "file", CREATE).await;
     let object = layout(&made).objects[0].l_ost_oi.fid();
     let removed = c.unlink(Fid::ROOT, "file", false).await.unwrap();
-    assert_eq!(removed.mbo_nlink, 0);
+    assert_eq!(
+        (removed.mbo_nlink, removed.mbo_flags & LUSTRE_ORPHAN_FL),
+        (0, LUSTRE_ORPHAN_FL)
+    );
     let open = c.getattr_as(8, Fid::ROOT, made.fid(), "").await;
     assert_eq!((open.status, open.body.mbo_nlink), (0, 0));
     assert!(f.osts[0].destroyed.lock().is_empty());
     c.close(made.fid(), made.handle()).await.unwrap();
     until(|| *f.osts[0].destroyed.lock() == [object]).await;
+    let other = c.open(Fid::ROOT, "other", CREATE).await;
+    c.close(other.fid(), other.handle()).await.unwrap();
+    let removed = c.unlink(Fid::ROOT, "other", false).await.unwrap();
+    assert_eq!((removed.mbo_nlink, removed.mbo_flags & LUSTRE_ORPHAN_FL), (0, 0));
 }
 
 #[tokio::test]
