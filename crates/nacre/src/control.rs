@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
+use crate::output;
+
 /// A line longer than this is not a request of ours.
 const LINE_MAX: u64 = 1 << 20;
 
@@ -129,7 +131,7 @@ async fn serve(mut stream: tokio::net::UnixStream, handler: Arc<dyn Handler>) {
         )),
         (Ok(request), Ok(asker)) => handler.handle(request, asker).await,
     };
-    let answer = answer.map_or_else(|e| Answer::Error(format!("{e:#}")), Answer::Ok);
+    let answer = answer.map_or_else(|e| Answer::Error(output::describe(&e)), Answer::Ok);
     let mut text = serde_json::to_string(&answer).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"));
     text.push('\n');
     // A command that went away meanwhile does not want its answer.

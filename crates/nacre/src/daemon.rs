@@ -5,7 +5,7 @@
 //! one line on its standard output when it can be used or has failed; the parent passes that on and ends. What the
 //! child writes on standard error goes to its log.
 
-use crate::output::say;
+use crate::output::{self, say};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ pub(crate) fn ready(text: &str) {
 /// Tells the waiting parent why nothing came of it; in the foreground the error goes the ordinary way.
 pub(crate) fn failed(error: &anyhow::Error) {
     if is_child() {
-        say(&Word::Failed(format!("{error:#}")));
+        say(&Word::Failed(output::describe(error)));
     }
 }
 
@@ -113,7 +113,7 @@ fn open_log(path: &Path) -> Result<File> {
 pub(crate) fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
         tracing_subscriber::EnvFilter::new(if is_child() {
-            "info,fjall=warn,lsm_tree=warn"
+            "info,fjall=warn,lsm_tree=warn,fuser::mnt=error"
         } else {
             "warn"
         })

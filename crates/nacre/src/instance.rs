@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use osd::target::{TargetDir, TargetKind};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use wire::Nid;
 
 use crate::cmd::mkfs;
 use crate::running::write_atomically;
@@ -41,6 +42,9 @@ pub(crate) struct Instance {
     pub(crate) store: Store,
     /// Number of object targets.
     pub(crate) osts: u32,
+    /// Where it was the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nid: Option<String>,
 }
 
 /// What is asked for on the command line; nothing means: as it is, or the default.
@@ -72,6 +76,7 @@ impl Instance {
                     fsname: fsname.to_owned(),
                     store: wanted.store.unwrap_or(Store::Local),
                     osts: wanted.osts.unwrap_or(1),
+                    nid: None,
                 })
             }
             Found::Made(is) => {
@@ -95,6 +100,19 @@ impl Instance {
                 }
                 Ok(Instance { osts, ..is })
             }
+        }
+    }
+
+    /// Where it was the last time.
+    pub(crate) fn last_nid(&self) -> Option<Nid> {
+        self.nid.as_deref()?.parse().ok()
+    }
+
+    /// The same, now to be found there.
+    pub(crate) fn now_at(self, nid: Nid) -> Instance {
+        Instance {
+            nid: Some(nid.to_string()),
+            ..self
         }
     }
 

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("nacre: {error:#}");
+            eprintln!("nacre: {}", output::describe(&error));
             ExitCode::FAILURE
         }
     }

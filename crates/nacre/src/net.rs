@@ -31,8 +31,19 @@ pub(crate) struct Place {
     pub(crate) listen: bool,
 }
 
-/// A server's place: it must listen. `otherwise` is where it is expected; `not` is where others are.
-pub(crate) fn for_server(net: &Net, otherwise: Option<Nid>, not: &[Nid]) -> Result<Place> {
+/// Where a server is expected to be, when it is not told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Expected {
+    /// Here and nowhere else.
+    pub(crate) at: Option<Nid>,
+    /// Here if that is free.
+    pub(crate) rather: Option<Nid>,
+    /// Not here: others will be.
+    pub(crate) not: Vec<Nid>,
+}
+
+/// A server's place: it must listen.
+pub(crate) fn for_server(net: &Net, expected: &Expected) -> Result<Place> {
     let port = match net.port {
         Some(port) => port,
         None => own_port(),
@@ -42,8 +53,12 @@ pub(crate) fn for_server(net: &Net, otherwise: Option<Nid>, not: &[Nid]) -> Resu
         port,
         listen: true,
     };
-    let Some(nid) = net.listen.or(otherwise) else {
-        return Ok(place(free_loopback(port, not)?));
+    let Some(nid) = net.listen.or(expected.at) else {
+        let rather = expected.rather.filter(|nid| try_listen(nid.addr(), port).is_ok());
+        return Ok(place(match rather {
+            Some(nid) => nid,
+            None => free_loopback(port, &expected.not)?,
+        }));
     };
     try_listen(nid.addr(), port).with_context(|| cannot_listen(nid, port))?;
     Ok(place(nid))
@@ -168,9 +183,9 @@ mod tests {
             listen: None,
             port: Some(17988),
         };
-        let first = for_server(&net, None, &[]).unwrap();
+        let first = for_server(&net, &Expected::default()).unwrap();
         let _taken = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
-        let second = for_server(&net, None, &[]).unwrap();
+        let second = for_server(&net, &Expected::default()).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
     }
@@ -182,12 +197,18 @@ mod tests {
             listen: Some(nid.parse().unwrap()),
             port: Some(17989),
         };
-        let taken = format!("{:#}", for_server(&at("127.9.9.9@tcp"), None, &[]).unwrap_err());
+        let taken = format!(
+            "{:#}",
+            for_server(&at("127.9.9.9@tcp"), &Expected::default()).unwrap_err()
+        );
         assert!(
             taken.contains("127.9.9.9@tcp port 17989") && taken.contains("another process"),
             "{taken}"
         );
-        let foreign = format!("{:#}", for_server(&at("192.0.2.1@tcp"), None, &[]).unwrap_err());
+        let foreign = format!(
+            "{:#}",
+            for_server(&at("192.0.2.1@tcp"), &Expected::default()).unwrap_err()
+        );
         assert!(foreign.contains("no interface"), "{foreign}");
     }
 

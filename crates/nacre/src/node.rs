@@ -13,9 +13,9 @@ use anyhow::{Context, Result};
 use client::{Client, MountOptions};
 use cpt::CptTable;
 use fuse::{FuseOptions, Mounted};
-use lnet::{Lnet, LnetConfig};
+use lnet::{Lnet, LnetConfig, LnetError};
 use mdt::{Mdt, MdtConfig};
-use mgc::Mgc;
+use mgc::{FsConfig, Mgc, MgcError};
 use mgs::Mgs;
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
@@ -40,6 +40,38 @@ struct MountHere {
     record: MountRecord,
     client: Arc<Client>,
     kernel: Arc<Mounted>,
+}
+
+/// A target that is to run here.
+pub(crate) enum Here {
+    /// In a directory, which is held.
+    Dir(TargetDir),
+    /// In memory.
+    Memory(TargetLabel),
+}
+
+impl Here {
+    fn label(&self) -> &TargetLabel {
+        match self {
+            Here::Dir(dir) => dir.label(),
+            Here::Memory(label) => label,
+        }
+    }
+
+    fn store(&self) -> StoreKind {
+        match self {
+            Here::Dir(dir) => StoreKind::Local(dir.path().to_owned()),
+            Here::Memory(_) => StoreKind::Memory,
+        }
+    }
+
+    /// For errors.
+    fn describe(&self) -> String {
+        match self {
+            Here::Dir(dir) => format!("{} in {}", dir.label().svname(), dir.path().display()),
+            Here::Memory(label) => label.svname(),
+        }
+    }
 }
 
 /// What the options of a mount ask for.
@@ -68,16 +100,28 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node with its network and nothing on it.
-    pub(crate) async fn start(cpts: Arc<CptTable>, place: Place) -> Result<Node> {
-        let config = LnetConfig {
-            accept_port: place.port,
-            ..LnetConfig::default()
+    /// A node with its network and nothing on it, at the place that `choose` says. Between choosing a free address and
+    /// taking it somebody else may take it: then it chooses again, unless told where to be.
+    pub(crate) async fn start(
+        cpts: Arc<CptTable>,
+        chosen_freely: bool,
+        choose: impl Fn() -> Result<Place>,
+    ) -> Result<Node> {
+        let mut attempts_left = if chosen_freely { 20 } else { 1 };
+        let (place, lnet) = loop {
+            let place = choose()?;
+            let config = LnetConfig {
+                accept_port: place.port,
+                ..LnetConfig::default()
+            };
+            let lnet = Lnet::new(cpts.clone(), config);
+            attempts_left -= 1;
+            match lnet.add_tcp(place.nid, place.listen).await {
+                Ok(()) => break (place, lnet),
+                Err(LnetError::AddrInUse { .. }) if attempts_left > 0 => {}
+                Err(e) => return Err(e).context("the network"),
+            }
         };
-        let lnet = Lnet::new(cpts.clone(), config);
-        lnet.add_tcp(place.nid, place.listen)
-            .await
-            .context("the network")?;
         let config = RpcConfig {
             seed: random()?,
             ..RpcConfig::default()
@@ -102,36 +146,56 @@ impl Node {
         Ok(node)
     }
 
-    /// Opens the portals of all services that targets of these kinds have, before any target starts: they look for each
-    /// other, and a clear "not here yet" is tried again much sooner than what nobody answers.
-    pub(crate) fn open_portals(&self, kinds: impl IntoIterator<Item = TargetKind>) -> Result<()> {
-        for kind in kinds {
-            let services = match kind {
+    /// Starts targets. The MGS first; then the MDTs and OSTs are announced, so that its logs say where they are now; then
+    /// they start, the OSTs before those that use them. Their portals are open from the beginning: who comes too early
+    /// is told so at once, and tries again much sooner than whom nobody answers.
+    pub(crate) async fn serve_all(&mut self, targets: Vec<Here>) -> Result<()> {
+        let order = |t: &Here| match t.label().kind {
+            TargetKind::Mgs => 0,
+            TargetKind::Ost => 1,
+            TargetKind::Mdt => 2,
+        };
+        for target in &targets {
+            self.rpc.serve(match target.label().kind {
                 TargetKind::Mgs => services::MGS,
                 TargetKind::Mdt => services::MDS,
                 TargetKind::Ost => services::OSS,
-            };
-            self.rpc.serve(services)?;
+            })?;
+        }
+        let (mgs, mut others): (Vec<Here>, Vec<Here>) = targets
+            .into_iter()
+            .partition(|t| t.label().kind == TargetKind::Mgs);
+        for target in mgs {
+            self.serve(target).await?;
+        }
+        // MDT0 before the OSTs, as they are given.
+        for target in &others {
+            self.register(target.label())
+                .await
+                .with_context(|| target.describe())?;
+        }
+        others.sort_by_key(order);
+        for target in others {
+            self.serve(target).await?;
         }
         Ok(())
     }
 
-    /// Starts the target in a directory.
-    pub(crate) async fn serve_dir(&mut self, dir: TargetDir) -> Result<()> {
-        let (label, path) = (dir.label().clone(), dir.path().to_owned());
-        let what = format!("{} in {}", label.svname(), path.display());
-        self.dirs.push(dir);
-        self.serve(&label, &StoreKind::Local(path))
-            .await
-            .with_context(|| what)
+    async fn serve(&mut self, target: Here) -> Result<()> {
+        let (what, label) = (target.describe(), target.label().clone());
+        let store = target.store();
+        if let Here::Dir(dir) = target {
+            self.dirs.push(dir);
+        }
+        self.start_target(&label, &store).await.context(what)?;
+        self.targets.push(label.svname());
+        Ok(())
     }
 
-    /// Starts a target on a store.
-    pub(crate) async fn serve(&mut self, label: &TargetLabel, store: &StoreKind) -> Result<()> {
+    async fn start_target(&mut self, label: &TargetLabel, store: &StoreKind) -> Result<()> {
         let (fsname, index) = (label.fsname.clone(), label.index);
         match label.kind {
             TargetKind::Mgs => self.mgs = Some(Mgs::start(&self.rpc, store, random()?).await?),
-            // A target is announced when it can be used: who hears of it comes at once.
             TargetKind::Mdt => {
                 let mgc = self.mgc_of(label).await?;
                 let config = MdtConfig {
@@ -141,20 +205,16 @@ impl Node {
                 };
                 self.mdts
                     .push(Mdt::start(self.rpc.clone(), &mgc, store, config).await?);
-                self.register(&mgc, label).await?;
             }
             TargetKind::Ost => {
-                let mgc = self.mgc_of(label).await?;
-                let log = mgc.watch(&format!("{fsname}-client"));
+                let log = self.mgc_of(label).await?.watch(&format!("{fsname}-client"));
                 let config = OstConfig {
                     params: self.registry.clone(),
                     ..OstConfig::new(&fsname, index)
                 };
                 self.osts.push(Ost::start(&self.rpc, log, store, config).await?);
-                self.register(&mgc, label).await?;
             }
         }
-        self.targets.push(label.svname());
         Ok(())
     }
 
@@ -181,7 +241,8 @@ impl Node {
     }
 
     /// Tells the MGS that a target is here. It says so at every start: it may have moved since the last.
-    async fn register(&self, mgc: &Mgc, label: &TargetLabel) -> Result<()> {
+    async fn register(&mut self, label: &TargetLabel) -> Result<()> {
+        let mgc = self.mgc_of(label).await?;
         let own = self.nids();
         let kind = if label.kind == TargetKind::Mdt {
             LDD_F_SV_TYPE_MDT
@@ -219,8 +280,35 @@ impl Node {
             return Ok(mgc.clone());
         }
         let mgc = Mgc::connect(&self.rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
+        self.keep_params(&mgc).await?;
         self.mgcs.push((nids.to_vec(), mgc.clone()));
         Ok(mgc)
+    }
+
+    /// Sets what the MGS keeps for every node (`lctl set_param -P`), now and after every change.
+    async fn keep_params(&self, mgc: &Mgc) -> Result<()> {
+        let keep = |registry: &Registry, config: &FsConfig| {
+            let values: Vec<_> = config
+                .params
+                .iter()
+                .map(|p| (p.name.clone(), p.value.clone()))
+                .collect();
+            for refused in registry.keep(&values) {
+                tracing::warn!("kept by the MGS: {refused}");
+            }
+        };
+        match mgc.read_config("params").await {
+            Ok(config) => keep(&self.registry, &config),
+            Err(MgcError::NoSuchLog { .. }) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let (mut changes, registry) = (mgc.watch("params"), self.registry.clone());
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                keep(&registry, &changes.borrow_and_update().clone());
+            }
+        });
+        Ok(())
     }
 
     /// Mounts a file system.
@@ -235,6 +323,10 @@ impl Node {
             params: self.registry.clone(),
             ..MountOptions::new(mgs.to_vec(), fsname, random()?)
         };
+        // The mount has a connection of its own; this one is for parameters.
+        self.mgc(mgs)
+            .await
+            .with_context(|| format!("cannot mount file system '{fsname}'"))?;
         let client = Client::mount(&self.rpc, options).await?;
         let nids: Vec<String> = mgs.iter().map(Nid::to_string).collect();
         let source = format!("{}:/{fsname}", nids.join(","));
@@ -293,6 +385,11 @@ impl Node {
         bounded("the network", self.lnet.shutdown()).await;
         self.dirs.clear();
         failed
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> Place {
+        self.place
     }
 
     /// Its NIDs.

@@ -16,3 +16,30 @@ macro_rules! say {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 pub(crate) use say;
+
+/// An error with its causes in one line; a cause that the text before it tells already is left out.
+pub(crate) fn describe(error: &anyhow::Error) -> String {
+    let mut out = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !out.contains(&cause) {
+            if !out.is_empty() {
+                out.push_str(": ");
+            }
+            out.push_str(&cause);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = anyhow::anyhow!("port 988 is taken")
+            .context("cannot start: port 988 is taken")
+            .context("serve");
+        assert_eq!(describe(&error), "serve: cannot start: port 988 is taken");
+    }
+}

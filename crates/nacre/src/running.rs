@@ -178,7 +178,7 @@ pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
 fn read(path: &Path) -> Result<Option<Running>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
     };
     let record = serde_json::from_str(&text).with_context(|| {

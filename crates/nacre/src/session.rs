@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::control::{self, Asker, Request};
 use crate::node::Node;
 use crate::running::{self, Running};
-use crate::{daemon, instance};
+use crate::{daemon, instance, output};
 
 /// What a process is started for.
 pub(crate) struct Session {
@@ -52,7 +52,7 @@ impl Session {
         daemon::start_logging();
         let ended = self.live(bring_up);
         if let Err(e) = &ended {
-            tracing::error!("{e:#}");
+            tracing::error!("{}", output::describe(e));
             daemon::failed(e);
         }
         ended.map(|()| ExitCode::SUCCESS)

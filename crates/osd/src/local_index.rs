@@ -35,6 +35,10 @@ const SEALED_TABLES_MAX: usize = 2;
 const UNSORTED_RUNS_MAX: usize = 14;
 const ROOM_POLL: Duration = Duration::from_millis(2);
 
+/// How long a change may be in this process alone: a process that is killed later does not take it along. (`sync` and
+/// `syncfs` do not reach a FUSE file system, so that what they promise must be so without them.)
+const KERNEL_INTERVAL: Duration = Duration::from_millis(1);
+
 /// How much memory and time a local index takes.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalConfig {
@@ -233,8 +237,9 @@ impl Shared {
             if self.applied.load(SeqCst) == done {
                 return;
             }
-            // Let others join, unless somebody waits.
+            // Let others join, unless somebody waits; what a killed process must not take along is with the kernel sooner.
             let deadline = Instant::now() + self.config.commit_interval;
+            let mut with_kernel = done;
             while !self.wanted.load(SeqCst) && !self.stop.load(SeqCst) {
                 let Some(left) = deadline
                     .checked_duration_since(Instant::now())
@@ -242,7 +247,11 @@ impl Shared {
                 else {
                     break;
                 };
-                thread::park_timeout(left);
+                thread::park_timeout(left.min(KERNEL_INTERVAL));
+                let applied = self.applied.load(SeqCst);
+                if applied != with_kernel && self.db.persist(PersistMode::Buffer).is_ok() {
+                    with_kernel = applied;
+                }
             }
             self.wanted.store(false, SeqCst);
             match self.commit(&mut journals) {

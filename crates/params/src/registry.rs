@@ -30,6 +30,8 @@ struct Entry {
 #[derive(Default)]
 struct Inner {
     entries: RwLock<BTreeMap<String, Entry>>,
+    /// Values that parameters get as soon as they are there: patterns and values, later ones over earlier ones.
+    kept: RwLock<Vec<(Vec<String>, String)>>,
     next_id: AtomicU64,
 }
 
@@ -76,9 +78,21 @@ impl Registry {
     pub fn register(&self, name: impl Into<String>, param: Param) -> Registered {
         let name = name.into();
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        let components = glob::components(&name);
+        let kept = self
+            .0
+            .kept
+            .read()
+            .iter()
+            .rfind(|(p, _)| glob::matches(p, &components))
+            .map(|(_, v)| v.clone());
+        if let (Some(value), Some(set)) = (kept, &param.set) {
+            // A value that it does not take leaves it as it is: there is nobody here to be told.
+            let _ = set(&value);
+        }
         let entry = Entry {
             id,
-            components: glob::components(&name),
+            components,
             param,
         };
         self.0.entries.write().insert(name.clone(), entry);
@@ -96,6 +110,20 @@ impl Registry {
             prefix: prefix.into(),
             held: Vec::new(),
         }
+    }
+
+    /// Gives these values to the parameters that these patterns match, now and whenever one comes; takes the place of
+    /// what was to be kept before. Returns what was refused.
+    pub fn keep(&self, values: &[(String, String)]) -> Vec<ParamError> {
+        let kept = values
+            .iter()
+            .map(|(p, v)| (glob::components(p), v.clone()))
+            .collect();
+        *self.0.kept.write() = kept;
+        let set = values.iter().map(|(pattern, value)| self.set(pattern, value));
+        set.filter_map(Result::err)
+            .filter(|e| !matches!(e, ParamError::NotFound { .. }))
+            .collect()
     }
 
     /// What there is under names that the pattern matches, in the order of names: parameters, and levels of names. With
@@ -264,6 +292,18 @@ mod tests {
             show("osc.*.*", false),
             ["osc.fs-OST0000-osc-1.max_dirty_mb=", "osc.fs-OST0000-osc-1.stats"]
         );
+    }
+
+    #[test]
+    fn kept_values_are_given_to_what_is_there_and_what_comes() {
+        let registry = Registry::default();
+        let _first = registry.register("osc.a.max_dirty_mb", number(32));
+        let keep = |value: &str| registry.keep(&[("osc.*.max_dirty_mb".to_owned(), value.to_owned())]);
+        assert!(keep("64").is_empty());
+        let _second = registry.register("osc.b.max_dirty_mb", number(32));
+        let values: Vec<String> = registry.get("osc.*.*").into_iter().map(|(_, v)| v).collect();
+        assert_eq!(values, ["64", "64"]);
+        assert_eq!(keep("1000").len(), 1, "refused: out of range");
     }
 
     #[test]

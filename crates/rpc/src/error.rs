@@ -52,9 +52,12 @@ impl RpcError {
     }
 
     pub(crate) fn net(peer: wire::Nid, why: &LnetError) -> RpcError {
+        let (peer, why) = (peer.to_string(), why.to_string());
+        // LNet names the peer too.
+        let rest = why.strip_prefix(&format!("{peer}: ")).map(str::to_owned);
         RpcError::Net {
-            peer: peer.to_string(),
-            why: why.to_string(),
+            peer,
+            why: rest.unwrap_or(why),
         }
     }
 }

@@ -66,6 +66,7 @@ pub(super) struct OscTarget {
 struct Tunables {
     checksums: Arc<AtomicBool>,
     cached_bytes_max: Arc<AtomicU64>,
+    rpcs_in_flight: AtomicU64,
 }
 
 /// See the module.
@@ -114,6 +115,7 @@ impl Osc {
             tunables: Tunables {
                 checksums: Arc::new(AtomicBool::new(true)),
                 cached_bytes_max: Arc::new(AtomicU64::new(CACHED_MB << 20)),
+                rpcs_in_flight: AtomicU64::new(RPCS_IN_FLIGHT.into()),
             },
             kernel,
             runtime: Handle::current(),
@@ -162,6 +164,23 @@ impl Osc {
         osc
     }
 
+    fn set_rpcs_in_flight(&self, max: u32) {
+        let before = self.tunables.rpcs_in_flight.swap(max.into(), Ordering::Relaxed) as usize;
+        let max_now = max as usize;
+        if max_now > before {
+            self.write_slots.add_permits(max_now - before);
+        } else {
+            // Those that are in use now are taken out when they come back.
+            let (slots, fewer) = (self.write_slots.clone(), (before - max_now) as u32);
+            self.runtime.spawn(async move {
+                if let Ok(permits) = slots.acquire_many_owned(fewer).await {
+                    permits.forget();
+                }
+            });
+        }
+        self.import().set_max_rpcs_in_flight(max);
+    }
+
     fn register(self: &Arc<Self>, registry: &Registry) {
         let mut group = registry.group(format!("osc.{}", self.target.name));
         let weak = Arc::downgrade(self);
@@ -182,6 +201,21 @@ impl Osc {
                 }
                 Ok(())
             }),
+        );
+        let setter = weak.clone();
+        group.add(
+            "max_rpcs_in_flight",
+            Param::read_write(
+                show(|osc| osc.tunables.rpcs_in_flight.load(Ordering::Relaxed)),
+                move |text| {
+                    let max = text.trim().parse().ok().filter(|n| (1..=256).contains(n));
+                    let max = max.ok_or_else(|| "expected a whole number from 1 to 256".to_owned())?;
+                    if let Some(osc) = setter.upgrade() {
+                        osc.set_rpcs_in_flight(max);
+                    }
+                    Ok(())
+                },
+            ),
         );
         group.add("checksums", Param::switch(self.tunables.checksums.clone()));
         group.add(

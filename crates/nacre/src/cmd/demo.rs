@@ -168,7 +168,11 @@ fn show(stage: &mut Stage, trees: &[PathBuf], osts: u32) -> Result<()> {
     small_files(&mount.join("small"))?;
     big_file(&mount.join("big"))?;
     if let Some(bytes) = running::in_dir(&stage.dir)?.and_then(|r| running::resident_bytes(r.pid)) {
-        say!("{:<22} {:>9.1} MiB", "memory of it all", bytes as f64 / f64::from(1 << 20));
+        say!(
+            "{:<22} {:>9.1} MiB",
+            "memory of it all",
+            bytes as f64 / f64::from(1 << 20)
+        );
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
             );
         }
         mounts::prepare(&mountpoint)?;
+        net::for_client(&args.net, &mgs)?;
     }
     let log = running::run_dir()?.join(log_name(&mountpoint));
     let session = Session {
@@ -33,8 +34,8 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         foreground: args.foreground,
     };
     session.run(async move |cpts| {
-        let place = net::for_client(&args.net, &mgs)?;
-        let mut node = Node::start(cpts, place).await?;
+        let choose = || net::for_client(&args.net, &mgs);
+        let mut node = Node::start(cpts, args.net.listen.is_none(), choose).await?;
         if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &flags).await {
             let _ = node.stop(true).await;
             return Err(e);

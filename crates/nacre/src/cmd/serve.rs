@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use osd::target::{TargetDir, TargetKind};
-use wire::Nid;
+use osd::target::TargetKind;
 
 use crate::cli::Serve;
-use crate::node::{Node, open_dirs};
+use crate::daemon;
+use crate::net::{self, Expected};
+use crate::node::{Here, Node, open_dirs};
 use crate::session::{Session, log_in};
-use crate::{daemon, net};
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode> {
@@ -21,13 +21,17 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     // Refused here, so that the error is the command's own and no log is made in a wrong directory.
     let opened = open_dirs(&dirs)?;
     let log = log_in(opened[0].path());
-    let service_node: Option<Nid> = opened
-        .iter()
-        .find_map(|d| d.label().service_nodes.first().copied());
     // An MGS that is started later wants the address that this target's label says.
     let with_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
     let mgsnodes = opened.iter().flat_map(|d| d.label().mgsnode.clone());
-    let elsewhere: Vec<Nid> = if with_mgs { Vec::new() } else { mgsnodes.collect() };
+    let expected = Expected {
+        at: opened
+            .iter()
+            .find_map(|d| d.label().service_nodes.first().copied()),
+        not: if with_mgs { Vec::new() } else { mgsnodes.collect() },
+        ..Expected::default()
+    };
+    // In the background it is the child that holds the directories.
     let hold = (args.foreground || daemon::is_child()).then_some(opened);
     let session = Session {
         role: "serve",
@@ -36,12 +40,15 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         foreground: args.foreground,
     };
     session.run(async move |cpts| {
-        let place = net::for_server(&args.net, service_node, &elsewhere)?;
-        let mut node = Node::start(cpts, place).await?;
-        if let Err(e) = bring_up(&mut node, hold.unwrap_or_default()).await {
+        let choose = || net::for_server(&args.net, &expected);
+        let chosen_freely = args.net.listen.or(expected.at).is_none();
+        let mut node = Node::start(cpts, chosen_freely, choose).await?;
+        let targets = hold.unwrap_or_default().into_iter().map(Here::Dir).collect();
+        if let Err(e) = node.serve_all(targets).await {
             let _ = node.stop(true).await;
             return Err(e);
         }
+        let place = node.place();
         let said = format!(
             "serving {} at {} port {}",
             node.target_names().join(" "),
@@ -50,12 +57,4 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         );
         Ok((node, said))
     })
-}
-
-async fn bring_up(node: &mut Node, dirs: Vec<TargetDir>) -> Result<()> {
-    node.open_portals(dirs.iter().map(|d| d.label().kind))?;
-    for dir in dirs {
-        node.serve_dir(dir).await?;
-    }
-    Ok(())
 }

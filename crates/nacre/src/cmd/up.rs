@@ -1,20 +1,20 @@
 //! `nacre up`: a whole file system and a mount of it, in one process.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use osd::StoreKind;
 use osd::target::TargetDir;
 
 use super::{clean_up_after, dir_or_default};
 use crate::cli::Up;
 use crate::instance::{Instance, Store, Wanted};
-use crate::node::{MountFlags, Node};
+use crate::net::{self, Expected};
+use crate::node::{Here, MountFlags, Node};
 use crate::output::say;
 use crate::session::{Session, log_in};
-use crate::{daemon, mounts, net, running};
+use crate::{daemon, mounts, running};
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
@@ -35,7 +35,12 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         not_up_already(&dir)?;
     }
     let instance = Instance::plan(&dir, &wanted)?;
+    let expected = Expected {
+        rather: instance.last_nid(),
+        ..Expected::default()
+    };
     if !daemon::is_child() {
+        net::for_server(&args.net, &expected)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         if let Some(path) = &mountpoint {
             mounts::prepare(path)?;
@@ -48,10 +53,10 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         foreground: args.foreground,
     };
     session.run(async move |cpts| {
-        let place = net::for_server(&args.net, None, &[])?;
-        let dirs = instance.make(&dir)?;
-        let mut node = Node::start(cpts, place).await?;
-        let brought = bring_up(&mut node, &instance, &dirs, mountpoint.as_deref()).await;
+        let choose = || net::for_server(&args.net, &expected);
+        let mut node = Node::start(cpts, args.net.listen.is_none(), choose).await?;
+        let instance = instance.now_at(node.place().nid);
+        let brought = bring_up(&mut node, &instance, &dir, mountpoint.as_deref()).await;
         if let Err(e) = brought {
             let _ = node.stop(true).await;
             return Err(e);
@@ -61,22 +66,16 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     })
 }
 
-async fn bring_up(
-    node: &mut Node,
-    instance: &Instance,
-    dirs: &[PathBuf],
-    mountpoint: Option<&Path>,
-) -> Result<()> {
-    node.open_portals(instance.targets().into_iter().map(|(kind, _)| kind))?;
+async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path, mountpoint: Option<&Path>) -> Result<()> {
+    let dirs = instance.make(dir)?;
+    let mut targets = Vec::new();
     for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {
-        match instance.store {
-            Store::Local => node.serve_dir(TargetDir::open(path)?).await?,
-            Store::Memory => {
-                let label = super::mkfs::label(kind, &instance.fsname, index)?;
-                node.serve(&label, &StoreKind::Memory).await?;
-            }
-        }
+        targets.push(match instance.store {
+            Store::Local => Here::Dir(TargetDir::open(path)?),
+            Store::Memory => Here::Memory(super::mkfs::label(kind, &instance.fsname, index)?),
+        });
     }
+    node.serve_all(targets).await?;
     node.ready().await?;
     if let Some(path) = mountpoint {
         let here = node.nids();

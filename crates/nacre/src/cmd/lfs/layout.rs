@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, removexattr, setxattr};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, setxattr};
 use rustix::io::Errno;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{LOV_MAGIC_V1, LOV_PATTERN_RAID0};
@@ -36,13 +36,16 @@ pub(super) struct Only {
 }
 
 impl Wanted {
-    /// From the command line; what is not given is the file system's default.
+    /// From the command line; what is not given is the file system's default. Nothing given at all deletes a default.
     pub(super) fn new(
         count: Option<i32>,
         size: Option<&str>,
         index: Option<i32>,
         delete: bool,
     ) -> Result<Wanted> {
+        if delete && (count.is_some() || size.is_some() || index.is_some()) {
+            bail!("-d deletes the default layout: no other option goes with it");
+        }
         let stripe_count = match count {
             None => 0,
             Some(-1) => ANY,
@@ -57,7 +60,7 @@ impl Wanted {
         let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
         let layout = PlainLayout {
             magic: LOV_MAGIC_V1,
-            pattern: if delete { 0 } else { LOV_PATTERN_RAID0 },
+            pattern: LOV_PATTERN_RAID0,
             oi: Default::default(),
             stripe_size,
             stripe_count,
@@ -91,14 +94,8 @@ fn parse_size(text: &str) -> Result<u32> {
 pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
     let here = path.display();
     let is_dir = path.is_dir();
-    if wanted.delete {
-        if !is_dir {
-            bail!("{here}: only a directory's default layout can be deleted");
-        }
-        return match removexattr(path, ATTRIBUTE) {
-            Ok(()) | Err(Errno::NODATA) => Ok(()),
-            Err(e) => Err(e).with_context(|| format!("cannot delete the default layout of {here}")),
-        };
+    if wanted.delete && !is_dir {
+        bail!("{here}: only a directory's default layout can be deleted");
     }
     if !is_dir {
         match mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0) {

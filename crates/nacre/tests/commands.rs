@@ -1,0 +1,132 @@
+//! What `nacre lfs` and `nacre lctl` show and set.
+
+mod fixture;
+
+use fixture::{Site, nacre_ok, nacre_refuses, sh};
+
+#[test]
+fn layouts_are_chosen_inherited_and_shown() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "3"]);
+    let path = |name: &str| format!("{at}/{name}");
+    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "1M", "-i", "1", &path("f")]);
+    let shown = nacre_ok(&["lfs", "getstripe", &path("f")]);
+    for line in [
+        "lmm_stripe_count:  2",
+        "lmm_stripe_size:   1048576",
+        "lmm_pattern:       raid0",
+        "lmm_stripe_offset: 1",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    sh(&format!("mkdir {}", path("dir")));
+    nacre_ok(&["lfs", "setstripe", "-c", "-1", "-S", "128K", &path("dir")]);
+    sh(&format!("echo x > {}", path("dir/inherits")));
+    assert_eq!(
+        nacre_ok(&["lfs", "getstripe", "-c", &path("dir/inherits")]).trim(),
+        "3"
+    );
+    assert!(
+        nacre_ok(&["lfs", "getstripe", "-d", &path("dir")])
+            .contains("stripe_count:  -1 stripe_size:   131072")
+    );
+    nacre_ok(&["lfs", "setstripe", "-d", &path("dir")]);
+    sh(&format!("echo x > {}", path("dir/default")));
+    assert_eq!(
+        nacre_ok(&["lfs", "getstripe", "-c", &path("dir/default")]).trim(),
+        "1"
+    );
+
+    assert!(nacre_refuses(&["lfs", "setstripe", "-c", "2", &path("f")]).contains("is there already"));
+    assert!(nacre_refuses(&["lfs", "setstripe", "-S", "100", &path("g")]).contains("multiple of 64K"));
+    nacre_refuses(&["lfs", "setstripe", "-i", "77", &path("g")]);
+    assert!(!std::path::Path::new(&path("g")).exists(), "nothing half made");
+}
+
+#[test]
+fn a_fid_leads_to_its_path_and_back() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    sh(&format!("mkdir -p {at}/a/b && echo x > {at}/a/b/file"));
+    let file = format!("{at}/a/b/file");
+    let fid = nacre_ok(&["lfs", "path2fid", &file]);
+    assert!(fid.starts_with("[0x"), "{fid}");
+    assert_eq!(nacre_ok(&["lfs", "fid2path", &at, fid.trim()]).trim(), file);
+    sh(&format!("mv {at}/a {at}/c"));
+    assert_eq!(
+        nacre_ok(&["lfs", "fid2path", &at, fid.trim()]).trim(),
+        format!("{at}/c/b/file")
+    );
+}
+
+#[test]
+fn the_space_of_every_target_is_shown() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2", "--fsname", "lus"]);
+    for flags in [&["-h"][..], &["-i"], &[]] {
+        let shown = nacre_ok(&[&["lfs", "df"], flags, &[&at]].concat());
+        for name in [
+            "lus-MDT0000_UUID",
+            "lus-OST0000_UUID",
+            "lus-OST0001_UUID",
+            "filesystem_summary:",
+        ] {
+            assert!(shown.contains(name), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn parameters_are_listed_read_set_and_kept() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--fsname", "lus"]);
+    let dir = site.at("d");
+    let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
+    assert!(lctl(&["get_param", "version"]).starts_with("version=nacre "));
+    assert!(lctl(&["get_param", "-n", "nis"]).contains("@tcp"));
+    assert!(lctl(&["list_param", "-R", "-F", "osc"]).contains("max_rpcs_in_flight="));
+    assert!(
+        lctl(&["set_param", "osc.*.max_rpcs_in_flight=3"])
+            .trim()
+            .ends_with(".max_rpcs_in_flight=3")
+    );
+    assert_eq!(lctl(&["get_param", "-n", "osc.*.max_rpcs_in_flight"]).trim(), "3");
+    let refused = nacre_refuses(&[
+        "lctl",
+        "--dir",
+        &dir,
+        "set_param",
+        "osc.*.max_rpcs_in_flight=many",
+    ]);
+    assert!(
+        refused.contains("cannot set") && refused.contains("many"),
+        "{refused}"
+    );
+    assert!(nacre_refuses(&["lctl", "--mount", &at, "get_param", "no.such"]).contains("no.such"));
+    assert!(nacre_refuses(&["lctl", "--dir", &dir, "set_param", "version=2"]).contains("read-only"));
+
+    lctl(&["set_param", "-P", "osc.*.max_rpcs_in_flight=5"]);
+    site.down("d");
+    site.up("d", &[]);
+    assert_eq!(lctl(&["get_param", "-n", "osc.*.max_rpcs_in_flight"]).trim(), "5");
+}
+
+#[test]
+fn devices_are_listed_and_nodes_pinged() {
+    let mut site = Site::new();
+    site.up("d", &["--fsname", "lus"]);
+    let dir = site.at("d");
+    let devices = nacre_ok(&["lctl", "--dir", &dir, "dl"]);
+    for name in [
+        "mgs MGS",
+        "mgc MGC",
+        "mdt lus-MDT0000",
+        "obdfilter lus-OST0000",
+        "osc lus-OST0000-osc",
+        "mdc lus-MDT0000-mdc",
+    ] {
+        assert!(devices.contains(name), "{devices}");
+    }
+    let nid = nacre_ok(&["lctl", "--dir", &dir, "get_param", "-n", "nis"]);
+    assert!(nacre_ok(&["lctl", "--dir", &dir, "ping", nid.trim()]).contains(nid.trim()));
+}
