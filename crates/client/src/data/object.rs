@@ -35,8 +35,9 @@ const CHECKSUM_RETRIES: usize = 5;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Dirty data does not stay longer than this in the cache of its own accord.
-pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
+/// Dirty data does not stay longer than this in the cache of its own accord. Short, because the kernel tells a FUSE server
+/// nothing of sync(2): what a program wrote and did not close should not wait long.
+pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// The time of day, in seconds.
 pub(super) fn now() -> i64 {

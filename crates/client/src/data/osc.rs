@@ -44,8 +44,8 @@ const CACHED_MB: u64 = 128;
 const BRW_BYTES_MAX: u32 = 4 << 20;
 /// Grant that is asked for at connect.
 const GRANT_WANTED: u32 = 32 << 20;
-/// How often the write-back task looks for aged data.
-const FLUSH_PERIOD: Duration = Duration::from_secs(1);
+/// How often the write-back task looks for aged data while there is any that is dirty.
+const FLUSH_PERIOD: Duration = Duration::from_millis(100);
 /// How long an unmount waits for a server with which something is still to be settled.
 const UMOUNT_TIME_MAX: Duration = Duration::from_secs(20);
 
@@ -350,10 +350,12 @@ impl Osc {
 
     /// Data came into an object's cache.
     pub(super) fn wrote(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
-        if newly_dirty {
-            self.dirty.lock().push_back(object.clone());
-        }
-        if self.budget.pressed() || object.has_whole_rpc(bytes) {
+        let first = newly_dirty && {
+            let mut dirty = self.dirty.lock();
+            dirty.push_back(object.clone());
+            dirty.len() == 1
+        };
+        if first || self.budget.pressed() || object.has_whole_rpc(bytes) {
             self.wake.notify_one();
         }
     }
@@ -508,7 +510,12 @@ const KERNEL_MAX: Duration = Duration::from_secs(1);
 async fn write_back(osc: Weak<Osc>) {
     loop {
         let Some(osc) = osc.upgrade() else { return };
-        let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake.notified()).await;
+        if osc.dirty.lock().is_empty() {
+            osc.wake.notified().await;
+        } else {
+            // Woken or not, there is something that ages.
+            let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake.notified()).await;
+        }
         osc.write_back_round().await;
     }
 }
