@@ -20,13 +20,12 @@ mod locks;
 mod lod;
 pub mod namespace;
 mod osp;
+mod params_of;
 mod reint;
 mod sequences;
+mod stats;
 pub mod store;
 mod target;
 
 pub use error::MdtError;
 pub use target::{Mdt, MdtConfig};
-
-/// The version that is told to others: 2.17.57, so that checks of versions pass.
-const VERSION_CODE: u32 = 0x0211_3900;

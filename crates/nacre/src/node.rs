@@ -202,6 +202,7 @@ impl Node {
                     fsname,
                     index,
                     seed: random()?,
+                    params: self.registry.clone(),
                 };
                 self.mdts
                     .push(Mdt::start(self.rpc.clone(), &mgc, store, config).await?);

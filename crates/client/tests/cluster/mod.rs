@@ -72,6 +72,7 @@ impl Cluster {
             fsname: FSNAME.to_owned(),
             index: 0,
             seed: 2,
+            params: params::Registry::default(),
         };
         let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory, cfg)
             .await

@@ -1,4 +1,4 @@
-//! The object targets, as the metadata target uses them: objects for new files, removed ahead of need; removing and
+//! The object targets, as the metadata target uses them: objects for new files, made ahead of need; removing and
 //! giving away objects of files that are gone or have a new owner; how full they are.
 //!
 //! Each OST has an import and two tasks: one keeps objects at hand ([`pool`]), one works off what transactions queued
@@ -18,16 +18,18 @@ use std::{
 
 use bytes::Bytes;
 use mgc::{FsConfig, TargetConf};
-use parking_lot::RwLock;
+use params::{Group, Registry};
+use parking_lot::{Mutex, RwLock};
 use rpc::Ptlrpc;
 use tokio::{sync::watch, time::timeout};
-use wire::{Errno, Fid, ObdStatfs};
+use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs};
 
 pub(crate) use ost::Ost;
 
 use crate::{
     layout::{self, Object, Wanted},
     lod::{self, Candidate},
+    params_of,
     store::Store,
 };
 
@@ -36,6 +38,36 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Told when something changes that a create may wait for.
 type Changes = watch::Sender<()>;
+
+/// The filesystem's layout of files where no directory says anything.
+#[derive(Clone)]
+pub(crate) struct Defaults {
+    /// Bytes of a stripe.
+    pub(crate) stripe_size: Arc<AtomicU64>,
+    /// How many stripes.
+    pub(crate) stripe_count: Arc<AtomicU64>,
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            stripe_size: Arc::new(AtomicU64::new(layout::DEFAULT_STRIPE_SIZE.into())),
+            stripe_count: Arc::new(AtomicU64::new(layout::DEFAULT_STRIPE_COUNT.into())),
+        }
+    }
+}
+
+impl Defaults {
+    fn wanted(&self) -> Wanted {
+        let in_range = |v: u64| u32::try_from(v).unwrap_or(0);
+        Wanted {
+            stripe_size: in_range(self.stripe_size.load(Ordering::Relaxed)) / LOV_MIN_STRIPE_SIZE
+                * LOV_MIN_STRIPE_SIZE,
+            stripe_count: in_range(self.stripe_count.load(Ordering::Relaxed)) as u16,
+            ..Wanted::default()
+        }
+    }
+}
 
 /// All OSTs of the file system.
 pub(crate) struct Osts {
@@ -46,19 +78,26 @@ pub(crate) struct Osts {
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
     turn: AtomicU64,
+    defaults: Defaults,
+    registry: Registry,
+    /// What the registry shows of the OSTs.
+    groups: Mutex<Vec<Group>>,
     /// Told when an OST joins, and when one has objects at hand again.
     changes: Changes,
 }
 
 impl Osts {
     /// No OSTs yet.
-    pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String) -> Osts {
+    pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String, registry: Registry) -> Osts {
         Osts {
             rpc,
             store,
             mdt,
             osts: RwLock::default(),
             turn: AtomicU64::new(0),
+            defaults: Defaults::default(),
+            registry,
+            groups: Mutex::default(),
             changes: Changes::new(()),
         }
     }
@@ -75,6 +114,9 @@ impl Osts {
 
     fn add(&self, target: &TargetConf) -> Result<(), Errno> {
         let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, self.changes.clone())?;
+        self.groups
+            .lock()
+            .push(params_of::register_ost(&ost, &self.registry));
         let mut osts = self.osts.write();
         osts.push(ost);
         osts.sort_by_key(|o| o.index());
@@ -89,6 +131,11 @@ impl Osts {
         let enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
         // Fails only when the sender is gone, and it is our own.
         let _ = changes.wait_for(enough).await;
+    }
+
+    /// The layout where no directory says anything.
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.defaults
     }
 
     /// An OST by its index.
@@ -108,6 +155,7 @@ impl Osts {
 
     /// The layout of a new file: objects on OSTs that have some at hand, as many as are wanted and there.
     pub(crate) async fn allocate(&self, file: Fid, wanted: &Wanted) -> Result<Bytes, Errno> {
+        let wanted = &wanted.clone().or(&self.defaults.wanted());
         let objects = match self.try_allocate(wanted)? {
             Some(objects) => objects,
             None => match timeout(PATIENCE, self.wait_and_allocate(wanted)).await {
@@ -168,6 +216,7 @@ impl Osts {
     /// Stops all tasks, notes exactly which ids are in use, and disconnects.
     pub(crate) async fn stop(&self) {
         let osts = std::mem::take(&mut *self.osts.write());
+        self.groups.lock().clear();
         for ost in &osts {
             ost.stop().await;
         }

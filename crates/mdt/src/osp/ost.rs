@@ -21,11 +21,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use wire::{
-    Errno, Fid, LU_SEQ_RANGE_OST, LuSeqRange, Message, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
-    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX, OBD_CONNECT_MDS,
-    OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS,
-    OBD_MD_FLGROUP, OST_CREATE, OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_ALLOC_META,
-    SEQ_QUERY, WireStruct,
+    Errno, Fid, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, OBD_CONNECT_AT,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
+    OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
+    OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OST_CREATE, OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody,
+    SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 use super::{
@@ -34,7 +34,6 @@ use super::{
     work,
 };
 use crate::{
-    VERSION_CODE,
     lod::Candidate,
     store::{Store, keys},
 };
@@ -121,7 +120,7 @@ impl Ost {
                 | OBD_CONNECT_BULK_MBITS
                 | OBD_CONNECT_FLAGS2,
             ocd_connect_flags2: OBD_CONNECT2_REP_MBITS,
-            ocd_version: VERSION_CODE,
+            ocd_version: LUSTRE_VERSION_CODE,
             ocd_index: target.index,
             ..ObdConnectData::default()
         };
@@ -166,8 +165,23 @@ impl Ost {
         self.index
     }
 
-    /// Its name, for messages.
-    pub(super) fn name(&self) -> &str {
+    /// `testfs-OST0000_UUID`.
+    pub(crate) fn target_uuid(&self) -> &str {
+        self.import.target_uuid()
+    }
+
+    /// Whether it can be reached.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.connection.borrow().is_multiple_of(2)
+    }
+
+    /// The sequence of its objects, the last id given out and the last one made.
+    pub(crate) fn objects(&self) -> (u64, u32, u32) {
+        self.pool.lock().state()
+    }
+
+    /// Its name: `testfs-OST0000-osc-MDT0000`.
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -184,7 +198,7 @@ impl Ost {
 
     /// Whether it has objects, and how much space, for the choice of OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
-        let ready = self.pool.lock().ready() > 0 && !self.connection.borrow().is_multiple_of(2);
+        let ready = self.pool.lock().ready() > 0 && self.is_connected();
         let free = self
             .space
             .lock()
@@ -227,7 +241,7 @@ impl Ost {
         {
             return Some(space);
         }
-        if self.connection.borrow().is_multiple_of(2) {
+        if !self.is_connected() {
             return known.map(|(_, space)| space);
         }
         let asked = timeout(STATFS_PATIENCE, self.ask_statfs()).await;

@@ -87,6 +87,11 @@ impl Pool {
         Fid::new(self.mark.seq, self.given, 0)
     }
 
+    /// The sequence, the last id given out and the last one made.
+    pub(crate) fn state(&self) -> (u64, u32, u32) {
+        (self.mark.seq, self.given, self.made)
+    }
+
     /// Ids at hand.
     pub(crate) fn ready(&self) -> u32 {
         self.made - self.given

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rpc::{BoxFuture, ConnectRequest, Export, Reply, ServerRequest, Target};
+use tokio::time::Instant;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_QUOTACTL, MDS_READPAGE,
@@ -10,7 +11,7 @@ use wire::{
 };
 
 use super::{Handled, Mdt, reply};
-use crate::{connect, fid2path};
+use crate::{connect, fid2path, stats::Op};
 
 impl Target for Mdt {
     fn uuid(&self) -> &str {
@@ -30,7 +31,14 @@ impl Target for Mdt {
     }
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
-        Box::pin(self.dispatch(req))
+        Box::pin(async move {
+            let (op, begun) = (Op::of(req), Instant::now());
+            let done = self.dispatch(req).await;
+            if let (Some(op), Ok(_)) = (op, &done) {
+                self.stats.add(op, begun.elapsed());
+            }
+            done
+        })
     }
 
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {

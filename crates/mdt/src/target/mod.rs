@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::task::JoinHandle;
@@ -22,11 +23,12 @@ use crate::{
     namespace,
     osp::Osts,
     sequences::Sequences,
+    stats::MdStats,
     store::Store,
 };
 
 /// What a metadata target is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MdtConfig {
     /// The file system.
     pub fsname: String,
@@ -34,6 +36,8 @@ pub struct MdtConfig {
     pub index: u32,
     /// Tells the random choices of one run from those of another.
     pub seed: u64,
+    /// Where its parameters are shown.
+    pub params: Registry,
 }
 
 impl MdtConfig {
@@ -52,7 +56,9 @@ pub struct Mdt {
     pub(crate) sequences: Sequences,
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
+    pub(crate) stats: Arc<MdStats>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    groups: Mutex<Vec<Group>>,
 }
 
 /// The layouts that clients make room for at least, so that a few more OSTs do not change it.
@@ -62,6 +68,11 @@ impl Mdt {
     /// Its UUID, `testfs-MDT0000_UUID`.
     pub fn uuid(&self) -> &str {
         &self.uuid
+    }
+
+    /// Its name, `testfs-MDT0000`.
+    pub(crate) fn svname(&self) -> &str {
+        self.uuid.trim_end_matches("_UUID")
     }
 
     /// The longest layout that a file can have.

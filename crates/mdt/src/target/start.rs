@@ -16,6 +16,7 @@ use crate::{
     locks::Locks,
     namespace::{destroy_orphan, make_root},
     osp::Osts,
+    params_of,
     sequences::Sequences,
     store::Store,
 };
@@ -63,8 +64,10 @@ impl Mdt {
         let mdt = Arc::new(Mdt {
             locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(NoLvb), ldlm)),
             cookies: Cookies::new(store.transactions().epoch()),
-            osts: Osts::new(rpc.clone(), store.clone(), svname.clone()),
+            osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
+            stats: Default::default(),
             tasks: Default::default(),
+            groups: Default::default(),
             rpc: rpc.clone(),
             sequences,
             store,
@@ -79,7 +82,8 @@ impl Mdt {
         };
         rpc.serve(services::MDS).map_err(failed)?;
         rpc.serve(services::LDLM).map_err(failed)?;
-        rpc.add_target(mdt.clone());
+        let exports = rpc.add_target(mdt.clone());
+        *mdt.groups.lock() = params_of::register(&mdt, &exports, &cfg.params);
         mdt.tasks
             .lock()
             .push(tokio::spawn(follow(Arc::downgrade(&mdt), config)));
@@ -97,6 +101,7 @@ impl Mdt {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
+        self.groups.lock().clear();
         self.osts.stop().await;
         if let Err(e) = self.store.index().sync().await {
             tracing::error!("{}: the last changes are not on disk: {e}", self.uuid);

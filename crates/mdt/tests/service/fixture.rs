@@ -196,6 +196,7 @@ fn mdt_config() -> MdtConfig {
         fsname: "testfs".into(),
         index: 0,
         seed: 7,
+        params: params::Registry::default(),
     }
 }
 

@@ -1,0 +1,141 @@
+//! The target's parameters, under Lustre's names: `mdt.testfs-MDT0000.*`, `lod.testfs-MDT0000-mdtlov.*`,
+//! `osp.testfs-OST0000-osc-MDT0000.*`.
+
+use std::sync::{Arc, Weak};
+
+use params::{Group, Param, Registry};
+use rpc::TargetExports;
+use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
+
+use crate::{osp::Ost, target::Mdt};
+
+/// A stripe is at most 4 GiB less one smallest stripe.
+const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
+
+fn show<T: Send + Sync + 'static>(of: &Arc<T>, f: fn(&T) -> String, about: &'static str) -> Param {
+    let of: Weak<T> = Arc::downgrade(of);
+    Param::read_only(move || of.upgrade().map(|t| f(&t)).unwrap_or_default()).about(about)
+}
+
+/// Registers the target's parameters; they are there as long as the groups.
+pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
+    let svname = mdt.svname();
+    let mut own = registry.group(format!("mdt.{svname}"));
+    let (shown, cleared) = (mdt.stats.clone(), mdt.stats.clone());
+    let md_stats = Param::read_write(
+        move || shown.show(),
+        move |_| {
+            cleared.clear();
+            Ok(())
+        },
+    );
+    own.add("uuid", show(mdt, |m| m.uuid().to_owned(), "the target's UUID"))
+        .add(
+            "instance",
+            show(
+                mdt,
+                |m| m.store.transactions().epoch().to_string(),
+                "tells starts of the target apart",
+            ),
+        )
+        .add(
+            "num_exports",
+            show(exports, |e| e.len().to_string(), "clients that are connected"),
+        )
+        .add(
+            "last_committed",
+            show(
+                mdt,
+                |m| m.store.transactions().committed().to_string(),
+                "the last transaction that is on disk",
+            ),
+        )
+        .add(
+            "md_stats",
+            md_stats
+                .about("operations: samples, smallest, largest, sum, sum of squares; any write clears it"),
+        );
+
+    let mut lod = registry.group(format!("lod.{svname}-mdtlov"));
+    let defaults = mdt.osts.defaults();
+    lod.add(
+        "numobd",
+        show(mdt, |m| m.osts.len().to_string(), "object targets"),
+    )
+    .add(
+        "activeobd",
+        show(
+            mdt,
+            |m| {
+                m.osts
+                    .all()
+                    .iter()
+                    .filter(|o| o.is_connected())
+                    .count()
+                    .to_string()
+            },
+            "object targets that are connected",
+        ),
+    )
+    .add(
+        "target_obd",
+        show(mdt, target_obd, "object targets and whether they are connected"),
+    )
+    .add(
+        "stripecount",
+        Param::atomic(defaults.stripe_count.clone(), 1..=LOV_MAX_STRIPE_COUNT.into())
+            .about("stripes of a file whose directory does not say"),
+    )
+    .add(
+        "stripesize",
+        Param::atomic(
+            defaults.stripe_size.clone(),
+            LOV_MIN_STRIPE_SIZE.into()..=STRIPE_SIZE_MAX,
+        )
+        .about("bytes of a stripe where the directory does not say; a multiple of 64 KiB"),
+    );
+    vec![own, lod, mdt.locks.server().show(registry)]
+}
+
+fn target_obd(mdt: &Mdt) -> String {
+    let line = |o: &Arc<Ost>| {
+        let state = if o.is_connected() { "ACTIVE" } else { "INACTIVE" };
+        format!("{}: {} {state}\n", o.index(), o.target_uuid())
+    };
+    mdt.osts.all().iter().map(line).collect()
+}
+
+/// Registers the parameters of an OST's objects.
+pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
+    let mut group = registry.group(format!("osp.{}", ost.name()));
+    group
+        .add(
+            "prealloc_last_seq",
+            show(
+                ost,
+                |o| format!("{:#x}", o.objects().0),
+                "the sequence of new objects",
+            ),
+        )
+        .add(
+            "prealloc_next_id",
+            show(
+                ost,
+                |o| (o.objects().1 + 1).to_string(),
+                "the next object for a new file",
+            ),
+        )
+        .add(
+            "prealloc_last_id",
+            show(ost, |o| o.objects().2.to_string(), "the last object that is made"),
+        )
+        .add(
+            "active",
+            show(
+                ost,
+                |o| u8::from(o.is_connected()).to_string(),
+                "whether it is connected",
+            ),
+        );
+    group
+}

@@ -1,0 +1,145 @@
+//! How often each kind of operation was done and how long it took: `md_stats`.
+
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use rpc::ServerRequest;
+use wire::{
+    IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP, IT_OPEN, LDLM_ENQUEUE, MDS_CLOSE, MDS_GETATTR,
+    MDS_GETATTR_NAME, MDS_GETXATTR, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, MdtRecReint, REINT_CREATE,
+    REINT_LINK, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
+};
+
+use crate::store::{S_IFDIR, S_IFMT};
+
+/// The names, as Lustre has them, in its order.
+const NAMES: [&str; 16] = [
+    "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr", "setattr", "getxattr",
+    "setxattr", "statfs", "sync", "readpage", "layout",
+];
+
+/// An operation that is counted: a place in the table of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Op(usize);
+
+impl Op {
+    fn named(name: &str) -> Option<Op> {
+        NAMES.iter().position(|n| *n == name).map(Op)
+    }
+
+    /// What a request is.
+    pub(crate) fn of(req: &ServerRequest) -> Option<Op> {
+        let name = match req.opc {
+            LDLM_ENQUEUE => match req.buf(2).first_chunk::<8>().map(|b| u64::from_le_bytes(*b))? {
+                intent if intent & IT_OPEN != 0 => "open",
+                IT_GETATTR | IT_LOOKUP => "getattr",
+                IT_GETXATTR => "getxattr",
+                IT_LAYOUT => "layout",
+                _ => return None,
+            },
+            MDS_REINT => {
+                let rec: MdtRecReint = req.msg.get(1).ok()?;
+                let dir = rec.rr_mode & S_IFMT == S_IFDIR;
+                // A create's mode lies four bytes before the others'.
+                let makes_dir = rec.rr_bias & S_IFMT == S_IFDIR;
+                match rec.rr_opcode {
+                    REINT_SETATTR => "setattr",
+                    REINT_CREATE if makes_dir => "mkdir",
+                    REINT_CREATE => "mknod",
+                    REINT_LINK => "link",
+                    REINT_UNLINK if dir => "rmdir",
+                    REINT_UNLINK => "unlink",
+                    REINT_RENAME => "rename",
+                    REINT_SETXATTR => "setxattr",
+                    _ => return None,
+                }
+            }
+            MDS_CLOSE => "close",
+            MDS_GETATTR | MDS_GETATTR_NAME => "getattr",
+            MDS_GETXATTR => "getxattr",
+            MDS_READPAGE => "readpage",
+            MDS_STATFS => "statfs",
+            MDS_SYNC => "sync",
+            _ => return None,
+        };
+        Op::named(name)
+    }
+}
+
+#[derive(Default)]
+struct Samples {
+    count: AtomicU64,
+    min: AtomicU64,
+    max: AtomicU64,
+    sum: AtomicU64,
+    squares: AtomicU64,
+}
+
+/// The counters of one target.
+#[derive(Default)]
+pub(crate) struct MdStats([Samples; NAMES.len()]);
+
+impl MdStats {
+    /// One operation more, that took so long.
+    pub(crate) fn add(&self, op: Op, took: Duration) {
+        let usecs = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let s = &self.0[op.0];
+        if s.count.fetch_add(1, Relaxed) == 0 {
+            s.min.store(usecs, Relaxed);
+        }
+        s.min.fetch_min(usecs, Relaxed);
+        s.max.fetch_max(usecs, Relaxed);
+        s.sum.fetch_add(usecs, Relaxed);
+        s.squares.fetch_add(usecs.saturating_mul(usecs), Relaxed);
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn clear(&self) {
+        for s in &self.0 {
+            for v in [&s.count, &s.min, &s.max, &s.sum, &s.squares] {
+                v.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// One line for each operation that was done, as Lustre prints them.
+    pub(crate) fn show(&self) -> String {
+        let mut out = String::new();
+        for (name, s) in NAMES.iter().zip(&self.0) {
+            let [count, min, max, sum, squares] =
+                [&s.count, &s.min, &s.max, &s.sum, &s.squares].map(|v| v.load(Relaxed));
+            if count > 0 {
+                // Writing to a string does not fail.
+                let _ = writeln!(
+                    out,
+                    "{name:<25} {count} samples [usecs] {min} {max} {sum} {squares}"
+                );
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{MdStats, Op};
+    use std::time::Duration;
+
+    #[test]
+    fn only_what_happened_is_shown() {
+        let stats = MdStats::default();
+        assert_eq!(stats.show(), "");
+        stats.add(Op::named("rename").unwrap(), Duration::from_micros(3));
+        stats.add(Op::named("rename").unwrap(), Duration::from_micros(5));
+        assert_eq!(
+            stats.show(),
+            "rename                    2 samples [usecs] 3 5 8 34\n"
+        );
+        stats.clear();
+        assert_eq!(stats.show(), "");
+    }
+}
