@@ -146,6 +146,7 @@ pub struct LibrarySubject {
     client: Arc<Client>,
     runtime: Handle,
     cred: Cred,
+    processes: Vec<u32>,
     /// FIDs of the directories that the threads work in.
     dirs: RwLock<HashMap<String, Fid>>,
 }
@@ -159,7 +160,13 @@ impl LibrarySubject {
             runtime,
             cred: Cred::root(),
             dirs: RwLock::default(),
+            processes: Vec::new(),
         }
+    }
+
+    /// The same, with processes that serve it beside this one.
+    pub fn with_processes(self, processes: Vec<u32>) -> LibrarySubject {
+        LibrarySubject { processes, ..self }
     }
 
     /// Runs a call and says what failed.
@@ -185,7 +192,7 @@ impl Subject for LibrarySubject {
     }
 
     fn processes(&self) -> &[u32] {
-        &[]
+        &self.processes
     }
 
     fn make_dir(&self, dir: &str) -> Result<(), BenchError> {

@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Bring a file system up, copy a source tree in, compare it, and show what was measured
     Demo(Demo),
+    /// Measure: the same load on the bare disk, a pass-through file system, a mount, and the library
+    Bench(Bench),
 }
 
 /// How a process is found on the network.
@@ -317,6 +319,34 @@ pub(crate) struct Demo {
     /// Leave it up afterwards
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Where to measure: a directory of the disk that is meant; everything made there is removed again
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: PathBuf,
+    /// Threads of the metadata load, each in a directory of its own
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) threads: u32,
+    /// Files that each thread creates, stats and unlinks
+    #[arg(long, default_value_t = 2000)]
+    pub(crate) files: u32,
+    /// Megabytes of the file that is written and read
+    #[arg(long, default_value_t = 512)]
+    pub(crate) megabytes: u64,
+    /// Number of object storage targets
+    #[arg(long, default_value_t = 2)]
+    pub(crate) osts: u32,
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    /// Write every figure of every run to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Print the summaries as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[cfg(test)]

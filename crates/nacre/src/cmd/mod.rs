@@ -1,5 +1,6 @@
 //! The commands, a module each.
 
+mod bench;
 mod demo;
 mod down;
 mod lctl;
@@ -38,6 +39,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Lctl(args) => lctl::run(args),
         Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }
 
