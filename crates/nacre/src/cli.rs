@@ -297,6 +297,13 @@ pub(crate) enum LctlCommand {
         #[arg(required = true)]
         patterns: Vec<String>,
     },
+    /// Say what parameters are about
+    #[command(name = "help_param")]
+    HelpParam {
+        /// Names, in which * and ? match within one component
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
     /// Ask a node for its NIDs over LNet
     Ping {
         /// The node

@@ -130,3 +130,30 @@ fn devices_are_listed_and_nodes_pinged() {
     let nid = nacre_ok(&["lctl", "--dir", &dir, "get_param", "-n", "nis"]);
     assert!(nacre_ok(&["lctl", "--dir", &dir, "ping", nid.trim()]).contains(nid.trim()));
 }
+
+/// The manual's table of parameters is what a running file system says of itself. With NACRE_WRITE_MANUAL set, this writes it.
+#[test]
+fn the_manual_has_every_parameter() {
+    let mut site = Site::new();
+    site.up("d", &["--fsname", "lus"]);
+    let said = nacre_ok(&["lctl", "--dir", &site.at("d"), "help_param", "*"]);
+    let mut rows = std::collections::BTreeSet::new();
+    for line in said.lines() {
+        let (name, about) = line.split_once(": ").expect("a name and what it is about");
+        assert!(about.trim() != "" && about.trim() != "(can be set)", "nothing is said about {name}");
+        let set = if about.ends_with(" (can be set)") { "yes" } else { "" };
+        let name: Vec<&str> = name.split('.').map(|part| if part.contains("lus-") { "*" } else { part }).collect();
+        rows.insert(format!("| `{}` | {set} | {} |\n", name.join("."), about.trim_end_matches(" (can be set)")));
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/parameters.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (head, _) = page.split_once("| name |").expect("its table");
+    let expected = format!(
+        "{head}| name | can be set | |\n|---|---|---|\n{}",
+        rows.into_iter().collect::<Vec<_>>().concat()
+    );
+    if std::env::var_os("NACRE_WRITE_MANUAL").is_some() {
+        std::fs::write(path, &expected).expect("the page is written");
+    }
+    assert_eq!(std::fs::read_to_string(path).expect("the page"), expected, "run this test with NACRE_WRITE_MANUAL=1");
+}

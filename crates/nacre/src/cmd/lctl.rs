@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -47,27 +48,20 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 set(&ask, &setting, permanent, delete, values_only)?;
             }
         }
-        LctlCommand::ListParam {
-            classify,
-            recursive,
-            patterns,
-        } => {
-            for pattern in patterns {
-                let listed: Vec<Value> = list(ask(Request::ListParam {
-                    pattern: pattern.clone(),
-                    recursive,
-                })?);
-                if listed.is_empty() {
-                    bail!("no parameter matches '{pattern}'");
-                }
-                for item in listed {
-                    let mark = match (classify, &item["is_level"], &item["writable"]) {
-                        (true, Value::Bool(true), _) => "/",
-                        (true, _, Value::Bool(true)) => "=",
-                        _ => "",
-                    };
-                    say!("{}{mark}", item["name"].as_str().unwrap_or_default());
-                }
+        LctlCommand::ListParam { classify, recursive, patterns } => {
+            for item in listed(&ask, &patterns, recursive)? {
+                let mark = match (classify, item.is_level, item.writable) {
+                    (true, true, _) => "/",
+                    (true, _, true) => "=",
+                    _ => "",
+                };
+                say!("{}{mark}", item.name);
+            }
+        }
+        LctlCommand::HelpParam { patterns } => {
+            for item in listed(&ask, &patterns, true)?.iter().filter(|i| !i.is_level) {
+                let set = if item.writable { " (can be set)" } else { "" };
+                say!("{}: {}{set}", item.name, item.about);
             }
         }
         LctlCommand::Ping { nid, timeout } => {
@@ -86,6 +80,27 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A parameter, or a level of names.
+#[derive(Deserialize)]
+struct Listed {
+    name: String,
+    is_level: bool,
+    writable: bool,
+    about: String,
+}
+
+fn listed(ask: &dyn Fn(Request) -> Result<Value>, patterns: &[String], recursive: bool) -> Result<Vec<Listed>> {
+    let mut all = Vec::new();
+    for pattern in patterns {
+        let found: Vec<Listed> = list(ask(Request::ListParam { pattern: pattern.clone(), recursive })?);
+        if found.is_empty() {
+            bail!("no parameter matches '{pattern}'");
+        }
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 fn set(
