@@ -128,7 +128,7 @@ impl Node {
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
         let registry = Registry::default();
-        let _params = own_params(&registry, &cpts, &lnet);
+        let _params = own_params(&registry, &cpts, &lnet, &rpc);
         let node = Node {
             place,
             lnet,
@@ -468,7 +468,13 @@ pub(crate) fn random() -> Result<u64> {
 }
 
 /// Parameters of the process itself.
-fn own_params(registry: &Registry, cpts: &Arc<CptTable>, lnet: &Arc<Lnet>) -> Vec<Registered> {
+fn own_params(
+    registry: &Registry,
+    cpts: &Arc<CptTable>,
+    lnet: &Arc<Lnet>,
+    rpc: &Arc<Ptlrpc>,
+) -> Vec<Registered> {
+    let rpc = Arc::downgrade(rpc);
     let (cpts, lnet) = (cpts.clone(), lnet.clone());
     let table = move || {
         let row = |c: &cpt::Cpt| {
@@ -478,11 +484,27 @@ fn own_params(registry: &Registry, cpts: &Arc<CptTable>, lnet: &Arc<Lnet>) -> Ve
         cpts.iter().map(row).collect()
     };
     let nids = move || lnet.nids().iter().map(|n| format!("{n}\n")).collect();
+    let services = move || {
+        let stats = rpc.upgrade().map(|rpc| rpc.stats()).unwrap_or_default();
+        let row = |s: &rpc::ServiceStats| {
+            let (name, cpt, handled) = (s.name, s.cpt, s.handled);
+            let usec = s.busy.as_micros() / u128::from(handled.max(1));
+            format!(
+                "{name} cpt {cpt}: slots {} active {} queued {} handled {handled} dropped {} early {} usec {usec}\n",
+                s.threads, s.active, s.queued, s.dropped, s.early
+            )
+        };
+        stats.iter().map(row).collect()
+    };
     let version = || format!("nacre {}", env!("CARGO_PKG_VERSION"));
     vec![
         registry.register(
             "version",
             Param::read_only(version).about("the version of this program"),
+        ),
+        registry.register(
+            "services",
+            Param::read_only(services).about("each service on each partition: what it does and has done"),
         ),
         registry.register(
             "cpu_partition_table",

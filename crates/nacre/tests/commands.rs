@@ -140,10 +140,24 @@ fn the_manual_has_every_parameter() {
     let mut rows = std::collections::BTreeSet::new();
     for line in said.lines() {
         let (name, about) = line.split_once(": ").expect("a name and what it is about");
-        assert!(about.trim() != "" && about.trim() != "(can be set)", "nothing is said about {name}");
-        let set = if about.ends_with(" (can be set)") { "yes" } else { "" };
-        let name: Vec<&str> = name.split('.').map(|part| if part.contains("lus-") { "*" } else { part }).collect();
-        rows.insert(format!("| `{}` | {set} | {} |\n", name.join("."), about.trim_end_matches(" (can be set)")));
+        assert!(
+            about.trim() != "" && about.trim() != "(can be set)",
+            "nothing is said about {name}"
+        );
+        let set = if about.ends_with(" (can be set)") {
+            "yes"
+        } else {
+            ""
+        };
+        let name: Vec<&str> = name
+            .split('.')
+            .map(|part| if part.contains("lus-") { "*" } else { part })
+            .collect();
+        rows.insert(format!(
+            "| `{}` | {set} | {} |\n",
+            name.join("."),
+            about.trim_end_matches(" (can be set)")
+        ));
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/parameters.md");
     let page = std::fs::read_to_string(path).expect("the page");
@@ -155,5 +169,9 @@ fn the_manual_has_every_parameter() {
     if std::env::var_os("NACRE_WRITE_MANUAL").is_some() {
         std::fs::write(path, &expected).expect("the page is written");
     }
-    assert_eq!(std::fs::read_to_string(path).expect("the page"), expected, "run this test with NACRE_WRITE_MANUAL=1");
+    assert_eq!(
+        std::fs::read_to_string(path).expect("the page"),
+        expected,
+        "run this test with NACRE_WRITE_MANUAL=1"
+    );
 }

@@ -1,6 +1,8 @@
 //! The client of one OST: its connection, its locks, room for dirty data, and the task that writes dirty
 //! data back as it ages or as room gets short.
 
+mod tunables;
+
 use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
 use super::budget::Budget;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
@@ -8,7 +10,7 @@ use crate::kernel::Kernel;
 use bytes::Bytes;
 use cpt::BoxFuture;
 use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
-use params::{Group, Param, Registry};
+use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{
     Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
@@ -17,12 +19,13 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
+use tunables::Tunables;
 use wire::brw::ChecksumType;
 use wire::{
     Errno, Fid, LdlmResId, Message, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
@@ -59,14 +62,6 @@ pub(super) struct OscTarget {
     pub(super) client_uuid: String,
     pub(super) index: u32,
     pub(super) nids: Vec<Nid>,
-}
-
-/// Tunables, shared with the parameter registry.
-#[derive(Debug)]
-struct Tunables {
-    checksums: Arc<AtomicBool>,
-    cached_bytes_max: Arc<AtomicU64>,
-    rpcs_in_flight: AtomicU64,
 }
 
 /// See the module.
@@ -112,11 +107,7 @@ impl Osc {
             import: OnceLock::new(),
             locks: OnceLock::new(),
             budget: Budget::new(DIRTY_MB << 20),
-            tunables: Tunables {
-                checksums: Arc::new(AtomicBool::new(true)),
-                cached_bytes_max: Arc::new(AtomicU64::new(CACHED_MB << 20)),
-                rpcs_in_flight: AtomicU64::new(RPCS_IN_FLIGHT.into()),
-            },
+            tunables: Tunables::default(),
             kernel,
             runtime: Handle::current(),
             objects: Mutex::default(),
@@ -153,7 +144,7 @@ impl Osc {
         // Both are set here once, before anybody else has the OSC.
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
-        osc.register(registry);
+        *osc.params.lock() = Some(osc.show(registry));
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.flusher.lock() = Some(task.abort_handle());
         tokio::spawn(async move {
@@ -162,75 +153,6 @@ impl Osc {
             }
         });
         osc
-    }
-
-    fn set_rpcs_in_flight(&self, max: u32) {
-        let before = self.tunables.rpcs_in_flight.swap(max.into(), Ordering::Relaxed) as usize;
-        let max_now = max as usize;
-        if max_now > before {
-            self.write_slots.add_permits(max_now - before);
-        } else {
-            // Those that are in use now are taken out when they come back.
-            let (slots, fewer) = (self.write_slots.clone(), (before - max_now) as u32);
-            self.runtime.spawn(async move {
-                if let Ok(permits) = slots.acquire_many_owned(fewer).await {
-                    permits.forget();
-                }
-            });
-        }
-        self.import().set_max_rpcs_in_flight(max);
-    }
-
-    fn register(self: &Arc<Self>, registry: &Registry) {
-        let mut group = registry.group(format!("osc.{}", self.target.name));
-        let weak = Arc::downgrade(self);
-        let show = |f: fn(&Osc) -> u64| {
-            let weak = weak.clone();
-            move || weak.upgrade().map_or(0, |osc| f(&osc)).to_string()
-        };
-        let setter = weak.clone();
-        group.add(
-            "max_dirty_mb",
-            Param::read_write(show(|osc| osc.budget.dirty_max() >> 20), move |text| {
-                let mb: u64 = text.trim().parse().map_err(|_| "expected megabytes".to_owned())?;
-                if !(1..=2048).contains(&mb) {
-                    return Err("expected 1 to 2048 megabytes".to_owned());
-                }
-                if let Some(osc) = setter.upgrade() {
-                    osc.budget.set_dirty_max(mb << 20);
-                }
-                Ok(())
-            }),
-        );
-        let setter = weak.clone();
-        group.add(
-            "max_rpcs_in_flight",
-            Param::read_write(
-                show(|osc| osc.tunables.rpcs_in_flight.load(Ordering::Relaxed)),
-                move |text| {
-                    let max = text.trim().parse().ok().filter(|n| (1..=256).contains(n));
-                    let max = max.ok_or_else(|| "expected a whole number from 1 to 256".to_owned())?;
-                    if let Some(osc) = setter.upgrade() {
-                        osc.set_rpcs_in_flight(max);
-                    }
-                    Ok(())
-                },
-            ),
-        );
-        group.add("checksums", Param::switch(self.tunables.checksums.clone()));
-        group.add(
-            "cur_dirty_bytes",
-            Param::read_only(show(|osc| osc.budget.dirty())),
-        );
-        group.add(
-            "cur_grant_bytes",
-            Param::read_only(show(|osc| osc.budget.available())),
-        );
-        group.add(
-            "max_cached_bytes",
-            Param::atomic(self.tunables.cached_bytes_max.clone(), (1 << 20)..=(1 << 40)),
-        );
-        *self.params.lock() = Some(group);
     }
 
     /// Its name, as parameters and messages have it.

@@ -48,7 +48,11 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 set(&ask, &setting, permanent, delete, values_only)?;
             }
         }
-        LctlCommand::ListParam { classify, recursive, patterns } => {
+        LctlCommand::ListParam {
+            classify,
+            recursive,
+            patterns,
+        } => {
             for item in listed(&ask, &patterns, recursive)? {
                 let mark = match (classify, item.is_level, item.writable) {
                     (true, true, _) => "/",
@@ -91,10 +95,17 @@ struct Listed {
     about: String,
 }
 
-fn listed(ask: &dyn Fn(Request) -> Result<Value>, patterns: &[String], recursive: bool) -> Result<Vec<Listed>> {
+fn listed(
+    ask: &dyn Fn(Request) -> Result<Value>,
+    patterns: &[String],
+    recursive: bool,
+) -> Result<Vec<Listed>> {
     let mut all = Vec::new();
     for pattern in patterns {
-        let found: Vec<Listed> = list(ask(Request::ListParam { pattern: pattern.clone(), recursive })?);
+        let found: Vec<Listed> = list(ask(Request::ListParam {
+            pattern: pattern.clone(),
+            recursive,
+        })?);
         if found.is_empty() {
             bail!("no parameter matches '{pattern}'");
         }

@@ -1,0 +1,109 @@
+//! What can be shown and set of an OSC while it runs, under Lustre's names (`osc.*.max_dirty_mb`, ...).
+
+use super::{CACHED_MB, Osc, RPCS_IN_FLIGHT};
+use params::{Group, Param, Registry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The most that `max_dirty_mb` may be.
+const DIRTY_MB_MAX: u64 = 2048;
+/// The most that `max_rpcs_in_flight` may be.
+const RPCS_IN_FLIGHT_MAX: u32 = 256;
+
+/// Values that are read where they matter, and set by the parameter registry.
+#[derive(Debug)]
+pub(super) struct Tunables {
+    pub(super) checksums: Arc<AtomicBool>,
+    pub(super) cached_bytes_max: Arc<AtomicU64>,
+    rpcs_in_flight: AtomicU64,
+}
+
+impl Default for Tunables {
+    fn default() -> Tunables {
+        Tunables {
+            checksums: Arc::new(AtomicBool::new(true)),
+            cached_bytes_max: Arc::new(AtomicU64::new(CACHED_MB << 20)),
+            rpcs_in_flight: AtomicU64::new(RPCS_IN_FLIGHT.into()),
+        }
+    }
+}
+
+impl Osc {
+    /// Shows this OSC below `osc.<name>.`, as long as the group lives.
+    pub(super) fn show(self: &Arc<Self>, registry: &Registry) -> Group {
+        let mut group = registry.group(format!("osc.{}", self.target.name));
+        let weak = Arc::downgrade(self);
+        let show = |f: fn(&Osc) -> u64| {
+            let weak = weak.clone();
+            move || weak.upgrade().map_or(0, |osc| f(&osc)).to_string()
+        };
+        let number = |show: fn(&Osc) -> u64, max: u64, set: fn(&Osc, u64)| {
+            let (shown, setter) = (weak.clone(), weak.clone());
+            Param::read_write(
+                move || shown.upgrade().map_or(0, |osc| show(&osc)).to_string(),
+                move |text| {
+                    let n = text.trim().parse().ok().filter(|n| (1..=max).contains(n));
+                    let n = n.ok_or_else(|| format!("expected a whole number from 1 to {max}"))?;
+                    if let Some(osc) = setter.upgrade() {
+                        set(&osc, n);
+                    }
+                    Ok(())
+                },
+            )
+        };
+        let dirty = number(
+            |osc| osc.budget.dirty_max() >> 20,
+            DIRTY_MB_MAX,
+            |osc, mb| osc.budget.set_dirty_max(mb << 20),
+        );
+        let in_flight = number(
+            |osc| osc.tunables.rpcs_in_flight.load(Ordering::Relaxed),
+            RPCS_IN_FLIGHT_MAX.into(),
+            |osc, max| osc.set_rpcs_in_flight(max as u32),
+        );
+        let checksums = Param::switch(self.tunables.checksums.clone());
+        let cached = Param::atomic(self.tunables.cached_bytes_max.clone(), (1 << 20)..=(1 << 40));
+        group
+            .add(
+                "max_dirty_mb",
+                dirty.about("data that may wait to be written back, MiB"),
+            )
+            .add(
+                "max_rpcs_in_flight",
+                in_flight.about("requests to the target that may be under way at once"),
+            )
+            .add(
+                "checksums",
+                checksums.about("whether data carries a checksum on the network"),
+            )
+            .add("max_cached_bytes", cached.about("clean data that is kept, bytes"))
+            .add(
+                "cur_dirty_bytes",
+                Param::read_only(show(|osc| osc.budget.dirty()))
+                    .about("data that waits to be written back, bytes"),
+            )
+            .add(
+                "cur_grant_bytes",
+                Param::read_only(show(|osc| osc.budget.available()))
+                    .about("space that the target has promised, bytes"),
+            );
+        group
+    }
+
+    fn set_rpcs_in_flight(&self, max: u32) {
+        let before = self.tunables.rpcs_in_flight.swap(max.into(), Ordering::Relaxed) as usize;
+        let after = max as usize;
+        if after > before {
+            self.write_slots.add_permits(after - before);
+        } else {
+            // Those that are in use now are taken out when they come back.
+            let (slots, fewer) = (self.write_slots.clone(), (before - after) as u32);
+            self.runtime.spawn(async move {
+                if let Ok(permits) = slots.acquire_many_owned(fewer).await {
+                    permits.forget();
+                }
+            });
+        }
+        self.import().set_max_rpcs_in_flight(max);
+    }
+}
