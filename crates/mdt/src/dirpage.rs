@@ -137,7 +137,7 @@ mod tests {
 
     fn store(files: u32) -> Store {
         let store = Store::new(Arc::new(MemoryIndex::new()));
-        make_root(&store, 0).unwrap();
+        make_root(&store, (0, 0), 0).unwrap();
         for i in 1..=files {
             let node = Node {
                 fid: Fid::new(0x2_0000_0401, i, 0),

@@ -124,12 +124,14 @@ pub fn parent(fid: Fid, dir: &Inode) -> Fid {
     links::parent_of_dir(&dir.links).unwrap_or(fid)
 }
 
-/// Makes the root directory, once.
-pub fn make_root(store: &Store, now: i64) -> Result<(), Errno> {
+/// Makes the root directory, once; it belongs to this user and group.
+pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: i64) -> Result<(), Errno> {
     let held = store.hold(&[Fid::ROOT]);
     if store.find(Fid::ROOT)?.is_none() {
         let mut root = Inode {
             mode: 0o040755,
+            uid,
+            gid,
             nlink: 2,
             size: DIR_SIZE,
             atime: now,

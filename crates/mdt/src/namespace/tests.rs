@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     fn over(store: Store) -> Fixture {
-        make_root(&store, 0).unwrap();
+        make_root(&store, (0, 0), 0).unwrap();
         Fixture {
             store,
             next: 0,

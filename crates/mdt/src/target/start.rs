@@ -52,7 +52,12 @@ impl Mdt {
             move |errno: Errno| MdtError::Contents { target, what, errno }
         };
         let store = Arc::new(Store::new(index));
-        make_root(&store, wall_secs()).map_err(contents("the root directory"))?;
+        // Whoever runs a file system of their own may use it: the superuser is not there to give the root away.
+        let owner = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        make_root(&store, owner, wall_secs()).map_err(contents("the root directory"))?;
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;
