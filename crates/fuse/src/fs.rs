@@ -342,14 +342,18 @@ impl Filesystem for Fs {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let (state, data) = (self.0.clone(), Bytes::copy_from_slice(data));
+        let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         self.0.run(async move {
+            if kill_priv && let Err(e) = state.client.kill_priv(&file).await {
+                return reply.error(errno(e));
+            }
             match state.client.write(&file, offset, data).await {
                 Ok(n) => reply.written(n as u32),
                 Err(e) => reply.error(errno(e)),

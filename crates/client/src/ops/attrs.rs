@@ -29,7 +29,12 @@ impl Client {
         }
         let data = self.data_to_set(cred, fid, set, file).await?;
         let mdc = self.lmv.of(fid).await?;
-        let rec = pack::setattr_rec(cred, fid, set, self.now(), self.suppgid(cred, fid).await);
+        // To give a file to another group, its owner must be a member of that one.
+        let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
+            Some(gid) if gid != NO_GROUP => gid,
+            _ => self.suppgid(cred, fid).await,
+        };
+        let rec = pack::setattr_rec(cred, fid, set, self.now(), suppgid);
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let more = if perm {
             MDS_INODELOCK_LOOKUP | MDS_INODELOCK_PERM

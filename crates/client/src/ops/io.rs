@@ -1,5 +1,6 @@
 //! Reading, writing, flushing of open files.
 
+use crate::attr::SetAttr;
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::{DataFile, Fallocate, Seek};
@@ -85,6 +86,24 @@ impl Client {
         }
         let data = file.data.lock().clone();
         data.take_error()
+    }
+
+    /// Before a write by somebody who may not keep such bits: takes set-user-ID and set-group-ID from the file.
+    pub async fn kill_priv(&self, file: &OpenFile) -> Result<(), Errno> {
+        let root = Cred::root();
+        let mode = self.md(&root, file.fid).await?.attr.mode & 0o7777;
+        let mut kept = mode & !0o4000;
+        if mode & 0o010 != 0 {
+            kept &= !0o2000;
+        }
+        if kept == mode {
+            return Ok(());
+        }
+        let set = SetAttr {
+            mode: Some(kept),
+            ..SetAttr::default()
+        };
+        self.setattr(&root, file.fid, &set, None).await.map(drop)
     }
 
     /// What was written through this file is on the servers, though not yet on their disks. A front end calls it at a
