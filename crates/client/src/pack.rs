@@ -271,7 +271,7 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: i64, suppgi
 /// A setattr; `open` is the handle through which a truncation is made, `eadata` a default layout to set.
 pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
-    let epoch = open.map_or_else(e, |cookie| epoch(cookie));
+    let epoch = open.map_or_else(e, epoch);
     vec![rec.to_bytes(), e(), epoch, eadata, e(), elc_buf(elc)]
 }
 
@@ -288,41 +288,45 @@ pub(crate) fn close(open: u64, rec: &MdtRecSetattr) -> Vec<Bytes> {
     vec![epoch(open), rec.to_bytes(), Bytes::new()]
 }
 
-/// An extended attribute is set (`value`) or removed (`None`).
-pub(crate) fn setxattr(
-    cred: &Cred,
-    fid: Fid,
-    name: &[u8],
-    value: Option<&Bytes>,
-    flags: u32,
-    time: i64,
-    suppgid: u32,
-    elc: &[u64],
-) -> Vec<Bytes> {
+/// What becomes of an extended attribute.
+pub(crate) struct XattrRec<'a> {
+    pub(crate) fid: Fid,
+    pub(crate) name: &'a [u8],
+    /// The value to set; `None`: it is removed.
+    pub(crate) value: Option<Bytes>,
+    /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
+    pub(crate) flags: u32,
+    pub(crate) time: i64,
+    pub(crate) suppgid: u32,
+}
+
+/// An extended attribute is set or removed.
+pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let rec = MdtRecSetxattr {
         sx_opcode: REINT_SETXATTR,
         sx_cap: cred.cap(),
         sx_fsuid: cred.uid,
         sx_fsgid: cred.gid,
-        sx_suppgid1: suppgid,
+        sx_suppgid1: x.suppgid,
         sx_suppgid2: NO_GROUP,
-        sx_fid: fid,
-        sx_valid: if value.is_some() {
+        sx_fid: x.fid,
+        sx_valid: if x.value.is_some() {
             OBD_MD_FLXATTR
         } else {
             OBD_MD_FLXATTRRM
         },
-        sx_time: time,
-        sx_size: value.map_or(0, |v| v.len() as u32),
-        sx_flags: flags,
+        sx_time: x.time,
+        sx_size: x.value.as_ref().map_or(0, |v| v.len() as u32),
+        sx_flags: x.flags,
         ..MdtRecSetxattr::default()
     };
+    let value = x.value.unwrap_or_default();
     vec![
         rec.to_bytes(),
         e(),
-        nul_terminated(name),
-        value.cloned().unwrap_or_default(),
+        nul_terminated(x.name),
+        value,
         elc_buf(elc),
         e(),
     ]

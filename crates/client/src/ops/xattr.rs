@@ -14,7 +14,7 @@ use crate::cred::{Cred, NO_GROUP};
 use crate::inode::Xattrs;
 use crate::mdc::IntentAsk;
 use crate::ops::open::OpenFlags;
-use crate::pack;
+use crate::pack::{self, XattrRec};
 use bytes::Bytes;
 use ldlm::LockMode;
 use std::sync::Arc;
@@ -135,10 +135,16 @@ impl Client {
         } else {
             0
         };
-        let suppgid = self.suppgid(cred, fid).await;
+        let rec = XattrRec {
+            fid,
+            name,
+            value,
+            flags,
+            time: self.now(),
+            suppgid: self.suppgid(cred, fid).await,
+        };
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
-        let bufs = pack::setxattr(cred, fid, name, value.as_ref(), flags, self.now(), suppgid, &elc);
-        mdc.reint(bufs).await.map(drop)
+        mdc.reint(pack::setxattr(cred, rec, &elc)).await.map(drop)
     }
 
     /// All attributes of a file, under an XATTR lock; `None` when the server gives no such lock.

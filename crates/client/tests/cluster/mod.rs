@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
-use client::{Client, Cred, MountOptions, OpenFlags};
+use client::{Client, MountOptions};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use mdt::{Mdt, MdtConfig};
