@@ -30,7 +30,7 @@ async fn size(c: &Client, fid: Fid) -> u64 {
 
 fn pattern(len: usize, salt: u8) -> Bytes {
     (0..len)
-        .map(|i| (i as u64 * 2_654_435_761 >> 7) as u8 ^ salt)
+        .map(|i| ((i as u64 * 2_654_435_761) >> 7) as u8 ^ salt)
         .collect::<Vec<u8>>()
         .into()
 }
