@@ -47,7 +47,7 @@ pub(crate) enum Command {
 /// How a process is found on the network.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Net {
-    /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: a free one from 127.0.0.1@tcp on]
+    /// Address to listen on, as a NID such as 10.0.0.1@tcp (by default, a free one from 127.0.0.1@tcp on)
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
@@ -235,7 +235,7 @@ pub(crate) enum Lfs {
     Fid2path {
         /// A mount point, or something below one
         path: PathBuf,
-        /// FIDs such as [0x200000401:0x1:0x0]
+        /// FIDs such as `[0x200000401:0x1:0x0]`
         #[arg(required = true)]
         fids: Vec<String>,
     },

@@ -77,7 +77,7 @@ async fn a_killed_process_leaves_a_consistent_tree_with_all_that_was_synced() {
         check::consistent(&f.store);
         let (a, b) = (f.lookup(ROOT, "a").unwrap(), f.lookup(ROOT, "b").unwrap());
         let newest = format!("f{synced}");
-        let place = if synced % 3 == 0 { b } else { a };
+        let place = if synced.is_multiple_of(3) { b } else { a };
         assert!(f.lookup(place, &newest).is_some(), "{newest} was synced");
     }
 }
