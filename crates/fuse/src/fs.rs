@@ -4,11 +4,13 @@
 //! names that it keeps without asking anybody; the servers check again whatever reaches them.
 
 use crate::convert::{errno, open_flags, set_time};
-use crate::creds::{cred, is_signalled};
+use crate::creds::cred;
+use crate::flock;
 use crate::readdir;
+use crate::reply::{empty, fopen_flags, xattr};
 use crate::state::State;
 use bytes::Bytes;
-use client::{Fallocate, FlockRange, FlockType, OpenFlags as Flags, Seek, SetAttr};
+use client::{Fallocate, FlockRange, Seek, SetAttr};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -26,8 +28,6 @@ use std::time::{Duration, SystemTime};
 const MAX_WRITE: u32 = 1 << 20;
 /// Requests that the kernel may have under way in the background (read-ahead, asynchronous direct I/O).
 const MAX_BACKGROUND: u16 = 128;
-/// How often a process that waits for a lock is looked at for signals.
-const SIGNAL_POLL: Duration = Duration::from_millis(250);
 
 /// The file system that the kernel sees.
 pub(crate) struct Fs(pub(crate) Arc<State>);
@@ -40,43 +40,6 @@ macro_rules! or_reply {
             Err(e) => return $reply.error(e),
         }
     };
-}
-
-fn empty(result: Result<(), wire::Errno>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
-fn xattr(result: Result<Bytes, wire::Errno>, size: u32, reply: ReplyXattr) {
-    match result {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
-/// How the kernel is to treat an open file: without pages of its own. The client's cache is the one that locks keep right.
-/// With the kernel's, taking a lock back would wait for the kernel to drop pages, which waits for the write that has them
-/// locked, which waits for a lock. (What is mapped still has pages.)
-fn fopen_flags(flags: &Flags) -> FopenFlags {
-    if flags.append {
-        // Appends go where the servers say that the end is: one after another.
-        FopenFlags::FOPEN_DIRECT_IO
-    } else {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-    }
-}
-
-fn flock_type(typ: i32) -> Result<FlockType, Errno> {
-    match typ as libc::c_int {
-        libc::F_RDLCK => Ok(FlockType::Read),
-        libc::F_WRLCK => Ok(FlockType::Write),
-        libc::F_UNLCK => Ok(FlockType::Unlock),
-        _ => Err(Errno::EINVAL),
-    }
 }
 
 impl Filesystem for Fs {
@@ -526,7 +489,7 @@ impl Filesystem for Fs {
     ) {
         let (fid, ty) = (
             or_reply!(self.0.fid(ino), reply),
-            or_reply!(flock_type(typ), reply),
+            or_reply!(flock::of_kernel(typ), reply),
         );
         let want = FlockRange {
             ty,
@@ -536,20 +499,8 @@ impl Filesystem for Fs {
             pid,
         };
         let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move {
-            match state.client.getlk(&cred, fid, want).await {
-                Ok(None) => reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0),
-                Ok(Some(held)) => {
-                    let typ = if held.ty == FlockType::Read {
-                        libc::F_RDLCK
-                    } else {
-                        libc::F_WRLCK
-                    };
-                    reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
-                }
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        self.0
+            .run(async move { flock::get(&state, &cred, fid, want, reply).await });
     }
 
     fn setlk(
@@ -567,7 +518,7 @@ impl Filesystem for Fs {
     ) {
         let (fid, ty) = (
             or_reply!(self.0.fid(ino), reply),
-            or_reply!(flock_type(typ), reply),
+            or_reply!(flock::of_kernel(typ), reply),
         );
         let want = FlockRange {
             ty,
@@ -577,15 +528,9 @@ impl Filesystem for Fs {
             pid,
         };
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
-        self.0.run(async move {
-            if !sleep {
-                return empty(state.client.setlk(&cred, fid, want, false).await, reply);
-            }
-            tokio::select! {
-                done = state.client.setlk(&cred, fid, want, true) => empty(done, reply),
-                () = signalled(caller) => reply.error(Errno::EINTR),
-            }
-        });
+        let waits = sleep.then_some(caller);
+        self.0
+            .run(async move { empty(flock::set(&state, &cred, fid, want, waits).await, reply) });
     }
 
     fn fallocate(
@@ -636,15 +581,5 @@ impl Filesystem for Fs {
                 Err(e) => reply.error(errno(e)),
             }
         });
-    }
-}
-
-/// Returns when the waiting process has a signal. (The kernel's own word that a request is interrupted does not get here.)
-async fn signalled(pid: u32) {
-    loop {
-        tokio::time::sleep(SIGNAL_POLL).await;
-        if is_signalled(pid) {
-            return;
-        }
     }
 }

@@ -7,12 +7,14 @@
 mod convert;
 mod creds;
 mod error;
+mod flock;
 mod fs;
 mod handles;
 mod mountpoint;
 mod nodes;
 mod notify;
 mod readdir;
+mod reply;
 mod session;
 mod state;
 

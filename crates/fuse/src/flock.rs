@@ -1,0 +1,66 @@
+//! POSIX and BSD locks, as the kernel asks for them.
+
+use crate::convert::errno;
+use crate::creds::is_signalled;
+use crate::state::State;
+use client::{Cred, FlockRange, FlockType};
+use fuser::{Errno, ReplyLock};
+use std::time::Duration;
+use wire::Fid;
+
+/// How often a process that waits for a lock is looked at for signals.
+const SIGNAL_POLL: Duration = Duration::from_millis(250);
+
+/// The type of a lock, from fcntl(2)'s.
+pub(crate) fn of_kernel(typ: i32) -> Result<FlockType, Errno> {
+    match typ as libc::c_int {
+        libc::F_RDLCK => Ok(FlockType::Read),
+        libc::F_WRLCK => Ok(FlockType::Write),
+        libc::F_UNLCK => Ok(FlockType::Unlock),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Answers with the lock that stands in the way of `want`, or that none does.
+pub(crate) async fn get(state: &State, cred: &Cred, fid: Fid, want: FlockRange, reply: ReplyLock) {
+    let (start, end) = (want.start, want.end);
+    match state.client.getlk(cred, fid, want).await {
+        Ok(None) => reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0),
+        Ok(Some(held)) => {
+            let typ = if held.ty == FlockType::Read {
+                libc::F_RDLCK
+            } else {
+                libc::F_WRLCK
+            };
+            reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
+        }
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+/// Takes or gives up a lock. `waits`: the process that waits until it is free, unless a signal ends the wait.
+pub(crate) async fn set(
+    state: &State,
+    cred: &Cred,
+    fid: Fid,
+    want: FlockRange,
+    waits: Option<u32>,
+) -> Result<(), wire::Errno> {
+    let Some(caller) = waits else {
+        return state.client.setlk(cred, fid, want, false).await;
+    };
+    tokio::select! {
+        done = state.client.setlk(cred, fid, want, true) => done,
+        () = signalled(caller) => Err(wire::Errno::EINTR),
+    }
+}
+
+/// Returns when the waiting process has a signal. (The kernel's own word that a request is interrupted does not get here.)
+async fn signalled(pid: u32) {
+    loop {
+        tokio::time::sleep(SIGNAL_POLL).await;
+        if is_signalled(pid) {
+            return;
+        }
+    }
+}
