@@ -494,6 +494,33 @@ fn xattrs_are_set_listed_and_removed() {
 }
 
 #[test]
+fn acls_are_listed_with_the_other_xattrs() {
+    let mut f = Fixture::new();
+    let dir = f.make(ROOT, "d", 0o040755).unwrap();
+    let entries: [(u16, u16, u32); 5] = [
+        (1, 7, u32::MAX),
+        (2, 5, 1234),
+        (4, 5, u32::MAX),
+        (16, 5, u32::MAX),
+        (32, 5, u32::MAX),
+    ];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        acl.extend_from_slice(&tag.to_le_bytes());
+        acl.extend_from_slice(&perm.to_le_bytes());
+        acl.extend_from_slice(&id.to_le_bytes());
+    }
+    let names = [&b"system.posix_acl_access"[..], b"system.posix_acl_default"];
+    for name in names {
+        f.setxattr(dir, name, Some(&acl), 0).unwrap();
+    }
+    let listed = listxattr(&f.store, dir).unwrap();
+    assert_eq!(listed, names.map(|n| (Bytes::from_static(n), acl.clone().into())));
+    f.setxattr(dir, names[1], None, 0).unwrap();
+    assert_eq!(listxattr(&f.store, dir).unwrap().len(), 1);
+}
+
+#[test]
 fn every_modification_has_a_higher_transaction_number() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "x");

@@ -87,11 +87,18 @@ fn shown(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
 /// knows.
 pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let inode = store.inode(fid)?;
-    if inode.has_xattrs {
-        store.xattrs(fid)
+    let mut all = if inode.has_xattrs {
+        store.xattrs(fid)?
     } else {
-        Ok(Vec::new())
-    }
+        Vec::new()
+    };
+    let acls = [
+        (XATTR_ACCESS, inode.acl_access),
+        (XATTR_DEFAULT, inode.acl_default),
+    ];
+    let kept = acls.into_iter().filter(|(_, acl)| !acl.is_empty());
+    all.extend(kept.map(|(name, acl)| (Bytes::from_static(name), acl)));
+    Ok(all)
 }
 
 /// Sets or removes an attribute.
