@@ -8,10 +8,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::control::{self, Request};
+
+/// How long a process may take to say how it is.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long a process that was killed may take to end.
+const DYING_MAX: Duration = Duration::from_secs(10);
 /// Name of the record in a directory that is being worked for.
 const IN_DIR: &str = "run.json";
 
@@ -53,6 +60,26 @@ impl Running {
     /// Whether the process is alive and is the one that wrote this.
     pub(crate) fn alive(&self) -> bool {
         start_ticks(self.pid) == Some(self.start_ticks)
+    }
+
+    /// Whether the process is alive and stays so. One that was killed is still seen for a moment, in which its sockets and
+    /// its mounts go: its end is waited for.
+    pub(crate) fn up(&self) -> bool {
+        self.alive()
+            && (control::ask(&self.control, &Request::Status, ANSWER_MAX).is_ok()
+                || !self.gone_within(DYING_MAX))
+    }
+
+    /// Waits until the process is gone, but not longer than this; says whether it is.
+    pub(crate) fn gone_within(&self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        while self.alive() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
     }
 
     /// Writes the record everywhere it is looked for.
@@ -203,9 +230,12 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the command in parentheses and may hold anything: count from its end.
     let mut after = stat.rsplit_once(')')?.1.split_whitespace();
-    // A process that is dead but not yet waited for runs nothing any more.
     let state = after.next()?;
-    (state != "Z" && state != "X").then(|| after.nth(18)?.parse().ok())?
+    let threads: u32 = after.nth(16)?.parse().ok()?;
+    // A process that is dead but not yet waited for runs nothing any more; but while it has more threads than its first,
+    // what it had open is not all closed.
+    let dead = matches!(state, "Z" | "X") && threads <= 1;
+    (!dead).then(|| after.nth(1)?.parse().ok())?
 }
 
 /// Memory that a process has now.

@@ -18,7 +18,7 @@ pub(crate) fn run(args: Down) -> Result<ExitCode> {
             dir.display()
         );
     };
-    if !running.alive() {
+    if !running.up() {
         say!("nacre (process {}) had died; cleaned up after it", running.pid);
         for line in clean_up_after(&running)? {
             say!("{line}");

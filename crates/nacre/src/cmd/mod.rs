@@ -14,7 +14,7 @@ mod up;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -24,6 +24,8 @@ use crate::running::Running;
 
 /// A process that stops bounds every step; all of them fit into this.
 const STOP_MAX: Duration = Duration::from_secs(120);
+/// How long it may then take to end.
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -72,16 +74,12 @@ fn stop(running: &Running, lazy: bool) -> Result<()> {
             return Err(e).with_context(|| format!("nacre (process {}) did not stop", running.pid));
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while running.alive() {
-        if Instant::now() > deadline {
-            let log = running.log.display();
-            bail!(
-                "nacre (process {}) has stopped its work but does not end; its log is {log}",
-                running.pid
-            );
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if !running.gone_within(END_MAX) {
+        let log = running.log.display();
+        bail!(
+            "nacre (process {}) has stopped its work but does not end; its log is {log}",
+            running.pid
+        );
     }
     Ok(())
 }

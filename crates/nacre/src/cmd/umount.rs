@@ -14,7 +14,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
     let path = daemon::absolute(&args.mountpoint)?;
     let owner = running::all()
         .into_iter()
-        .find(|r| r.mounts.iter().any(|m| m.mountpoint == path));
+        .find(|r| r.mounts.iter().any(|m| m.mountpoint == path) && r.up());
     match owner {
         Some(r) if r.role == "mount" => stop(&r, args.lazy)?,
         Some(r) => {

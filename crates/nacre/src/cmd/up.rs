@@ -90,7 +90,7 @@ fn not_up_already(dir: &Path) -> Result<()> {
     let Some(r) = running::in_dir(dir)? else {
         return Ok(());
     };
-    if r.alive() {
+    if r.up() {
         bail!(
             "{} is up already (process {}): `nacre status` shows it, `nacre down` stops it",
             dir.display(),
