@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::stage::{Stage, cargo};
 
 /// A program that tests or the demonstration run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("cc", "build-essential"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
@@ -13,6 +13,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
     ("setfattr", "attr"),
+    ("setfacl", "acl"),
 ];
 
 /// Installs the packages of programs that are not there.

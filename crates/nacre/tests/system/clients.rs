@@ -1,0 +1,324 @@
+//! Several clients of one file system: what one does, the other sees. Metadata at once, data after close or fsync at the
+//! latest; nothing that two of them write side by side is lost.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+
+use client::{Client, MountOptions};
+use cpt::{CptConfig, CptTable};
+use fuse::{FuseOptions, Mounted};
+use lnet::{Lnet, LnetConfig};
+use rpc::{Ptlrpc, RpcConfig};
+
+use crate::file_system::{FileSystem, Shape, text};
+use crate::fixture::sh;
+use crate::sqlite::{ended, sqlite, transfers};
+
+/// Everything below, on two mounts of one file system.
+pub(crate) fn work_together(a: &Path, b: &Path) {
+    metadata_is_seen_at_once(a, b);
+    data_is_seen_after_close_and_fsync(a, b);
+    directories_are_filled_from_both(a, b);
+    appends_are_not_lost(a, b);
+    parts_of_a_file_are_written_from_both(a, b);
+    an_unlinked_file_stays_readable(a, b);
+    locks_keep_each_other_out(a, b);
+    a_database_is_written_from_both(a, b);
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+fn metadata_is_seen_at_once(a: &Path, b: &Path) {
+    for round in 0..30 {
+        // Each is the one that does it, and the one that looks, in turn.
+        let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
+        fs::create_dir(a.join("dir")).unwrap();
+        assert_eq!(names(&b.join("dir")), [""; 0]);
+        fs::write(a.join("dir/one"), "").unwrap();
+        assert_eq!(names(&b.join("dir")), ["one"]);
+        assert_eq!(fs::metadata(b.join("dir/one")).unwrap().len(), 0);
+        fs::set_permissions(a.join("dir/one"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(fs::metadata(b.join("dir/one")).unwrap().mode() & 0o7777, 0o640);
+        std::os::unix::fs::chown(b.join("dir/one"), Some(12), Some(34)).unwrap();
+        let meta = fs::metadata(a.join("dir/one")).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (12, 34));
+        fs::hard_link(b.join("dir/one"), b.join("dir/two")).unwrap();
+        assert_eq!(fs::metadata(a.join("dir/one")).unwrap().nlink(), 2);
+        fs::rename(a.join("dir/two"), a.join("three")).unwrap();
+        assert!(!b.join("dir/two").exists());
+        assert_eq!(names(&b.join("dir")), ["one"]);
+        assert_eq!(
+            fs::metadata(b.join("three")).unwrap().ino(),
+            fs::metadata(a.join("dir/one")).unwrap().ino()
+        );
+        symlink("dir/one", b.join("link")).unwrap();
+        assert_eq!(fs::read_link(a.join("link")).unwrap(), Path::new("dir/one"));
+        File::options()
+            .write(true)
+            .open(a.join("three"))
+            .unwrap()
+            .set_len(5000)
+            .unwrap();
+        assert_eq!(fs::metadata(b.join("link")).unwrap().len(), 5000);
+        fs::remove_file(b.join("dir/one")).unwrap();
+        assert!(!a.join("dir/one").exists());
+        fs::remove_dir(a.join("dir")).unwrap();
+        assert!(fs::metadata(b.join("dir")).is_err());
+        fs::remove_file(a.join("three")).unwrap();
+        fs::remove_file(a.join("link")).unwrap();
+        assert_eq!(names(b), [""; 0]);
+    }
+}
+
+fn data_is_seen_after_close_and_fsync(a: &Path, b: &Path) {
+    for round in 0..30usize {
+        let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
+        let data = vec![round as u8; 1 + round * 9973];
+        fs::write(a.join("file"), &data).unwrap();
+        assert_eq!(fs::metadata(b.join("file")).unwrap().len(), data.len() as u64);
+        assert!(fs::read(b.join("file")).unwrap() == data, "round {round}");
+
+        let mut reader = File::open(b.join("file")).unwrap();
+        let mut writer = OpenOptions::new().append(true).open(a.join("file")).unwrap();
+        writer.write_all(b"and more").unwrap();
+        writer.sync_all().unwrap();
+        reader.seek(SeekFrom::Start(data.len() as u64)).unwrap();
+        let mut more = String::new();
+        reader.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "and more");
+        drop((reader, writer));
+
+        // What is shorter now does not show what was there before.
+        let shorter = OpenOptions::new().write(true).open(b.join("file")).unwrap();
+        shorter.set_len(1).unwrap();
+        shorter.set_len(4).unwrap();
+        assert_eq!(fs::read(a.join("file")).unwrap(), [round as u8, 0, 0, 0][..]);
+        if round % 3 == 0 {
+            fs::remove_file(b.join("file")).unwrap();
+        }
+    }
+    fs::remove_file(a.join("file")).unwrap();
+}
+
+fn directories_are_filled_from_both(a: &Path, b: &Path) {
+    fs::create_dir(a.join("full")).unwrap();
+    let fill = |mount: &Path, who: &str| {
+        for i in 0..150 {
+            fs::write(mount.join(format!("full/{who}{i:03}")), format!("{who}{i}")).unwrap();
+            if i % 5 == 0 {
+                fs::remove_file(mount.join(format!("full/{who}{i:03}"))).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| fill(a, "a"));
+        s.spawn(|| fill(b, "b"));
+    });
+    let expected = names(&a.join("full"));
+    assert_eq!(expected.len(), 240);
+    assert_eq!(names(&b.join("full")), expected);
+    for name in &expected {
+        assert_eq!(
+            fs::read(a.join("full").join(name)).unwrap(),
+            fs::read(b.join("full").join(name)).unwrap()
+        );
+    }
+    fs::remove_dir_all(b.join("full")).unwrap();
+    assert!(!a.join("full").exists());
+}
+
+fn appends_are_not_lost(a: &Path, b: &Path) {
+    const LINES: usize = 200;
+    let append = |mount: &Path, who: char| {
+        let mut log = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(mount.join("log"))
+            .unwrap();
+        for i in 0..LINES {
+            log.write_all(format!("{who} {i:05} {}\n", "x".repeat(i)).as_bytes())
+                .unwrap();
+        }
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| append(a, 'a'));
+        s.spawn(|| append(b, 'b'));
+    });
+    let log = fs::read_to_string(b.join("log")).unwrap();
+    for who in ['a', 'b'] {
+        let own = log.lines().filter(|line| line.starts_with(who));
+        for (i, line) in own.clone().enumerate() {
+            assert_eq!(line, format!("{who} {i:05} {}", "x".repeat(i)));
+        }
+        assert_eq!(own.count(), LINES);
+    }
+    assert_eq!(log, fs::read_to_string(a.join("log")).unwrap());
+    fs::remove_file(a.join("log")).unwrap();
+}
+
+/// Pieces that are no multiple of a page, so that both write into the same pages.
+fn parts_of_a_file_are_written_from_both(a: &Path, b: &Path) {
+    const PIECE: u64 = 1000;
+    const PIECES: u64 = 400;
+    File::create(a.join("shared")).unwrap();
+    let write = |mount: &Path, mine: u64| {
+        use std::os::unix::fs::FileExt;
+        let file = OpenOptions::new().write(true).open(mount.join("shared")).unwrap();
+        for piece in (0..PIECES).filter(|p| p % 2 == mine) {
+            file.write_all_at(&[piece as u8; PIECE as usize], piece * PIECE)
+                .unwrap();
+        }
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| write(a, 0));
+        s.spawn(|| write(b, 1));
+    });
+    for mount in [a, b] {
+        let data = fs::read(mount.join("shared")).unwrap();
+        assert_eq!(data.len() as u64, PIECE * PIECES);
+        for (i, piece) in data.chunks(PIECE as usize).enumerate() {
+            assert!(piece.iter().all(|&byte| byte == i as u8), "piece {i}");
+        }
+    }
+    fs::remove_file(b.join("shared")).unwrap();
+}
+
+fn an_unlinked_file_stays_readable(a: &Path, b: &Path) {
+    fs::write(a.join("gone"), "still here").unwrap();
+    let mut open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(a.join("gone"))
+        .unwrap();
+    fs::remove_file(b.join("gone")).unwrap();
+    assert!(fs::metadata(a.join("gone")).is_err());
+    let mut data = String::new();
+    open.read_to_string(&mut data).unwrap();
+    assert_eq!(data, "still here");
+    open.write_all(b", and more").unwrap();
+    open.sync_all().unwrap();
+    open.seek(SeekFrom::Start(0)).unwrap();
+    data.clear();
+    open.read_to_string(&mut data).unwrap();
+    assert_eq!(data, "still here, and more");
+    fs::write(b.join("gone"), "another").unwrap();
+    assert_eq!(fs::read_to_string(a.join("gone")).unwrap(), "another");
+    fs::remove_file(a.join("gone")).unwrap();
+}
+
+/// A counter that is read and written under `flock`, by shells on both mounts.
+fn locks_keep_each_other_out(a: &Path, b: &Path) {
+    const TIMES: usize = 30;
+    fs::write(a.join("counter"), "0").unwrap();
+    let count = |mount: &Path| {
+        let at = text(mount);
+        sh(&format!(
+            "cd {at}; for i in $(seq {TIMES}); do flock lock bash -c 'n=$(<counter); echo $((n + 1)) > counter'; done"
+        ));
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| count(a));
+        s.spawn(|| count(b));
+    });
+    assert_eq!(
+        fs::read_to_string(b.join("counter")).unwrap(),
+        format!("{}\n", 2 * TIMES)
+    );
+    fs::remove_file(a.join("counter")).unwrap();
+    fs::remove_file(a.join("lock")).unwrap();
+}
+
+/// With a rollback journal, which needs locks and data to be right between machines (shared memory cannot be).
+fn a_database_is_written_from_both(a: &Path, b: &Path) {
+    let db = |mount: &Path| text(&mount.join("db")).to_owned();
+    ended(sqlite(
+        &db(a),
+        "create table moves(who text, i integer, amount integer);",
+    ));
+    let writers = [sqlite(&db(a), &transfers("a")), sqlite(&db(b), &transfers("b"))];
+    let asked = "pragma integrity_check; select sum(amount) from moves;";
+    assert_eq!(ended(sqlite(&db(b), asked)).lines().next(), Some("ok"));
+    writers
+        .into_iter()
+        .for_each(|writer| assert_eq!(ended(writer), ""));
+    for mount in [a, b] {
+        let asked = format!("{asked} select count(distinct who), count(distinct i) from moves;");
+        assert_eq!(ended(sqlite(&db(mount), &asked)), "ok\n0\n2|60\n");
+    }
+    fs::remove_file(a.join("db")).unwrap();
+}
+
+#[test]
+fn two_clients_in_processes_of_their_own_work_together() {
+    let mut fs = FileSystem::new(Shape::FourProcesses);
+    let other = fs.attach("other", 5);
+    work_together(&fs.mount(), &other);
+    crate::fixture::nacre_ok(&["umount", text(&other)]);
+    fs.stop();
+}
+
+#[test]
+fn a_client_beside_the_servers_and_one_elsewhere_work_together() {
+    let mut fs = FileSystem::new(Shape::OneProcess);
+    let other = fs.attach("other", 5);
+    work_together(&fs.mount(), &other);
+    crate::fixture::nacre_ok(&["umount", text(&other)]);
+    fs.stop();
+}
+
+/// A client of its own, mounted by the process of this test.
+async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc<Client>, Mounted) {
+    fs::create_dir(at).unwrap();
+    let mgs = fs.addresses.nid(1).parse().unwrap();
+    let client = Client::mount(rpc, MountOptions::new(vec![mgs], "lus", seed))
+        .await
+        .unwrap();
+    let mounted = fuse::mount(client.clone(), at, FuseOptions::new(fs.addresses.source()))
+        .await
+        .unwrap();
+    (client, mounted)
+}
+
+#[test]
+fn several_mounts_in_one_process_work_together() {
+    let fs = FileSystem::new(Shape::OneProcess);
+    let cpts = CptTable::build(&CptConfig::default()).unwrap();
+    let runtime = cpts.iter().next().unwrap().handle().clone();
+    let paths = ["one", "two", "three"].map(|name| fs.site.path(name));
+    let (lnet, mounts) = runtime.block_on(async {
+        let config = LnetConfig {
+            accept_port: fs.addresses.port.parse().unwrap(),
+            ..LnetConfig::default()
+        };
+        let lnet = Lnet::new(cpts.clone(), config);
+        lnet.add_tcp(fs.addresses.nid(6).parse().unwrap(), true)
+            .await
+            .unwrap();
+        let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), RpcConfig::default());
+        let mut mounts = Vec::new();
+        for (path, seed) in paths.iter().zip(1..) {
+            mounts.push(mount(&rpc, &fs, path, seed).await);
+        }
+        ((lnet, rpc), mounts)
+    });
+    work_together(&paths[0], &paths[1]);
+    work_together(&paths[2], &fs.mount());
+    runtime.block_on(async {
+        for (client, mounted) in mounts {
+            mounted.unmount(false).await.unwrap();
+            client.umount().await;
+        }
+        lnet.1.shutdown().await;
+        lnet.0.shutdown().await;
+    });
+    cpts.shutdown();
+    fs.stop();
+}

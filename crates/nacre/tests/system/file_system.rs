@@ -1,0 +1,158 @@
+//! A file system to test: brought up, stopped and killed in the same words whether it is one process or four.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::fixture::{Site, nacre_ok, sh};
+
+/// How many processes it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `nacre up`.
+    OneProcess,
+    /// MGS, MDT, OST and client, which reach each other over TCP.
+    FourProcesses,
+}
+
+/// Addresses and a port that no other test has, also of another run at the same time.
+pub(crate) struct Addresses {
+    net: String,
+    /// The port of all its nodes.
+    pub(crate) port: String,
+}
+
+impl Addresses {
+    pub(crate) fn new() -> Addresses {
+        static NEXT: AtomicU16 = AtomicU16::new(1);
+        let (run, test) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Addresses {
+            net: format!("127.{}.{test}", 16 + run % 96),
+            port: (20_000 + run % 10_000).to_string(),
+        }
+    }
+
+    /// The NID of one of its nodes.
+    pub(crate) fn nid(&self, host: u8) -> String {
+        format!("{}.{host}@tcp", self.net)
+    }
+
+    /// What clients mount.
+    pub(crate) fn source(&self) -> String {
+        format!("{}:/lus", self.nid(1))
+    }
+}
+
+/// Where the MGS, the first MDT, the first OST and the first client are.
+const MGS: u8 = 1;
+const MDT: u8 = 2;
+const OST: u8 = 3;
+const CLIENT: u8 = 4;
+
+/// A file system and its mount.
+pub(crate) struct FileSystem {
+    pub(crate) site: Site,
+    pub(crate) addresses: Addresses,
+    shape: Shape,
+}
+
+impl FileSystem {
+    /// A new one, up and mounted.
+    pub(crate) fn new(shape: Shape) -> FileSystem {
+        let mut made = FileSystem {
+            site: Site::new(),
+            addresses: Addresses::new(),
+            shape,
+        };
+        made.start();
+        made
+    }
+
+    /// Brings it up, also again after a stop or a kill.
+    pub(crate) fn start(&mut self) {
+        match self.shape {
+            Shape::OneProcess => {
+                let nid = self.addresses.nid(MGS);
+                let net = ["--listen", &nid, "--port", &self.addresses.port];
+                self.site
+                    .up("d", &[&net[..], &["--osts", "2", "--fsname", "lus"]].concat());
+            }
+            Shape::FourProcesses => {
+                let mgs = self.addresses.nid(MGS);
+                let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", &mgs];
+                self.serve("mgs", MGS, &["--mgs"]);
+                self.serve("mdt", MDT, &[&["--mdt"], &of_it[..]].concat());
+                self.serve("ost", OST, &[&["--ost"], &of_it[..]].concat());
+                self.attach("mnt", CLIENT);
+            }
+        }
+    }
+
+    /// Mounts it at another place, by a process of its own; gives the mount point.
+    pub(crate) fn attach(&mut self, name: &str, host: u8) -> PathBuf {
+        let (nid, source) = (self.addresses.nid(host), self.addresses.source());
+        let net = ["--listen", &nid, "--port", &self.addresses.port];
+        self.site.mount(&source, name, &net).into()
+    }
+
+    fn serve(&mut self, name: &str, host: u8, mkfs: &[&str]) {
+        let nid = self.addresses.nid(host);
+        let net = ["--listen", &nid, "--port", &self.addresses.port];
+        self.site.serve(name, mkfs, &net);
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn mount(&self) -> PathBuf {
+        self.site.path(match self.shape {
+            Shape::OneProcess => "d/mnt",
+            Shape::FourProcesses => "mnt",
+        })
+    }
+
+    fn dirs(&self) -> &[&str] {
+        match self.shape {
+            Shape::OneProcess => &["d"],
+            Shape::FourProcesses => &["ost", "mdt", "mgs"],
+        }
+    }
+
+    /// Stops it in order.
+    pub(crate) fn stop(&self) {
+        if self.shape == Shape::FourProcesses {
+            nacre_ok(&["umount", text(&self.mount())]);
+        }
+        self.dirs().iter().for_each(|dir| self.site.down(dir));
+    }
+
+    /// Kills every process of it at once, and does not wait for their end.
+    pub(crate) fn kill(&self) {
+        let mut pids: Vec<String> = self
+            .dirs()
+            .iter()
+            .map(|dir| self.site.pid_in(dir).to_string())
+            .collect();
+        if self.shape == Shape::FourProcesses {
+            pids.push(pid_of_mount(&self.mount()).to_string());
+        }
+        sh(&format!("kill -9 {}", pids.join(" ")));
+        if self.shape == Shape::FourProcesses {
+            nacre_ok(&["umount", text(&self.mount())]);
+        }
+    }
+}
+
+/// The process that `nacre mount` left for a mount point.
+fn pid_of_mount(at: &Path) -> u64 {
+    let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).unwrap();
+    all.as_array()
+        .unwrap()
+        .iter()
+        .map(|process| &process["record"])
+        .find(|record| record["mounts"][0]["mountpoint"] == text(at))
+        .and_then(|record| record["pid"].as_u64())
+        .unwrap()
+}
+
+/// A path as text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

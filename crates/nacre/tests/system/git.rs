@@ -1,0 +1,96 @@
+//! Git: thousands of small files, renames, hard links, locks made by exclusive creation, packs mapped into memory.
+
+use std::fmt::Write;
+
+use crate::file_system::Shape;
+use crate::fixture::sh;
+use crate::life::{Place, Workload, live};
+
+/// Nothing of the machine's own configuration.
+const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b;";
+const COMMITS: u64 = 300;
+const FILES: u64 = 250;
+
+const WORKLOAD: Workload = Workload { put, change, check };
+
+/// A history in git's own format for importing: files that come, change and go, in directories, one of them executable.
+fn history() -> String {
+    let mut stream = String::new();
+    // Numbers that look random and are the same in each run.
+    let mut state = 1u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for commit in 0..COMMITS {
+        let time = 1_700_000_000 + commit * 60;
+        writeln!(
+            stream,
+            "commit refs/heads/main\ncommitter A <a@b> {time} +0000\ndata 6\ncommit"
+        )
+        .unwrap();
+        for _ in 0..6 {
+            let file = next(FILES);
+            let path = format!("d{}/s{}/f{file}", file % 7, file % 3);
+            if next(20) == 0 {
+                writeln!(stream, "M 100644 inline {path}\ndata 0\n\nD {path}").unwrap();
+                continue;
+            }
+            let lines = 1 + next(120);
+            let content: String = (0..lines)
+                .map(|i| format!("line {i} {}\n", next(1 << 20)))
+                .collect();
+            let mode = if file == 3 { "100755" } else { "100644" };
+            writeln!(
+                stream,
+                "M {mode} inline {path}\ndata {}\n{content}",
+                content.len()
+            )
+            .unwrap();
+        }
+    }
+    stream + "M 120000 inline link\ndata 2\nd1\n"
+}
+
+fn put(place: &Place) {
+    let Place { dir, aside } = place;
+    std::fs::write(format!("{aside}/history"), history()).unwrap();
+    sh(&format!(
+        "{GIT} git init -q --bare -b main {aside}/origin && git -C {aside}/origin fast-import --quiet < {aside}/history && \
+         git -C {aside}/origin rev-parse main > {aside}/head && \
+         git clone -q --no-local file://{aside}/origin {dir}/clone"
+    ));
+}
+
+fn change(place: &Place) {
+    let Place { dir, aside } = place;
+    sh(&format!(
+        "{GIT} cd {dir}/clone && git checkout -q -b work HEAD~40 && \
+         for i in $(seq 20); do echo $i > new$i; git add new$i; git commit -q -m $i; done && \
+         git mv d1 moved && git commit -q -am moved && git gc -q && git rebase -q HEAD~3 && \
+         git push -q origin work && git rev-parse work > {aside}/head"
+    ));
+}
+
+fn check(place: &Place) {
+    let Place { dir, aside } = place;
+    let said = sh(&format!(
+        "{GIT} cd {dir}/clone && git fsck --strict --no-dangling --no-progress 2>&1 && git status --porcelain && \
+         diff <(git rev-parse HEAD) {aside}/head && git diff --stat HEAD"
+    ));
+    assert_eq!(said, "");
+    sh(&format!(
+        "{GIT} git clone -q -b \"$(git -C {dir}/clone branch --show-current)\" file://{aside}/origin {aside}/other && \
+         diff -r --exclude .git --no-dereference {aside}/other {dir}/clone && rm -rf {aside}/other"
+    ));
+}
+
+#[test]
+fn a_git_repository_lives_in_one_process() {
+    live(Shape::OneProcess, &WORKLOAD);
+}
+
+#[test]
+fn a_git_repository_lives_in_four_processes() {
+    live(Shape::FourProcesses, &WORKLOAD);
+}

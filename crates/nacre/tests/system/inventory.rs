@@ -1,0 +1,107 @@
+//! All that can be seen of a tree, to compare two.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{lgetxattr, llistxattr};
+
+/// What is seen of one file.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    mode: u32,
+    owner: (u32, u32),
+    /// Of whole seconds, as Lustre's protocol has them.
+    mtime: i64,
+    /// Size and checksum of a file's content or of a link's target; the number of a device.
+    content: (u64, u64),
+    /// The first name of the same file.
+    same_as: Option<PathBuf>,
+    xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+/// Fails, naming what differs, unless two trees are the same.
+pub(crate) fn assert_same(one: &str, other: &str) {
+    let (one, other) = (inventory(Path::new(one)), inventory(Path::new(other)));
+    assert!(one.len() > 100, "there is not much to compare");
+    for (path, seen) in &one {
+        assert_eq!(Some(seen), other.get(path), "{}", path.display());
+    }
+    let more: Vec<&PathBuf> = other.keys().filter(|path| !one.contains_key(*path)).collect();
+    assert!(more.is_empty(), "more than there should be: {more:?}");
+}
+
+fn inventory(root: &Path) -> BTreeMap<PathBuf, Seen> {
+    let mut out = BTreeMap::new();
+    let mut paths = vec![root.to_owned()];
+    let mut directories = vec![root.to_owned()];
+    while let Some(dir) = directories.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path());
+            }
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    let mut first_names = BTreeMap::new();
+    for path in paths {
+        let name = path.strip_prefix(root).unwrap().to_owned();
+        let mut seen = look(&path);
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        if !meta.is_dir() && meta.nlink() > 1 {
+            let first = first_names.entry(meta.ino()).or_insert_with(|| name.clone());
+            seen.same_as = Some(first.clone());
+        }
+        out.insert(name, seen);
+    }
+    out
+}
+
+fn look(path: &Path) -> Seen {
+    let meta = std::fs::symlink_metadata(path).unwrap();
+    let kind = meta.file_type();
+    let content = if kind.is_file() {
+        std::fs::read(path).unwrap()
+    } else if kind.is_symlink() {
+        let target = std::fs::read_link(path).unwrap();
+        target.as_os_str().as_encoded_bytes().to_vec()
+    } else if kind.is_char_device() {
+        meta.rdev().to_be_bytes().to_vec()
+    } else {
+        Vec::new()
+    };
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    let size = if kind.is_file() {
+        meta.len()
+    } else {
+        content.len() as u64
+    };
+    Seen {
+        mode: meta.mode(),
+        owner: (meta.uid(), meta.gid()),
+        mtime: meta.mtime(),
+        content: (size, hasher.finish()),
+        same_as: None,
+        xattrs: xattrs(path),
+    }
+}
+
+fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut names = vec![0; 65536];
+    let length = llistxattr(path, &mut names[..]).unwrap();
+    let text = String::from_utf8(names[..length].to_vec()).unwrap();
+    let value = |name: &str| {
+        let mut value = vec![0; 65536];
+        let length = lgetxattr(path, name, &mut value[..]).unwrap();
+        value.truncate(length);
+        value
+    };
+    text.split('\0')
+        .filter(|name| !name.is_empty())
+        .map(|name| (name.to_owned(), value(name)))
+        .collect()
+}

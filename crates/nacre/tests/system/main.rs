@@ -1,0 +1,20 @@
+//! The whole system seen through real mounts: each workload is a function over a directory in a mount, and lives through
+//! everything that happens to a file system: in one process and as four over TCP, stopped and started, killed and started.
+//!
+//! They need root and `/dev/fuse`, and fail where those are missing.
+
+#![allow(clippy::unwrap_used)]
+
+mod cargo_build;
+mod clients;
+mod file_system;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod git;
+mod inventory;
+mod life;
+mod namespaces;
+mod rsync;
+mod sqlite;
+mod tar;
+mod tree;

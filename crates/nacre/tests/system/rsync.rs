@@ -1,0 +1,46 @@
+//! Rsync: once to bring a tree in, once more to find nothing to do.
+
+use crate::file_system::Shape;
+use crate::fixture::sh;
+use crate::inventory::assert_same;
+use crate::life::{Place, Workload, live};
+use crate::tree;
+
+const RSYNC: &str = "rsync -aHAX --checksum --delete --numeric-ids --itemize-changes";
+
+const WORKLOAD: Workload = Workload { put, change, check };
+
+fn put(place: &Place) {
+    let Place { dir, aside } = place;
+    tree::make(&format!("{aside}/tree"));
+    let done = sh(&format!("{RSYNC} {aside}/tree {dir}"));
+    assert!(done.lines().count() > 100, "{done}");
+}
+
+/// The tree changes in every way that rsync has a letter for.
+fn change(place: &Place) {
+    let Place { dir, aside } = place;
+    sh(&format!(
+        "cd {aside}/tree/special && echo more >> three-megabytes && echo other > mode-0641 && rm hard2 'odd names/hard3' && \
+         ln mode-4755 hard2 && mv sparse moved && chmod 751 sticky && chown 77:88 empty && ln -sfn elsewhere soft && \
+         setfattr -n user.comment -v 'another comment' hard1 && setfattr -x user.binary mode-0641 && \
+         setfacl -b mode-0400 && rmdir inherits && echo file > inherits && rm fifo && mkdir fifo && \
+         {RSYNC} {aside}/tree {dir}"
+    ));
+}
+
+fn check(place: &Place) {
+    let Place { dir, aside } = place;
+    assert_eq!(sh(&format!("{RSYNC} {aside}/tree {dir}")), "");
+    assert_same(&format!("{aside}/tree"), &format!("{dir}/tree"));
+}
+
+#[test]
+fn rsync_finds_nothing_to_do_in_one_process() {
+    live(Shape::OneProcess, &WORKLOAD);
+}
+
+#[test]
+fn rsync_finds_nothing_to_do_in_four_processes() {
+    live(Shape::FourProcesses, &WORKLOAD);
+}

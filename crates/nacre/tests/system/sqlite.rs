@@ -1,0 +1,103 @@
+//! SQLite in WAL mode: processes that share memory through a mapped file, and locks on ranges of it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use crate::file_system::Shape;
+use crate::fixture::sh;
+use crate::life::{Place, Workload, live};
+
+const TRANSACTIONS: u32 = 60;
+
+const WORKLOAD: Workload = Workload { put, change, check };
+
+/// A process that runs statements in a database; those of one that fails show in its output.
+pub(crate) fn sqlite(db: &str, statements: &str) -> Child {
+    let mut child = Command::new("sqlite3")
+        .args(["-bail", "-cmd", ".timeout 60000", db])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .as_mut()
+        .unwrap()
+        .write_all(statements.as_bytes())
+        .unwrap();
+    child
+}
+
+/// Its output at its end.
+pub(crate) fn ended(child: Child) -> String {
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success());
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Transactions of which each moves an amount from one account to another.
+pub(crate) fn transfers(who: &str) -> String {
+    let one = |i| {
+        format!(
+            "begin immediate; insert into moves values('{who}', {i}, {i}), ('{who}', {i}, -{i}); commit;\n"
+        )
+    };
+    (0..TRANSACTIONS).map(one).collect()
+}
+
+/// Two writers and a reader at the same time. No transaction is ever seen by half: all amounts add up to nothing.
+fn work(db: &str, round: &str) {
+    let writers = ["one", "two"].map(|who| sqlite(db, &transfers(&format!("{who} {round}"))));
+    let reader = sqlite(db, &"select coalesce(sum(amount), 0) from moves;\n".repeat(100));
+    assert_eq!(ended(reader), "0\n".repeat(100));
+    writers
+        .into_iter()
+        .for_each(|writer| assert_eq!(ended(writer), ""));
+}
+
+fn put(place: &Place) {
+    let (db, aside) = (format!("{}/db", place.dir), &place.aside);
+    let made = "pragma journal_mode=wal; create table moves(who text, i integer, amount integer);";
+    assert_eq!(ended(sqlite(&db, made)), "wal\n");
+    work(&db, "before");
+    sh(&format!("echo {} > {aside}/rows", 2 * 2 * TRANSACTIONS));
+}
+
+/// The last process that works with it is killed, so that its log and its shared memory stay behind.
+fn change(place: &Place) {
+    let (db, aside) = (format!("{}/db", place.dir), &place.aside);
+    work(&db, "after");
+    let mut last = sqlite(
+        &db,
+        &format!("pragma synchronous=full; {} select 'done';\n", transfers("last")),
+    );
+    let mut line = String::new();
+    BufReader::new(last.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "done\n");
+    last.kill().unwrap();
+    last.wait().unwrap();
+    sh(&format!(
+        "test -s {db}-wal && echo {} > {aside}/rows",
+        5 * 2 * TRANSACTIONS
+    ));
+}
+
+fn check(place: &Place) {
+    let (db, aside) = (format!("{}/db", place.dir), &place.aside);
+    let rows = sh(&format!("cat {aside}/rows"));
+    let asked = "pragma integrity_check; select sum(amount) from moves; select count(*) from moves;";
+    assert_eq!(ended(sqlite(&db, asked)), format!("ok\n0\n{rows}"));
+}
+
+#[test]
+fn a_database_lives_in_one_process() {
+    live(Shape::OneProcess, &WORKLOAD);
+}
+
+#[test]
+fn a_database_lives_in_four_processes() {
+    live(Shape::FourProcesses, &WORKLOAD);
+}
