@@ -1,0 +1,279 @@
+//! One object of a file as this client sees it: its cache, what is known of its size and times, the
+//! extent locks that make them true, and the RPCs that carry its data.
+//!
+//! What is cached is valid as long as an extent lock covers it. When the server calls a lock back, the
+//! dirty data below it is written, the cache below it dropped, and then the lock is given up. The size
+//! (Lustre calls it the known minimum size) is exact while a lock covers everything from it to the end.
+
+mod read;
+mod space;
+mod write;
+
+use super::brw::ObjectId;
+use super::cache::ObjectCache;
+use super::osc::Osc;
+use crate::attr::DataAttr;
+use ldlm::{Enqueue, LockMode, LockRef, Policy};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use wire::{Errno, Fid, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OstLvb, WireStruct};
+
+/// How often a transfer whose checksum did not fit is repeated before it is an error.
+const CHECKSUM_RETRIES: usize = 5;
+
+/// Dirty data does not stay longer than this in the cache of its own accord. Short, because the kernel tells a FUSE server
+/// nothing of sync(2): what a program wrote and did not close should not wait long.
+pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// The time of day, in seconds.
+pub(super) fn now() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs() as i64)
+}
+
+fn from_lvb(lvb: &OstLvb) -> DataAttr {
+    DataAttr {
+        size: lvb.lvb_size,
+        blocks: lvb.lvb_blocks,
+        mtime: lvb.lvb_mtime,
+        atime: lvb.lvb_atime,
+        ctime: lvb.lvb_ctime,
+    }
+}
+
+fn to_lvb(attr: &DataAttr) -> OstLvb {
+    OstLvb {
+        lvb_size: attr.size,
+        lvb_mtime: attr.mtime,
+        lvb_atime: attr.atime,
+        lvb_ctime: attr.ctime,
+        lvb_blocks: attr.blocks,
+        ..OstLvb::default()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cache: ObjectCache,
+    attr: DataAttr,
+    /// An error of a write that nobody waited for; told once, at the next flush or fsync.
+    error: Option<Errno>,
+    /// Written since the last OST_SYNC.
+    unsynced: bool,
+    /// Ranges that are being read from the server.
+    reading: Vec<Range<u64>>,
+    /// What of the cache the OSC knows of.
+    accounted: u64,
+    /// Since when the oldest dirty data waits; none: nothing queued.
+    dirty_since: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Object {
+    osc: Arc<Osc>,
+    id: ObjectId,
+    res: LdlmResId,
+    state: Mutex<State>,
+    /// Woken when a read or a write of it ends.
+    changed: Notify,
+    /// One enqueue at a time: the next one then finds the lock of the first.
+    enqueueing: tokio::sync::Mutex<()>,
+    /// Locks held on it; without any, nothing is known for certain.
+    locks: AtomicUsize,
+}
+
+impl Object {
+    pub(super) fn new(osc: Arc<Osc>, id: ObjectId) -> Object {
+        Object {
+            osc,
+            id,
+            res: resource(&id),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            enqueueing: tokio::sync::Mutex::new(()),
+            locks: AtomicUsize::new(0),
+        }
+    }
+
+    /// The object's OST.
+    pub(super) fn osc(&self) -> &Arc<Osc> {
+        &self.osc
+    }
+
+    pub(super) fn resource(&self) -> &LdlmResId {
+        &self.res
+    }
+
+    /// The file that it belongs to.
+    pub(super) fn file(&self) -> Fid {
+        self.id.parent
+    }
+
+    /// Whether a write of `bytes` has just filled an RPC.
+    pub(super) fn has_whole_rpc(&self, bytes: u64) -> bool {
+        let max = self.osc.terms().brw_bytes_max;
+        let dirty = self.state.lock().cache.dirty_bytes();
+        dirty >= max && (dirty - bytes.min(dirty)) / max < dirty / max
+    }
+
+    /// A lock of at least `mode` on `range`: a cached one, or one from the server.
+    pub(super) async fn lock(&self, mode: LockMode, range: Range<u64>) -> Result<LockRef, Errno> {
+        let policy = extent(&range);
+        let find = || self.osc.locks().find(&self.res, mode, policy);
+        if let Some(lock) = find() {
+            return Ok(lock);
+        }
+        let _one = self.enqueueing.lock().await;
+        if let Some(lock) = find() {
+            return Ok(lock);
+        }
+        let enqueue = Enqueue::new(self.res, mode, policy);
+        let granted = self.osc.locks().enqueue(enqueue).await?;
+        self.take_lvb(&granted.lvb);
+        let lock = granted.lock.ok_or(Errno::EIO)?;
+        self.locks.fetch_add(1, Ordering::Relaxed);
+        Ok(lock)
+    }
+
+    /// Takes in what the server said of the object; our own unwritten data is newer.
+    fn take_lvb(&self, lvb: &[u8]) -> Option<DataAttr> {
+        let lvb = OstLvb::from_bytes(lvb).ok()?;
+        let mut s = self.state.lock();
+        let known = from_lvb(&lvb);
+        let unwritten = s.cache.unwritten_end();
+        let (mtime, ctime) = match unwritten {
+            0 => (known.mtime, known.ctime),
+            _ => (known.mtime.max(s.attr.mtime), known.ctime.max(s.attr.ctime)),
+        };
+        s.attr = DataAttr {
+            size: known.size.max(unwritten),
+            mtime,
+            ctime,
+            ..known
+        };
+        Some(s.attr)
+    }
+
+    /// What this client knows, for the server that asks (a glimpse).
+    pub(super) fn lvb(&self) -> OstLvb {
+        to_lvb(&self.state.lock().attr)
+    }
+
+    /// A lock on `range` is about to be given up: write and forget what it protected.
+    pub(super) async fn release(self: &Arc<Self>, range: Range<u64>) {
+        self.flush(range.clone()).await;
+        self.forget(range);
+    }
+
+    /// Drops what is cached of `range`, dirty or not.
+    pub(super) fn forget(&self, range: Range<u64>) {
+        let freed = self.state.lock().cache.discard(range);
+        self.osc.budget().unreserve(freed);
+        self.account();
+    }
+
+    /// A lock is gone.
+    pub(super) fn lock_gone(&self) -> bool {
+        self.locks.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    /// Whether any lock is held.
+    pub(super) fn is_locked(&self) -> bool {
+        self.locks.load(Ordering::Relaxed) > 0
+    }
+
+    /// The server has evicted us: nothing that is cached is true any more, and dirty data is lost.
+    pub(super) fn evicted(&self) {
+        let mut s = self.state.lock();
+        if s.cache.is_dirty(0..u64::MAX) || s.cache.is_writing(0..u64::MAX) {
+            s.error = Some(Errno::EIO);
+        }
+        let freed = s.cache.discard(0..u64::MAX);
+        s.dirty_since = None;
+        drop(s);
+        self.locks.store(0, Ordering::Relaxed);
+        self.osc.budget().unreserve(freed);
+        self.account();
+        self.changed.notify_waiters();
+    }
+
+    /// Size and times, for a caller who holds a lock on everything.
+    pub(super) fn locked_attr(&self) -> DataAttr {
+        self.state.lock().attr
+    }
+
+    /// Size and times, when a lock makes them certain.
+    pub(super) fn known_attr(&self) -> Option<DataAttr> {
+        let known = self.state.lock().attr;
+        let tail = extent(&(known.size..OBD_OBJECT_EOF));
+        let _lock = self.osc.locks().find(&self.res, LockMode::Pr, tail)?;
+        Some(self.state.lock().attr)
+    }
+
+    /// Size and times: from the cache where a lock makes them certain, otherwise from the server.
+    pub(super) async fn attr(&self) -> Result<DataAttr, Errno> {
+        if let Some(known) = self.known_attr() {
+            return Ok(known);
+        }
+        let _one = self.enqueueing.lock().await;
+        let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
+        glimpse.flags |= LDLM_FL_HAS_INTENT;
+        let answer = self.osc.locks().enqueue(glimpse).await?;
+        if answer.lock.is_some() {
+            self.locks.fetch_add(1, Ordering::Relaxed);
+        }
+        self.take_lvb(&answer.lvb).ok_or(Errno::EPROTO)
+    }
+
+    /// The error of a write that nobody waited for, once.
+    pub(super) fn take_error(&self) -> Result<(), Errno> {
+        self.state.lock().error.take().map_or(Ok(()), Err)
+    }
+
+    /// Since when dirty data waits.
+    pub(super) fn dirty_since(&self) -> Option<Instant> {
+        self.state.lock().dirty_since
+    }
+
+    /// Tells the OSC how much is cached here now; it may have some of it dropped.
+    fn account(&self) {
+        let (before, now) = {
+            let mut s = self.state.lock();
+            let now = s.cache.bytes();
+            (std::mem::replace(&mut s.accounted, now), now)
+        };
+        self.osc.cached(before, now);
+    }
+
+    /// Drops about `bytes` of clean data.
+    pub(super) fn evict_clean(&self, bytes: u64) -> u64 {
+        let mut s = self.state.lock();
+        let freed = s.cache.evict_clean(bytes);
+        s.accounted = s.accounted.saturating_sub(freed);
+        freed
+    }
+}
+
+/// The lock policy of a byte range; locks name their last byte.
+fn extent(range: &Range<u64>) -> Policy {
+    let last = if range.end == OBD_OBJECT_EOF {
+        OBD_OBJECT_EOF
+    } else {
+        range.end - 1
+    };
+    Policy::extent(range.start, last)
+}
+
+/// The lock resource of an object: its id's 16 bytes, as they stand in the layout.
+pub(super) fn resource(id: &ObjectId) -> LdlmResId {
+    LdlmResId {
+        name: [id.oi.oi_id, id.oi.oi_seq, 0, 0],
+    }
+}

@@ -1,0 +1,169 @@
+//! Reading an object: what the cache lacks is fetched in whole pages, once for all who wait for it, and ahead of them.
+
+use super::{CHECKSUM_RETRIES, Object, extent};
+use crate::data::brw;
+use crate::data::cache::{PAGE_SIZE, Run};
+use bytes::Bytes;
+use ldlm::LockMode;
+use std::ops::Range;
+use std::sync::Arc;
+use wire::Errno;
+
+impl Object {
+    /// The bytes of `range` as far as the object reaches. Call with a lock on the range.
+    pub(in crate::data) async fn read(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<Bytes>, Errno> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let gap = {
+                let mut s = self.state.lock();
+                let end = range.end.min(s.attr.size.max(range.start));
+                let runs = s.cache.read(range.start..end);
+                let gap = runs.iter().find_map(|run| match run {
+                    Run::Gap(gap) => Some(gap.clone()),
+                    Run::Data(_) => None,
+                });
+                let Some(gap) = gap else {
+                    return Ok(runs.into_iter().filter_map(data).collect());
+                };
+                let busy = s.reading.iter().any(|r| r.start < gap.end && gap.start < r.end);
+                if busy {
+                    None
+                } else {
+                    // Whole pages, so that neighbours of small reads are there when they are wanted.
+                    let start = gap.start / PAGE_SIZE * PAGE_SIZE;
+                    let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
+                    let gap = start..end.min(start + self.osc.terms().brw_bytes_max);
+                    s.reading.push(gap.clone());
+                    Some(gap)
+                }
+            };
+            match gap {
+                Some(gap) => self.fetch(gap).await?,
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Has `range` read ahead, if a lock covers it and it is not cached or under way.
+    pub(in crate::data) fn prefetch(self: &Arc<Self>, range: Range<u64>) {
+        let Some(lock) = self.osc.locks().find(&self.res, LockMode::Pr, extent(&range)) else {
+            return;
+        };
+        let wanted = {
+            let mut s = self.state.lock();
+            let end = range.end.min(s.attr.size);
+            if range.start >= end {
+                return;
+            }
+            let mut wanted = Vec::new();
+            for run in s.cache.read(range.start..end) {
+                if let Run::Gap(gap) = run
+                    && !s.reading.iter().any(|r| r.start < gap.end && gap.start < r.end)
+                {
+                    let max = self.osc.terms().brw_bytes_max;
+                    let mut at = gap.start;
+                    while at < gap.end {
+                        let part = at..gap.end.min(at + max);
+                        at = part.end;
+                        s.reading.push(part.clone());
+                        wanted.push(part);
+                    }
+                }
+            }
+            wanted
+        };
+        for gap in wanted {
+            let object = self.clone();
+            let lock = lock.clone();
+            self.osc.spawn(async move {
+                let _lock = lock;
+                // An error is met again, and told, by the read that wants the bytes.
+                let _ = object.fetch(gap).await;
+            });
+        }
+    }
+
+    /// Reads `range` from the server into the cache; it stands in `reading`.
+    async fn fetch(self: &Arc<Self>, range: Range<u64>) -> Result<(), Errno> {
+        let _reading = Reading {
+            object: self,
+            range: range.clone(),
+        };
+        let data = self.read_rpc(&range).await?;
+        let mut s = self.state.lock();
+        let mut at = range.start;
+        for piece in data {
+            let next = at + piece.len() as u64;
+            s.cache.fill(at, piece);
+            at = next;
+        }
+        // Short: there is nothing more, though our own size says so: a hole up to it.
+        let end = range.end.min(s.attr.size);
+        if at < end {
+            s.cache.fill(at, Bytes::from(vec![0; (end - at) as usize]));
+        }
+        drop(s);
+        self.account();
+        Ok(())
+    }
+
+    async fn read_rpc(&self, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
+        let terms = self.osc.terms();
+        for _ in 0..CHECKSUM_RETRIES {
+            let request = brw::read_request(self.id, range, &terms, self.osc.budget().report());
+            let reply = self.osc.call(request).await?;
+            let read = brw::read_reply(&reply)?;
+            self.osc.budget().written(0, read.granted);
+            if !read.corrupted {
+                return Ok(read.data);
+            }
+            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, ?range, "checksum of a read is wrong, reading again");
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Bytes of `range` straight from the server, past the cache (O_DIRECT).
+    pub(in crate::data) async fn read_direct(
+        self: &Arc<Self>,
+        range: Range<u64>,
+    ) -> Result<Vec<Bytes>, Errno> {
+        let _lock = self.lock(LockMode::Pr, range.clone()).await?;
+        self.flush(range.clone()).await;
+        let end = range.end.min(self.state.lock().attr.size);
+        let mut data = Vec::new();
+        let mut at = range.start;
+        while at < end {
+            let part = at..end.min(at + self.osc.terms().brw_bytes_max);
+            let got = self.read_rpc(&part).await?;
+            let bytes: u64 = got.iter().map(|d| d.len() as u64).sum();
+            data.extend(got);
+            at += bytes;
+            if at < part.end {
+                break;
+            }
+        }
+        Ok(data)
+    }
+}
+
+/// Takes a range out of `reading` when its fetch ends, however it ends.
+struct Reading<'a> {
+    object: &'a Object,
+    range: Range<u64>,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.object.state.lock().reading.retain(|r| *r != self.range);
+        self.object.changed.notify_waiters();
+    }
+}
+
+fn data(run: Run) -> Option<Bytes> {
+    match run {
+        Run::Data(bytes) => Some(bytes),
+        Run::Gap(_) => None,
+    }
+}

@@ -1,0 +1,167 @@
+//! What changes an object other than by writing bytes: its end, its times, its space and holes.
+
+use super::{Object, now};
+use crate::data::brw;
+use bytes::Bytes;
+use ldlm::LockMode;
+use rpc::Request;
+use std::ops::Range;
+use std::sync::Arc;
+use wire::{
+    Errno, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF,
+    OST_FALLOCATE, OST_PUNCH, OST_SEEK, OST_SETATTR, OstBody, WireStruct,
+};
+
+/// lseek(2)'s whence, as OST_SEEK carries it.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+impl Object {
+    /// Cuts the object to `size`, or extends it with a hole.
+    pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+        let _lock = self.lock(LockMode::Pw, size..OBD_OBJECT_EOF).await?;
+        self.forget(size..u64::MAX);
+        // What is on its way must arrive before it is cut.
+        self.flush(size..u64::MAX).await;
+        let mut oa = brw::obdo(self.id);
+        let time = now();
+        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+        oa.o_size = size;
+        oa.o_blocks = OBD_OBJECT_EOF;
+        oa.o_mtime = time;
+        oa.o_ctime = time;
+        let reply = self
+            .osc
+            .call(Request::new(
+                OST_PUNCH,
+                vec![OstBody { oa }.to_bytes(), Bytes::new()],
+            ))
+            .await;
+        let oa = reply?.get::<OstBody>(1)?.oa;
+        let mut s = self.state.lock();
+        // Clean bytes that came back while the RPC ran are older than the cut.
+        s.cache.discard(size..u64::MAX);
+        s.attr.size = size;
+        if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
+            s.attr.blocks = oa.o_blocks;
+        }
+        s.attr.mtime = time;
+        s.attr.ctime = time;
+        s.unsynced = true;
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way.
+    async fn settle(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.state.lock().cache.is_writing(0..u64::MAX) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Sets times (those given). What is on its way would set others and is waited for; what is dirty will be written
+    /// with the times that are set here. A time in the past is set under a lock on all of the object: other clients
+    /// that have one have seen a later time, and would go on believing it.
+    pub(in crate::data) async fn set_times(
+        self: &Arc<Self>,
+        mtime: Option<i64>,
+        atime: Option<i64>,
+        ctime: i64,
+    ) -> Result<(), Errno> {
+        let past = [mtime, atime].into_iter().flatten().any(|t| t < ctime);
+        let _lock = if past {
+            Some(self.lock(LockMode::Pw, 0..u64::MAX).await?)
+        } else {
+            None
+        };
+        {
+            let mut s = self.state.lock();
+            s.attr.ctime = ctime;
+            s.attr.mtime = mtime.unwrap_or(s.attr.mtime);
+            s.attr.atime = atime.unwrap_or(s.attr.atime);
+        }
+        self.settle().await;
+        let mut oa = brw::obdo(self.id);
+        oa.o_valid |= OBD_MD_FLCTIME;
+        oa.o_ctime = ctime;
+        if let Some(t) = mtime {
+            oa.o_valid |= OBD_MD_FLMTIME;
+            oa.o_mtime = t;
+        }
+        if let Some(t) = atime {
+            oa.o_valid |= OBD_MD_FLATIME;
+            oa.o_atime = t;
+        }
+        self.osc
+            .call(Request::new(
+                OST_SETATTR,
+                vec![OstBody { oa }.to_bytes(), Bytes::new()],
+            ))
+            .await?;
+        Ok(())
+    }
+
+    /// fallocate(2) with the mode's bits, on a range of the object.
+    pub(in crate::data) async fn fallocate(
+        self: &Arc<Self>,
+        mode: u32,
+        range: Range<u64>,
+        keeps_size: bool,
+    ) -> Result<(), Errno> {
+        let _lock = self.lock(LockMode::Pw, range.clone()).await?;
+        self.release(range.clone()).await;
+        let mut oa = brw::obdo(self.id);
+        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
+        oa.o_size = range.start;
+        oa.o_blocks = range.end;
+        oa.o_nlink = mode;
+        let time = now();
+        self.osc
+            .call(Request::new(
+                OST_FALLOCATE,
+                vec![OstBody { oa }.to_bytes(), Bytes::new()],
+            ))
+            .await?;
+        let mut s = self.state.lock();
+        if !keeps_size {
+            s.attr.size = s.attr.size.max(range.end);
+        }
+        s.attr.mtime = time;
+        s.attr.ctime = time;
+        s.unsynced = true;
+        Ok(())
+    }
+
+    /// The next data (or hole) at or after `offset` of the object. `None`: no data after it.
+    pub(in crate::data) async fn seek(
+        self: &Arc<Self>,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, Errno> {
+        self.flush(0..u64::MAX).await;
+        let mut oa = brw::obdo(self.id);
+        oa.o_valid |= OBD_MD_FLSIZE;
+        oa.o_size = offset;
+        oa.o_mode = if hole { SEEK_HOLE } else { SEEK_DATA };
+        match self
+            .osc
+            .call(Request::new(
+                OST_SEEK,
+                vec![OstBody { oa }.to_bytes(), Bytes::new()],
+            ))
+            .await
+        {
+            Ok(reply) => {
+                let found = reply.get::<OstBody>(1)?.oa.o_size;
+                Ok((found != u64::MAX).then_some(found))
+            }
+            Err(error) if error.errno() == Errno::ENXIO => Ok(None),
+            Err(error) => Err(error.errno()),
+        }
+    }
+}

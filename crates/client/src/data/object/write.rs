@@ -1,0 +1,202 @@
+//! Writing an object: into the cache while there is grant and room, from there to the server in RPCs as large as they may
+//! be, and at once where there is no room.
+
+use super::{CHECKSUM_RETRIES, Object, now};
+use crate::data::brw::{self, WriteArgs};
+use crate::data::cache::Writeback;
+use bytes::Bytes;
+use ldlm::LockMode;
+use rpc::Request;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::time::Instant;
+use wire::{Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_SYNC, OstBody, WireStruct};
+
+/// Ranges in one write RPC at most (the request has to fit the server's buffer).
+const RANGES_MAX: usize = 256;
+
+impl Object {
+    /// Takes `data` into the cache, or to the server when there is no room. Call with a PW lock on it.
+    pub(in crate::data) async fn write(self: &Arc<Self>, offset: u64, data: Bytes) -> Result<(), Errno> {
+        let range = offset..offset + data.len() as u64;
+        loop {
+            let need = self.state.lock().cache.reservation(range.clone());
+            if need > 0 && !self.osc.budget().reserve(need, || self.osc.press()).await {
+                return self.write_through(range, data).await;
+            }
+            let mut s = self.state.lock();
+            let needed_now = s.cache.reservation(range.clone());
+            if needed_now > need {
+                drop(s);
+                self.osc.budget().unreserve(need);
+                continue;
+            }
+            s.cache.write(offset, data);
+            let time = now();
+            s.attr.size = s.attr.size.max(range.end);
+            s.attr.mtime = time;
+            s.attr.ctime = time;
+            let newly_dirty = s.dirty_since.is_none();
+            if newly_dirty {
+                s.dirty_since = Some(Instant::now());
+            }
+            drop(s);
+            self.osc.budget().unreserve(need - needed_now);
+            self.osc.wrote(self, newly_dirty, range.end - range.start);
+            return Ok(());
+        }
+    }
+
+    /// Sends `data` at once and waits for it: no grant, or O_DIRECT.
+    async fn write_through(self: &Arc<Self>, range: Range<u64>, data: Bytes) -> Result<(), Errno> {
+        self.flush(range.clone()).await;
+        let time = now();
+        let mut at = range.start;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(self.osc.terms().brw_bytes_max as usize));
+            let end = at + part.len() as u64;
+            self.write_rpc(&[(at..end, vec![part])], false, time).await?;
+            at = end;
+        }
+        let mut s = self.state.lock();
+        s.cache.discard(range.clone());
+        s.attr.size = s.attr.size.max(range.end);
+        s.attr.mtime = time;
+        s.attr.ctime = time;
+        s.unsynced = true;
+        Ok(())
+    }
+
+    /// Writes past the cache (O_DIRECT).
+    pub(in crate::data) async fn write_direct(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), Errno> {
+        let range = offset..offset + data.len() as u64;
+        let _lock = self.lock(LockMode::Pw, range.clone()).await?;
+        self.write_through(range, data).await
+    }
+
+    /// One OST_WRITE. Returns the grant that came with its reply.
+    async fn write_rpc(
+        &self,
+        ranges: &[(Range<u64>, Vec<Bytes>)],
+        granted: bool,
+        mtime: i64,
+    ) -> Result<u64, Errno> {
+        let terms = self.osc.terms();
+        for _ in 0..CHECKSUM_RETRIES {
+            let grant = self.osc.budget().report();
+            let args = WriteArgs {
+                object: self.id,
+                ranges,
+                granted,
+                mtime,
+                grant,
+            };
+            let reply = self.osc.call(brw::write_request(&args, &terms)).await?;
+            let written = brw::write_reply(&reply, &args, &terms)?;
+            if !written.corrupted {
+                if let Some(blocks) = written.blocks {
+                    self.state.lock().attr.blocks = blocks;
+                }
+                return Ok(written.granted);
+            }
+            self.osc.budget().written(0, written.granted);
+            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, "checksum of a write is wrong, sending again");
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Sends what was taken from the cache, and tells the cache.
+    async fn write_back(self: Arc<Self>, taken: Writeback) {
+        let mtime = self.state.lock().attr.mtime;
+        let result = self.write_rpc(&taken.ranges, taken.reserved > 0, mtime).await;
+        let mut s = self.state.lock();
+        s.cache
+            .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
+        s.unsynced = true;
+        if let Err(error) = result {
+            tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error,
+                bytes = taken.bytes, "data could not be written and is lost; fsync or close tells the program");
+            s.error = Some(error);
+        }
+        drop(s);
+        self.osc.budget().written(taken.reserved, result.unwrap_or(0));
+        self.changed.notify_waiters();
+        self.account();
+    }
+
+    /// Starts to write what is dirty in `range` and not on its way yet; `full_only`: only whole RPCs.
+    pub(in crate::data) async fn start_writing(self: &Arc<Self>, range: Range<u64>, full_only: bool) {
+        loop {
+            let slot = self.osc.write_slot().await;
+            let bytes_max = self.osc.terms().brw_bytes_max;
+            let taken = {
+                let mut s = self.state.lock();
+                if full_only && s.cache.dirty_bytes() < bytes_max {
+                    return;
+                }
+                let taken = s.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
+                if !s.cache.is_dirty(0..u64::MAX) {
+                    s.dirty_since = None;
+                }
+                taken
+            };
+            let Some(taken) = taken else { return };
+            let object = self.clone();
+            self.osc.spawn(async move {
+                object.write_back(taken).await;
+                drop(slot);
+            });
+        }
+    }
+
+    /// Writes what is dirty in `range`, and waits until it and what is on its way has arrived.
+    pub(in crate::data) async fn flush(self: &Arc<Self>, range: Range<u64>) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let (dirty, writing) = {
+                let s = self.state.lock();
+                (s.cache.is_dirty(range.clone()), s.cache.is_writing(range.clone()))
+            };
+            if dirty {
+                self.start_writing(range.clone(), false).await;
+            }
+            if !dirty && !writing {
+                return;
+            }
+            if writing || self.state.lock().cache.is_writing(range.clone()) {
+                changed.await;
+            }
+        }
+    }
+
+    /// Everything written so far is on the server's disk when this returns.
+    pub(in crate::data) async fn sync(self: &Arc<Self>) -> Result<(), Errno> {
+        self.flush(0..u64::MAX).await;
+        self.take_error()?;
+        if std::mem::take(&mut self.state.lock().unsynced) {
+            let mut oa = brw::obdo(self.id);
+            oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
+            oa.o_size = 0;
+            oa.o_blocks = OBD_OBJECT_EOF;
+            if let Err(error) = self
+                .osc
+                .call(Request::new(
+                    OST_SYNC,
+                    vec![OstBody { oa }.to_bytes(), Bytes::new()],
+                ))
+                .await
+            {
+                self.state.lock().unsynced = true;
+                return Err(error.errno());
+            }
+        }
+        Ok(())
+    }
+}
