@@ -6,6 +6,7 @@
 //! protected above, by locks on (directory, name hash); a directory's mutex is held only while a batch that changes its
 //! times or links is applied.
 
+mod cache;
 mod inode;
 pub mod keys;
 pub mod links;
@@ -19,6 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use wire::{Errno, Fid};
 
+use cache::InodeCache;
 pub use inode::{Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 pub use keys::NameHash;
 pub use tx::{Tx, Work};
@@ -47,6 +49,7 @@ struct Shard {
 pub struct Store {
     index: Arc<dyn Index>,
     shards: Vec<Mutex<Shard>>,
+    inodes: InodeCache,
     work: watch::Sender<u64>,
 }
 
@@ -67,6 +70,7 @@ impl Store {
         Store {
             index,
             shards,
+            inodes: InodeCache::new(),
             work: watch::Sender::new(0),
         }
     }
@@ -98,16 +102,15 @@ impl Store {
 
     /// An inode, if there is one.
     pub fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
-        match self.index.get(&keys::inode(fid))? {
-            None => Ok(None),
-            Some(value) => match Inode::decode(&value) {
-                Ok(inode) => Ok(Some(inode)),
-                Err(e) => {
-                    tracing::error!("inode {fid}: {e}");
-                    Err(Errno::EIO)
-                }
-            },
-        }
+        self.inodes.get(fid, || {
+            let Some(value) = self.index.get(&keys::inode(fid))? else {
+                return Ok(None);
+            };
+            Inode::decode(&value).map(Some).map_err(|e| {
+                tracing::error!("inode {fid}: {e}");
+                Errno::EIO
+            })
+        })
     }
 
     /// An inode that must be there.

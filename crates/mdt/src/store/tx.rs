@@ -74,6 +74,8 @@ pub(super) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
 pub struct Tx<'a> {
     store: &'a Store,
     batch: Batch,
+    /// Inodes after it; `None`: gone.
+    inodes: Vec<(Fid, Option<Inode>)>,
     number: InFlight,
     has_work: bool,
 }
@@ -85,6 +87,7 @@ impl Store {
         Tx {
             store: self,
             batch: Batch::new(),
+            inodes: Vec::new(),
             number,
             has_work: false,
         }
@@ -101,6 +104,7 @@ impl Tx<'_> {
     pub fn put_inode(&mut self, fid: Fid, inode: &mut Inode) {
         inode.version = self.transno();
         self.batch.put(keys::inode(fid), inode.encode());
+        self.inodes.push((fid, Some(inode.clone())));
     }
 
     /// Puts an entry.
@@ -155,6 +159,7 @@ impl Tx<'_> {
             self.put_work(&inode.lov, Work::Destroy)?;
         }
         self.batch.delete(keys::inode(fid));
+        self.inodes.push((fid, None));
         self.batch.delete(keys::orphan(fid));
         Ok(())
     }
@@ -164,6 +169,9 @@ impl Tx<'_> {
         let transno = self.transno();
         self.batch.transno = Some(transno);
         self.store.index.apply(self.batch)?;
+        for (fid, inode) in self.inodes {
+            self.store.inodes.changed(fid, inode);
+        }
         if self.has_work {
             self.store.work.send_modify(|w| *w = transno.max(*w));
         }
