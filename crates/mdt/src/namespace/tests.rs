@@ -188,7 +188,7 @@ impl Fixture {
     fn work(&self) -> usize {
         let index = self.store.index();
         index
-            .scan(&keys::work_of(0), &keys::work_of(1), 1000)
+            .scan(&keys::work_from(0, 0), &keys::work_from(1, 0), 1000)
             .unwrap()
             .len()
     }

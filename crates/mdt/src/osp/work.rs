@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use osd::{Batch, prefix_end};
+use osd::Batch;
 use rpc::{Request, RpcError};
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use wire::{
@@ -24,62 +24,53 @@ const PARALLEL: usize = 8;
 /// Before work that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Works off the queue of one OST, for ever.
+/// Works off the queue of one OST, for ever. The queue is in the order of transactions, so that what is done lies
+/// behind and is not looked at again.
 pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
+    let mut next = 0;
     loop {
         ost.connected().await;
-        queued.borrow_and_update();
-        committed.borrow_and_update();
-        match round(&ost).await {
-            Ok(Round { done: 0, waiting: 0 }) => {
-                if queued.changed().await.is_err() {
-                    return;
+        let newest = *queued.borrow_and_update();
+        let upto = *committed.borrow_and_update();
+        if next <= upto && (next == 0 || next <= newest) {
+            match work_off(&ost, next, upto).await {
+                Ok(()) => next = upto + 1,
+                Err(e) => {
+                    tracing::debug!("{}: work waits: {e}", ost.name());
+                    sleep(RETRY).await;
                 }
             }
-            // What waits, waits for its transaction.
-            Ok(Round { done: 0, .. }) => {
-                if committed.changed().await.is_err() {
-                    return;
-                }
-            }
-            Ok(_) => {}
-            Err(e) => {
-                tracing::debug!("{}: work waits: {e}", ost.name());
-                sleep(RETRY).await;
-            }
+            continue;
+        }
+        let changed = if next <= newest {
+            committed.changed().await
+        } else {
+            queued.changed().await
+        };
+        if changed.is_err() {
+            return;
         }
     }
 }
 
-/// What one look at the queue came to.
-struct Round {
-    done: usize,
-    waiting: usize,
-}
-
-async fn round(ost: &Arc<Ost>) -> Result<Round, Errno> {
-    let prefix = keys::work_of(ost.index());
+/// Does what the transactions `first..=last` queued.
+async fn work_off(ost: &Arc<Ost>, first: u64, last: u64) -> Result<(), Errno> {
     let index = ost.store.index();
-    let committed = ost.store.transactions().committed();
-    let mut round = Round { done: 0, waiting: 0 };
-    let mut from = prefix.clone();
+    let end = keys::work_from(ost.index(), last + 1);
+    let mut from = keys::work_from(ost.index(), first);
     loop {
-        let rows = index.scan(&from, &prefix_end(&prefix), FETCH)?;
-        let Some((last, _)) = rows.last() else {
-            return Ok(round);
+        let rows = index.scan(&from, &end, FETCH)?;
+        let Some((seen, _)) = rows.last() else {
+            return Ok(());
         };
-        from = [last, &b"\0"[..]].concat();
+        from = [seen, &b"\0"[..]].concat();
         let mut sent = JoinSet::new();
         let slots = Arc::new(Semaphore::new(PARALLEL));
         for (key, value) in rows {
             let work = Work::decode(&value)?;
-            let (object, transno) = keys::work_parts(&key).ok_or(Errno::EIO)?;
-            if transno > committed {
-                round.waiting += 1;
-                continue;
-            }
+            let object = keys::work_object(&key).ok_or(Errno::EIO)?;
             let (ost, slots) = (ost.clone(), slots.clone());
             sent.spawn(async move {
                 let _slot = slots.acquire_owned().await;
@@ -92,7 +83,6 @@ async fn round(ost: &Arc<Ost>) -> Result<Round, Errno> {
             match result.map_err(|_| Errno::EIO)? {
                 (key, Ok(())) => {
                     batch.delete(key);
-                    round.done += 1;
                 }
                 (_, Err(e)) => failed = Some(e),
             }

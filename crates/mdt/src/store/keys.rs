@@ -6,7 +6,7 @@
 //! | `d` parent-fid hash(8) name | child: fid, type |
 //! | `x` fid name | extended attribute |
 //! | `o` fid | orphan: removed, still open |
-//! | `q` ost(4) object-fid transno(8) | work for an OST, to be sent once its transaction is committed |
+//! | `q` ost(4) transno(8) object-fid | work for an OST, to be sent once its transaction is committed |
 //! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
 //! | `f` start(8) | a range of sequences and the target that it belongs to |
 //! | `m` name | the target's own settings |
@@ -110,25 +110,24 @@ pub fn orphan_fid(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(1..)?)
 }
 
-/// The work for one OST.
-pub fn work_of(ost: u32) -> Vec<u8> {
+/// The work for one OST, from a transaction on.
+pub fn work_from(ost: u32, transno: u64) -> Vec<u8> {
     let mut key = vec![b'q'];
     key.extend_from_slice(&ost.to_be_bytes());
+    key.extend_from_slice(&transno.to_be_bytes());
     key
 }
 
 /// Work on one object, that a transaction queued.
-pub fn work(ost: u32, object: Fid, transno: u64) -> Bytes {
-    let mut key = work_of(ost);
+pub fn work(ost: u32, transno: u64, object: Fid) -> Bytes {
+    let mut key = work_from(ost, transno);
     push_fid(&mut key, object);
-    key.extend_from_slice(&transno.to_be_bytes());
     key.into()
 }
 
-/// The object and the transaction of a work's key.
-pub fn work_parts(key: &[u8]) -> Option<(Fid, u64)> {
-    let transno = key.get(21..)?.first_chunk::<8>()?;
-    Some((fid_of(key.get(5..)?)?, u64::from_be_bytes(*transno)))
+/// The object of a work's key.
+pub fn work_object(key: &[u8]) -> Option<Fid> {
+    fid_of(key.get(13..)?)
 }
 
 /// An OST's object sequence.
@@ -156,7 +155,7 @@ pub fn setting(name: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::{
-        HASH_DOTDOT, NameHash, entries_from, entry, entry_name, orphan, orphan_fid, work, work_parts,
+        HASH_DOTDOT, NameHash, entries_from, entry, entry_name, orphan, orphan_fid, work, work_object,
     };
     use wire::{Fid, MDS_DIR_END_OFF};
 
@@ -183,7 +182,7 @@ mod tests {
     fn a_key_gives_its_fid_back() {
         let fid = Fid::new(0x2_0000_0401, 7, 1);
         assert_eq!(orphan_fid(&orphan(fid)), Some(fid));
-        assert_eq!(work_parts(&work(3, fid, 9)), Some((fid, 9)));
+        assert_eq!(work_object(&work(3, 9, fid)), Some(fid));
         assert_eq!(orphan_fid(b"o"), None);
     }
 }

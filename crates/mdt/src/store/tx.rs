@@ -142,7 +142,7 @@ impl Tx<'_> {
         let value = work.encode();
         for Object { ost, fid } in layout::objects(lov)? {
             self.batch
-                .put(keys::work(ost, fid, self.transno()), value.clone());
+                .put(keys::work(ost, self.transno(), fid), value.clone());
             self.has_work = true;
         }
         Ok(())
