@@ -23,14 +23,19 @@ pub(crate) fn xattr(result: Result<Bytes, wire::Errno>, size: u32, reply: ReplyX
     }
 }
 
-/// How the kernel is to treat an open file: without pages of its own. The client's cache is the one that locks keep right.
-/// With the kernel's, taking a lock back would wait for the kernel to drop pages, which waits for the write that has them
-/// locked, which waits for a lock. (What is mapped still has pages.)
+/// How the kernel is to treat an open file. Pages that it has of it stay good: they were read under a lock, and it is told
+/// when that lock goes (FUSE_EXPLICIT_INVAL_DATA: it need not guess from times).
+///
+/// Who only reads, reads the kernel's pages. Who may write goes past them: writing through the kernel's pages would lock
+/// them while the write waits for its lock, and giving back a lock waits for the kernel to let go of such pages. (What is
+/// mapped has pages in any case.) Appends go where the servers say that the end is, so one after another.
 pub(crate) fn fopen_flags(flags: &OpenFlags) -> FopenFlags {
+    let kept = FopenFlags::FOPEN_KEEP_CACHE;
     if flags.append {
-        // Appends go where the servers say that the end is: one after another.
-        FopenFlags::FOPEN_DIRECT_IO
+        kept | FopenFlags::FOPEN_DIRECT_IO
+    } else if flags.write || flags.direct {
+        kept | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
     } else {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        kept
     }
 }
