@@ -88,13 +88,7 @@ fn advisories() -> Result<(), String> {
         ("GIT_HTTP_LOW_SPEED_TIME", "20"),
     ]);
     if stage.passes(fetch) {
-        return stage.run(cargo([
-            "deny",
-            "--locked",
-            "check",
-            "--disable-fetch",
-            "advisories",
-        ]));
+        return stage.run(cargo(["deny", "--locked", "--offline", "check", "advisories"]));
     }
     println!("!!! advisories NOT CHECKED: the advisory database cannot be fetched from here");
     Ok(())
