@@ -9,6 +9,9 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
+/// A program, not an example: that would need all that tests depend on.
+const BUILD: [&str; 3] = ["build", "-p", "wire"];
+
 /// Runs cargo in the copy; its registry is the one that this test was built from.
 fn cargo(dir: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO"));
@@ -30,10 +33,10 @@ fn put(place: &Place) {
     let dir = &place.dir;
     sh(&format!(
         "mkdir {dir}/crates && cp -a {ROOT}/Cargo.toml {ROOT}/Cargo.lock {dir} && cp -a {ROOT}/crates/wire {dir}/crates && \
-         mkdir {dir}/crates/wire/examples && \
-         echo 'fn main() {{ println!(\"{{}}\", wire::Nid::default()); }}' > {dir}/crates/wire/examples/one.rs"
+         mkdir {dir}/crates/wire/src/bin && \
+         echo 'fn main() {{ println!(\"{{}}\", wire::Nid::default()); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
-    let built = cargo(dir, &["build", "-p", "wire", "--examples"]);
+    let built = cargo(dir, &BUILD);
     assert!(built.contains("Compiling wire "), "{built}");
 }
 
@@ -42,18 +45,18 @@ fn change(place: &Place) {
     let dir = &place.dir;
     // Times are of whole seconds: a change in the second of the last build would not be one.
     sh(&format!(
-        "sleep 1.1; echo 'fn main() {{ println!(\"changed\"); }}' > {dir}/crates/wire/examples/one.rs"
+        "sleep 1.1; echo 'fn main() {{ println!(\"changed\"); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
-    let built = cargo(dir, &["build", "-p", "wire", "--examples"]);
+    let built = cargo(dir, &BUILD);
     assert_eq!(built.matches("Compiling").count(), 1, "{built}");
-    assert_eq!(sh(&format!("{dir}/target/debug/examples/one")), "changed\n");
+    assert_eq!(sh(&format!("{dir}/target/debug/one")), "changed\n");
 }
 
 /// What was built runs, and is known to be up to date.
 fn check(place: &Place) {
     let dir = &place.dir;
-    sh(&format!("{dir}/target/debug/examples/one"));
-    let built = cargo(dir, &["build", "-p", "wire", "--examples"]);
+    sh(&format!("{dir}/target/debug/one"));
+    let built = cargo(dir, &BUILD);
     assert!(
         !built.contains("Compiling") && built.contains("Finished"),
         "{built}"
