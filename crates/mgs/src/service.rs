@@ -87,9 +87,13 @@ impl Mgs {
         Ok(())
     }
 
-    /// Names of the logs there are.
-    pub fn log_names(&self) -> Vec<String> {
-        self.logs.lock().names("").map(str::to_owned).collect()
+    /// Names of the file systems that it has configurations of.
+    pub fn filesystems(&self) -> Vec<String> {
+        let logs = self.logs.lock();
+        logs.names("")
+            .filter_map(|log| log.strip_suffix("-client"))
+            .map(str::to_owned)
+            .collect()
     }
 
     async fn register(&self, info: MgsTargetInfo) -> Result<Reply, Errno> {

@@ -17,6 +17,12 @@ pub(crate) fn is_stale(path: &Path) -> bool {
 /// Checks that a file system can be mounted here; makes the directory when only that is missing.
 pub(crate) fn prepare(path: &Path) -> Result<()> {
     let here = path.display();
+    if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
+        bail!(
+            "nothing can be mounted on {here}: /dev/fuse cannot be opened ({e}); load the module (modprobe fuse), or give \
+             the container the device; servers alone need neither (nacre up --no-mount, nacre serve)"
+        );
+    }
     if is_stale(path) {
         bail!(
             "mount point {here} is left over from a process that died: run `nacre umount {here}`, then try again"

@@ -96,7 +96,8 @@ pub(crate) struct Node {
     targets: Vec<String>,
     /// Keeps other processes out of the targets' directories.
     dirs: Vec<TargetDir>,
-    _params: Vec<Registered>,
+    /// Parameters of the process itself.
+    params: Vec<Registered>,
 }
 
 impl Node {
@@ -128,7 +129,7 @@ impl Node {
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
         let registry = Registry::default();
-        let _params = own_params(&registry, &cpts, &lnet, &rpc);
+        let params = own_params(&registry, &cpts, &lnet, &rpc);
         let node = Node {
             place,
             lnet,
@@ -141,7 +142,7 @@ impl Node {
             mounts: Vec::new(),
             targets: Vec::new(),
             dirs: Vec::new(),
-            _params,
+            params,
         };
         Ok(node)
     }
@@ -195,7 +196,20 @@ impl Node {
     async fn start_target(&mut self, label: &TargetLabel, store: &StoreKind) -> Result<()> {
         let (fsname, index) = (label.fsname.clone(), label.index);
         match label.kind {
-            TargetKind::Mgs => self.mgs = Some(Mgs::start(&self.rpc, store, random()?).await?),
+            TargetKind::Mgs => {
+                let mgs = Mgs::start(&self.rpc, store, random()?).await?;
+                let weak = Arc::downgrade(&mgs);
+                let names = move || {
+                    weak.upgrade()
+                        .map(|m| m.filesystems().join("\n"))
+                        .unwrap_or_default()
+                };
+                let about = "the file systems that this MGS has configurations of";
+                let param = Param::read_only(names).about(about);
+                self.params
+                    .push(self.registry.register("mgs.MGS.filesystems", param));
+                self.mgs = Some(mgs);
+            }
             TargetKind::Mdt => {
                 let mgc = self.mgc_of(label).await?;
                 let config = MdtConfig {
