@@ -210,7 +210,7 @@ impl Target for Mgs {
                 LLOG_ORIGIN_HANDLE_READ_HEADER => self.read_header(req),
                 LLOG_ORIGIN_HANDLE_NEXT_BLOCK => self.next_block(req),
                 MGS_TARGET_REG => self.register(req.get(1)?).await,
-                _ => self.locks.handle(req).await.unwrap_or(Err(Errno::EOPNOTSUPP)),
+                _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
             }
         })
     }

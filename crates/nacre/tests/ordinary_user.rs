@@ -50,6 +50,18 @@ fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
         assert!(ended.ok, "{line}: {}{}", ended.out, ended.err);
         ended.out
     };
+    // As everywhere but where somebody has lowered net.ipv4.ip_unprivileged_port_start.
+    let lowest = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    if lowest.trim() == "1024" {
+        let refused = as_user(&format!(
+            "! {binary} up --dir {dir} --port 988 --listen 127.0.0.200@tcp 2>&1"
+        ));
+        assert!(
+            refused.contains("port 988") && refused.contains("are for root"),
+            "{refused}"
+        );
+        assert_eq!(sh(&format!("ls -A {dir}")), "", "nothing is made");
+    }
     as_user(&format!("{binary} up --dir {dir} --osts 2"));
     as_user(&format!(
         "cd {dir}/mnt; cp -r /usr/include/linux . && diff -r /usr/include/linux linux; test $(stat -c %u linux) = {USER}"
