@@ -220,32 +220,3 @@ async fn a_second_mount_on_a_mount_point_in_use_is_refused() {
     client.umount().await;
     m.stop().await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_kernel_keeps_of_a_file_goes_when_another_mount_writes() {
-    let Some(m) = Mounts::start(1, 2).await else {
-        return;
-    };
-    m.run(|a, b| {
-        fs::write(a.join("f"), vec![1u8; 10_000]).unwrap();
-        let reader = fs::File::open(b.join("f")).unwrap();
-        let mut buf = vec![0; 10_000];
-        for round in 1..20u8 {
-            reader.read_exact_at(&mut buf, 0).unwrap();
-            assert_eq!(buf, vec![round; 10_000]);
-            reader.read_exact_at(&mut buf, 0).unwrap();
-            let writer = fs::File::options().write(true).open(a.join("f")).unwrap();
-            writer.write_all_at(&[round + 1; 10_000], 0).unwrap();
-        }
-        fs::File::options()
-            .write(true)
-            .open(a.join("f"))
-            .unwrap()
-            .set_len(5)
-            .unwrap();
-        assert_eq!(reader.metadata().unwrap().len(), 5);
-        assert_eq!(fs::read(b.join("f")).unwrap().len(), 5);
-    })
-    .await;
-    m.stop().await;
-}

@@ -118,7 +118,7 @@ impl Osc {
             flusher: Mutex::default(),
             params: Mutex::default(),
         });
-        let owner = Arc::new(Owner(Arc::downgrade(&osc), tokio::runtime::Handle::current()));
+        let owner = Arc::new(Owner(Arc::downgrade(&osc)));
         let import = Import::new(
             rpc,
             ImportConfig {
@@ -443,7 +443,7 @@ async fn write_back(osc: Weak<Osc>) {
 }
 
 /// Stands between the import, its locks and the OSC, so that none keeps another alive.
-struct Owner(Weak<Osc>, tokio::runtime::Handle);
+struct Owner(Weak<Osc>);
 
 impl ImportOwner for Owner {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
@@ -502,14 +502,6 @@ impl LockOwner for Owner {
             return;
         };
         object.forget(range(&lock.policy));
-        if osc.kernel.get().is_some() {
-            let (kernel, file) = (osc.kernel.clone(), object.file());
-            self.1.spawn(async move {
-                if let Some(kernel) = kernel.get() {
-                    kernel.inval_inode(file, 0, 0).await;
-                }
-            });
-        }
         object.lock_gone();
         osc.unused(object);
     }
