@@ -7,7 +7,7 @@ use crate::convert::{errno, open_flags, set_time};
 use crate::creds::cred;
 use crate::flock;
 use crate::readdir;
-use crate::reply::{empty, fopen_flags, xattr};
+use crate::reply::{empty, xattr};
 use crate::state::State;
 use bytes::Bytes;
 use client::{Fallocate, FlockRange, Seek, SetAttr};
@@ -56,12 +56,19 @@ impl Filesystem for Fs {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ];
         for flag in wanted {
             if config.add_capabilities(flag).is_err() {
                 tracing::debug!("this kernel has no {flag:?}");
             }
+        }
+        let mapped = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        if self.0.past_pages() && config.add_capabilities(mapped).is_err() {
+            tracing::info!(
+                "this kernel is older than 6.6 and maps only files that it keeps pages of: \
+                 what other clients append may be seen late by who has a file open"
+            );
+            self.0.keep_pages();
         }
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);
@@ -235,7 +242,7 @@ impl Filesystem for Fs {
         let (state, cred, flags) = (self.0.clone(), cred(req, 0), open_flags(flags.0));
         self.0.run(async move {
             match state.client.open(&cred, fid, flags).await {
-                Ok(file) => reply.opened(FileHandle(state.files.insert(file)), fopen_flags(&flags)),
+                Ok(file) => reply.opened(FileHandle(state.files.insert(file)), state.fopen_flags(&flags)),
                 Err(e) => reply.error(errno(e)),
             }
         });
@@ -266,7 +273,7 @@ impl Filesystem for Fs {
                         &attr,
                         crate::convert::generation(fid),
                         fh,
-                        fopen_flags(&flags),
+                        state.fopen_flags(&flags),
                     );
                 }
                 Err(e) => reply.error(errno(e)),

@@ -4,7 +4,6 @@
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 use wire::Fid;
 
 /// The root directory's number.
@@ -12,8 +11,6 @@ pub(crate) const ROOT_INO: u64 = 1;
 const SHARDS: usize = 16;
 /// Numbers for FIDs whose own is taken start here.
 const SPARE: u64 = 1 << 63;
-/// How long after an answer the kernel may not have taken in what the answer said.
-const SETTLE: Duration = Duration::from_millis(50);
 
 /// A FID as one number.
 pub(crate) fn flatten(fid: Fid) -> u64 {
@@ -26,7 +23,6 @@ pub(crate) fn flatten(fid: Fid) -> u64 {
 struct Node {
     fid: Fid,
     lookups: u64,
-    answered: Instant,
 }
 
 /// The nodes that the kernel knows.
@@ -77,14 +73,6 @@ impl Nodes {
         self.spare.lock().1.get(&fid).copied()
     }
 
-    /// Whether an answer about this node was given so lately that the kernel may not have taken it in yet.
-    pub(crate) fn is_settling(&self, ino: u64) -> bool {
-        self.shard(ino)
-            .lock()
-            .get(&ino)
-            .is_some_and(|n| n.answered.elapsed() < SETTLE)
-    }
-
     /// The kernel is given a reference to a file.
     pub(crate) fn reference(&self, fid: Fid) -> u64 {
         if fid == self.root {
@@ -93,14 +81,9 @@ impl Nodes {
         let ino = flatten(fid);
         {
             let mut shard = self.shard(ino).lock();
-            let node = shard.entry(ino).or_insert_with(|| Node {
-                fid,
-                lookups: 0,
-                answered: Instant::now(),
-            });
+            let node = shard.entry(ino).or_insert_with(|| Node { fid, lookups: 0 });
             if node.fid == fid && ino > ROOT_INO {
                 node.lookups += 1;
-                node.answered = Instant::now();
                 return ino;
             }
         }
@@ -111,13 +94,8 @@ impl Nodes {
             *next
         });
         let mut shard = self.shard(ino).lock();
-        let node = shard.entry(ino).or_insert_with(|| Node {
-            fid,
-            lookups: 0,
-            answered: Instant::now(),
-        });
+        let node = shard.entry(ino).or_insert_with(|| Node { fid, lookups: 0 });
         node.lookups += 1;
-        node.answered = Instant::now();
         ino
     }
 

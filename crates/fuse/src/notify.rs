@@ -9,7 +9,6 @@
 use crate::nodes::Nodes;
 use client::KernelCache;
 use cpt::BoxFuture;
-use fuser::{INodeNo, Notifier};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,15 +19,22 @@ use wire::Fid;
 const THREADS: usize = 4;
 /// Notifications that may be waiting to be written; who has more waits.
 const QUEUE: usize = 1024;
-/// When a notification is repeated that may have come before the kernel took in the answer that it takes back.
-const AGAIN: Duration = Duration::from_millis(60);
+/// When the kernel is told again of an inode that it does not know, although it was given a reference: the answer that it
+/// is to forget may not have been taken in yet. (Of an inode that it knows it drops answers to requests from before.)
+const AGAIN: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(60),
+    Duration::from_millis(200),
+];
 
-/// The notification's number, and its flag (`FUSE_EXPIRE_ONLY`; kernels before 6.2 do not know it, and drop the name).
-const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// `FUSE_NOTIFY_*`.
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+/// Flag of a name's (`FUSE_EXPIRE_ONLY`; kernels before 6.2 do not know it, and drop the name).
 const EXPIRE_ONLY: u32 = 1;
-/// Bytes of the message's two fixed parts.
+/// Bytes of `fuse_out_header`.
 const HEADER: usize = 16;
-const ENTRY: usize = 16;
 
 enum What {
     Entry { parent: u64, name: Vec<u8> },
@@ -37,7 +43,8 @@ enum What {
 
 struct Job {
     what: What,
-    done: Option<oneshot::Sender<()>>,
+    /// Whether the kernel knew what it is about.
+    done: oneshot::Sender<bool>,
 }
 
 /// The kernel's caches of one mount.
@@ -50,7 +57,6 @@ pub(crate) struct Invalidator {
 impl Invalidator {
     /// Starts the threads; they end when this is dropped.
     pub(crate) fn start(
-        notifier: &Notifier,
         device: OwnedFd,
         nodes: Arc<Nodes>,
         runtime: tokio::runtime::Handle,
@@ -58,93 +64,90 @@ impl Invalidator {
         let (jobs, rx) = mpsc::channel::<Job>(QUEUE);
         let (rx, device) = (Arc::new(parking_lot::Mutex::new(rx)), Arc::new(device));
         for i in 0..THREADS {
-            let (rx, notifier, device) = (rx.clone(), notifier.clone(), device.clone());
+            let (rx, device) = (rx.clone(), device.clone());
             std::thread::Builder::new()
                 .name(format!("fuse-notify-{i}"))
                 .spawn(move || {
                     loop {
                         let job = rx.lock().blocking_recv();
                         let Some(job) = job else { return };
-                        write(&notifier, &device, &job.what);
-                        if let Some(done) = job.done {
-                            let _ = done.send(());
-                        }
+                        let _ = job.done.send(write(&device, &job.what));
                     }
                 })?;
         }
         Ok(Invalidator { nodes, jobs, runtime })
     }
+}
 
-    /// Writes a notification and waits until the kernel has taken it. `settling`: an inode that the kernel may only be
-    /// about to take in, so that it is told again.
-    async fn post(&self, settling: Option<u64>, make: impl Fn() -> What) {
-        let (tx, rx) = oneshot::channel();
-        if self
-            .jobs
-            .send(Job {
-                what: make(),
-                done: Some(tx),
-            })
-            .await
-            .is_ok()
-        {
-            let _ = rx.await;
-        }
-        if settling.is_some_and(|ino| self.nodes.is_settling(ino)) {
-            let (jobs, what) = (self.jobs.clone(), make());
-            self.runtime.spawn(async move {
-                tokio::time::sleep(AGAIN).await;
-                let _ = jobs.send(Job { what, done: None }).await;
-            });
+/// Has a notification written and waits until the kernel has taken it; whether it knew what it is about.
+async fn post(jobs: &mpsc::Sender<Job>, what: What) -> bool {
+    let (done, rx) = oneshot::channel();
+    jobs.send(Job { what, done }).await.is_ok() && rx.await.unwrap_or(false)
+}
+
+fn write(device: &OwnedFd, what: &What) -> bool {
+    match rustix::io::write(device.as_fd(), &what.message()) {
+        Ok(_) => true,
+        Err(rustix::io::Errno::NOENT) => false,
+        Err(e) => {
+            tracing::debug!("the kernel did not take a notification: {e}");
+            true
         }
     }
 }
 
-fn write(notifier: &Notifier, device: &OwnedFd, what: &What) {
-    let result = match what {
-        What::Entry { parent, name } => expire(device, *parent, name),
-        What::Inode { ino, offset, len } => notifier.inval_inode(INodeNo(*ino), *offset, *len),
-    };
-    if let Err(e) = result {
-        tracing::debug!("the kernel did not take a notification: {e}");
+impl What {
+    /// `fuse_out_header` (len, error = the notification's number, unique = 0), then `fuse_notify_inval_inode_out` (ino, off,
+    /// len) or `fuse_notify_inval_entry_out` (parent, namelen, flags) and the name with a NUL.
+    fn message(&self) -> Vec<u8> {
+        let (number, body) = match self {
+            What::Inode { ino, offset, len } => {
+                let words = [ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
+                (INVAL_INODE, words.concat())
+            }
+            What::Entry { parent, name } => {
+                let mut body = parent.to_ne_bytes().to_vec();
+                body.extend((name.len() as u32).to_ne_bytes());
+                body.extend(EXPIRE_ONLY.to_ne_bytes());
+                body.extend(name);
+                body.push(0);
+                (INVAL_ENTRY, body)
+            }
+        };
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        message.extend(number.to_ne_bytes());
+        message.extend(0u64.to_ne_bytes());
+        message.extend(body);
+        message
     }
-}
-
-/// `FUSE_NOTIFY_INVAL_ENTRY`: `fuse_out_header` (len, error = the notification's number, unique = 0), then
-/// `fuse_notify_inval_entry_out` (parent, namelen, flags), then the name with a NUL.
-fn expire(device: &OwnedFd, parent: u64, name: &[u8]) -> std::io::Result<()> {
-    let len = (HEADER + ENTRY + name.len() + 1) as u32;
-    let mut message = Vec::with_capacity(len as usize);
-    message.extend_from_slice(&len.to_ne_bytes());
-    message.extend_from_slice(&NOTIFY_INVAL_ENTRY.to_ne_bytes());
-    message.extend_from_slice(&0u64.to_ne_bytes());
-    message.extend_from_slice(&parent.to_ne_bytes());
-    message.extend_from_slice(&(name.len() as u32).to_ne_bytes());
-    message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
-    message.extend_from_slice(name);
-    message.push(0);
-    rustix::io::write(device.as_fd(), &message)?;
-    Ok(())
 }
 
 impl KernelCache for Invalidator {
     fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8]) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(parent) = self.nodes.known(parent) {
-                self.post(None, || What::Entry {
-                    parent,
-                    name: name.to_vec(),
-                })
-                .await;
+                let name = name.to_vec();
+                post(&self.jobs, What::Entry { parent, name }).await;
             }
         })
     }
 
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(ino) = self.nodes.known(fid) {
-                self.post(Some(ino), || What::Inode { ino, offset, len }).await;
+            let Some(ino) = self.nodes.known(fid) else { return };
+            if post(&self.jobs, What::Inode { ino, offset, len }).await {
+                return;
             }
+            let (nodes, jobs) = (self.nodes.clone(), self.jobs.clone());
+            self.runtime.spawn(async move {
+                for wait in AGAIN {
+                    tokio::time::sleep(wait).await;
+                    if nodes.known(fid) != Some(ino) || post(&jobs, What::Inode { ino, offset, len }).await {
+                        return;
+                    }
+                }
+            });
         })
     }
 }

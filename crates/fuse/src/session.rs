@@ -30,6 +30,9 @@ pub struct FuseOptions {
     pub read_only: bool,
     /// Threads that read requests.
     pub threads: usize,
+    /// Whether reads and writes go past the kernel's pages, where the kernel can map such files (from 6.6 on). Without,
+    /// who has a file open may see late what other clients append.
+    pub past_pages: bool,
 }
 
 impl FuseOptions {
@@ -41,6 +44,7 @@ impl FuseOptions {
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
             threads: (cpus / 4).clamp(2, 16),
+            past_pages: true,
         }
     }
 
@@ -106,11 +110,10 @@ pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Resul
 fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -> Result<Mounted, FuseError> {
     let path = mountpoint::check(path)?;
     let failed = |source| mount_error(&path, source);
-    let state = Arc::new(State::new(client.clone(), runtime.clone()));
+    let state = Arc::new(State::new(client.clone(), runtime.clone(), opts.past_pages));
     let session = Session::new(Fs(state.clone()), &path, &opts.config()).map_err(failed)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
-    let kernel =
-        Invalidator::start(&session.notifier(), device, state.nodes.clone(), runtime).map_err(failed)?;
+    let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(failed)?;
     client.set_kernel(Arc::new(kernel));
     let session = session.spawn().map_err(failed)?;
     let ended = watch_end(session).map_err(failed)?;

@@ -3,10 +3,11 @@
 use crate::convert::{errno, file_attr, generation};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use client::{Client, DirHandle, Found, OpenFile};
-use fuser::{Errno, FileHandle, INodeNo, ReplyAttr, ReplyEntry};
+use client::{Client, DirHandle, Found, OpenFile, OpenFlags};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyEntry};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -27,16 +28,47 @@ pub(crate) struct State {
     pub(crate) files: Handles<OpenFile>,
     pub(crate) dirs: Handles<DirHandle>,
     pub(crate) runtime: Handle,
+    /// Whether reads and writes go past the kernel's pages, which then are for mappings only.
+    past_pages: AtomicBool,
 }
 
 impl State {
-    pub(crate) fn new(client: Arc<Client>, runtime: Handle) -> State {
+    pub(crate) fn new(client: Arc<Client>, runtime: Handle, past_pages: bool) -> State {
         State {
             nodes: Arc::new(Nodes::new(client.root())),
             client,
             files: Handles::new(),
             dirs: Handles::new(),
             runtime,
+            past_pages: AtomicBool::new(past_pages),
+        }
+    }
+
+    pub(crate) fn past_pages(&self) -> bool {
+        self.past_pages.load(Ordering::Relaxed)
+    }
+
+    /// The kernel cannot map what it has no pages of: reads and writes use them too.
+    pub(crate) fn keep_pages(&self) {
+        self.past_pages.store(false, Ordering::Relaxed);
+    }
+
+    /// How the kernel is to treat an open file. Pages that it has of it stay good: they were read under a lock, and it is
+    /// told when that lock goes.
+    ///
+    /// Reads and writes go past them. A read that ends at the file's end ends, in the kernel's pages, at the size that the
+    /// kernel believes; and it drops the answer that would tell it another when it is told, at that moment, to forget the
+    /// last one (`attr_version` in fs/fuse/inode.c), so that who reads while somebody else appends would miss what was
+    /// there before. A write through the pages would lock them while it waits for its extent lock, and giving back a lock
+    /// waits for the kernel to let go of such pages. Appends go where the servers say that the end is, so one after another.
+    pub(crate) fn fopen_flags(&self, flags: &OpenFlags) -> FopenFlags {
+        let kept = FopenFlags::FOPEN_KEEP_CACHE;
+        if flags.append {
+            kept | FopenFlags::FOPEN_DIRECT_IO
+        } else if self.past_pages() || flags.direct {
+            kept | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            kept
         }
     }
 

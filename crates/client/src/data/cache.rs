@@ -73,11 +73,6 @@ impl ObjectCache {
         self.writing.intersects(range)
     }
 
-    /// End of the last dirty or writing byte: how far the object reaches at least.
-    pub(super) fn unwritten_end(&self) -> u64 {
-        self.dirty.end().max(self.writing.end())
-    }
-
     /// How many bytes a write of `range` has to reserve beyond what is reserved already.
     pub(super) fn reservation(&self, range: Range<u64>) -> u64 {
         self.reserved.gaps(pages(&range)).iter().map(span).sum()

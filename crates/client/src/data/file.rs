@@ -160,13 +160,15 @@ impl DataFile {
                 .await?;
             out.push(data, p.len);
         }
+        let read = self.end_at_size(out, offset, end).await;
         drop(locks);
-        self.end_at_size(out, offset, end).await
+        read
     }
 
-    /// Objects end where they were last written; the file goes on while any of them does.
+    /// A piece ends where its object was last written, as far as locks prove it; the file may go on, here or in another
+    /// object. Call with a lock on the range: what is missing of it is then zeros, and stays so.
     async fn end_at_size(&self, mut out: Assembled, offset: u64, end: u64) -> Result<Vec<Bytes>, Errno> {
-        if out.missing > 0 && self.objects.len() > 1 {
+        if out.missing > 0 {
             let size = self.size().await?.size;
             out.fill_to(size.min(end).saturating_sub(offset));
         }
@@ -176,6 +178,7 @@ impl DataFile {
     /// Reads past the cache.
     pub async fn read_direct(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
+        let _locks = self.lock(LockMode::Pr, offset, end).await?;
         let mut out = Assembled::default();
         for p in self.layout.extents(offset, len as u64) {
             let data = self

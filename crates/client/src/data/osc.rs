@@ -471,6 +471,13 @@ fn range(policy: &Policy) -> Range<u64> {
 }
 
 impl LockOwner for Owner {
+    fn granted(&self, lock: LockInfo, lvb: &[u8]) {
+        let object = self.0.upgrade().and_then(|osc| osc.find_object(&lock.res));
+        if let (Some(object), Ok(lvb)) = (object, OstLvb::from_bytes(lvb)) {
+            object.granted(lock.cookie, range(&lock.policy), &lvb);
+        }
+    }
+
     fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let Some(osc) = self.0.upgrade() else { return };
@@ -487,7 +494,7 @@ impl LockOwner for Owner {
                 let told = kernel.inval_inode(object.file(), 0, 0);
                 let _ = tokio::time::timeout(KERNEL_MAX, told).await;
             }
-            object.lock_gone();
+            object.lock_gone(lock.cookie);
             osc.unused(object);
         })
     }
@@ -502,7 +509,7 @@ impl LockOwner for Owner {
             return;
         };
         object.forget(range(&lock.policy));
-        object.lock_gone();
+        object.lock_gone(lock.cookie);
         osc.unused(object);
     }
 }

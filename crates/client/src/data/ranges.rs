@@ -90,11 +90,6 @@ impl RangeSet {
         }
         gaps
     }
-
-    /// The end of the last range, 0 when empty.
-    pub(super) fn end(&self) -> u64 {
-        self.ranges.values().next_back().copied().unwrap_or(0)
-    }
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ impl LockClient {
     }
 
     /// Puts a granted lock into the cache, with one reference.
-    pub(super) fn insert(&self, res: LdlmResId, lock: Cached) -> Option<LockRef> {
+    pub(super) fn insert(&self, res: LdlmResId, lock: Cached, lvb: &[u8]) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         let info = lock.info(&res);
         let mut names = self.name_shard(lock.cookie).lock();
@@ -203,6 +203,7 @@ impl LockClient {
         let must_go = lock.must_go | pending.must_go;
         let discard = lock.discard | pending.discard;
         names.insert(lock.cookie, Name::Cached(res));
+        self.owner.granted(info, lvb);
         self.cache_shard(&res).lock().insert(
             res,
             Cached {

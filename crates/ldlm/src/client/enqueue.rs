@@ -259,7 +259,7 @@ impl Attempt {
             let evicted = || RpcError::Evicted("lock client".to_owned());
             Some(
                 self.client
-                    .insert(desc.l_resource.lr_name, lock)
+                    .insert(desc.l_resource.lr_name, lock, &lvb)
                     .ok_or_else(evicted)?,
             )
         };

@@ -58,6 +58,12 @@ impl LockInfo {
 
 /// Whoever caches something under the locks of an import.
 pub trait LockOwner: Send + Sync + 'static {
+    /// The lock is granted, with this value block; nobody can find it in the cache before this returns, so what is known
+    /// under it is known to everybody who has it. Must not ask this client for anything.
+    fn granted(&self, lock: LockInfo, lvb: &[u8]) {
+        let _ = (lock, lvb);
+    }
+
     /// The lock must go, or, of inode bits, `cancel_bits` of it: write back and drop what they protect. Nobody uses the
     /// lock any more; the server hears of it when this is done.
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()>;

@@ -2,8 +2,10 @@
 //! extent locks that make them true, and the RPCs that carry its data.
 //!
 //! What is cached is valid as long as an extent lock covers it. When the server calls a lock back, the
-//! dirty data below it is written, the cache below it dropped, and then the lock is given up. The size
-//! (Lustre calls it the known minimum size) is exact while a lock covers everything from it to the end.
+//! dirty data below it is written, the cache below it dropped, and then the lock is given up.
+//!
+//! The size here is what Lustre calls the known minimum size: the object is at least that big, as far as the locks
+//! that are held prove it. It is exact while one lock covers everything from it to the end.
 
 mod read;
 mod space;
@@ -17,7 +19,6 @@ use ldlm::{Enqueue, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -61,7 +62,10 @@ fn to_lvb(attr: &DataAttr) -> OstLvb {
 #[derive(Debug, Default)]
 struct State {
     cache: ObjectCache,
+    /// Size and times as far as they are known.
     attr: DataAttr,
+    /// The locks held, by cookie; without any, nothing is known.
+    locks: Vec<(u64, Range<u64>)>,
     /// An error of a write that nobody waited for; told once, at the next flush or fsync.
     error: Option<Errno>,
     /// Written since the last OST_SYNC.
@@ -72,6 +76,20 @@ struct State {
     accounted: u64,
     /// Since when the oldest dirty data waits; none: nothing queued.
     dirty_since: Option<Instant>,
+}
+
+impl State {
+    /// What the server says of the times; while locks are held, what this client has done since is newer.
+    fn with_own(&self, told: DataAttr) -> DataAttr {
+        if self.locks.is_empty() {
+            return told;
+        }
+        DataAttr {
+            mtime: told.mtime.max(self.attr.mtime),
+            ctime: told.ctime.max(self.attr.ctime),
+            ..told
+        }
+    }
 }
 
 /// See the module.
@@ -85,8 +103,6 @@ pub(super) struct Object {
     changed: Notify,
     /// One enqueue at a time: the next one then finds the lock of the first.
     enqueueing: tokio::sync::Mutex<()>,
-    /// Locks held on it; without any, nothing is known for certain.
-    locks: AtomicUsize,
 }
 
 impl Object {
@@ -98,7 +114,6 @@ impl Object {
             state: Mutex::default(),
             changed: Notify::new(),
             enqueueing: tokio::sync::Mutex::new(()),
-            locks: AtomicUsize::new(0),
         }
     }
 
@@ -136,29 +151,16 @@ impl Object {
         }
         let enqueue = Enqueue::new(self.res, mode, policy);
         let granted = self.osc.locks().enqueue(enqueue).await?;
-        self.take_lvb(&granted.lvb);
-        let lock = granted.lock.ok_or(Errno::EIO)?;
-        self.locks.fetch_add(1, Ordering::Relaxed);
-        Ok(lock)
+        granted.lock.ok_or(Errno::EIO)
     }
 
-    /// Takes in what the server said of the object; our own unwritten data is newer.
-    fn take_lvb(&self, lvb: &[u8]) -> Option<DataAttr> {
-        let lvb = OstLvb::from_bytes(lvb).ok()?;
+    /// A lock is granted: what the server said with it is true as far as the lock reaches.
+    pub(super) fn granted(&self, cookie: u64, range: Range<u64>, lvb: &OstLvb) {
         let mut s = self.state.lock();
-        let known = from_lvb(&lvb);
-        let unwritten = s.cache.unwritten_end();
-        let (mtime, ctime) = match unwritten {
-            0 => (known.mtime, known.ctime),
-            _ => (known.mtime.max(s.attr.mtime), known.ctime.max(s.attr.ctime)),
-        };
-        s.attr = DataAttr {
-            size: known.size.max(unwritten),
-            mtime,
-            ctime,
-            ..known
-        };
-        Some(s.attr)
+        let mut told = s.with_own(from_lvb(lvb));
+        told.size = s.attr.size.max(lvb.lvb_size.min(range.end));
+        s.attr = told;
+        s.locks.push((cookie, range));
     }
 
     /// What this client knows, for the server that asks (a glimpse).
@@ -179,14 +181,18 @@ impl Object {
         self.account();
     }
 
-    /// A lock is gone.
-    pub(super) fn lock_gone(&self) -> bool {
-        self.locks.fetch_sub(1, Ordering::Relaxed) == 1
+    /// A lock is gone, and with it what only it proved of the size.
+    pub(super) fn lock_gone(&self, cookie: u64) {
+        let mut s = self.state.lock();
+        s.locks.retain(|(held, _)| *held != cookie);
+        // Who cuts the object asks for everything from there on: it is not cut below the end of any lock that is held.
+        let proven = s.locks.iter().map(|(_, range)| range.end).max();
+        s.attr.size = s.attr.size.min(proven.unwrap_or(0));
     }
 
     /// Whether any lock is held.
     pub(super) fn is_locked(&self) -> bool {
-        self.locks.load(Ordering::Relaxed) > 0
+        !self.state.lock().locks.is_empty()
     }
 
     /// The server has evicted us: nothing that is cached is true any more, and dirty data is lost.
@@ -197,8 +203,9 @@ impl Object {
         }
         let freed = s.cache.discard(0..u64::MAX);
         s.dirty_since = None;
+        s.locks.clear();
+        s.attr.size = 0;
         drop(s);
-        self.locks.store(0, Ordering::Relaxed);
         self.osc.budget().unreserve(freed);
         self.account();
         self.changed.notify_waiters();
@@ -217,19 +224,20 @@ impl Object {
         Some(self.state.lock().attr)
     }
 
-    /// Size and times: from the cache where a lock makes them certain, otherwise from the server.
+    /// Size and times: from the cache where a lock makes them certain, otherwise from the server, which asks those who
+    /// write (a glimpse) and takes no lock from anybody: this may be called with locks held.
     pub(super) async fn attr(&self) -> Result<DataAttr, Errno> {
         if let Some(known) = self.known_attr() {
             return Ok(known);
         }
-        let _one = self.enqueueing.lock().await;
         let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
         glimpse.flags |= LDLM_FL_HAS_INTENT;
         let answer = self.osc.locks().enqueue(glimpse).await?;
-        if answer.lock.is_some() {
-            self.locks.fetch_add(1, Ordering::Relaxed);
-        }
-        self.take_lvb(&answer.lvb).ok_or(Errno::EPROTO)
+        let told = from_lvb(&OstLvb::from_bytes(&answer.lvb)?);
+        let s = self.state.lock();
+        let mut known = s.with_own(told);
+        known.size = s.attr.size.max(told.size);
+        Ok(known)
     }
 
     /// The error of a write that nobody waited for, once.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wire::Errno;
 
 impl Object {
-    /// The bytes of `range` as far as the object reaches. Call with a lock on the range.
+    /// The bytes of `range` as far as locks prove that the object reaches. Call with a lock on the range.
     pub(in crate::data) async fn read(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<Bytes>, Errno> {
         loop {
             let changed = self.changed.notified();
@@ -124,18 +124,16 @@ impl Object {
         Err(Errno::EIO)
     }
 
-    /// Bytes of `range` straight from the server, past the cache (O_DIRECT).
+    /// Bytes of `range` straight from the server, past the cache (O_DIRECT). Call with a lock on the range.
     pub(in crate::data) async fn read_direct(
         self: &Arc<Self>,
         range: Range<u64>,
     ) -> Result<Vec<Bytes>, Errno> {
-        let _lock = self.lock(LockMode::Pr, range.clone()).await?;
         self.flush(range.clone()).await;
-        let end = range.end.min(self.state.lock().attr.size);
         let mut data = Vec::new();
         let mut at = range.start;
-        while at < end {
-            let part = at..end.min(at + self.osc.terms().brw_bytes_max);
+        while at < range.end {
+            let part = at..range.end.min(at + self.osc.terms().brw_bytes_max);
             let got = self.read_rpc(&part).await?;
             let bytes: u64 = got.iter().map(|d| d.len() as u64).sum();
             data.extend(got);
