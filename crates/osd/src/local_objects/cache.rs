@@ -25,6 +25,8 @@ pub(super) struct Entry {
     pub(super) state: Mutex<State>,
     /// Held while the file is made or removed; only by threads for blocking work, and before `state`.
     pub(super) making: Mutex<()>,
+    /// Held by who writes: local file systems let only one at a time, and the others would spin for their turn.
+    pub(super) writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]

@@ -139,6 +139,7 @@ impl Shared {
             path,
             state: Mutex::new(state),
             making: Mutex::new(()),
+            writing: Arc::default(),
         };
         let (entry, stale) = self.cache.add(Arc::new(entry));
         if let Some(old) = stale {
@@ -200,6 +201,20 @@ impl Shared {
         state.file = Some(file.clone());
         state.exists = true;
         Ok((file, true))
+    }
+
+    fn write(&self, entry: &Entry, offset: u64, data: &[Bytes], attr: &SetAttr) -> Result<(), OsdError> {
+        let (file, new) = self.file(entry)?;
+        let mut at = offset;
+        let written = data.iter().try_for_each(|piece| {
+            file.write_all_at(piece, at)
+                .map_err(OsdError::io("write", &entry.path))?;
+            at += piece.len() as u64;
+            Ok(())
+        });
+        // Also when only a part was written.
+        self.changed(entry, new, attr)?;
+        written
     }
 
     /// After a change of the file: sizes anew, attributes, and the object is not on disk any more.
@@ -352,22 +367,15 @@ impl Objects for LocalObjects {
         data: Vec<Bytes>,
         attr: SetAttr,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.with(fid, move |shared, entry| {
-            let (file, new) = shared.file(entry)?;
-            let mut at = offset;
-            let mut written = Ok(());
-            for piece in &data {
-                written = file
-                    .write_all_at(piece, at)
-                    .map_err(OsdError::io("write", &entry.path));
-                if written.is_err() {
-                    break;
-                }
-                at += piece.len() as u64;
-            }
-            // Also when only a part was written.
-            shared.changed(entry, new, &attr)?;
-            written
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let entry = self.entry(fid).await?;
+            let turn = entry.writing.clone().lock_owned().await;
+            blocking(move || {
+                let _turn = turn;
+                shared.write(&entry, offset, &data, &attr)
+            })
+            .await
         })
     }
 
