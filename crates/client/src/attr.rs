@@ -51,6 +51,11 @@ impl Attr {
         self.mode & S_IFMT == S_IFDIR
     }
 
+    /// Whether it is something that has hard links.
+    pub(crate) fn has_other_names(&self) -> bool {
+        self.nlink > 1 && !self.is_dir()
+    }
+
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & S_IFMT == S_IFREG

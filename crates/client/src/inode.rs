@@ -60,6 +60,8 @@ pub(crate) struct InodeState {
     children: HashMap<Box<[u8]>, Child>,
     negative: usize,
     names: HashSet<(Fid, Box<[u8]>)>,
+    /// Those of the names that the kernel may have kept.
+    shown: HashSet<(Fid, Box<[u8]>)>,
     chunks: BTreeMap<u64, Arc<DirChunk>>,
     chunk_entries: usize,
 }
@@ -157,6 +159,23 @@ impl Inodes {
         self.entry(child).state.lock().names.insert((parent, name.into()));
     }
 
+    /// Whether a name is known to lead to a file: then the kernel will keep it. Called with the file's LOOKUP lock held.
+    pub(crate) fn show_name(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
+        let known = self.child(parent, name) == Some(Child::Is(child));
+        if known {
+            self.entry(child).state.lock().shown.insert((parent, name.into()));
+        }
+        known
+    }
+
+    /// The names of a file that the kernel may have kept; it is about to be told.
+    pub(crate) fn take_shown(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
+        let shown = self
+            .get(fid)
+            .map(|inode| std::mem::take(&mut inode.state.lock().shown));
+        shown.unwrap_or_default().into_iter().collect()
+    }
+
     /// Learns that a directory does not have a name, under its UPDATE lock with this cookie.
     pub(crate) fn add_negative(&self, parent: Fid, name: &[u8], cookie: u64) {
         let dir = self.entry(parent);
@@ -177,7 +196,7 @@ impl Inodes {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
         };
-        let mut names = HashSet::new();
+        let (mut names, mut shown) = (HashSet::new(), HashSet::new());
         let empty = {
             let mut s = inode.state.lock();
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
@@ -196,6 +215,7 @@ impl Inodes {
             }
             if bits & MDS_INODELOCK_LOOKUP != 0 {
                 names = std::mem::take(&mut s.names);
+                shown = std::mem::take(&mut s.shown);
             }
             s.is_empty()
         };
@@ -205,7 +225,20 @@ impl Inodes {
         if empty {
             self.prune(fid, inode);
         }
-        names.into_iter().collect()
+        shown.into_iter().collect()
+    }
+
+    /// A name is about to be removed by way of the kernel, which then forgets it by itself: it need not be told when the
+    /// lock goes.
+    pub(crate) fn leave_name(&self, parent: Fid, name: &[u8], child: Fid) {
+        let Some(inode) = self.get(child) else { return };
+        {
+            let mut s = inode.state.lock();
+            let name = (parent, name.into());
+            s.names.remove(&name);
+            s.shown.remove(&name);
+        }
+        self.remove_name(parent, name, child);
     }
 
     fn remove_name(&self, parent: Fid, name: &[u8], child: Fid) {
@@ -272,10 +305,10 @@ mod tests {
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"b", FILE);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
-        let mut names = inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
-        names.sort();
-        assert_eq!(names, [(DIR, (*b"a").into()), (DIR, (*b"b").into())]);
-        assert_eq!(inodes.child(DIR, b"a"), None);
+        assert!(inodes.show_name(DIR, b"b", FILE) && !inodes.show_name(DIR, b"c", FILE));
+        let shown = inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
+        assert_eq!(shown, [(DIR, (*b"b").into())]);
+        assert_eq!((inodes.child(DIR, b"a"), inodes.child(DIR, b"b")), (None, None));
         assert_eq!(inodes.len(), 0);
     }
 

@@ -9,8 +9,8 @@ use wire::Fid;
 
 /// The kernel's caches.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Forget that `name` is in `parent` (and that it is not).
-    fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8]) -> BoxFuture<'a, ()>;
+    /// Forget that `name` in `parent` leads to `child` (to nothing, with a zero FID).
+    fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], child: Fid) -> BoxFuture<'a, ()>;
     /// Forget attributes, and pages in this range: `offset < 0` means attributes only, `len == 0` means to the end.
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }

@@ -7,7 +7,8 @@ use ldlm::{Enqueue, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
-    DISP_LOOKUP_NEG, Errno, Fid, LuSeqRange, MDS_REINT, MdtBody, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    DISP_LOOKUP_NEG, Errno, Fid, LuSeqRange, MDS_INODELOCK_LOOKUP, MDS_REINT, MdtBody, SEQ_ALLOC_META,
+    SEQ_QUERY, WireStruct,
 };
 
 /// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
@@ -161,12 +162,17 @@ impl Mdc {
         self.locks.find(&fid.res_id(), mode, Policy::ibits(bits))
     }
 
-    /// Takes the client's own locks that an operation would have revoked: their handles go with the request.
+    /// Takes the client's own locks that an operation would have revoked: their handles go with the request. A name that
+    /// the operation does not touch stays known: the kernel would have to be told of it first, and cannot always be.
     pub(crate) fn elc(&self, locks: &[(Fid, u64)]) -> Vec<u64> {
+        let of = |(fid, bits): &(Fid, u64)| {
+            let whole = bits & MDS_INODELOCK_LOOKUP != 0;
+            self.locks.elc(&fid.res_id(), *bits, whole)
+        };
         locks
             .iter()
             .filter(|(fid, _)| !fid.is_zero())
-            .flat_map(|(fid, bits)| self.locks.elc(&fid.res_id(), *bits))
+            .flat_map(of)
             .collect()
     }
 }

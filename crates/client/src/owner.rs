@@ -10,12 +10,13 @@ use ldlm::{LockClient, LockInfo, LockOwner};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::{Errno, Fid, Message, OstLvb};
 
 /// How long giving back a lock waits for the kernel to forget.
-const KERNEL_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
 
 /// The owner of one metadata target's import and locks.
 pub(crate) struct MdcOwner {
@@ -49,20 +50,15 @@ async fn tell(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
     let Some(cache) = kernel.get() else { return };
     cache.inval_inode(fid, -1, 0).await;
     for (parent, name) in names {
-        cache.inval_entry(*parent, name).await;
+        cache.inval_entry(*parent, name, fid).await;
     }
 }
 
 impl LockOwner for MdcOwner {
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let bits = if cancel_bits == 0 {
-                lock.policy.bits()
-            } else {
-                cancel_bits
-            };
             let fid = Fid::from_res_id(&lock.res);
-            let names = self.inodes.forget(fid, bits);
+            let names = self.inodes.forget(fid, cancel_bits);
             if tokio::time::timeout(KERNEL_WAIT, tell(&self.kernel, fid, &names))
                 .await
                 .is_err()
@@ -76,15 +72,23 @@ impl LockOwner for MdcOwner {
         None
     }
 
-    /// A lock that went without being called back: given up with a request, or by age. The request's own effect the
-    /// kernel knows; what else the lock covered it is told in the background.
-    fn dropped(&self, lock: LockInfo) {
+    /// A lock that went without being called back, given up with a request. The request's own effect the kernel knows. Of
+    /// the file's other names (hard links) it is told without waiting: it may hold their directory for that very request.
+    fn dropped(&self, lock: LockInfo, bits: u64) {
         let fid = Fid::from_res_id(&lock.res);
-        let names = self.inodes.forget(fid, lock.policy.bits());
+        let names = self.inodes.forget(fid, bits);
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
-            self.runtime
-                .spawn(async move { tell(&kernel, fid, &names).await });
+            let mut told = Box::pin(async move { tell(&kernel, fid, &names).await });
+            // As far as it goes without waiting it goes at once.
+            let _inside = self.runtime.enter();
+            if told
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+            {
+                self.runtime.spawn(told);
+            }
         }
     }
 }

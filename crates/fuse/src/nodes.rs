@@ -4,6 +4,7 @@
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 use wire::Fid;
 
 /// The root directory's number.
@@ -11,6 +12,9 @@ pub(crate) const ROOT_INO: u64 = 1;
 const SHARDS: usize = 16;
 /// Numbers for FIDs whose own is taken start here.
 const SPARE: u64 = 1 << 63;
+
+/// How long after an answer the kernel may not have taken in what the answer said.
+const SETTLE: Duration = Duration::from_millis(50);
 
 /// A FID as one number.
 pub(crate) fn flatten(fid: Fid) -> u64 {
@@ -23,6 +27,23 @@ pub(crate) fn flatten(fid: Fid) -> u64 {
 struct Node {
     fid: Fid,
     lookups: u64,
+    /// When an answer last named it.
+    answered: Instant,
+}
+
+impl Node {
+    fn new(fid: Fid) -> Node {
+        Node {
+            fid,
+            lookups: 0,
+            answered: Instant::now(),
+        }
+    }
+
+    fn named(&mut self) {
+        self.lookups += 1;
+        self.answered = Instant::now();
+    }
 }
 
 /// The nodes that the kernel knows.
@@ -73,6 +94,12 @@ impl Nodes {
         self.spare.lock().1.get(&fid).copied()
     }
 
+    /// Whether an answer named this file so lately that the kernel may not have taken it in yet.
+    pub(crate) fn is_settling(&self, fid: Fid) -> bool {
+        let node = |ino| Some(self.shard(ino).lock().get(&ino)?.answered.elapsed() < SETTLE);
+        self.known(fid).and_then(node).unwrap_or(false)
+    }
+
     /// The kernel is given a reference to a file.
     pub(crate) fn reference(&self, fid: Fid) -> u64 {
         if fid == self.root {
@@ -81,9 +108,9 @@ impl Nodes {
         let ino = flatten(fid);
         {
             let mut shard = self.shard(ino).lock();
-            let node = shard.entry(ino).or_insert_with(|| Node { fid, lookups: 0 });
+            let node = shard.entry(ino).or_insert_with(|| Node::new(fid));
             if node.fid == fid && ino > ROOT_INO {
-                node.lookups += 1;
+                node.named();
                 return ino;
             }
         }
@@ -94,8 +121,7 @@ impl Nodes {
             *next
         });
         let mut shard = self.shard(ino).lock();
-        let node = shard.entry(ino).or_insert_with(|| Node { fid, lookups: 0 });
-        node.lookups += 1;
+        shard.entry(ino).or_insert_with(|| Node::new(fid)).named();
         ino
     }
 

@@ -1,7 +1,8 @@
 //! Telling the kernel to forget.
 //!
-//! A notification can wait, in the kernel, for a request on the same name or inode that this process has not answered yet.
-//! So it is written by threads that do nothing else: never by one that answers requests, and never with a lock held.
+//! A notification about a name or about pages can wait, in the kernel, for a request on the same directory or page that
+//! this process has not answered yet. So it is written by threads that do nothing else: never by one that answers
+//! requests, and never with a lock held. One about attributes alone waits for nothing and is written at once.
 //!
 //! A name is let expire, not dropped: the kernel asks again when it next needs it. Dropped, a directory that somebody works
 //! in would be without a path (`getcwd` fails) although nobody removed it.
@@ -28,6 +29,9 @@ const AGAIN: [Duration; 4] = [
     Duration::from_millis(200),
 ];
 
+/// When the kernel is told again of a name that was looked up just before.
+const SETTLED: Duration = Duration::from_millis(60);
+
 /// `FUSE_NOTIFY_*`.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
@@ -36,6 +40,7 @@ const EXPIRE_ONLY: u32 = 1;
 /// Bytes of `fuse_out_header`.
 const HEADER: usize = 16;
 
+#[derive(Clone)]
 enum What {
     Entry { parent: u64, name: Vec<u8> },
     Inode { ino: u64, offset: i64, len: i64 },
@@ -50,7 +55,7 @@ struct Job {
 /// The kernel's caches of one mount.
 pub(crate) struct Invalidator {
     nodes: Arc<Nodes>,
-    jobs: mpsc::Sender<Job>,
+    writer: Writer,
     runtime: tokio::runtime::Handle,
 }
 
@@ -75,14 +80,30 @@ impl Invalidator {
                     }
                 })?;
         }
-        Ok(Invalidator { nodes, jobs, runtime })
+        Ok(Invalidator {
+            nodes,
+            writer: Writer { device, jobs },
+            runtime,
+        })
     }
 }
 
-/// Has a notification written and waits until the kernel has taken it; whether it knew what it is about.
-async fn post(jobs: &mpsc::Sender<Job>, what: What) -> bool {
-    let (done, rx) = oneshot::channel();
-    jobs.send(Job { what, done }).await.is_ok() && rx.await.unwrap_or(false)
+/// Where notifications are written.
+#[derive(Clone)]
+struct Writer {
+    device: Arc<OwnedFd>,
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Writer {
+    /// Returns when the kernel has taken it; whether it knew what it is about.
+    async fn write(&self, what: What) -> bool {
+        if matches!(what, What::Inode { offset, .. } if offset < 0) {
+            return write(&self.device, &what);
+        }
+        let (done, rx) = oneshot::channel();
+        self.jobs.send(Job { what, done }).await.is_ok() && rx.await.unwrap_or(false)
+    }
 }
 
 fn write(device: &OwnedFd, what: &What) -> bool {
@@ -124,11 +145,23 @@ impl What {
 }
 
 impl KernelCache for Invalidator {
-    fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8]) -> BoxFuture<'a, ()> {
+    fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], child: Fid) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(parent) = self.nodes.known(parent) {
-                let name = name.to_vec();
-                post(&self.jobs, What::Entry { parent, name }).await;
+                let what = What::Entry {
+                    parent,
+                    name: name.to_vec(),
+                };
+                self.writer.write(what.clone()).await;
+                // Who looks a name up again that he has holds no lock on the directory: what he was told last may be
+                // taken in after this.
+                if self.nodes.is_settling(child) {
+                    let writer = self.writer.clone();
+                    self.runtime.spawn(async move {
+                        tokio::time::sleep(SETTLED).await;
+                        writer.write(what).await;
+                    });
+                }
             }
         })
     }
@@ -136,14 +169,15 @@ impl KernelCache for Invalidator {
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let Some(ino) = self.nodes.known(fid) else { return };
-            if post(&self.jobs, What::Inode { ino, offset, len }).await {
+            if self.writer.write(What::Inode { ino, offset, len }).await {
                 return;
             }
-            let (nodes, jobs) = (self.nodes.clone(), self.jobs.clone());
+            let (nodes, writer) = (self.nodes.clone(), self.writer.clone());
             self.runtime.spawn(async move {
                 for wait in AGAIN {
                     tokio::time::sleep(wait).await;
-                    if nodes.known(fid) != Some(ino) || post(&jobs, What::Inode { ino, offset, len }).await {
+                    let known = nodes.known(fid) == Some(ino);
+                    if !known || writer.write(What::Inode { ino, offset, len }).await {
                         return;
                     }
                 }

@@ -262,3 +262,45 @@ async fn who_has_a_file_open_sees_at_once_what_another_mount_appends_and_cuts() 
     .await;
     m.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_another_mount_removes_is_gone_at_once() {
+    let m = Mounts::start(1, 2).await;
+    m.run(|a, b| {
+        for round in 0..200 {
+            let (a, b) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            fs::create_dir(a.join("dir")).unwrap();
+            assert_eq!(names(&b.join("dir")), [""; 0]);
+            fs::write(a.join("dir/one"), "").unwrap();
+            assert_eq!(names(&b.join("dir")), ["one"]);
+            assert_eq!(fs::metadata(b.join("dir/one")).unwrap().len(), 0);
+            fs::set_permissions(a.join("dir/one"), fs::Permissions::from_mode(0o640)).unwrap();
+            assert_eq!(fs::metadata(b.join("dir/one")).unwrap().mode() & 0o7777, 0o640);
+            std::os::unix::fs::chown(b.join("dir/one"), Some(12), Some(34)).unwrap();
+            assert_eq!(fs::metadata(a.join("dir/one")).unwrap().uid(), 12);
+            fs::hard_link(b.join("dir/one"), b.join("dir/two")).unwrap();
+            assert_eq!(fs::metadata(a.join("dir/one")).unwrap().nlink(), 2);
+            fs::rename(a.join("dir/two"), a.join("three")).unwrap();
+            assert!(!b.join("dir/two").exists(), "round {round}");
+            assert_eq!(names(&b.join("dir")), ["one"]);
+            assert_eq!(
+                fs::metadata(b.join("three")).unwrap().ino(),
+                fs::metadata(a.join("dir/one")).unwrap().ino()
+            );
+            symlink("dir/one", b.join("link")).unwrap();
+            assert_eq!(fs::read_link(a.join("link")).unwrap(), Path::new("dir/one"));
+            let three = fs::File::options().write(true).open(a.join("three")).unwrap();
+            three.set_len(5000).unwrap();
+            drop(three);
+            assert_eq!(fs::metadata(b.join("link")).unwrap().len(), 5000);
+            fs::remove_file(b.join("dir/one")).unwrap();
+            assert!(!a.join("dir/one").exists(), "round {round}");
+            fs::remove_file(b.join("link")).unwrap();
+            fs::remove_dir(a.join("dir")).unwrap();
+            assert!(!b.join("dir").exists(), "round {round}");
+            fs::remove_file(a.join("three")).unwrap();
+        }
+    })
+    .await;
+    m.stop().await;
+}

@@ -412,7 +412,7 @@ impl fixture::Client {
     /// Takes own locks out of the cache and along with the next request.
     async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupWith) {
         let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits.0));
-        e.elc = self.locks.elc(&res, bits.0);
+        e.elc = self.locks.elc(&res, bits.0, true);
         self.locks.enqueue(e).await.unwrap();
     }
 }

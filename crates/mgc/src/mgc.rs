@@ -106,7 +106,7 @@ impl LockOwner for Hub {
         None
     }
 
-    fn dropped(&self, lock: LockInfo) {
+    fn dropped(&self, lock: LockInfo, _bits: u64) {
         self.changed(Some(lock.res));
     }
 }

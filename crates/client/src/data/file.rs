@@ -340,6 +340,14 @@ impl DataFile {
         Some(self.merge(&attrs?))
     }
 
+    /// Takes the lock that writing will need, of a file just made that has one object: so its size is known, too. An
+    /// error is met again by who writes.
+    pub(crate) async fn claim(&self) {
+        if let [Some(object)] = &self.objects[..] {
+            let _ = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF).await;
+        }
+    }
+
     /// Cuts or extends it.
     pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
         let _writing = self.appending.write().await;

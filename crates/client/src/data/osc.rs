@@ -503,7 +503,7 @@ impl LockOwner for Owner {
         Some(self.0.upgrade()?.find_object(&lock.res)?.lvb())
     }
 
-    fn dropped(&self, lock: LockInfo) {
+    fn dropped(&self, lock: LockInfo, _bits: u64) {
         let Some(osc) = self.0.upgrade() else { return };
         let Some(object) = osc.find_object(&lock.res) else {
             return;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
     Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME,
-    MDS_GETATTR, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtRecSetattr,
-    OBD_MD_LINKNAME, REINT_SETATTR, WireStruct, before_nul,
+    MDS_GETATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtRecSetattr, OBD_MD_LINKNAME, REINT_SETATTR,
+    WireStruct, before_nul,
 };
 
 impl Client {
@@ -36,11 +36,7 @@ impl Client {
         };
         let rec = pack::setattr_rec(cred, fid, set, self.now(), suppgid);
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let more = if perm {
-            MDS_INODELOCK_LOOKUP | MDS_INODELOCK_PERM
-        } else {
-            0
-        };
+        let more = if perm { MDS_INODELOCK_PERM } else { 0 };
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | more)]);
         mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
             .await?;

@@ -6,6 +6,7 @@ use crate::cred::Cred;
 use crate::inode::Child;
 use crate::layout::LovLayout;
 use crate::mdc::{IntentAsk, IntentReply, Mdc};
+use crate::owner::KERNEL_WAIT;
 use crate::pack;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
@@ -207,16 +208,43 @@ impl Client {
         let attr_cached = kept.is_some() && data.as_ref().is_none_or(|(_, covered)| *covered);
         let md = kept.unwrap_or(md);
         let attr = data.map_or_else(|| md.attr.clone(), |(data, _)| md.with_data(&data));
-        let name_lock = name.and_then(|(parent, name)| {
-            let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP)?;
-            (self.inodes.child(parent, name) == Some(Child::Is(fid))).then_some(lock)
-        });
+        if attr.has_other_names() {
+            self.take_names_from_kernel(fid, name.is_none()).await;
+        }
+        let name_lock = name
+            .filter(|_| !attr.has_other_names())
+            .and_then(|(parent, name)| {
+                let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP)?;
+                self.inodes.show_name(parent, name, fid).then_some(lock)
+            });
         Ok(Found {
             attr,
             name_cached: name_lock.is_some(),
             attr_cached,
             _held: name_lock.into_iter().chain(attr_lock).collect(),
         })
+    }
+
+    /// The kernel does not keep names of a file that has several. When one of them is removed or renamed the lock on all of
+    /// them goes, and the kernel, which holds the directory meanwhile, could not be told of the others in time. What it has
+    /// from when there was one name it must forget; `wait`: before this answer, where it does not hold the directory.
+    async fn take_names_from_kernel(&self, fid: Fid, wait: bool) {
+        let names = self.inodes.take_shown(fid);
+        if names.is_empty() || self.kernel.get().is_none() {
+            return;
+        }
+        let kernel = self.kernel.clone();
+        let forget = async move {
+            if let Some(cache) = kernel.get() {
+                for (parent, name) in &names {
+                    cache.inval_entry(*parent, name, fid).await;
+                }
+            }
+        };
+        let told = tokio::spawn(forget);
+        if wait {
+            let _ = tokio::time::timeout(KERNEL_WAIT, told).await;
+        }
     }
 
     /// Size and times of a regular file's data, and whether a lock covers them; `None` for anything without objects.
@@ -234,7 +262,13 @@ impl Client {
         let file = self.lov.file(fid, layout);
         match file.cached_size() {
             Some(data) => Ok(Some((data, true))),
-            None => Ok(Some((file.size().await?, false))),
+            None => {
+                // The answer may have come with a lock.
+                let size = file.size().await?;
+                Ok(Some(
+                    file.cached_size().map_or((size, false), |known| (known, true)),
+                ))
+            }
         }
     }
 

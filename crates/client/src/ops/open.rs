@@ -192,6 +192,10 @@ impl Client {
                 return Err(e);
             }
         }
+        if created && flags.write {
+            let data = file.data.lock().clone();
+            data.claim().await;
+        }
         let found = self.with_data(file.fid, md, Some((parent, name))).await?;
         Ok((found, file))
     }

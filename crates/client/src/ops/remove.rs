@@ -37,6 +37,7 @@ impl Client {
         let mdc = self.lmv.of(parent).await?;
         let child = self.known_child(mdc, parent, name);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
+        self.inodes.leave_name(parent, name, child);
         let elc = mdc.elc(&[
             (parent, MDS_INODELOCK_UPDATE),
             (child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
@@ -48,7 +49,11 @@ impl Client {
             time: self.now(),
             suppgids: groups,
         };
-        let reply = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await?;
+        let done = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await;
+        if done.is_err() {
+            self.forget_in_kernel(parent, name);
+        }
+        let reply = done?;
         self.discard_if_gone(child, &reply.get::<MdtBody>(1)?);
         Ok(())
     }
@@ -73,6 +78,8 @@ impl Client {
             self.known_child(mdc, to.0, to.1),
         );
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
+        self.inodes.leave_name(from.0, from.1, source);
+        self.inodes.leave_name(to.0, to.1, target);
         let elc = mdc.elc(&[
             (from.0, MDS_INODELOCK_UPDATE),
             (to.0, MDS_INODELOCK_UPDATE),
@@ -87,13 +94,24 @@ impl Client {
             suppgids: groups,
         };
         let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;
-        self.forget_in_kernel(to.0, to.1);
+        if done.is_err() {
+            self.forget_in_kernel(from.0, from.1);
+            self.forget_in_kernel(to.0, to.1);
+        }
         let reply = done?;
         self.discard_if_gone(target, &reply.get::<MdtBody>(1)?);
+        if self.kernel.get().is_none() {
+            return Ok(());
+        }
+        // The kernel moves a name along and goes on believing in it: a lock has to cover the new one.
+        match self.lookup(cred, to.0, to.1).await {
+            Ok(found) if found.attr.fid == source && found.name_cached => {}
+            _ => self.forget_in_kernel(to.0, to.1),
+        }
         Ok(())
     }
 
-    /// The kernel moves a name along with a rename and goes on believing in it, though no lock covers the new place.
+    /// Has the kernel look a name up again. Not waited for: it may hold the directory for the request that is being answered.
     fn forget_in_kernel(&self, parent: Fid, name: &[u8]) {
         if self.kernel.get().is_none() {
             return;
@@ -101,7 +119,7 @@ impl Client {
         let (kernel, name) = (self.kernel.clone(), name.to_vec());
         tokio::spawn(async move {
             if let Some(cache) = kernel.get() {
-                cache.inval_entry(parent, &name).await;
+                cache.inval_entry(parent, &name, Fid::ZERO).await;
             }
         });
     }

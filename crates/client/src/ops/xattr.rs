@@ -19,8 +19,8 @@ use bytes::Bytes;
 use ldlm::LockMode;
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, IT_GETXATTR, MDS_GETXATTR, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
-    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, WireStruct, nul_terminated,
+    Errno, Fid, IT_GETXATTR, MDS_GETXATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
+    MdtBody, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, WireStruct, nul_terminated,
 };
 
 /// Bytes that a value may have.
@@ -130,11 +130,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
-        let more = if acl {
-            MDS_INODELOCK_PERM | MDS_INODELOCK_LOOKUP
-        } else {
-            0
-        };
+        let more = if acl { MDS_INODELOCK_PERM } else { 0 };
         let rec = XattrRec {
             fid,
             name,

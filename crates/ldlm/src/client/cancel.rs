@@ -2,6 +2,7 @@
 
 use super::cache::{Cached, EVERYTHING};
 use super::{LockClient, LockInfo, Name};
+use crate::mode::LockMode;
 use crate::policy::Policy;
 use crate::request::{cancel_req, dlm_req};
 use parking_lot::Mutex;
@@ -37,29 +38,44 @@ enum Way {
     Convert(u64),
 }
 
+/// The inode bits that those of `locks` cover that stay, serve `mode` and pass `which`.
+fn covered(locks: &[Cached], mode: LockMode, which: impl Fn(&Cached) -> bool) -> u64 {
+    locks
+        .iter()
+        .filter(|l| l.must_go == 0 && !l.leaving && l.mode.covers(mode) && which(l))
+        .fold(0, |bits, l| bits | l.policy.bits())
+}
+
 impl LockClient {
     /// Takes own unused locks of inode bits out of the cache that stand in the way of something that takes `bits` of
-    /// the resource. Their handles go into that request's `DLM_REQ`, which saves a callback and a cancel.
-    pub fn elc(&self, res: &LdlmResId, bits: u64) -> Vec<u64> {
-        let in_the_way = |l: &Cached| l.can_leave() && l.policy.bits() & bits != 0;
+    /// the resource. Their handles go into that request's `DLM_REQ`, which saves a callback and a cancel. A lock that
+    /// has other bits as well goes only if `whole`, or if another lock has those: where the server takes back single
+    /// bits it is better asked to.
+    pub fn elc(&self, res: &LdlmResId, bits: u64, whole: bool) -> Vec<u64> {
+        let whole = whole || !self.can_convert();
         let mut gone: Vec<LockInfo> = Vec::new();
         let mut shard = self.cache_shard(res).lock();
-        let cookies: Vec<u64> = shard
-            .by_res
-            .get(res)
-            .into_iter()
-            .flatten()
-            .filter(|l| in_the_way(l))
-            .map(|l| l.cookie)
-            .collect();
+        let locks = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
+        let leaves = |l: &&Cached| {
+            let others = l.policy.bits() & !bits;
+            l.can_leave()
+                && l.policy.bits() & bits != 0
+                && (whole || others & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
+        };
+        let cookies: Vec<u64> = locks.iter().filter(leaves).map(|l| l.cookie).collect();
         for cookie in cookies {
             self.no_more_unused(&mut shard, res, cookie);
             gone.extend(shard.remove(res, cookie).map(|l| l.info(res)));
         }
+        let stay = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
+        let uncovered: Vec<u64> = gone
+            .iter()
+            .map(|info| info.policy.bits() & !covered(stay, info.mode, |_| true))
+            .collect();
         drop(shard);
-        for info in &gone {
+        for (info, bits) in gone.iter().zip(uncovered) {
             self.name_shard(info.cookie).lock().remove(&info.cookie);
-            self.owner.dropped(*info);
+            self.owner.dropped(*info, bits);
         }
         if !gone.is_empty() {
             self.left.notify_waiters();
@@ -112,7 +128,8 @@ impl LockClient {
             shard.unused.clear();
         }
         self.canceller.state.lock().handles.clear();
-        gone.into_iter().for_each(|info| self.owner.dropped(info));
+        gone.into_iter()
+            .for_each(|info| self.owner.dropped(info, info.policy.bits()));
         self.left.notify_waiters();
     }
 
@@ -155,43 +172,47 @@ impl LockClient {
     async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: u64) {
         while let Some((info, must_go, way)) = self.way_out(&res, cookie) {
             self.owner.blocking(info, must_go).await;
-            match way {
-                Way::Convert(keep) if self.convert(&info, keep).await => {
+            if let Way::Convert(keep) = way {
+                if self.convert(&info, keep).await {
                     if self.stays(&res, cookie, keep) {
                         return;
                     }
                     // More bits were asked for meanwhile.
+                    continue;
                 }
-                Way::Convert(_) | Way::Cancel => {
-                    // Told first: who waits for the cache to be empty then waits for this to be sent as well.
-                    let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
-                    if cancel_on_block == Some(false) {
-                        self.cancel_handles(&[info.handle]);
-                    }
-                    self.remove(&res, cookie);
-                    return;
-                }
+                self.owner.blocking(info, keep).await;
             }
+            // Told first: who waits for the cache to be empty then waits for this to be sent as well.
+            let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
+            if cancel_on_block == Some(false) {
+                self.cancel_handles(&[info.handle]);
+            }
+            self.remove(&res, cookie);
+            return;
         }
     }
 
+    /// Whether the server takes single bits of a lock back.
+    fn can_convert(&self) -> bool {
+        self.import
+            .get()
+            .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
+    }
+
     fn way_out(&self, res: &LdlmResId, cookie: u64) -> Option<(LockInfo, u64, Way)> {
-        let can_convert = || {
-            self.import
-                .get()
-                .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
+        let shard = self.cache_shard(res).lock();
+        let locks = shard.by_res.get(res)?;
+        let lock = locks.iter().find(|l| l.cookie == cookie)?;
+        let info = lock.info(res);
+        let Policy::Ibits(held) = lock.policy else {
+            return Some((info, EVERYTHING, Way::Cancel));
         };
-        self.with_lock(res, cookie, |lock| {
-            let info = lock.info(res);
-            let Policy::Ibits(held) = lock.policy else {
-                return (info, EVERYTHING, Way::Cancel);
-            };
-            let keep = held.bits & !lock.must_go;
-            if keep != 0 && can_convert() {
-                (info, held.bits & lock.must_go, Way::Convert(keep))
-            } else {
-                (info, held.bits, Way::Cancel)
-            }
+        let uncovered = !covered(locks, lock.mode, |o| o.cookie != cookie);
+        let keep = held.bits & !lock.must_go;
+        Some(if keep != 0 && self.can_convert() {
+            (info, held.bits & lock.must_go & uncovered, Way::Convert(keep))
+        } else {
+            (info, held.bits & uncovered, Way::Cancel)
         })
     }
 

@@ -6,8 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::LdlmResId;
 
-/// Locks that leave together for want of room.
-const BATCH: usize = 32;
 /// How often the age of unused locks is looked at, at most and at least.
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -40,11 +38,13 @@ impl LockClient {
         self.let_go_oldest(usize::MAX);
     }
 
-    /// There are too many unused locks: the oldest of this resource's shard leave.
+    /// There are too many unused locks: the oldest of this resource's shard leave, a good part of them at once, so that one
+    /// request tells the server of many.
     pub(super) fn shrink(&self, res: &LdlmResId) {
         let surplus = self.unused_count().saturating_sub(self.lru_size());
+        let part = self.lru_size() / (8 * super::SHARDS);
         let shard = self.cache_shard(res);
-        let leaving = self.take_unused(shard, surplus.min(BATCH), |_| true);
+        let leaving = self.take_unused(shard, surplus.max(part), |_| true);
         if !leaving.is_empty() {
             self.start_giving_back(leaving);
         }

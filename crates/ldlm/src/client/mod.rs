@@ -64,17 +64,18 @@ pub trait LockOwner: Send + Sync + 'static {
         let _ = (lock, lvb);
     }
 
-    /// The lock must go, or, of inode bits, `cancel_bits` of it: write back and drop what they protect. Nobody uses the
-    /// lock any more; the server hears of it when this is done.
+    /// The lock must go, or, of inode bits, part of it: write back and drop what it protects, of inode bits what
+    /// `cancel_bits` do (those that no other lock covers). Nobody uses the lock any more; the server hears of it when this
+    /// is done.
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()>;
 
     /// What the object's size and times are as seen under this lock; `None` when there is nothing to say that the
     /// server does not know.
     fn glimpse(&self, lock: LockInfo) -> Option<OstLvb>;
 
-    /// The lock is gone already (evicted, or cancelled together with another request): drop what it protected, without
-    /// writing back.
-    fn dropped(&self, lock: LockInfo);
+    /// The lock is gone already (evicted, or cancelled together with another request): drop what it protected, of inode
+    /// bits what these do (those that no other lock covers), without writing back.
+    fn dropped(&self, lock: LockInfo, bits: u64);
 }
 
 /// The limits of a client's lock cache.
@@ -88,12 +89,15 @@ pub struct LockClientConfig {
     pub lru_max_age: Duration,
 }
 
+/// So many unused locks are kept on any machine: the files of a source tree, at some 2 KiB each on both sides.
+const LRU_SIZE_MIN: usize = 32 << 10;
+
 impl Default for LockClientConfig {
     fn default() -> LockClientConfig {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         LockClientConfig {
             seed: 0,
-            lru_size: (100 * cpus).max(2000),
+            lru_size: (100 * cpus).max(LRU_SIZE_MIN),
             lru_max_age: Duration::from_secs(3900),
         }
     }

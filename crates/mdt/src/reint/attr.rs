@@ -12,7 +12,7 @@ use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::MAY_WRITE,
     layout::Wanted,
-    locks::{LOOKUP, PERM, UPDATE, XATTR},
+    locks::{PERM, UPDATE, XATTR},
     namespace::{
         self, SetAttr,
         xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
@@ -37,7 +37,7 @@ impl Mdt {
         let open_for_write = open.is_some_and(|f| f.fid == set.sa_fid && f.mode.writes());
         let mut bits = UPDATE;
         if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 {
-            bits |= LOOKUP | PERM;
+            bits |= PERM;
         }
         let _inode = self.locks.inode(set.sa_fid, bits).await?;
         let changed = namespace::setattr(
@@ -81,7 +81,7 @@ impl Mdt {
             return self.set_file_layout(&set, &cred, value).await;
         }
         let bits = match &name[..] {
-            XATTR_ACCESS => UPDATE | XATTR | PERM | LOOKUP,
+            XATTR_ACCESS => UPDATE | XATTR | PERM,
             XATTR_DEFAULT => UPDATE | XATTR | PERM,
             _ => UPDATE | XATTR,
         };
