@@ -1,44 +1,46 @@
-//! The target's parameters, under Lustre's names: `obdfilter.testfs-OST0000.*`.
+//! The target's parameters, under Lustre's names: `obdfilter.testfs-OST0000.*`, and those of its locks.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use params::{Param, Registered, Registry};
+use params::{Group, Param, Registry};
 
 use crate::Ost;
 
-/// Registers them; they show the target as long as it lives.
-pub(crate) fn register(ost: &Arc<Ost>, registry: &Registry) -> Vec<Registered> {
-    let weak = Arc::downgrade(ost);
-    let show = |name: &str, about: &'static str, f: fn(&Ost) -> String| {
-        let weak: Weak<Ost> = weak.clone();
-        let param =
-            Param::read_only(move || weak.upgrade().map(|ost| f(&ost)).unwrap_or_default()).about(about);
-        registry.register(format!("obdfilter.{}.{name}", ost.svname), param)
+/// Shows the target as long as the groups live.
+pub(crate) fn register(ost: &Arc<Ost>, registry: &Registry) -> Vec<Group> {
+    let mut own = registry.group(format!("obdfilter.{}", ost.svname));
+    let read = |show: fn(&Ost) -> String| {
+        let ost = Arc::downgrade(ost);
+        Param::read_only(move || ost.upgrade().map(|ost| show(&ost)).unwrap_or_default())
     };
-    vec![
-        show("uuid", "The target's UUID.", |o| o.uuid.clone()),
-        show("instance", "How often the target has been started.", |o| {
-            o.offer.instance.to_string()
-        }),
-        show("brw_size", "The largest read or write, MiB.", |o| {
-            (o.offer.brw_size >> 20).to_string()
-        }),
-        show("tot_granted", "Space promised to clients, bytes.", |o| {
-            o.grants.total_granted().to_string()
-        }),
-        show("tot_dirty", "Data that clients say they cache, bytes.", |o| {
-            o.grants.total_dirty().to_string()
-        }),
-        show("kbytesavail", "Free space, KiB.", |o| {
-            (o.space.known_free_bytes() >> 10).to_string()
-        }),
-        show("last_committed", "The last transaction that is on disk.", |o| {
-            o.committer.last_committed().to_string()
-        }),
-        show(
+    own.add("uuid", read(|o| o.uuid.clone()).about("the target's UUID"))
+        .add(
+            "instance",
+            read(|o| o.offer.instance.to_string()).about("how often the target has been started"),
+        )
+        .add(
+            "brw_size",
+            read(|o| (o.offer.brw_size >> 20).to_string()).about("the largest read or write, MiB"),
+        )
+        .add(
+            "tot_granted",
+            read(|o| o.grants.total_granted().to_string()).about("space promised to clients, bytes"),
+        )
+        .add(
+            "tot_dirty",
+            read(|o| o.grants.total_dirty().to_string()).about("data that clients say they cache, bytes"),
+        )
+        .add(
+            "kbytesavail",
+            read(|o| (o.space.known_free_bytes() >> 10).to_string()).about("free space, KiB"),
+        )
+        .add(
+            "last_committed",
+            read(|o| o.committer.last_committed().to_string()).about("the last transaction that is on disk"),
+        )
+        .add(
             "stats",
-            "Reads and writes: samples, smallest, largest, sum.",
-            |o| o.stats.show(),
-        ),
-    ]
+            read(|o| o.stats.show()).about("reads and writes: samples, smallest, largest, sum"),
+        );
+    vec![own, ost.locks.show(registry)]
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockServer};
 use mgc::FsConfig;
 use osd::{Index, Objects, StoreKind};
-use params::{Registered, Registry};
+use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
 use tokio::{sync::watch, task::JoinHandle};
@@ -82,7 +82,7 @@ pub struct Ost {
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     committing: Mutex<Option<JoinHandle<()>>>,
-    params: Mutex<Vec<Registered>>,
+    params: Mutex<Vec<Group>>,
 }
 
 /// What the target has for each client.

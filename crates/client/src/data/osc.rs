@@ -83,7 +83,7 @@ pub(super) struct Osc {
     /// Bytes in the caches of all objects.
     cached: AtomicU64,
     flusher: Mutex<Option<AbortHandle>>,
-    params: Mutex<Option<Group>>,
+    params: Mutex<Vec<Group>>,
 }
 
 impl fmt::Debug for Osc {
@@ -144,7 +144,7 @@ impl Osc {
         // Both are set here once, before anybody else has the OSC.
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
-        *osc.params.lock() = Some(osc.show(registry));
+        *osc.params.lock() = vec![osc.show(registry), osc.locks().show(registry, &target.name)];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.flusher.lock() = Some(task.abort_handle());
         tokio::spawn(async move {
@@ -165,7 +165,7 @@ impl Osc {
         self.target.index
     }
 
-    pub(super) fn locks(&self) -> &LockClient {
+    pub(super) fn locks(&self) -> &Arc<LockClient> {
         self.locks
             .get()
             .expect("set in start, before the OSC is handed out")
@@ -372,7 +372,7 @@ impl Osc {
         {
             tracing::warn!(import = self.name(), "the server did not answer the disconnect");
         }
-        self.params.lock().take();
+        self.params.lock().clear();
         self.objects.lock().clear();
         self.dirty.lock().clear();
     }
