@@ -48,6 +48,11 @@ fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE_SIZE * PAGE_SIZE..range.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)
 }
 
+/// Where an RPC for `range` ends that may carry as many pages, whole or parts of them, as `bytes_max` has.
+pub(super) fn rpc_end(range: &Range<u64>, bytes_max: u64) -> u64 {
+    range.end.min(range.start / PAGE_SIZE * PAGE_SIZE + bytes_max)
+}
+
 fn span(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
@@ -193,17 +198,16 @@ impl ObjectCache {
             .flat_map(|d| self.writing.gaps(d))
             .take(ranges_max * 2)
             .collect();
+        let mut room = bytes_max;
         for mut range in ready {
-            // Cut an unaligned RPC at a page, so that no page is shared with the next.
-            let room = bytes_max - taken.bytes;
-            if span(&range) > room {
-                range.end = (range.start + room) / PAGE_SIZE * PAGE_SIZE;
-            }
+            // A part of a page takes the place of a whole one in an RPC. Cut at a page, so that none is shared with the next.
+            range.end = rpc_end(&range, room);
             if range.start >= range.end || range.start < last_page_end || taken.ranges.len() == ranges_max {
                 break;
             }
             last_page_end = pages(&range).end;
             taken.bytes += span(&range);
+            room -= span(&pages(&range));
             taken.ranges.push((range, Vec::new()));
         }
         for (range, data) in &mut taken.ranges {
@@ -329,6 +333,26 @@ mod tests {
             cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap().ranges[0].0,
             20..30
         );
+    }
+
+    #[test]
+    fn what_one_rpc_takes_fits_the_descriptors_that_its_size_has() {
+        let mut cache = ObjectCache::default();
+        // Each takes the place of seven pages with the bytes of five and a half.
+        for i in 0..400u64 {
+            cache.write(i * 40960 + 1000, Bytes::from(vec![1; 22528]));
+        }
+        let mut ranges = Vec::new();
+        while let Some(taken) = cache.take_dirty(0..u64::MAX, 4 << 20, 256) {
+            let sent = taken.ranges.iter().map(|(r, _)| r.clone());
+            assert!(wire::brw::md_lengths(sent.clone()).len() <= 4);
+            ranges.extend(sent);
+        }
+        assert_eq!(ranges.iter().map(span).sum::<u64>(), 400 * 22528);
+        // The first page counts, though only a part of it goes.
+        let end = rpc_end(&(5..u64::MAX), 4 << 20);
+        assert_eq!(end, 4 << 20);
+        assert_eq!(wire::brw::md_lengths(std::iter::once(5..end)).len(), 4);
     }
 
     proptest! {

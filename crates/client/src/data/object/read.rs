@@ -2,7 +2,7 @@
 
 use super::{CHECKSUM_RETRIES, Object, extent};
 use crate::data::brw;
-use crate::data::cache::{PAGE_SIZE, Run};
+use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
 use bytes::Bytes;
 use ldlm::LockMode;
 use std::ops::Range;
@@ -65,7 +65,7 @@ impl Object {
                     let max = self.osc.terms().brw_bytes_max;
                     let mut at = gap.start;
                     while at < gap.end {
-                        let part = at..gap.end.min(at + max);
+                        let part = at..rpc_end(&(at..gap.end), max);
                         at = part.end;
                         s.reading.push(part.clone());
                         wanted.push(part);
@@ -133,7 +133,7 @@ impl Object {
         let mut data = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let part = at..range.end.min(at + self.osc.terms().brw_bytes_max);
+            let part = at..rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
             let got = self.read_rpc(&part).await?;
             let bytes: u64 = got.iter().map(|d| d.len() as u64).sum();
             data.extend(got);

@@ -3,7 +3,7 @@
 
 use super::{CHECKSUM_RETRIES, Object, now};
 use crate::data::brw::{self, WriteArgs};
-use crate::data::cache::Writeback;
+use crate::data::cache::{Writeback, rpc_end};
 use bytes::Bytes;
 use ldlm::LockMode;
 use rpc::Request;
@@ -54,8 +54,8 @@ impl Object {
         let mut at = range.start;
         let mut rest = data;
         while !rest.is_empty() {
-            let part = rest.split_to(rest.len().min(self.osc.terms().brw_bytes_max as usize));
-            let end = at + part.len() as u64;
+            let end = rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
+            let part = rest.split_to((end - at) as usize);
             self.write_rpc(&[(at..end, vec![part])], false, time).await?;
             at = end;
         }
