@@ -10,9 +10,14 @@ use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
     Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME,
-    MDS_GETATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtRecSetattr, OBD_MD_LINKNAME, REINT_SETATTR,
-    WireStruct, before_nul,
+    MDS_GETATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody, MdtRecSetattr, OBD_MD_FLCTIME,
+    OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLNLINK, OBD_MD_FLUID, OBD_MD_LINKNAME,
+    REINT_SETATTR, WireStruct, before_nul,
 };
+
+/// What the reply to a setattr tells when it tells the attributes.
+const SETATTR_REPLY: u64 =
+    OBD_MD_FLMODE | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLNLINK | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
 
 impl Client {
     /// Changes attributes. A change of the size goes through `file` when there is one, so that it needs no permission that
@@ -38,8 +43,10 @@ impl Client {
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | more)]);
-        mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
+        let reply = mdc
+            .reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
             .await?;
+        let body: MdtBody = reply.get(1)?;
         if let Some(data) = data {
             if let Some(size) = set.size {
                 data.truncate(size).await?;
@@ -48,7 +55,12 @@ impl Client {
                 data.set_times(set.atime, set.mtime).await?;
             }
         }
-        self.getattr(cred, fid).await
+        if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
+            return self.getattr(cred, fid).await;
+        }
+        // Without a lock: who changes one attribute often changes the next, and would only have to give it back.
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        self.with_data(fid, md, None).await
     }
 
     /// The data that a setattr concerns too: of a truncation or of new times of a regular file. A file that is to become
@@ -65,6 +77,11 @@ impl Client {
         }
         if let Some(file) = file {
             return Ok(Some(self.data_of(file).await?));
+        }
+        if let Some(layout) = self.kept_layout(fid).await?
+            && !layout.is_empty()
+        {
+            return Ok(Some(self.lov.file(fid, layout)));
         }
         let md = self.md(cred, fid).await?;
         if !md.attr.is_file() {

@@ -85,6 +85,7 @@ impl Client {
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE), (fid, MDS_INODELOCK_UPDATE)]);
         mdc.reint(pack::link(cred, fid, parent, name, self.now(), groups, &elc))
             .await?;
-        self.getattr(cred, fid).await
+        let md = self.md(cred, fid).await?;
+        self.with_data(fid, md, Some((parent, name))).await
     }
 }

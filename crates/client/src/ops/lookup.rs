@@ -192,7 +192,8 @@ impl Client {
     }
 
     /// Adds a regular file's size and times, and finds the locks under which the answer may be kept. (What was learnt under
-    /// one lock may be untrue under the next: what is said to be kept is read again with the lock in hand.)
+    /// one lock may be untrue under the next: what is said to be kept is read again with the lock in hand.) With a name the
+    /// kernel holds the directory until it is answered.
     pub(crate) async fn with_data(
         &self,
         fid: Fid,
@@ -272,16 +273,22 @@ impl Client {
         }
     }
 
-    /// A regular file's layout: kept under a LAYOUT lock, or asked for.
-    pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<LovLayout>, Errno> {
+    /// A regular file's layout, if it is kept under a LAYOUT lock.
+    pub(crate) async fn kept_layout(&self, fid: Fid) -> Result<Option<Arc<LovLayout>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let kept = || {
             let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
             self.inodes.get(fid)?.state.lock().layout.clone()
         };
-        if let Some(layout) = kept() {
+        Ok(kept())
+    }
+
+    /// A regular file's layout: kept under a LAYOUT lock, or asked for.
+    pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<LovLayout>, Errno> {
+        if let Some(layout) = self.kept_layout(fid).await? {
             return Ok(layout);
         }
+        let mdc = self.lmv.of(fid).await?;
         let intent = LayoutIntent {
             lai_opc: LAYOUT_INTENT_ACCESS,
             ..LayoutIntent::default()
