@@ -87,7 +87,7 @@ pub struct DataFile {
     /// In the layout's order; none where the target is not known to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
-    /// Appends exclude each other and other writes.
+    /// Appends and changes of the space exclude each other and other writes.
     appending: RwLock<()>,
 }
 
@@ -361,6 +361,7 @@ impl DataFile {
 
     /// Allocates, punches or zeroes a range.
     pub async fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
+        let _alone = self.appending.write().await;
         let end = offset.saturating_add(len);
         for stripe in 0..self.objects.len() {
             if let Some(range) = self.object_range(stripe, offset, end) {

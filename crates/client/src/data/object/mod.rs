@@ -70,15 +70,46 @@ struct State {
     error: Option<Errno>,
     /// Written since the last OST_SYNC.
     unsynced: bool,
-    /// Ranges that are being read from the server.
-    reading: Vec<Range<u64>>,
+    /// What is being read from the server.
+    fetches: Vec<Fetch>,
     /// What of the cache the OSC knows of.
     accounted: u64,
     /// Since when the oldest dirty data waits; none: nothing queued.
     dirty_since: Option<Instant>,
 }
 
+/// A range that is being read from the server.
+#[derive(Debug)]
+struct Fetch {
+    range: Range<u64>,
+    /// The server's bytes were changed meanwhile: what comes may be older.
+    stale: bool,
+}
+
 impl State {
+    /// Whether any of a range is being read.
+    fn is_fetching(&self, range: &Range<u64>) -> bool {
+        let mut fetches = self.fetches.iter();
+        fetches.any(|f| f.range.start < range.end && range.start < f.range.end)
+    }
+
+    fn fetch(&mut self, range: Range<u64>) {
+        self.fetches.push(Fetch { range, stale: false });
+    }
+
+    /// The server's bytes of a range have changed: what is being read of it is not kept.
+    fn changed_at_server(&mut self, range: &Range<u64>) {
+        for fetch in &mut self.fetches {
+            fetch.stale |= fetch.range.start < range.end && range.start < fetch.range.end;
+        }
+    }
+
+    /// The same, and what is cached of it is not true any more. Returns the room that is free again.
+    fn replaced_at_server(&mut self, range: Range<u64>) -> u64 {
+        self.changed_at_server(&range);
+        self.cache.discard(range)
+    }
+
     /// What the server says of the times; while locks are held, what this client has done since is newer.
     fn with_own(&self, told: DataAttr) -> DataAttr {
         if self.locks.is_empty() {
@@ -283,5 +314,21 @@ fn extent(range: &Range<u64>) -> Policy {
 pub(super) fn resource(id: &ObjectId) -> LdlmResId {
     LdlmResId {
         name: [id.oi.oi_id, id.oi.oi_seq, 0, 0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn what_is_being_read_while_the_server_changes_is_not_kept() {
+        let mut s = State::default();
+        s.fetch(0..4096);
+        s.fetch(4096..8192);
+        s.changed_at_server(&(4000..4096));
+        let stale: Vec<bool> = s.fetches.iter().map(|f| f.stale).collect();
+        assert_eq!(stale, [true, false]);
+        assert!(s.is_fetching(&(8191..9000)) && !s.is_fetching(&(8192..9000)));
     }
 }

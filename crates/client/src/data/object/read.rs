@@ -27,15 +27,14 @@ impl Object {
                 let Some(gap) = gap else {
                     return Ok(runs.into_iter().filter_map(data).collect());
                 };
-                let busy = s.reading.iter().any(|r| r.start < gap.end && gap.start < r.end);
-                if busy {
+                if s.is_fetching(&gap) {
                     None
                 } else {
                     // Whole pages, so that neighbours of small reads are there when they are wanted.
                     let start = gap.start / PAGE_SIZE * PAGE_SIZE;
                     let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
                     let gap = start..end.min(start + self.osc.terms().brw_bytes_max);
-                    s.reading.push(gap.clone());
+                    s.fetch(gap.clone());
                     Some(gap)
                 }
             };
@@ -60,14 +59,14 @@ impl Object {
             let mut wanted = Vec::new();
             for run in s.cache.read(range.start..end) {
                 if let Run::Gap(gap) = run
-                    && !s.reading.iter().any(|r| r.start < gap.end && gap.start < r.end)
+                    && !s.is_fetching(&gap)
                 {
                     let max = self.osc.terms().brw_bytes_max;
                     let mut at = gap.start;
                     while at < gap.end {
                         let part = at..rpc_end(&(at..gap.end), max);
                         at = part.end;
-                        s.reading.push(part.clone());
+                        s.fetch(part.clone());
                         wanted.push(part);
                     }
                 }
@@ -85,7 +84,7 @@ impl Object {
         }
     }
 
-    /// Reads `range` from the server into the cache; it stands in `reading`.
+    /// Reads `range` from the server into the cache; it stands in `fetches`.
     async fn fetch(self: &Arc<Self>, range: Range<u64>) -> Result<(), Errno> {
         let _reading = Reading {
             object: self,
@@ -93,6 +92,10 @@ impl Object {
         };
         let data = self.read_rpc(&range).await?;
         let mut s = self.state.lock();
+        if s.fetches.iter().any(|f| f.range == range && f.stale) {
+            // Who wants it reads again.
+            return Ok(());
+        }
         let mut at = range.start;
         for piece in data {
             let next = at + piece.len() as u64;
@@ -146,7 +149,7 @@ impl Object {
     }
 }
 
-/// Takes a range out of `reading` when its fetch ends, however it ends.
+/// Takes a range out of `fetches` when its fetch ends, however it ends.
 struct Reading<'a> {
     object: &'a Object,
     range: Range<u64>,
@@ -154,7 +157,7 @@ struct Reading<'a> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.object.state.lock().reading.retain(|r| *r != self.range);
+        self.object.state.lock().fetches.retain(|f| f.range != self.range);
         self.object.changed.notify_waiters();
     }
 }

@@ -39,8 +39,7 @@ impl Object {
             .await;
         let oa = reply?.get::<OstBody>(1)?.oa;
         let mut s = self.state.lock();
-        // Clean bytes that came back while the RPC ran are older than the cut.
-        s.cache.discard(size..u64::MAX);
+        let freed = s.replaced_at_server(size..u64::MAX);
         s.attr.size = size;
         if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
             s.attr.blocks = oa.o_blocks;
@@ -48,6 +47,8 @@ impl Object {
         s.attr.mtime = time;
         s.attr.ctime = time;
         s.unsynced = true;
+        drop(s);
+        self.osc.budget().unreserve(freed);
         Ok(())
     }
 
@@ -106,7 +107,7 @@ impl Object {
         Ok(())
     }
 
-    /// fallocate(2) with the mode's bits, on a range of the object.
+    /// fallocate(2) with the mode's bits, on a range of the object. Call while nobody writes there.
     pub(in crate::data) async fn fallocate(
         self: &Arc<Self>,
         mode: u32,
@@ -128,12 +129,15 @@ impl Object {
             ))
             .await?;
         let mut s = self.state.lock();
+        let freed = s.replaced_at_server(range.clone());
         if !keeps_size {
             s.attr.size = s.attr.size.max(range.end);
         }
         s.attr.mtime = time;
         s.attr.ctime = time;
         s.unsynced = true;
+        drop(s);
+        self.osc.budget().unreserve(freed);
         Ok(())
     }
 

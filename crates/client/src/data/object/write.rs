@@ -60,11 +60,13 @@ impl Object {
             at = end;
         }
         let mut s = self.state.lock();
-        s.cache.discard(range.clone());
+        let freed = s.replaced_at_server(range.clone());
         s.attr.size = s.attr.size.max(range.end);
         s.attr.mtime = time;
         s.attr.ctime = time;
         s.unsynced = true;
+        drop(s);
+        self.osc.budget().unreserve(freed);
         Ok(())
     }
 
@@ -115,6 +117,9 @@ impl Object {
         let mtime = self.state.lock().attr.mtime;
         let result = self.write_rpc(&taken.ranges, taken.reserved > 0, mtime).await;
         let mut s = self.state.lock();
+        for (range, _) in &taken.ranges {
+            s.changed_at_server(range);
+        }
         s.cache
             .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
         s.unsynced = true;
