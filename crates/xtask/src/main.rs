@@ -26,7 +26,9 @@ fn main() -> ExitCode {
         Some("check") => check(),
         Some("test") => test(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
-        Some("setup") => setup::packages().and_then(|()| setup::cargo_deny()),
+        Some("setup") => setup::packages()
+            .and_then(|()| setup::cargo_deny())
+            .and_then(|()| setup::test_programs()),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())
@@ -99,6 +101,7 @@ fn advisories() -> Result<(), String> {
 /// Every test; further arguments go to `cargo test`.
 fn test(more: &[String]) -> Result<(), String> {
     setup::packages()?;
+    setup::test_programs()?;
     setup::mounts_work()?;
     let mut tests = cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
     Stage::new("tests").run(tests.args(more))

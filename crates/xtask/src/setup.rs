@@ -56,6 +56,16 @@ pub(crate) fn cargo_deny() -> Result<(), String> {
     Stage::new("set-up: cargo-deny").run(cargo(["install", "--locked", "cargo-deny"]))
 }
 
+/// Installs the file-system test programs that tests run.
+pub(crate) fn test_programs() -> Result<(), String> {
+    let stage = Stage::new("set-up: file-system tests");
+    // Those of this version that are installed already cost no time.
+    for (program, version) in [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")] {
+        stage.run(cargo(["install", "--locked", program, "--version", version]))?;
+    }
+    Ok(())
+}
+
 /// Fails with the reason where no file system can be mounted: the tests would only say so one by one.
 pub(crate) fn mounts_work() -> Result<(), String> {
     match std::fs::OpenOptions::new()
