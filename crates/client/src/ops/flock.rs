@@ -9,6 +9,8 @@ use crate::cred::Cred;
 use ldlm::{Enqueue, Flock, LockMode, Policy};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{Errno, Fid, LDLM_FL_BLOCK_NOWAIT, LDLM_FL_TEST_LOCK};
 
 /// What kind of lock.
@@ -52,23 +54,43 @@ impl FlockRange {
     pub const END: u64 = i64::MAX as u64;
 }
 
-/// Which owners may have locks on which files, and how many requests said so.
+/// Which owners may have locks on which files.
 #[derive(Default)]
 pub(crate) struct Flocks {
-    held: Mutex<HashMap<(Fid, u64), ()>>,
+    held: Mutex<HashMap<(Fid, u64), Arc<Owner>>>,
+}
+
+/// Somebody who may have locks. The kernel gives the name of one who is gone to the next, and asks for locks in that name
+/// while the last ones are still being given up.
+#[derive(Default)]
+struct Owner {
+    /// How many locks were asked for.
+    asked: AtomicU64,
+    /// Held while locks are given up: who asks for one waits, or would lose it again.
+    giving_up: tokio::sync::Mutex<()>,
 }
 
 impl Flocks {
-    fn note(&self, fid: Fid, owner: u64) {
-        self.held.lock().insert((fid, owner), ());
+    fn note(&self, fid: Fid, owner: u64) -> Arc<Owner> {
+        let mut held = self.held.lock();
+        let owner = held.entry((fid, owner)).or_default();
+        owner.asked.fetch_add(1, Ordering::Relaxed);
+        owner.clone()
     }
 
-    fn may_hold(&self, fid: Fid, owner: u64) -> bool {
-        self.held.lock().contains_key(&(fid, owner))
+    fn find(&self, fid: Fid, owner: u64) -> Option<Arc<Owner>> {
+        self.held.lock().get(&(fid, owner)).cloned()
     }
 
-    fn released(&self, fid: Fid, owner: u64) {
-        self.held.lock().remove(&(fid, owner));
+    /// All was given up that had been asked for when `asked` locks had been.
+    fn released(&self, fid: Fid, owner: u64, asked: u64) {
+        let mut held = self.held.lock();
+        if held
+            .get(&(fid, owner))
+            .is_some_and(|o| o.asked.load(Ordering::Relaxed) == asked)
+        {
+            held.remove(&(fid, owner));
+        }
     }
 }
 
@@ -100,21 +122,24 @@ impl Client {
     /// Locks or unlocks a range; `wait`: until it can be had, else `EAGAIN`. Dropping the future gives the wait up.
     pub async fn setlk(&self, _cred: &Cred, fid: Fid, want: FlockRange, wait: bool) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let unlock = want.ty == FlockType::Unlock;
-        if unlock && !self.flocks.may_hold(fid, want.owner) {
+        let enqueue = Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock(&want));
+        if want.ty == FlockType::Unlock {
+            let Some(owner) = self.flocks.find(fid, want.owner) else {
+                return Ok(());
+            };
+            let _giving_up = owner.giving_up.lock().await;
+            let asked = owner.asked.load(Ordering::Relaxed);
+            mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
+            if want.start == 0 && want.end >= FlockRange::END {
+                self.flocks.released(fid, want.owner, asked);
+            }
             return Ok(());
         }
-        if !unlock {
-            self.flocks.note(fid, want.owner);
-        }
-        let enqueue = Enqueue {
-            flags: if wait || unlock { 0 } else { LDLM_FL_BLOCK_NOWAIT },
-            ..Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock(&want))
-        };
+        let owner = self.flocks.note(fid, want.owner);
+        drop(owner.giving_up.lock().await);
+        let flags = if wait { 0 } else { LDLM_FL_BLOCK_NOWAIT };
+        let enqueue = Enqueue { flags, ..enqueue };
         mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
-        if unlock && want.start == 0 && want.end >= FlockRange::END {
-            self.flocks.released(fid, want.owner);
-        }
         Ok(())
     }
 
