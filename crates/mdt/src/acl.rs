@@ -56,6 +56,11 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
     Ok(entries)
 }
 
+/// Checks an attribute that is kept.
+pub(crate) fn check(bytes: &[u8]) -> Result<(), Errno> {
+    parse(bytes).map(drop)
+}
+
 fn build(entries: Vec<Entry>) -> Bytes {
     PosixAcl { entries }.build()
 }

@@ -40,7 +40,7 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
 }
 
 /// The path of an inode by its link number `link`, from `root`, and whether there are more links.
-fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
+pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut more = false;
     let mut at = fid;

@@ -7,6 +7,7 @@
 
 mod acl;
 mod body;
+pub mod check;
 mod connect;
 pub mod cred;
 mod dirpage;

@@ -18,7 +18,7 @@ use wire::{
 use crate::store::{Store, keys};
 
 /// Where the sequences that are not handed out yet are kept.
-const OWN: &str = "seq.own";
+pub(crate) const OWN: &str = "seq.own";
 /// Servers' super-sequences at most: one for each possible target.
 const RANGES_MAX: usize = 1 << 17;
 
@@ -164,7 +164,7 @@ impl Sequences {
 }
 
 /// The ranges that MDT0000 always has: the root's, `.lustre`'s, and those for a server's own use.
-fn fixed_ranges() -> Vec<LuSeqRange> {
+pub(crate) fn fixed_ranges() -> Vec<LuSeqRange> {
     [FID_SEQ_LOCAL_FILE, FID_SEQ_DOT_LUSTRE, FID_SEQ_ROOT]
         .map(|start| LuSeqRange {
             lsr_start: start,

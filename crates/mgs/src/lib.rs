@@ -13,6 +13,11 @@ use wire::Errno;
 
 pub use service::Mgs;
 
+/// Reads all logs of a store, as a start does.
+pub fn check(index: std::sync::Arc<dyn osd::Index>) -> Result<(), MgsError> {
+    logs::Logs::load(index).map(drop)
+}
+
 /// Why the MGS cannot do something.
 #[derive(Debug, thiserror::Error)]
 pub enum MgsError {

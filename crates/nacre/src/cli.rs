@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Lfs(Lfs),
     /// Parameters and devices, as Lustre's lctl shows and sets them
     Lctl(Lctl),
+    /// Check a file system that is not running, and repair it
+    Fsck(Fsck),
     /// Print a capture of Lustre's traffic as an engineer wants to read it
     Decode(decode::Args),
     /// Bring a file system up, copy a source tree in, compare it, and show what was measured
@@ -314,6 +316,22 @@ pub(crate) enum LctlCommand {
     },
     /// List the devices of a process: targets and imports
     Dl,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 nothing is wrong, or everything was repaired; 1 errors were found, or are left"
+)]
+pub(crate) struct Fsck {
+    /// Repair what is found; what is lost is put into /lost+found
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The directory of `nacre up`, or directories made by `nacre mkfs` that belong together
+    #[arg(required = true, value_name = "DIR")]
+    pub(crate) dirs: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -103,6 +103,17 @@ impl Instance {
         }
     }
 
+    /// The instance that is in this directory, if there is one.
+    pub(crate) fn find(dir: &Path) -> Result<Option<Instance>> {
+        if !dir.join(DONE).exists() && !dir.join(BEGUN).exists() {
+            return Ok(None);
+        }
+        match look(dir)? {
+            Found::Made(instance) => Ok(Some(instance)),
+            Found::Nothing => Ok(None),
+        }
+    }
+
     /// Where it was the last time.
     pub(crate) fn last_nid(&self) -> Option<Nid> {
         self.nid.as_deref()?.parse().ok()
@@ -148,7 +159,8 @@ impl Instance {
             .collect()
     }
 
-    fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
+    /// The directories of all targets, the MGS's first and the MDT's second.
+    pub(crate) fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
         let name = |(kind, index): (TargetKind, u32)| match kind {
             TargetKind::Mgs => dir.join("mgs"),
             kind => dir.join(format!("{kind}{index:04x}")),

@@ -4,6 +4,7 @@
 //! system; [`target`] is what `mkfs` leaves in a target's directory and what keeps two servers from opening it at
 //! the same time. The traits assume neither cheap synchronous commits nor local paths.
 
+pub mod check;
 mod error;
 mod index;
 mod local_index;
@@ -63,6 +64,19 @@ pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
             let path = dir.join("index");
             Ok(Arc::new(
                 blocking(move || LocalIndex::open(&path, LocalConfig::default())).await?,
+            ))
+        }
+    }
+}
+
+/// Opens a target's index to be read: nothing of it changes ([`LocalIndex::open_unchanged`]).
+pub async fn open_index_unchanged(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
+    match kind {
+        StoreKind::Memory => Ok(Arc::new(MemoryIndex::new())),
+        StoreKind::Local(dir) => {
+            let path = dir.join("index");
+            Ok(Arc::new(
+                blocking(move || LocalIndex::open_unchanged(&path, LocalConfig::default())).await?,
             ))
         }
     }

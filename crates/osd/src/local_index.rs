@@ -97,6 +97,25 @@ impl LocalIndex {
         if !path.exists() {
             make(path, config)?;
         }
+        let mut index = LocalIndex::open_unchanged(path, config)?;
+        // The new epoch is on disk before the first number of it is handed out.
+        let mut journals = Journals::new(path);
+        index.shared.commit(&mut journals)?;
+        let committer = thread::Builder::new().name("osd-commit".into()).spawn({
+            let shared = index.shared.clone();
+            move || shared.run(journals)
+        });
+        index.committer = Some(committer.map_err(OsdError::io("start the committing thread of", path))?);
+        Ok(index)
+    }
+
+    /// Opens the index in `path` to be read: no epoch begins, and no batch is taken. The engine replays the journal of
+    /// the last run into its memory; it writes only where that run left half a batch, which it cuts off, or a table
+    /// that was not written out yet.
+    pub fn open_unchanged(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        if !path.is_dir() {
+            return Err(OsdError::io("open", path)(io::ErrorKind::NotFound.into()));
+        }
         let (db, keyspace) = open_engine(path, config)?;
         let kept = keyspace.get(TRANSACTIONS_KEY).map_err(engine("read", path))?;
         let (committed, epoch) = match kept {
@@ -117,17 +136,9 @@ impl LocalIndex {
             failed: AtomicBool::new(false),
             durable: watch::Sender::new(Durable::default()),
         });
-        // The new epoch is on disk before the first number of it is handed out.
-        let mut journals = Journals::new(path);
-        shared.commit(&mut journals)?;
-        let committer = thread::Builder::new().name("osd-commit".into()).spawn({
-            let shared = shared.clone();
-            move || shared.run(journals)
-        });
-        let committer = committer.map_err(OsdError::io("start the committing thread of", path))?;
         Ok(LocalIndex {
             shared,
-            committer: Some(committer),
+            committer: None,
         })
     }
 
@@ -388,6 +399,9 @@ impl Index for LocalIndex {
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
+        if self.committer.is_none() {
+            return Err(OsdError::Invalid("the index was opened to be read"));
+        }
         let s = &self.shared;
         let done = if s.failed.load(SeqCst) {
             Err(s.failure())

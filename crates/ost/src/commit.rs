@@ -24,7 +24,7 @@ pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 
 /// key 's' 't' -> last committed u64 LE, epoch u64 LE
-const KEY: [u8; 2] = *b"st";
+pub(crate) const KEY: [u8; 2] = *b"st";
 
 /// Begins transactions and commits them.
 pub(crate) struct Committer {
@@ -176,7 +176,8 @@ impl Committer {
     }
 }
 
-fn parse(record: &[u8]) -> Option<(u64, u64)> {
+/// Reads the record: committed, epoch.
+pub(crate) fn parse(record: &[u8]) -> Option<(u64, u64)> {
     let (committed, epoch) = record.split_first_chunk::<8>()?;
     let epoch = epoch.try_into().ok()?;
     Some((u64::from_le_bytes(*committed), u64::from_le_bytes(epoch)))

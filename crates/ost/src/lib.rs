@@ -7,6 +7,7 @@
 
 mod attr;
 mod brw;
+pub mod check;
 mod commit;
 mod create;
 mod error;

@@ -28,8 +28,8 @@ use crate::OstError;
 /// Objects in a sequence at most; reported with every precreation.
 pub(crate) const SEQ_WIDTH: u64 = 0x1ff_ffff;
 
-const SUPER_KEY: [u8; 2] = *b"sq";
-const LAST_PREFIX: [u8; 2] = *b"sl";
+pub(crate) const SUPER_KEY: [u8; 2] = *b"sq";
+pub(crate) const LAST_PREFIX: [u8; 2] = *b"sl";
 
 /// All sequences of the target.
 pub(crate) struct Sequences {
@@ -41,11 +41,12 @@ pub(crate) struct Sequences {
     last: RwLock<HashMap<u64, Arc<Sequence>>>,
 }
 
+/// A super-sequence, and the next sequence of it to give.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Range {
-    start: u64,
-    end: u64,
-    next: u64,
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) next: u64,
 }
 
 /// One sequence.
@@ -111,6 +112,34 @@ fn number(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
+/// Reads the record of the super-sequence.
+pub(crate) fn parse_super(value: &[u8]) -> Option<Range> {
+    let mut words = value.chunks(8).map_while(number);
+    Some(Range {
+        start: words.next()?,
+        end: words.next()?,
+        next: words.next()?,
+    })
+}
+
+/// Reads the record of a sequence: which it is, and its last object.
+pub(crate) fn parse_last(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
+    let seq = key
+        .strip_prefix(&LAST_PREFIX)?
+        .try_into()
+        .ok()
+        .map(u64::from_be_bytes);
+    Some((seq?, number(value)?))
+}
+
+/// The record of a sequence.
+pub(crate) fn last_record(seq: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
+    (
+        [&LAST_PREFIX[..], &seq.to_be_bytes()].concat(),
+        last.to_le_bytes().to_vec(),
+    )
+}
+
 impl Sequences {
     /// Reads what the index has.
     pub(crate) fn open(index: Arc<dyn Index>, svname: &str, ost_index: u32) -> Result<Sequences, OstError> {
@@ -122,19 +151,12 @@ impl Sequences {
         };
         let mut range = Range::default();
         if let Some(r) = index.get(&SUPER_KEY)? {
-            let mut words = r.chunks(8).map_while(number);
-            let mut next = || words.next().ok_or_else(|| bad("super-sequence", "24 bytes", &r));
-            range = Range {
-                start: next()?,
-                end: next()?,
-                next: next()?,
-            };
+            range = parse_super(&r).ok_or_else(|| bad("super-sequence", "24 bytes", &r))?;
         }
         let mut last = HashMap::new();
         for (key, value) in index.scan(&LAST_PREFIX, &prefix_end(&LAST_PREFIX), usize::MAX)? {
-            let seq = key[2..].try_into().ok().map(u64::from_be_bytes);
-            let seq = seq.ok_or_else(|| bad("key of a sequence", "10 bytes", &key))?;
-            let n = number(&value).ok_or_else(|| bad("last object of a sequence", "8 bytes", &value))?;
+            let (seq, n) = parse_last(&key, &value)
+                .ok_or_else(|| bad("last object of a sequence", "10 bytes and 8 bytes", &value))?;
             last.insert(seq, Sequence::new(seq, n));
         }
         let ready = watch::Sender::new(range.end != 0);
@@ -247,10 +269,8 @@ impl Sequences {
 
     /// Sets the last object of a sequence, with the transaction that does it.
     pub(crate) fn set_last(&self, sequence: &Sequence, last: u64, batch: &mut Batch) {
-        batch.put(
-            [&LAST_PREFIX[..], &sequence.seq.to_be_bytes()].concat(),
-            last.to_le_bytes().to_vec(),
-        );
+        let (key, value) = last_record(sequence.seq, last);
+        batch.put(key, value);
         sequence.last.store(last, SeqCst);
     }
 }

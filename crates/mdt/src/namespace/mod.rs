@@ -149,4 +149,4 @@ pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: i64) -> Result<(), 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

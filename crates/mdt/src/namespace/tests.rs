@@ -11,13 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use osd::MemoryIndex;
 use wire::{
-    Errno, Fid, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC,
-    MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MdtRecSetattr,
+    Errno, Fid, LuSeqRange, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID,
+    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MdtRecSetattr, WireStruct,
 };
 
 use super::{
-    Done, Node, OpenMode, Rename, SetAttr, Unlink, close, create, link, lookup, make_root, open, rename,
-    setattr, unlink,
+    Done, Node, OpenMode, Rename, SetAttr, Unlink, close, create, destroy_orphan, link, lookup, make_root,
+    open, rename, setattr, unlink,
     xattr::{SetXattr, getxattr, listxattr, setxattr},
 };
 use crate::{
@@ -27,22 +27,31 @@ use crate::{
 };
 
 /// A store with a root directory, and what makes new FIDs.
-struct Fixture {
-    store: Store,
+pub(crate) struct Fixture {
+    pub(crate) store: Arc<Store>,
     next: u32,
     cred: Cred,
     time: i64,
 }
 
 impl Fixture {
-    fn new() -> Fixture {
+    pub(crate) fn new() -> Fixture {
         Fixture::over(Store::new(Arc::new(MemoryIndex::new())))
     }
 
     fn over(store: Store) -> Fixture {
         make_root(&store, (0, 0), 0).unwrap();
+        let mut tx = store.begin();
+        let sequences = LuSeqRange {
+            lsr_start: 0x2_0000_0400,
+            lsr_end: 0x2_4000_0400,
+            lsr_index: 0,
+            lsr_flags: wire::LU_SEQ_RANGE_MDT,
+        };
+        tx.put(keys::location(sequences.lsr_start), sequences.to_bytes());
+        tx.commit().unwrap();
         Fixture {
-            store,
+            store: Arc::new(store),
             next: 0,
             cred: Cred::root(),
             time: 1000,
@@ -83,15 +92,15 @@ impl Fixture {
         create(&self.store, &self.cred, dir, name.as_bytes(), &node).map(|d| d.fid)
     }
 
-    fn file(&mut self, dir: Fid, name: &str) -> Fid {
+    pub(crate) fn file(&mut self, dir: Fid, name: &str) -> Fid {
         self.make(dir, name, 0o100644).unwrap()
     }
 
-    fn dir(&mut self, dir: Fid, name: &str) -> Fid {
+    pub(crate) fn dir(&mut self, dir: Fid, name: &str) -> Fid {
         self.make(dir, name, 0o040755).unwrap()
     }
 
-    fn unlink(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
+    pub(crate) fn unlink(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
         self.time += 1;
         let what = Unlink {
             parent: dir,
@@ -125,12 +134,12 @@ impl Fixture {
         rename(&self.store, &self.cred, what)
     }
 
-    fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<Done, Errno> {
+    pub(crate) fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<Done, Errno> {
         self.time += 1;
         link(&self.store, &self.cred, file, dir, name.as_bytes(), self.time)
     }
 
-    fn open(&self, fid: Fid, mode: u64) -> Result<Inode, Errno> {
+    pub(crate) fn open(&self, fid: Fid, mode: u64) -> Result<Inode, Errno> {
         open(&self.store, &self.cred, fid, OpenMode(mode), None).map(|(inode, _)| inode)
     }
 
@@ -300,6 +309,19 @@ fn an_open_file_outlives_its_last_name() {
     f.close(file, MDS_FMODE_WRITE);
     assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
     assert!(f.store.orphans().unwrap().is_empty());
+}
+
+#[test]
+fn a_note_of_an_orphan_that_is_none_does_not_keep_a_start_from_ending() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "f");
+    for fid in [file, Fid::new(0x2_0000_0401, 99, 0)] {
+        let mut tx = f.store.begin();
+        tx.put_orphan(fid);
+        tx.commit().unwrap();
+        destroy_orphan(&f.store, fid).unwrap();
+    }
+    assert!(f.store.orphans().unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use wire::{Errno, Fid, LUSTRE_ORPHAN_FL};
 use super::{Done, check_name, directory, may_delete, touch_dir};
 use crate::{
     cred::Cred,
-    store::{Held, Inode, Store, Tx, links},
+    store::{Held, Inode, Store, Tx, keys, links},
 };
 
 /// A name to remove.
@@ -88,16 +88,16 @@ pub(super) fn drop_link(
     Ok(())
 }
 
-/// Removes an inode without links that nobody has open any more.
+/// Removes an inode without links that nobody has open any more; a note of one that is not so is dropped.
 pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
     let held = store.hold(&[fid]);
-    let Some(inode) = store.find(fid)? else {
+    if held.opens(fid).total > 0 {
         return Ok(());
-    };
-    if inode.nlink == 0 && held.opens(fid).total == 0 {
-        let mut tx = store.begin();
-        tx.destroy(fid, &inode)?;
-        tx.commit()?;
     }
-    Ok(())
+    let mut tx = store.begin();
+    match store.find(fid)? {
+        Some(inode) if inode.nlink == 0 => tx.destroy(fid, &inode)?,
+        _ => tx.delete(keys::orphan(fid)),
+    }
+    tx.commit().map(drop)
 }

@@ -105,8 +105,8 @@ pub fn orphan(fid: Fid) -> Bytes {
     with_fid(b'o', fid, 0).into()
 }
 
-/// The FID of an orphan's key.
-pub fn orphan_fid(key: &[u8]) -> Option<Fid> {
+/// The FID that the keys of inodes, entries, attributes and orphans begin with.
+pub fn fid(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(1..)?)
 }
 
@@ -130,11 +130,21 @@ pub fn work_object(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(13..)?)
 }
 
+/// The OST and the object of a work's key.
+pub fn work_parts(key: &[u8]) -> Option<(u32, Fid)> {
+    Some((objects_ost(key)?, work_object(key)?))
+}
+
 /// An OST's object sequence.
 pub fn objects(ost: u32) -> Bytes {
     let mut key = vec![b'u'];
     key.extend_from_slice(&ost.to_be_bytes());
     key.into()
+}
+
+/// The OST of a key of its objects, or of work.
+pub fn objects_ost(key: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(*key.get(1..)?.first_chunk::<4>()?))
 }
 
 /// The tag of the location database.
@@ -154,9 +164,7 @@ pub fn setting(name: &str) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        HASH_DOTDOT, NameHash, entries_from, entry, entry_name, orphan, orphan_fid, work, work_object,
-    };
+    use super::{HASH_DOTDOT, NameHash, entries_from, entry, entry_name, fid, orphan, work, work_parts};
     use wire::{Fid, MDS_DIR_END_OFF};
 
     #[test]
@@ -180,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_key_gives_its_fid_back() {
-        let fid = Fid::new(0x2_0000_0401, 7, 1);
-        assert_eq!(orphan_fid(&orphan(fid)), Some(fid));
-        assert_eq!(work_object(&work(3, 9, fid)), Some(fid));
-        assert_eq!(orphan_fid(b"o"), None);
+        let of = Fid::new(0x2_0000_0401, 7, 1);
+        assert_eq!(fid(&orphan(of)), Some(of));
+        assert_eq!(work_parts(&work(3, 9, of)), Some((3, of)));
+        assert_eq!(fid(b"o"), None);
     }
 }

@@ -23,6 +23,7 @@ use wire::{Errno, Fid};
 use cache::InodeCache;
 pub use inode::{Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 pub use keys::NameHash;
+pub(crate) use tx::decode_entry;
 pub use tx::{Tx, Work};
 
 const SHARDS: usize = 256;
@@ -189,7 +190,7 @@ impl Store {
         let rows = self
             .index
             .scan(keys::ORPHANS, &prefix_end(keys::ORPHANS), ROWS_MAX)?;
-        Ok(rows.iter().filter_map(|(key, _)| keys::orphan_fid(key)).collect())
+        Ok(rows.iter().filter_map(|(key, _)| keys::fid(key)).collect())
     }
 }
 

@@ -62,7 +62,7 @@ fn encode_entry(entry: Entry) -> Bytes {
     w.finish()
 }
 
-pub(super) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
+pub(crate) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
     let mut r = Reader::new("directory entry", value);
     Ok(Entry {
         fid: Fid::new(r.u64()?, r.u32()?, r.u32()?),
@@ -130,6 +130,11 @@ impl Tx<'_> {
     /// Puts any other record.
     pub fn put(&mut self, key: Bytes, value: Bytes) {
         self.batch.put(key, value);
+    }
+
+    /// Removes any other record.
+    pub fn delete(&mut self, key: Bytes) {
+        self.batch.delete(key);
     }
 
     /// Keeps an inode without links until its last handle is closed.

@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod down;
+mod fsck;
 mod lctl;
 mod lfs;
 pub(crate) mod mkfs;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Umount(args) => umount::run(args),
         Command::Lfs(args) => lfs::run(args),
         Command::Lctl(args) => lctl::run(args),
+        Command::Fsck(args) => fsck::run(args),
         Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),

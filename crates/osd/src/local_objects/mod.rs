@@ -7,7 +7,7 @@
 //! object and go to the index when it leaves the cache or is synced. After a failed sync every later sync fails.
 
 mod cache;
-mod record;
+pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 

@@ -13,11 +13,21 @@ use crate::{KEY_RESERVED, ObjAttr};
 const VERSION: u8 = 1;
 const SIZE: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
 
-pub(super) fn key(fid: &Fid) -> Vec<u8> {
-    let mut k = vec![KEY_RESERVED + 1];
+/// What the keys of records begin with.
+pub(crate) const PREFIX: [u8; 1] = [KEY_RESERVED + 1];
+
+pub(crate) fn key(fid: &Fid) -> Vec<u8> {
+    let mut k = PREFIX.to_vec();
     k.extend(fid.f_seq.to_be_bytes());
     k.extend(fid.f_oid.to_be_bytes());
     k
+}
+
+/// The object whose record has this key.
+pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
+    let (seq, oid) = key.strip_prefix(&PREFIX)?.split_first_chunk::<8>()?;
+    let oid = u32::from_be_bytes(oid.try_into().ok()?);
+    Some(Fid::new(u64::from_be_bytes(*seq), oid, 0))
 }
 
 pub(super) fn write(a: &ObjAttr) -> Vec<u8> {
@@ -39,7 +49,7 @@ pub(super) fn write(a: &ObjAttr) -> Vec<u8> {
 }
 
 /// The attributes without size and blocks; on a record of another form, what is wrong with it.
-pub(super) fn read(record: &[u8]) -> Result<ObjAttr, String> {
+pub(crate) fn read(record: &[u8]) -> Result<ObjAttr, String> {
     match record.first() {
         Some(&VERSION) if record.len() == SIZE => {}
         Some(&VERSION) => return Err(format!("expected {SIZE} bytes, found {}", record.len())),

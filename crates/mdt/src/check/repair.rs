@@ -1,0 +1,303 @@
+//! Repairing what was found, each problem in one transaction. What is lost gets a name in `lost+found` in the root, for
+//! people to look at. After repairs the store is examined again.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use osd::{Batch, prefix_end};
+use wire::{Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, WireStruct, striping::PlainLayout};
+
+use super::{Problem, problem::Part};
+use crate::{
+    cred::Cred,
+    layout::{self, Object},
+    namespace::{Node, create, lookup, make_root, set_layout},
+    osp::pool::Mark,
+    sequences::{OWN, Sequences},
+    store::{Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
+};
+
+/// Where what is lost is put.
+const LOST_FOUND: &[u8] = b"lost+found";
+/// Records that are removed in one transaction.
+const ROWS: usize = 1024;
+
+/// Repairs a store.
+pub struct Repairer {
+    store: Arc<Store>,
+    mdt_index: u32,
+    /// The last FID that was used for something new.
+    last: Option<Fid>,
+    now: i64,
+}
+
+impl Repairer {
+    /// A repairer of the store of the MDT of this index.
+    pub fn new(store: Arc<Store>, mdt_index: u32) -> Repairer {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Repairer {
+            store,
+            mdt_index,
+            last: None,
+            now: since.map_or(0, |d| d.as_secs() as i64),
+        }
+    }
+
+    /// Repairs what can be repaired.
+    pub async fn repair(&mut self, problem: &Problem) -> Result<(), Errno> {
+        self.store.index().room().await;
+        let store = self.store.clone();
+        match problem {
+            Problem::BadRecord { key, .. } => self.remove(key.clone()),
+            Problem::BadName { key, .. } => self.remove(key.clone()),
+            Problem::UnknownRecord { .. } | Problem::UnknownSequence { whose: Some(_), .. } => Ok(()),
+            Problem::NoRoot => make_root(&store, (0, 0), self.now),
+            Problem::NoDirectory { dir, is: None } => {
+                let mut inode = Inode {
+                    mode: S_IFDIR | 0o700,
+                    nlink: 2,
+                    ..self.new_inode()
+                };
+                self.name_in_lost_found(*dir, &mut inode).await
+            }
+            Problem::NoDirectory { dir, .. } => self.remove_all(&keys::entries_from(*dir, NameHash(0))[..17]),
+            Problem::Misplaced { dir, key, entry } => {
+                let (_, name) = keys::entry_name(key).ok_or(Errno::EINVAL)?;
+                let mut tx = store.begin();
+                tx.delete(key.clone());
+                if store.entry(*dir, &name)?.is_none() {
+                    tx.put_entry(*dir, &name, *entry);
+                }
+                tx.commit().map(drop)
+            }
+            Problem::Dangling { dir, name, .. }
+            | Problem::ExtraName { dir, name, .. }
+            | Problem::Loop { dir, name, .. } => self.remove(keys::entry(*dir, name)),
+            Problem::WrongType { dir, name, entry, is } => {
+                let mut tx = store.begin();
+                tx.put_entry(*dir, name, Entry { kind: *is, ..*entry });
+                tx.commit().map(drop)
+            }
+            Problem::NoName { fid, .. } => {
+                let mut inode = store.inode(*fid)?;
+                self.name_in_lost_found(*fid, &mut inode).await
+            }
+            Problem::Forgotten { fid } => {
+                let inode = store.inode(*fid)?;
+                let mut tx = store.begin();
+                tx.destroy(*fid, &inode)?;
+                tx.commit().map(drop)
+            }
+            Problem::NoOrphan { fid, .. } => self.remove(keys::orphan(*fid)),
+            Problem::WrongCount { fid, expected, .. } => self.change(*fid, |inode| {
+                inode.nlink = *expected;
+                inode.flags &= !LUSTRE_ORPHAN_FL;
+            }),
+            Problem::WrongLinks { fid, names } => self.change(*fid, |inode| {
+                inode.links = names.iter().fold(Bytes::new(), |ea, (dir, name)| {
+                    links::add(&ea, *dir, name, self.now)
+                });
+            }),
+            Problem::LostXattrs { fid } => self.remove_all(&keys::xattr(*fid, b"")),
+            Problem::HiddenXattrs { fid } => self.change(*fid, |inode| inode.has_xattrs = true),
+            Problem::BadPart { fid, part, .. } => self.change(*fid, |inode| {
+                *match part {
+                    Part::Layout => &mut inode.lov,
+                    Part::AccessAcl => &mut inode.acl_access,
+                    Part::DefaultAcl => &mut inode.acl_default,
+                } = Bytes::new();
+            }),
+            Problem::UnknownSequence { seq, whose: None } => self.locate(LuSeqRange {
+                lsr_start: *seq,
+                lsr_end: seq.saturating_add(1),
+                lsr_index: self.mdt_index,
+                lsr_flags: LU_SEQ_RANGE_MDT,
+            }),
+            Problem::SequenceNotGiven { seq } => {
+                let own = keys::setting(OWN);
+                let value = store.index().get(&own)?.ok_or(Errno::ENOENT)?;
+                let left = LuSeqRange::from_bytes(&value)?;
+                let lsr_start = left.lsr_start.max(seq.saturating_add(1)).min(left.lsr_end);
+                self.put(own, LuSeqRange { lsr_start, ..left }.to_bytes())
+            }
+        }
+    }
+
+    /// Gives a file another object in the place of one that cannot be its.
+    pub fn replace_object(&self, file: Fid, stripe: u16, object: Object) -> Result<(), Errno> {
+        let inode = self.store.inode(file)?;
+        let mut layout = PlainLayout::parse(&inode.lov)?;
+        let old = layout.objects.get_mut(usize::from(stripe)).ok_or(Errno::EINVAL)?;
+        (old.l_ost_oi, old.l_ost_idx) = (object.fid.into(), object.ost);
+        let lov = layout.build();
+        self.change(file, |inode| inode.lov = lov)
+    }
+
+    /// Makes a file in `lost+found` of an object that is no file's; gives the file.
+    pub async fn file_of_object(
+        &mut self,
+        object: Object,
+        (uid, gid): (u32, u32),
+        name: &str,
+    ) -> Result<Fid, Errno> {
+        let dir = self.lost_found().await?;
+        let fid = self.new_fid().await?;
+        let node = Node {
+            fid,
+            mode: S_IFREG | 0o600,
+            time: self.now,
+            ..Node::default()
+        };
+        let cred = Cred {
+            fsuid: uid,
+            fsgid: gid,
+            ..Cred::root()
+        };
+        create(&self.store, &cred, dir, name.as_bytes(), &node)?;
+        let lov = layout::build(fid, 0, wire::Text::default(), &[object]);
+        set_layout(&self.store, fid, lov)?;
+        Ok(fid)
+    }
+
+    /// The sequence of an OST's objects, and the id that none in use is above.
+    pub fn mark(&self, ost: u32) -> Result<Option<(u64, u32)>, Errno> {
+        let value = self.store.index().get(&keys::objects(ost))?;
+        Ok(value
+            .map(|v| Mark::decode(&v))
+            .transpose()?
+            .map(|m| (m.seq, m.used)))
+    }
+
+    /// Notes up to which id objects of an OST may be in use.
+    pub fn set_mark(&self, ost: u32, (seq, used): (u64, u32)) -> Result<(), Errno> {
+        self.put(keys::objects(ost), Mark { seq, used }.encode())
+    }
+
+    /// Has a new sequence be used for objects on an OST.
+    pub fn forget_mark(&self, ost: u32) -> Result<(), Errno> {
+        self.remove(keys::objects(ost))
+    }
+
+    /// Notes whose a range of sequences is.
+    pub fn locate(&self, range: LuSeqRange) -> Result<(), Errno> {
+        self.put(keys::location(range.lsr_start), range.to_bytes())
+    }
+
+    /// An object that is queued to be destroyed is in use, and stays.
+    pub fn do_not_destroy(&self, ost: u32, object: Fid) -> Result<(), Errno> {
+        let from = keys::work_from(ost, 0);
+        let mut rows = Vec::new();
+        let progress = Default::default();
+        osd::check::each(&**self.store.index(), &from[..5], &progress, |key, value| {
+            if keys::work_object(&key) == Some(object) && Work::decode(&value) == Ok(Work::Destroy) {
+                rows.push(key);
+            }
+            Ok::<(), osd::OsdError>(())
+        })?;
+        rows.into_iter().try_for_each(|key| self.remove(key))
+    }
+
+    /// An inode gets a name in `lost+found`; of a directory, the only one.
+    async fn name_in_lost_found(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
+        let dir = self.lost_found().await?;
+        let name = format!("{:#x}:{:#x}:{:#x}", fid.f_seq, fid.f_oid, fid.f_ver);
+        inode.links = links::add(b"", dir, name.as_bytes(), self.now);
+        inode.flags &= !LUSTRE_ORPHAN_FL;
+        if !inode.is_dir() {
+            inode.nlink = 1;
+        }
+        let mut parent = self.store.inode(dir)?;
+        parent.nlink += u32::from(inode.is_dir());
+        let kind = inode.kind();
+        let mut tx = self.store.begin();
+        tx.put_entry(dir, name.as_bytes(), Entry { fid, kind });
+        tx.put_inode(fid, inode);
+        tx.put_inode(dir, &mut parent);
+        tx.delete(keys::orphan(fid));
+        tx.commit().map(drop)
+    }
+
+    /// `lost+found`, made when it is not there.
+    async fn lost_found(&mut self) -> Result<Fid, Errno> {
+        let root = Cred::root();
+        if self.store.find(Fid::ROOT)?.is_none() {
+            make_root(&self.store, (0, 0), self.now)?;
+        }
+        match lookup(&self.store, &root, Fid::ROOT, LOST_FOUND)? {
+            Some(entry) if entry.kind == S_IFDIR => Ok(entry.fid),
+            Some(_) => Err(Errno::ENOTDIR),
+            None => {
+                let node = Node {
+                    fid: self.new_fid().await?,
+                    mode: S_IFDIR | 0o700,
+                    time: self.now,
+                    ..Node::default()
+                };
+                create(&self.store, &root, Fid::ROOT, LOST_FOUND, &node)?;
+                Ok(node.fid)
+            }
+        }
+    }
+
+    /// A FID that nothing has.
+    async fn new_fid(&mut self) -> Result<Fid, Errno> {
+        let fid = match self.last {
+            Some(last) => Fid::new(last.f_seq, last.f_oid + 1, 0),
+            None => {
+                let sequences = Sequences::load(self.store.clone(), self.mdt_index)?;
+                Fid::new(sequences.allocate_meta().await?.lsr_start, 1, 0)
+            }
+        };
+        self.last = Some(fid);
+        Ok(fid)
+    }
+
+    fn new_inode(&self) -> Inode {
+        let now = self.now;
+        Inode {
+            size: 4096,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..Inode::default()
+        }
+    }
+
+    fn change(&self, fid: Fid, f: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
+        let mut inode = self.store.inode(fid)?;
+        f(&mut inode);
+        let mut tx = self.store.begin();
+        tx.put_inode(fid, &mut inode);
+        tx.commit().map(drop)
+    }
+
+    fn put(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        Ok(self.store.index().apply(batch)?)
+    }
+
+    fn remove(&self, key: Bytes) -> Result<(), Errno> {
+        let mut tx = self.store.begin();
+        tx.delete(key);
+        tx.commit().map(drop)
+    }
+
+    fn remove_all(&self, prefix: &[u8]) -> Result<(), Errno> {
+        loop {
+            let rows = self.store.index().scan(prefix, &prefix_end(prefix), ROWS)?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            let mut batch = Batch::new();
+            for (key, _) in rows {
+                batch.delete(key);
+            }
+            self.store.index().apply(batch)?;
+        }
+    }
+}

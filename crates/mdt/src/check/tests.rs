@@ -1,0 +1,418 @@
+//! Each kind of damage is done on purpose, found, told, and repaired.
+
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use osd::{Batch, check::Progress};
+use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, WireStruct};
+
+use super::{Examined, Repairer, examine};
+use crate::{
+    namespace::tests::Fixture,
+    sequences::OWN,
+    store::{Entry, Inode, S_IFDIR, S_IFREG, keys, links},
+};
+
+const ROOT: Fid = Fid::ROOT;
+
+/// `/a`, `/a/b`, `/a/b/f` = `/link`, `/a/g`.
+struct Tree {
+    f: Fixture,
+    a: Fid,
+    b: Fid,
+    file: Fid,
+    g: Fid,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let mut f = Fixture::new();
+        let a = f.dir(ROOT, "a");
+        let b = f.dir(a, "b");
+        let file = f.file(b, "f");
+        let g = f.file(a, "g");
+        f.link(file, ROOT, "link").unwrap();
+        Tree { f, a, b, file, g }
+    }
+
+    fn examine(&self) -> Examined {
+        examine(&self.f.store, 0, &Progress::default()).unwrap()
+    }
+
+    fn damage(&self, damage: impl FnOnce(&mut Batch)) {
+        let mut batch = Batch::new();
+        damage(&mut batch);
+        self.f.store.index().apply(batch).unwrap();
+    }
+
+    fn change(&self, fid: Fid, change: impl FnOnce(&mut Inode)) {
+        let mut inode = self.f.store.inode(fid).unwrap();
+        change(&mut inode);
+        let mut tx = self.f.store.begin();
+        tx.put_inode(fid, &mut inode);
+        tx.commit().unwrap();
+    }
+
+    fn entry(&self, dir: Fid, name: &str, fid: Fid, kind: u32) {
+        let mut tx = self.f.store.begin();
+        tx.put_entry(dir, name.as_bytes(), Entry { fid, kind });
+        tx.commit().unwrap();
+    }
+
+    /// What is wrong, each kind and the place.
+    fn findings(&self) -> Vec<(&'static str, String)> {
+        // As another process would see it: nothing of what was damaged is remembered.
+        let store = crate::store::Store::new(self.f.store.index().clone());
+        let found = examine(&store, 0, &Progress::default()).unwrap();
+        let told = found.problems.iter().map(|p| p.finding(&store));
+        told.map(|f| (f.what, f.place)).collect()
+    }
+
+    fn what(&self) -> Vec<&'static str> {
+        let mut what: Vec<_> = self.findings().into_iter().map(|f| f.0).collect();
+        what.sort_unstable();
+        what
+    }
+
+    /// Repairs until nothing is found any more; what paths there are then.
+    async fn repaired(&self) -> Vec<String> {
+        let store = std::sync::Arc::new(crate::store::Store::new(self.f.store.index().clone()));
+        for _ in 0..5 {
+            let found = examine(&store, 0, &Progress::default()).unwrap();
+            if found.problems.is_empty() {
+                return self.paths();
+            }
+            let mut repairer = Repairer::new(store.clone(), 0);
+            for problem in &found.problems {
+                repairer.repair(problem).await.unwrap();
+            }
+        }
+        panic!("still wrong: {:?}", self.findings());
+    }
+
+    fn paths(&self) -> Vec<String> {
+        let store = crate::store::Store::new(self.f.store.index().clone());
+        let (mut out, mut todo) = (Vec::new(), vec![(ROOT, String::new())]);
+        while let Some((dir, path)) = todo.pop() {
+            for (_, name, entry) in store.entries(dir, keys_start(), usize::MAX).unwrap() {
+                let path = format!("{path}/{}", String::from_utf8_lossy(&name));
+                if entry.kind == S_IFDIR {
+                    todo.push((entry.fid, path.clone()));
+                }
+                out.push(path);
+            }
+        }
+        out.sort();
+        out
+    }
+}
+
+fn keys_start() -> crate::store::NameHash {
+    crate::store::NameHash(0)
+}
+
+const WHOLE: [&str; 5] = ["/a", "/a/b", "/a/b/f", "/a/g", "/link"];
+
+#[tokio::test]
+async fn a_whole_tree_has_no_finding_and_is_counted() {
+    let mut t = Tree::new();
+    t.f.open(t.g, MDS_FMODE_READ).unwrap();
+    t.f.unlink(t.a, "g").unwrap();
+    let found = t.examine();
+    assert_eq!(found.problems, []);
+    let counts = found.counts;
+    assert_eq!(
+        (counts.inodes, counts.directories, counts.names, counts.orphans),
+        (5, 3, 4, 1)
+    );
+    // Also what is open without a name has an object.
+    assert_eq!(found.claims.len(), 2);
+    assert_eq!(found.file(&found.claims[0]), t.file);
+}
+
+#[tokio::test]
+async fn names_that_lead_nowhere_are_removed() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.delete(keys::inode(t.g));
+    });
+    assert_eq!(t.findings(), [("dangling name", "/a/g".into())]);
+    assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/b/f", "/link"]);
+}
+
+#[tokio::test]
+async fn an_inode_that_cannot_be_read_is_removed_with_its_names() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.put(keys::inode(t.file), "not an inode");
+    });
+    assert_eq!(t.what(), ["unreadable record"]);
+    assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/g"]);
+}
+
+#[tokio::test]
+async fn a_directory_without_inode_comes_back_in_lost_found_with_what_is_in_it() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.delete(keys::inode(t.b));
+    });
+    assert_eq!(t.what(), ["dangling name", "lost directory", "wrong link count"]);
+    let paths = t.repaired().await;
+    let kept = format!("/lost+found/{:#x}:{:#x}:0x0/f", t.b.f_seq, t.b.f_oid);
+    assert!(paths.contains(&kept), "{paths:?}");
+    assert!(paths.contains(&"/link".into()) && !paths.contains(&"/a/b".into()));
+}
+
+#[tokio::test]
+async fn what_has_no_name_gets_one_in_lost_found() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.delete(keys::entry(t.a, b"b")).delete(keys::entry(t.a, b"g"));
+    });
+    assert_eq!(t.what(), ["no name", "no name", "wrong link count"]);
+    let paths = t.repaired().await;
+    let kept = |fid: Fid, more: &str| format!("/lost+found/{:#x}:{:#x}:0x0{more}", fid.f_seq, fid.f_oid);
+    assert!(
+        paths.contains(&kept(t.g, "")) && paths.contains(&kept(t.b, "/f")),
+        "{paths:?}"
+    );
+}
+
+#[tokio::test]
+async fn link_counts_are_those_of_the_names() {
+    let t = Tree::new();
+    t.change(t.file, |i| i.nlink = 7);
+    t.change(t.a, |i| i.nlink = 2);
+    assert_eq!(
+        t.findings(),
+        [
+            ("wrong link count", "/a".into()),
+            ("wrong link count", "/a/b/f".into())
+        ]
+    );
+    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(
+        t.f.store
+            .index()
+            .get(&keys::inode(t.file))
+            .unwrap()
+            .map(|v| Inode::decode(&v).unwrap().nlink),
+        Some(2)
+    );
+}
+
+#[tokio::test]
+async fn an_inode_knows_its_names() {
+    let t = Tree::new();
+    t.change(t.file, |i| i.links = links::add(b"", t.a, b"other", 0));
+    t.change(t.b, |i| i.links = links::add(b"", ROOT, b"b", 0));
+    t.change(t.g, |i| i.links = Bytes::from_static(b"garbage"));
+    t.change(ROOT, |i| i.links = links::add(b"", t.b, b"root", 0));
+    assert_eq!(t.what(), ["wrong links"; 4]);
+    assert_eq!(t.repaired().await, WHOLE);
+}
+
+#[tokio::test]
+async fn names_left_out_of_a_full_attribute_are_no_finding() {
+    let mut t = Tree::new();
+    for i in 0..300 {
+        t.f.link(t.g, t.b, &format!("a-rather-long-name-{i}")).unwrap();
+    }
+    assert_eq!(t.findings(), []);
+    t.damage(|b| {
+        b.delete(keys::entry(t.b, b"a-rather-long-name-3"));
+    });
+    assert_eq!(t.what(), ["wrong link count", "wrong links"]);
+    assert_eq!(t.repaired().await.len(), WHOLE.len() + 299);
+}
+
+#[tokio::test]
+async fn a_directory_keeps_the_name_that_it_knows() {
+    let t = Tree::new();
+    t.entry(ROOT, "again", t.b, S_IFDIR);
+    t.entry(t.b, "root", ROOT, S_IFDIR);
+    assert_eq!(
+        t.what(),
+        [
+            "second name of a directory",
+            "second name of a directory",
+            "wrong link count",
+            "wrong link count"
+        ]
+    );
+    assert_eq!(t.repaired().await, WHOLE);
+}
+
+#[tokio::test]
+async fn directories_below_themselves_are_cut_off_and_kept() {
+    let mut t = Tree::new();
+    let c = t.f.dir(t.b, "c");
+    // /a/b is moved below /a/b/c, as no rename would.
+    t.damage(|b| {
+        b.delete(keys::entry(t.a, b"b"));
+    });
+    t.entry(c, "b", t.b, S_IFDIR);
+    assert!(t.what().contains(&"directory below itself"), "{:?}", t.what());
+    let paths = t.repaired().await;
+    assert!(
+        paths
+            .iter()
+            .any(|p| p.ends_with("/f") && p.starts_with("/lost+found/")),
+        "{paths:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_names_type_is_its_inodes() {
+    let t = Tree::new();
+    t.entry(t.a, "g", t.g, S_IFDIR);
+    assert_eq!(t.findings(), [("wrong type", "/a/g".into())]);
+    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.f.store.entry(t.a, b"g").unwrap().unwrap().kind, S_IFREG);
+}
+
+#[tokio::test]
+async fn names_are_legal_and_where_they_are_looked_for() {
+    let t = Tree::new();
+    let value = t.f.store.index().get(&keys::entry(t.a, b"g")).unwrap().unwrap();
+    let mut misplaced = keys::entries_from(t.a, crate::store::NameHash(77));
+    misplaced.extend_from_slice(b"g");
+    t.damage(|b| {
+        b.delete(keys::entry(t.a, b"g")).put(misplaced, value.clone());
+        b.put(keys::entry(t.b, b"x/y"), value.clone())
+            .put(keys::entry(t.b, b".."), value);
+        b.put(keys::entry(t.b, b"short"), "?");
+    });
+    assert_eq!(
+        t.what(),
+        [
+            "illegal name",
+            "illegal name",
+            "misplaced name",
+            "unreadable record"
+        ]
+    );
+    assert_eq!(t.repaired().await, WHOLE);
+}
+
+#[tokio::test]
+async fn names_in_what_is_no_directory_are_removed() {
+    let t = Tree::new();
+    t.entry(t.g, "below-a-file", t.file, S_IFREG);
+    assert_eq!(t.findings(), [("names in no directory", "/a/g".into())]);
+    assert_eq!(t.repaired().await, WHOLE);
+}
+
+#[tokio::test]
+async fn a_lost_root_is_made_again() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.delete(keys::inode(ROOT));
+    });
+    assert_eq!(t.what(), ["lost directory", "no root directory"]);
+    let paths = t.repaired().await;
+    assert!(WHOLE.iter().all(|p| paths.contains(&(*p).into())), "{paths:?}");
+}
+
+#[tokio::test]
+async fn what_was_removed_while_open_is_noted_and_nothing_else() {
+    let mut t = Tree::new();
+    t.f.open(t.g, MDS_FMODE_READ).unwrap();
+    t.f.unlink(t.a, "g").unwrap();
+    t.damage(|b| {
+        b.delete(keys::orphan(t.g)).put(keys::orphan(t.file), "");
+        b.put(keys::orphan(Fid::new(0x2_0000_0401, 99, 0)), "")
+            .put("o", "");
+    });
+    assert_eq!(
+        t.what(),
+        [
+            "forgotten inode",
+            "unreadable record",
+            "wrong orphan",
+            "wrong orphan"
+        ]
+    );
+    assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/b/f", "/link"]);
+}
+
+#[tokio::test]
+async fn extended_attributes_belong_to_inodes_that_know_of_them() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.put(keys::xattr(t.g, b"user.x"), "1");
+        b.put(keys::xattr(Fid::new(0x2_0000_0401, 99, 0), b"user.x"), "1");
+        b.put(keys::xattr(t.a, b""), "1");
+    });
+    assert_eq!(
+        t.what(),
+        ["hidden attributes", "lost attributes", "unreadable record"]
+    );
+    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.f.store.xattr(t.g, b"user.x").unwrap().unwrap(), "1");
+}
+
+#[tokio::test]
+async fn parts_of_inodes_are_what_they_should_be() {
+    let t = Tree::new();
+    let lov = t.f.store.inode(t.g).unwrap().lov;
+    t.change(t.file, |i| i.lov = lov);
+    t.change(t.g, |i| {
+        i.acl_access = Bytes::from_static(b"acl");
+        i.lov = i.lov.slice(..40);
+    });
+    t.change(t.a, |i| {
+        i.acl_default = Bytes::from_static(b"acl");
+        i.lov = Bytes::from_static(b"layout");
+    });
+    assert_eq!(
+        t.what(),
+        ["bad ACL", "bad ACL", "bad layout", "bad layout", "bad layout"]
+    );
+    assert_eq!(t.repaired().await, WHOLE);
+}
+
+#[tokio::test]
+async fn sequences_are_located_and_were_handed_out() {
+    let mut t = Tree::new();
+    let left = LuSeqRange {
+        lsr_start: 0x2_0000_0400,
+        lsr_end: 0x2_4000_0400,
+        ..LuSeqRange::default()
+    };
+    t.damage(|b| {
+        b.put(keys::setting(OWN), left.to_bytes());
+    });
+    assert_eq!(
+        t.findings(),
+        [("sequence in use twice", "sequence 0x200000401".into())]
+    );
+    assert_eq!(t.repaired().await, WHOLE);
+    t.damage(|b| {
+        b.delete(keys::location(0x2_0000_0400))
+            .put(keys::location(5), "no range");
+    });
+    assert_eq!(t.what(), ["unknown sequence", "unreadable record"]);
+    assert_eq!(t.repaired().await, WHOLE);
+    // Of another target: who is right is not for the program to say.
+    let other = LuSeqRange {
+        lsr_index: 3,
+        lsr_flags: LU_SEQ_RANGE_MDT,
+        ..left
+    };
+    t = Tree::new();
+    t.damage(|b| {
+        b.put(keys::location(left.lsr_start), other.to_bytes());
+    });
+    assert_eq!(t.what(), ["unknown sequence"]);
+    assert_eq!(t.examine().problems[0].finding(&t.f.store).repair, None);
+}
+
+#[test]
+fn records_of_no_known_kind_are_told_and_left() {
+    let t = Tree::new();
+    t.damage(|b| {
+        b.put("zebra", "stripes");
+    });
+    assert_eq!(t.findings(), [("unknown record", "record zebra".into())]);
+}

@@ -1,0 +1,304 @@
+//! The walks over the store, one kind of record each.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use osd::{OsdError, check::Progress, check::each};
+use wire::{Fid, linkea::LinkEa, striping::PlainLayout};
+
+use super::{
+    Claim, Examined, Problem,
+    problem::Part,
+    ranges::Ranges,
+    table::{BAD, HAS_NAMES, HAS_XATTRS, LINKS_APART, ORPHAN, Row},
+};
+use crate::{
+    acl,
+    layout::{self, Wanted},
+    namespace::check_name,
+    osp::pool::Mark,
+    store::{Entry, Inode, NameHash, Store, Work, decode_entry, keys},
+};
+
+/// Types of files.
+const KINDS: [u32; 7] = [
+    0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000,
+];
+/// Tags of keys that the store has.
+const KNOWN_TAGS: &[u8] = b"dfimoqux";
+
+fn bad(found: &mut Examined, key: Bytes, what: &'static str, why: impl ToString) {
+    let why = why.to_string();
+    found.problems.push(Problem::BadRecord { key, what, why });
+}
+
+/// Inodes with what is in their records, layouts among it; and whether their sequences are known to be this target's.
+pub(super) fn inodes(
+    store: &Store,
+    mdt_index: u32,
+    progress: &Progress,
+    found: &mut Examined,
+) -> Result<(), OsdError> {
+    let ranges = Ranges::read(store, mdt_index, progress)?;
+    found.located = ranges.located.clone();
+    for (key, why) in &ranges.bad {
+        bad(found, key.clone(), "sequences", why);
+    }
+    let mut sequence = None;
+    each(&**store.index(), b"i", progress, |key, value| {
+        let Some(fid) = keys::fid(&key) else {
+            bad(found, key, "inode", "the key is not a FID");
+            return Ok(());
+        };
+        if sequence.replace(fid.f_seq) != Some(fid.f_seq) {
+            sequence_of(&ranges, fid, found);
+        }
+        let inode = Inode::decode(&value)
+            .map_err(|e| e.to_string())
+            .and_then(|inode| match KINDS.contains(&inode.kind()) {
+                true => Ok(inode),
+                false => Err(format!(
+                    "expected the mode of a file's type, found {:o}",
+                    inode.mode
+                )),
+            });
+        let row = match inode {
+            Ok(inode) => inode_row(fid, &inode, found),
+            Err(why) => {
+                bad(found, key, "inode", why);
+                let mut row = Row::new(fid, 0, 0);
+                row.mark(BAD);
+                row
+            }
+        };
+        found.counts.inodes += 1;
+        found.counts.directories += u64::from(row.is_dir());
+        found.table.rows.push(row);
+        Ok(())
+    })
+}
+
+fn sequence_of(ranges: &Ranges, fid: Fid, found: &mut Examined) {
+    let seq = fid.f_seq;
+    match ranges.of(seq) {
+        None => found.problems.push(Problem::UnknownSequence { seq, whose: None }),
+        Some(range) if !ranges.is_own(range) => {
+            let whose = Some(*range);
+            found.problems.push(Problem::UnknownSequence { seq, whose });
+        }
+        Some(_) if ranges.is_left(seq) => found.problems.push(Problem::SequenceNotGiven { seq }),
+        Some(_) => {}
+    }
+}
+
+fn inode_row(fid: Fid, inode: &Inode, found: &mut Examined) -> Row {
+    let mut row = Row::new(fid, inode.mode, inode.nlink);
+    if inode.has_xattrs {
+        row.mark(HAS_XATTRS);
+    }
+    match LinkEa::parse(&inode.links) {
+        Ok(links) if links.overflow_time == 0 => {
+            for (parent, name) in &links.links {
+                row.links = row.links.wrapping_add(found.table.sum(*parent, name));
+            }
+        }
+        Err(_) if inode.links.is_empty() => {}
+        _ => row.mark(LINKS_APART),
+    }
+    let mut part = |part, why: String| found.problems.push(Problem::BadPart { fid, part, why });
+    for (name, acl) in [
+        (Part::AccessAcl, &inode.acl_access),
+        (Part::DefaultAcl, &inode.acl_default),
+    ] {
+        if !acl.is_empty()
+            && let Err(e) = acl::check(acl)
+        {
+            part(name, format!("{} bytes that are none: {e}", acl.len()));
+        }
+    }
+    if inode.is_dir() && !inode.lov.is_empty() && Wanted::parse(&inode.lov).is_err() {
+        part(Part::Layout, format!("{} bytes that are none", inode.lov.len()));
+    }
+    if inode.is_file() && !inode.lov.is_empty() {
+        match claims_of(fid, found.table.rows.len() as u32, &inode.lov) {
+            Ok(claims) => found.claims.extend(claims),
+            Err(why) => part(Part::Layout, why),
+        }
+    }
+    row
+}
+
+/// The objects of a file's layout, or why it cannot be one.
+fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
+    let layout = PlainLayout::parse(lov).map_err(|e| e.to_string())?;
+    if usize::from(layout.stripe_count) != layout.objects.len() || layout.objects.is_empty() {
+        let (count, objects) = (layout.stripe_count, layout.objects.len());
+        return Err(format!("a layout of {count} stripes with {objects} objects"));
+    }
+    let of = Fid::new(layout.oi.oi_seq, layout.oi.oi_id as u32, 0);
+    if of != fid {
+        return Err(format!("the layout of {of}"));
+    }
+    let objects = layout::objects(lov).map_err(|e| e.to_string())?;
+    let claim = |(stripe, o): (usize, layout::Object)| Claim {
+        ost: o.ost,
+        object: (o.fid.f_seq, o.fid.f_oid),
+        stripe: stripe as u16,
+        file,
+    };
+    Ok(objects.into_iter().enumerate().map(claim).collect())
+}
+
+/// Names: each is legal, where it is looked for, and leads to an inode of its type.
+pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+    let mut dir: Option<(Fid, Option<usize>)> = None;
+    each(&**store.index(), b"d", progress, |key, value| {
+        let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
+            bad(found, key, "name", "the key is not that of a name");
+            return Ok(());
+        };
+        if dir.is_none_or(|(at, _)| at != fid) {
+            dir = Some((fid, of_directory(fid, found)));
+        }
+        let at = dir.and_then(|(_, at)| at);
+        found.counts.names += 1;
+        let entry = match decode_entry(&value) {
+            Ok(entry) => entry,
+            Err(e) => {
+                bad(found, key, "name", e);
+                return Ok(());
+            }
+        };
+        if let Err(why) = check_name(&name) {
+            let why = format!("{why}");
+            found.problems.push(Problem::BadName { dir: fid, key, why });
+            return Ok(());
+        }
+        if hash != NameHash::of(&name) {
+            found.problems.push(Problem::Misplaced { dir: fid, key, entry });
+        }
+        let not_a_directory = at.is_some_and(|at| {
+            let row = &found.table.rows[at];
+            !row.is(BAD) && !row.is_dir()
+        });
+        if !not_a_directory {
+            one_name(at, fid, name, entry, found);
+        }
+        Ok(())
+    })
+}
+
+/// The row of the directory that names are in; reports one that is none.
+fn of_directory(dir: Fid, found: &mut Examined) -> Option<usize> {
+    let at = found.table.find(dir);
+    match at.map(|at| &mut found.table.rows[at]) {
+        None => found.problems.push(Problem::NoDirectory { dir, is: None }),
+        Some(row) if row.is(BAD) => {}
+        Some(row) if row.is_dir() => row.mark(HAS_NAMES),
+        Some(row) => {
+            let is = Some(row.kind());
+            found.problems.push(Problem::NoDirectory { dir, is });
+        }
+    }
+    at
+}
+
+fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut Examined) {
+    let fid = entry.fid;
+    let sum = found.table.sum(dir, &name);
+    let Some(child) = found.table.find(fid) else {
+        found.problems.push(Problem::Dangling { dir, name, fid });
+        return;
+    };
+    let row = &mut found.table.rows[child];
+    row.names += 1;
+    row.links = row.links.wrapping_sub(sum);
+    if row.is(BAD) {
+        return;
+    }
+    let is_dir = row.is_dir();
+    if is_dir && row.names == 1 {
+        row.parent = at.map_or(super::table::NONE, |at| at as u32);
+    }
+    if row.kind() != entry.kind {
+        let is = row.kind();
+        found.problems.push(Problem::WrongType { dir, name, entry, is });
+    }
+    if is_dir && let Some(at) = at {
+        found.table.rows[at].subdirs += 1;
+    }
+}
+
+/// Extended attributes with records of their own: each is of an inode that knows that it has some.
+pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+    let mut last = None;
+    each(&**store.index(), b"x", progress, |key, _| {
+        let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
+            bad(found, key, "attribute", "the key is not that of an attribute");
+            return Ok(());
+        };
+        if last.replace(fid) == Some(fid) {
+            return Ok(());
+        }
+        let row = found.table.find(fid).map(|at| &found.table.rows[at]);
+        match row {
+            None => found.problems.push(Problem::LostXattrs { fid }),
+            Some(row) if !row.is(BAD) && !row.is(HAS_XATTRS) => {
+                found.problems.push(Problem::HiddenXattrs { fid });
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    })
+}
+
+/// What is noted as removed while open.
+pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+    each(&**store.index(), keys::ORPHANS, progress, |key, _| {
+        let Some(fid) = keys::fid(&key) else {
+            bad(found, key, "orphan", "the key is not a FID");
+            return Ok(());
+        };
+        match found.table.find(fid) {
+            Some(at) => found.table.rows[at].mark(ORPHAN),
+            None => found.problems.push(Problem::NoOrphan { fid, exists: false }),
+        }
+        Ok(())
+    })
+}
+
+/// What OSTs are to do, and which of their objects may be in use.
+pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+    each(&**store.index(), b"q", progress, |key, value| {
+        match (keys::work_parts(&key), Work::decode(&value)) {
+            (Some((ost, object)), Ok(Work::Destroy)) => found.destroyed.push((ost, object)),
+            (Some(_), Ok(_)) => {}
+            _ => bad(found, key, "work for an OST", "it cannot be read"),
+        }
+        Ok::<(), OsdError>(())
+    })?;
+    found.destroyed.sort_unstable();
+    let mut marks = BTreeMap::new();
+    each(&**store.index(), b"u", progress, |key, value| {
+        match (keys::objects_ost(&key), Mark::decode(&value)) {
+            (Some(ost), Ok(mark)) => {
+                marks.insert(ost, (mark.seq, mark.used));
+            }
+            _ => bad(found, key, "objects of an OST", "it cannot be read"),
+        }
+        Ok::<(), OsdError>(())
+    })?;
+    found.marks = marks;
+    Ok(())
+}
+
+/// Records of kinds that this version does not have.
+pub(super) fn unknown(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+    for tag in (0..osd::KEY_RESERVED).filter(|tag| !KNOWN_TAGS.contains(tag)) {
+        each::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
+            found.problems.push(Problem::UnknownRecord { key });
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

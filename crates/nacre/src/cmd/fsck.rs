@@ -1,0 +1,180 @@
+//! `nacre fsck`: names, links, layouts and objects of a file system that is not running, held against each other.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::fsck::{Summary, Targets, Told};
+use anyhow::{Context, Result, bail};
+use osd::check::{Finding, Progress};
+use serde_json::{Value, json};
+
+use crate::cli::Fsck;
+use crate::instance::{self, Instance, Store};
+use crate::output::say;
+use crate::running;
+
+/// How often a terminal is told how far it is.
+const SHOWN_EVERY: Duration = Duration::from_millis(500);
+
+/// Runs the command.
+pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
+    let mut dirs = Vec::new();
+    let mut locks = Vec::new();
+    for dir in &args.dirs {
+        let dir = crate::daemon::absolute(dir)?;
+        match Instance::find(&dir)? {
+            Some(instance) => {
+                dirs.extend(of_instance(&dir, &instance)?);
+                locks.push(instance::lock(&dir)?);
+            }
+            None => dirs.push(dir),
+        }
+    }
+    let targets = Targets::open_dirs(&dirs)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let progress = Arc::new(Progress::default());
+    let (interrupted, shown) = (progress.clone(), progress.clone());
+    runtime.spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            interrupted.stop();
+        }
+    });
+    if std::io::stderr().is_terminal() {
+        runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(SHOWN_EVERY).await;
+                eprint!("\r{} records ", shown.seen());
+            }
+        });
+    }
+    let mut findings = Vec::new();
+    let mut tell = |told: Told<'_>| match args.json {
+        true => findings.push(as_json(&told)),
+        false => say!("{}", line(&told)),
+    };
+    let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut tell));
+    runtime.shutdown_background();
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+        let _ = std::io::stderr().flush();
+    }
+    let summary = summary?;
+    match args.json {
+        true => say!(
+            "{}",
+            serde_json::to_string_pretty(&summary_json(&summary, findings))?
+        ),
+        false => say!("{}", summary_text(&summary, args.repair)),
+    }
+    Ok(match summary.left {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// The targets of what `nacre up` made, when it is not up.
+fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
+    if let Some(process) = running::in_dir(dir)?.filter(|r| r.up()) {
+        bail!(
+            "{} is up (process {}): stop it first, with nacre down --dir {}",
+            dir.display(),
+            process.pid,
+            dir.display()
+        );
+    }
+    match instance.store {
+        Store::Local => Ok(instance.target_dirs(dir)),
+        Store::Memory => bail!(
+            "{}: this file system was in memory, nothing of it is left to check",
+            dir.display()
+        ),
+    }
+}
+
+fn line(told: &Told<'_>) -> String {
+    let Finding {
+        what,
+        fid,
+        place,
+        expected,
+        found,
+        repair,
+    } = told.finding;
+    let fid = fid.map(|f| f.to_string()).unwrap_or_default();
+    let about = match (place.is_empty(), fid.is_empty() || place.contains(&fid)) {
+        (false, true) => place.clone(),
+        (false, false) => format!("{place} {fid}"),
+        (true, _) => fid,
+    };
+    let repair = match (repair, &told.repaired) {
+        (None, _) => "; cannot be repaired".to_owned(),
+        (Some(does), None) => format!("; --repair {does}"),
+        (Some(does), Some(Ok(()))) => format!("; repaired: {does}"),
+        (Some(_), Some(Err(why))) => format!("; not repaired: {why}"),
+    };
+    format!(
+        "{}: {what}: {about}: expected {expected}, found {found}{repair}",
+        told.target
+    )
+}
+
+fn as_json(told: &Told<'_>) -> Value {
+    let f = told.finding;
+    json!({
+        "target": told.target,
+        "what": f.what,
+        "fid": f.fid.map(|fid| fid.to_string()),
+        "place": f.place,
+        "expected": f.expected,
+        "found": f.found,
+        "repair": f.repair,
+        "repaired": told.repaired.as_ref().map(Result::is_ok),
+        "error": told.repaired.as_ref().and_then(|r| r.as_ref().err()),
+    })
+}
+
+fn summary_json(s: &Summary, findings: Vec<Value>) -> Value {
+    json!({
+        "targets": s.targets,
+        "unchecked": s.unchecked,
+        "inodes": s.counts.inodes,
+        "directories": s.counts.directories,
+        "names": s.counts.names,
+        "orphans": s.counts.orphans,
+        "objects": s.objects,
+        "found": s.found,
+        "left": s.left,
+        "findings": findings,
+    })
+}
+
+fn summary_text(s: &Summary, repair: bool) -> String {
+    let mut out = String::new();
+    for line in &s.unchecked {
+        out.push_str(&format!("not checked: {line}\n"));
+    }
+    let c = &s.counts;
+    out.push_str(&format!(
+        "checked {}: {} inodes ({} directories, {} removed while open), {} names, {} objects\n",
+        s.targets.join(", "),
+        c.inodes,
+        c.directories,
+        c.orphans,
+        c.names,
+        s.objects,
+    ));
+    out.push_str(&match (s.found, s.left, repair) {
+        (0, ..) => "nothing is wrong".to_owned(),
+        (found, 0, _) => format!("{found} found, all repaired"),
+        (found, _, false) => format!("{found} found"),
+        (found, left, true) => format!("{found} found, {left} left"),
+    });
+    out
+}
