@@ -22,6 +22,16 @@ pub enum Groups {
     Lazy(Arc<dyn Fn() -> Arc<[u32]> + Send + Sync>),
 }
 
+impl Groups {
+    /// All of them.
+    pub(crate) fn all(&self) -> Arc<[u32]> {
+        match self {
+            Groups::Known(groups) => groups.clone(),
+            Groups::Lazy(look_up) => look_up(),
+        }
+    }
+}
+
 impl Default for Groups {
     fn default() -> Self {
         Groups::Known(Arc::from([]))
@@ -77,11 +87,11 @@ impl Cred {
         if self.uid == 0 || gid == self.gid || gid == NO_GROUP {
             return NO_GROUP;
         }
-        let member = match &self.groups {
-            Groups::Known(g) => g.contains(&gid),
-            Groups::Lazy(look_up) => look_up().contains(&gid),
-        };
-        if member { gid } else { NO_GROUP }
+        if self.groups.all().contains(&gid) {
+            gid
+        } else {
+            NO_GROUP
+        }
     }
 }
 

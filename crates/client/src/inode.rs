@@ -135,9 +135,9 @@ impl Inodes {
             .clone()
     }
 
-    /// The group that the file had when it was last seen: enough to decide which group of a caller matters.
-    pub(crate) fn gid(&self, fid: Fid) -> Option<u32> {
-        self.get(fid)?.state.lock().md.as_ref().map(|md| md.attr.gid)
+    /// The attributes that the file had when it was last seen: enough to decide which group of a caller matters.
+    pub(crate) fn last_seen(&self, fid: Fid) -> Option<MdAttr> {
+        self.get(fid)?.state.lock().md.clone()
     }
 
     /// Where a name leads, as far as known.

@@ -30,4 +30,6 @@ pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
 pub use kernel::{Kernel, KernelCache};
 pub use layout::LovLayout;
-pub use ops::{DirHandle, DirItem, FlockRange, FlockType, Found, OpenFile, OpenFlags, StatFs};
+pub use ops::{
+    DirHandle, DirItem, FlockRange, FlockType, Found, OpenFile, OpenFlags, StatFs, without_set_id,
+};

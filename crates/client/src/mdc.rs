@@ -7,8 +7,8 @@ use ldlm::{Enqueue, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
-    DISP_LOOKUP_NEG, Errno, Fid, LuSeqRange, MDS_INODELOCK_LOOKUP, MDS_REINT, MdtBody, SEQ_ALLOC_META,
-    SEQ_QUERY, WireStruct,
+    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, LuSeqRange, MDS_INODELOCK_LOOKUP, MDS_REINT, MdtBody,
+    SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 /// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
@@ -72,6 +72,11 @@ impl IntentReply {
     /// Whether the name was looked up and is not there.
     pub(crate) fn is_negative(&self) -> bool {
         self.disposition & DISP_LOOKUP_NEG != 0
+    }
+
+    /// Whether it made the file that it opened.
+    pub(crate) fn made_file(&self) -> bool {
+        self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
 
     /// The attributes of a getattr or open intent's reply: body, layout, ACL.

@@ -1,7 +1,7 @@
 //! Who may do what with a file, by its mode and its access ACL: the check of POSIX, for what needs no request to a server.
 
 use crate::attr::MdAttr;
-use crate::cred::Cred;
+use crate::cred::{Cred, Groups, NO_GROUP};
 use wire::Errno;
 use wire::acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
 
@@ -31,6 +31,34 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
     } else {
         Err(Errno::EACCES)
     }
+}
+
+/// The supplementary group that a request about a file is to carry, since it can carry only one: the file's own, if the
+/// caller is a member of it; where groups have entries in the ACL, the one that lets the caller do most.
+pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
+    let named = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
+    let Some(acl) = md
+        .acl
+        .as_ref()
+        .and_then(|a| PosixAcl::parse(a).ok())
+        .filter(named)
+    else {
+        return cred.suppgid(md.attr.gid);
+    };
+    let known = Cred {
+        groups: Groups::Known(cred.groups.all()),
+        ..cred.clone()
+    };
+    acl.entries
+        .iter()
+        .filter_map(|e| match e.e_tag {
+            ACL_GROUP_OBJ => Some((e.e_perm, known.suppgid(md.attr.gid))),
+            ACL_GROUP => Some((e.e_perm, known.suppgid(e.e_id))),
+            _ => None,
+        })
+        .filter(|(_, gid)| *gid != NO_GROUP)
+        .max_by_key(|(perm, _)| *perm)
+        .map_or(NO_GROUP, |(_, gid)| gid)
 }
 
 fn by_acl(acl: &PosixAcl, uid: u32, owner: u32, group: u32, member: impl Fn(u32) -> bool, want: u32) -> u32 {
@@ -65,12 +93,12 @@ fn by_acl(acl: &PosixAcl, uid: u32, owner: u32, group: u32, member: impl Fn(u32)
 
 #[cfg(test)]
 mod tests {
-    use super::{READ, check};
+    use super::{READ, check, suppgid};
     use crate::attr::{Attr, MdAttr, S_IFDIR};
-    use crate::cred::Cred;
+    use crate::cred::{Cred, Groups, NO_GROUP};
     use wire::Errno;
     use wire::PosixAclXattrEntry;
-    use wire::acl::{ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
+    use wire::acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
 
     fn dir(mode: u32, acl: &[(u16, u16, u32)]) -> MdAttr {
         let entries: Vec<_> = acl
@@ -125,5 +153,27 @@ mod tests {
             Err(Errno::EACCES)
         );
         assert_eq!(check(&Cred::user(3, 3), &dir(0o717, &masked), READ), Ok(()));
+    }
+
+    #[test]
+    fn the_group_that_is_sent_is_the_one_through_which_the_caller_may_do_most() {
+        let all = [
+            (ACL_USER_OBJ, 7, 0),
+            (ACL_GROUP_OBJ, 0, 0),
+            (ACL_GROUP, 4, 20),
+            (ACL_GROUP, 6, 30),
+            (ACL_MASK, 7, 0),
+            (ACL_OTHER, 0, 0),
+        ];
+        let member = |groups: &[u32]| Cred {
+            groups: Groups::Known(groups.into()),
+            ..Cred::user(2, 2)
+        };
+        let md = dir(0o770, &all);
+        assert_eq!(suppgid(&member(&[10, 20]), &md), 20);
+        assert_eq!(suppgid(&member(&[10, 20, 30]), &md), 30);
+        assert_eq!(suppgid(&member(&[10]), &md), 10);
+        assert_eq!(suppgid(&member(&[40]), &md), NO_GROUP);
+        assert_eq!(suppgid(&member(&[10, 20]), &dir(0o770, &[])), 10);
     }
 }

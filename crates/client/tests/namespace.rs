@@ -77,7 +77,7 @@ async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
         let handle = c.opendir(&Cred::root(), dir).await.unwrap();
         let (mut place, mut names) = (0, Vec::new());
         loop {
-            let items = c.readdir(&Cred::root(), &handle, place).await.unwrap();
+            let items = c.readdir(&handle, place).await.unwrap();
             let Some(last) = items.last() else { break };
             place = last.next;
             handle.took(&items, items.len());

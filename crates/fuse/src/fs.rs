@@ -118,7 +118,8 @@ impl Filesystem for Fs {
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let set = SetAttr {
-            mode: mode.map(|m| m & 0o7777),
+            // With a size it is the kernel's wish that set-ID bits go: the server takes them at a truncation.
+            mode: mode.filter(|_| size.is_none()).map(|m| m & 0o7777),
             uid,
             gid,
             size,
@@ -130,7 +131,7 @@ impl Filesystem for Fs {
             .filter(|f| f.flags.write && size.is_some());
         let (state, cred) = (self.0.clone(), cred(req, 0));
         self.0.run(async move {
-            let found = state.client.setattr(&cred, fid, &set, file.as_ref()).await;
+            let found = state.setattr(&cred, fid, &set, file.as_ref()).await;
             state.attr(ino, found, reply);
         });
     }
@@ -321,7 +322,7 @@ impl Filesystem for Fs {
         let (state, data) = (self.0.clone(), Bytes::copy_from_slice(data));
         let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         self.0.run(async move {
-            if kill_priv && let Err(e) = state.client.kill_priv(&file).await {
+            if kill_priv && let Err(e) = state.client.kill_priv(file.fid).await {
                 return reply.error(errno(e));
             }
             match state.client.write(&file, offset, data).await {
@@ -385,11 +386,11 @@ impl Filesystem for Fs {
         });
     }
 
-    fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
         let dir = or_reply!(self.0.dir(fh), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
+        let state = self.0.clone();
         self.0
-            .run(async move { readdir::plain(&state, &cred, &dir, offset, reply).await });
+            .run(async move { readdir::plain(&state, &dir, offset, reply).await });
     }
 
     fn readdirplus(

@@ -15,17 +15,11 @@ use wire::{Errno, Fid};
 const AHEAD: usize = 32;
 
 /// Names and types.
-pub(crate) async fn plain(
-    state: &State,
-    cred: &Cred,
-    dir: &DirHandle,
-    place: u64,
-    mut reply: ReplyDirectory,
-) {
+pub(crate) async fn plain(state: &State, dir: &DirHandle, place: u64, mut reply: ReplyDirectory) {
     let mut at = place;
     let mut any = false;
     loop {
-        let items = match state.client.readdir(cred, dir, at).await {
+        let items = match state.client.readdir(dir, at).await {
             Ok(items) => items,
             Err(e) if !any => return reply.error(errno(e)),
             Err(_) => break,
@@ -87,7 +81,7 @@ pub(crate) async fn plus(
     place: u64,
     mut reply: ReplyDirectoryPlus,
 ) {
-    let items = match state.client.readdir(cred, dir, place).await {
+    let items = match state.client.readdir(dir, place).await {
         Ok(items) => items,
         Err(e) => return reply.error(errno(e)),
     };

@@ -3,7 +3,7 @@
 use crate::convert::{errno, file_attr, generation};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use client::{Client, DirHandle, Found, OpenFile, OpenFlags};
+use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags, SetAttr};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyEntry};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -83,6 +83,29 @@ impl State {
             .is_pending()
         {
             self.runtime.spawn(work);
+        }
+    }
+
+    /// Changes attributes. The kernel lets only owners change modes; but before somebody else's fallocate or copy it asks in
+    /// his name for the mode without set-ID bits.
+    pub(crate) async fn setattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: &SetAttr,
+        file: Option<&Arc<OpenFile>>,
+    ) -> Result<Found, wire::Errno> {
+        match (self.client.setattr(cred, fid, set, file).await, set.mode) {
+            (Err(wire::Errno::EPERM), Some(mode)) => {
+                // Without its lock, which the change calls back.
+                let known = self.client.getattr(cred, fid).await?.attr.mode;
+                if client::without_set_id(known) != Some(mode) {
+                    return Err(wire::Errno::EPERM);
+                }
+                self.client.kill_priv(fid).await?;
+                self.client.getattr(cred, fid).await
+            }
+            (done, _) => done,
         }
     }
 

@@ -79,6 +79,11 @@ impl Cred {
         self.in_group(gid) || self.has(CAP_FSETID)
     }
 
+    /// Whether a file that it writes to may stay set-user-ID or set-group-ID.
+    pub fn may_write_set_id(&self) -> bool {
+        self.has(CAP_FSETID)
+    }
+
     /// Whether the immutable and append-only flags may be changed.
     pub fn may_set_immutable(&self) -> bool {
         self.has(CAP_LINUX_IMMUTABLE)

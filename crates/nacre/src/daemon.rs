@@ -110,10 +110,11 @@ fn open_log(path: &Path) -> Result<File> {
 }
 
 /// Starts logging: to standard error, which in the background is the log file. `NACRE_LOG` chooses what is shown.
+/// (fuser warns of each request that a file system has no answer to; which those are is for the manual.)
 pub(crate) fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
         tracing_subscriber::EnvFilter::new(if is_child() {
-            "info,fjall=warn,lsm_tree=warn,fuser::mnt=error"
+            "info,fjall=warn,lsm_tree=warn,fuser=error"
         } else {
             "warn"
         })

@@ -137,6 +137,30 @@ impl DataFile {
         Ok(locks)
     }
 
+    /// Where the file must end, so that none of its objects becomes longer than its target allows.
+    fn size_max(&self) -> u64 {
+        let object = |object: &Arc<Object>| object.osc().object_bytes_max();
+        let shortest = self.objects.iter().flatten().map(object).min();
+        let size = shortest.map_or(u64::MAX, |bytes| self.layout.file_size(0, bytes));
+        size.min(i64::MAX as u64)
+    }
+
+    /// The length that a write at `offset` may have, of the one that it wants.
+    fn fit(&self, offset: u64, len: usize) -> Result<usize, Errno> {
+        match self.size_max().checked_sub(offset) {
+            None | Some(0) if len > 0 => Err(Errno::EFBIG),
+            room => Ok(len.min(room.unwrap_or(0).try_into().unwrap_or(usize::MAX))),
+        }
+    }
+
+    /// Whether the file may end there.
+    pub(crate) fn may_end_at(&self, end: u64) -> Result<(), Errno> {
+        if end > self.size_max() {
+            return Err(Errno::EFBIG);
+        }
+        Ok(())
+    }
+
     /// Reads; short at the end of the file.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
@@ -230,7 +254,7 @@ impl DataFile {
     /// Writes into the cache under locks that the caller holds. (Asking for them again could wait for ever: a lock that
     /// the server wants back is not found in the cache, and a new one waits for it to go.)
     async fn write_locked(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
-        let len = data.len();
+        let len = self.fit(offset, data.len())?;
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             self.object(p.stripe)?
@@ -240,27 +264,27 @@ impl DataFile {
         Ok(len)
     }
 
-    /// Writes at the end, wherever another client may have put it; says where that was.
-    pub async fn append(&self, data: Bytes) -> Result<u64, Errno> {
+    /// Writes at the end, wherever another client may have put it; says how much.
+    pub async fn append(&self, data: Bytes) -> Result<usize, Errno> {
         let _appending = self.appending.write().await;
         let _locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
         let attrs = (0..self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
             .collect::<Result<Vec<_>, Errno>>()?;
         let end = self.merge(&attrs).size;
-        self.write_locked(end, data).await?;
-        Ok(end)
+        self.write_locked(end, data).await
     }
 
     /// Writes past the cache.
     pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
-        for p in self.layout.extents(offset, data.len() as u64) {
+        let len = self.fit(offset, data.len())?;
+        for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             let part = data.slice(from..from + p.len as usize);
             self.object(p.stripe)?.write_direct(p.object_offset, part).await?;
         }
-        Ok(data.len())
+        Ok(len)
     }
 
     /// Does something to every object, all at once when there are several.
@@ -363,6 +387,7 @@ impl DataFile {
     pub async fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
         let _alone = self.appending.write().await;
         let end = offset.saturating_add(len);
+        self.may_end_at(end)?;
         for stripe in 0..self.objects.len() {
             if let Some(range) = self.object_range(stripe, offset, end) {
                 self.object(stripe)?

@@ -82,6 +82,8 @@ pub(super) struct Osc {
     write_slots: Arc<Semaphore>,
     /// Bytes in the caches of all objects.
     cached: AtomicU64,
+    /// Bytes that an object can have, as the target said.
+    object_bytes_max: AtomicU64,
     flusher: Mutex<Option<AbortHandle>>,
     params: Mutex<Vec<Group>>,
 }
@@ -115,6 +117,7 @@ impl Osc {
             wake: Notify::new(),
             write_slots: Arc::new(Semaphore::new(RPCS_IN_FLIGHT as usize)),
             cached: AtomicU64::new(0),
+            object_bytes_max: AtomicU64::new(u64::MAX),
             flusher: Mutex::default(),
             params: Mutex::default(),
         });
@@ -211,6 +214,11 @@ impl Osc {
             short_io: data.ocd_connect_flags & OBD_CONNECT_SHORTIO != 0
                 && u64::from(agreed) >= SHORT_IO_BYTES_MAX,
         }
+    }
+
+    /// Bytes that an object can have, as far as the target has said.
+    pub(super) fn object_bytes_max(&self) -> u64 {
+        self.object_bytes_max.load(Ordering::Relaxed)
     }
 
     // --- objects
@@ -384,6 +392,9 @@ impl Osc {
             0
         };
         self.budget.connected(u64::from(grant));
+        if data.ocd_connect_flags & OBD_CONNECT_MAXBYTES != 0 {
+            self.object_bytes_max.store(data.ocd_maxbytes, Ordering::Relaxed);
+        }
     }
 
     fn evicted(&self) {

@@ -33,14 +33,20 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let data = self.data_to_set(cred, fid, set, file).await?;
+        if let (Some(data), Some(size)) = (&data, set.size) {
+            data.may_end_at(size)?;
+        }
         let mdc = self.lmv.of(fid).await?;
         // To give a file to another group, its owner must be a member of that one.
         let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
             Some(gid) if gid != NO_GROUP => gid,
+            // And to keep a file set-group-ID, a member of its group.
+            _ if set.mode.is_some() => self.own_group(cred, fid).await,
             _ => self.suppgid(cred, fid).await,
         };
         let rec = pack::setattr_rec(cred, fid, set, self.now(), suppgid);
-        let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        // A truncation may take set-ID bits.
+        let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | more)]);
         let reply = mdc

@@ -4,7 +4,7 @@
 //! remembers how many of them it has given out, so that a reader who stops between them gets each once.
 
 use crate::client::Client;
-use crate::cred::{Cred, NO_GROUP};
+use crate::cred::{Cred, Groups};
 use crate::inode::DirChunk;
 use crate::mdc::Mdc;
 use crate::mount::MDC_BRW_SIZE;
@@ -38,6 +38,8 @@ pub struct DirItem {
 pub struct DirHandle {
     /// Which directory.
     pub fid: Fid,
+    /// Who opened it, and may therefore read it, whoever asks later.
+    opener: Cred,
     /// The hash at which a reader stopped, and how many entries of that hash it had by then.
     stopped: Mutex<(u64, usize)>,
 }
@@ -78,17 +80,22 @@ impl Client {
             return Err(Errno::ENOTDIR);
         }
         crate::perm::check(cred, &md, crate::perm::READ)?;
+        let group = self.suppgid(cred, fid).await;
         Ok(Arc::new(DirHandle {
             fid,
+            opener: Cred {
+                groups: Groups::Known(Arc::from([group])),
+                ..cred.clone()
+            },
             stopped: Mutex::new((u64::MAX, 0)),
         }))
     }
 
     /// Entries from `place` on (0: the beginning), as many as are at hand; none: the end.
-    pub async fn readdir(&self, cred: &Cred, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
+    pub async fn readdir(&self, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
         let mut at = place;
         while at < END {
-            let chunk = self.dir_chunk(cred, dir.fid, at).await?;
+            let chunk = self.dir_chunk(&dir.opener, dir.fid, at).await?;
             let skip = if at == place { dir.skip(place) } else { 0 };
             let items = items(&chunk, at, skip);
             if !items.is_empty() {
@@ -138,7 +145,7 @@ impl Client {
     async fn read_pages(&self, cred: &Cred, mdc: &Mdc, fid: Fid, hash: u64) -> Result<DirChunk, Errno> {
         let max = mdc.import.connect_data().ocd_brw_size.clamp(4096, MDC_BRW_SIZE);
         let len = if hash == 0 { FIRST_LEN.min(max) } else { max };
-        let mut body = pack::body(cred, fid, Fid::ZERO, 0, NO_GROUP);
+        let mut body = pack::body(cred, fid, Fid::ZERO, 0, self.suppgid(cred, fid).await);
         body.mbo_size = hash;
         body.mbo_nlink = len;
         body.mbo_mode = LUDA_FID | LUDA_TYPE;
@@ -183,6 +190,7 @@ fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
 #[cfg(test)]
 mod tests {
     use super::{DirHandle, items};
+    use crate::cred::Cred;
     use crate::inode::DirChunk;
     use bytes::Bytes;
     use parking_lot::Mutex;
@@ -217,6 +225,7 @@ mod tests {
         for step in 1..=6 {
             let dir = DirHandle {
                 fid: Fid::ROOT,
+                opener: Cred::root(),
                 stopped: Mutex::new((u64::MAX, 0)),
             };
             let (mut place, mut seen) = (0, Vec::new());

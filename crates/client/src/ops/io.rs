@@ -12,6 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::{Errno, Fid, MDS_INODELOCK_LAYOUT, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 
+/// Where a program's capabilities are.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// The permissions of a mode after a write by somebody who may not keep set-ID bits; `None`: they stay as they are. (A
+/// set-group-ID bit without group execution means mandatory locking.)
+pub fn without_set_id(mode: u32) -> Option<u32> {
+    let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+    let kept = mode & 0o7777 & !(0o4000 | group);
+    (kept != mode & 0o7777).then_some(kept)
+}
+
 impl Client {
     /// The data of an open file, by its layout of now: a layout whose lock was called back is asked for again. Where the
     /// server has no layout locks, layouts do not change.
@@ -64,9 +75,11 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let data = self.data_of(file).await?;
-        file.wrote.store(true, Ordering::Release);
+        if !file.wrote.swap(true, Ordering::AcqRel) {
+            self.take_capabilities(file).await?;
+        }
         let written = if file.flags.append {
-            data.append(bytes).await.map(|_| len)?
+            data.append(bytes).await?
         } else if file.flags.direct {
             data.write_direct(offset, bytes).await?
         } else {
@@ -89,21 +102,34 @@ impl Client {
     }
 
     /// Before a write by somebody who may not keep such bits: takes set-user-ID and set-group-ID from the file.
-    pub async fn kill_priv(&self, file: &OpenFile) -> Result<(), Errno> {
+    pub async fn kill_priv(&self, fid: Fid) -> Result<(), Errno> {
         let root = Cred::root();
-        let mode = self.md(&root, file.fid).await?.attr.mode & 0o7777;
-        let mut kept = mode & !0o4000;
-        if mode & 0o010 != 0 {
-            kept &= !0o2000;
-        }
-        if kept == mode {
+        let mode = without_set_id(self.md(&root, fid).await?.attr.mode);
+        if mode.is_none() {
             return Ok(());
         }
         let set = SetAttr {
-            mode: Some(kept),
+            mode,
             ..SetAttr::default()
         };
-        self.setattr(&root, file.fid, &set, None).await.map(drop)
+        self.setattr(&root, fid, &set, None).await.map(drop)
+    }
+
+    /// Before the first write to a program that was there already: what it could do it can do no more (`security.capability`).
+    async fn take_capabilities(&self, file: &OpenFile) -> Result<(), Errno> {
+        if file.created {
+            return Ok(());
+        }
+        let root = Cred::root();
+        match self.getxattr(&root, file.fid, CAPABILITY).await {
+            Ok(_) => match self.removexattr(&root, file.fid, CAPABILITY).await {
+                // Somebody else was faster.
+                Err(Errno::ENODATA) => Ok(()),
+                done => done,
+            },
+            Err(Errno::ENODATA) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// What was written through this file is on the servers, though not yet on their disks. A front end calls it at a
@@ -163,7 +189,9 @@ impl Client {
         if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
-        file.wrote.store(true, Ordering::Release);
+        if !file.wrote.swap(true, Ordering::AcqRel) {
+            self.take_capabilities(file).await?;
+        }
         self.data_of(file).await?.fallocate(what, offset, len).await
     }
 

@@ -313,16 +313,26 @@ impl Client {
         Ok(layout)
     }
 
-    /// The supplementary group of the caller that matters for a file: the file's group, if the caller is a member of it.
+    /// The supplementary group of the caller that matters for access to a file ([`crate::perm::suppgid`]).
     pub(crate) async fn suppgid(&self, cred: &Cred, fid: Fid) -> u32 {
+        self.group_by(cred, fid, |md| crate::perm::suppgid(cred, md))
+            .await
+    }
+
+    /// The group of a file, if the caller is a member of it through a supplementary group.
+    pub(crate) async fn own_group(&self, cred: &Cred, fid: Fid) -> u32 {
+        self.group_by(cred, fid, |md| cred.suppgid(md.attr.gid)).await
+    }
+
+    async fn group_by(&self, cred: &Cred, fid: Fid, choose: impl FnOnce(&MdAttr) -> u32) -> u32 {
         if cred.uid == 0 || fid.is_zero() {
             return crate::cred::NO_GROUP;
         }
-        let gid = match self.inodes.gid(fid) {
-            Some(gid) => Some(gid),
-            None => self.md(cred, fid).await.ok().map(|md| md.attr.gid),
+        let md = match self.inodes.last_seen(fid) {
+            Some(md) => Some(md),
+            None => self.md(cred, fid).await.ok(),
         };
-        gid.map_or(crate::cred::NO_GROUP, |gid| cred.suppgid(gid))
+        md.map_or(crate::cred::NO_GROUP, |md| choose(&md))
     }
 }
 

@@ -15,9 +15,9 @@ use rpc::Keep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::{
-    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC,
-    MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND,
-    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
+    DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC, MDS_FMODE_READ,
+    MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
 };
 
 /// How a file is to be opened.
@@ -80,6 +80,8 @@ pub struct OpenFile {
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<LovLayout>>,
     pub(crate) wrote: AtomicBool,
+    /// Whether this open made the file.
+    pub(crate) created: bool,
     keep: Mutex<Option<Keep>>,
 }
 
@@ -179,7 +181,7 @@ impl Client {
         }
         self.learn(&reply, Some((parent, name)));
         let file = self.opened(&reply, flags).await?;
-        let created = reply.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0;
+        let created = reply.made_file();
         let md = reply.md();
         drop(reply);
         if !created && flags.truncate {
@@ -222,6 +224,7 @@ impl Client {
             data: Mutex::new(self.lov.file(fid, layout.clone())),
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
+            created: reply.made_file(),
             keep: Mutex::new(reply.reply.keep.clone()),
         }))
     }

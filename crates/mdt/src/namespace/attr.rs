@@ -124,7 +124,8 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     }
     // What is given away, or written, is no longer set-ID; a set-group-ID bit without group execution means
     // mandatory locking and stays.
-    let forget = !inode.is_dir() && owner_changed && !changes(MDS_ATTR_MODE);
+    let cut = changes(MDS_ATTR_SIZE) && !cred.may_write_set_id();
+    let forget = cut || !inode.is_dir() && owner_changed && !changes(MDS_ATTR_MODE);
     if forget || changes(MDS_ATTR_KILL_SUID) {
         inode.mode &= !S_ISUID;
     }

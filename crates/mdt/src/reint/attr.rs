@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    Errno, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MdtBody, MdtIoepoch, MdtRecReint,
-    MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, WireStruct,
+    Errno, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MdtBody, MdtIoepoch,
+    MdtRecReint, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, WireStruct,
 };
 
 use super::{cred_of, done, with_transaction};
@@ -36,7 +36,8 @@ impl Mdt {
         let open = self.handles(&req.export).get(handle);
         let open_for_write = open.is_some_and(|f| f.fid == set.sa_fid && f.mode.writes());
         let mut bits = UPDATE;
-        if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 {
+        let takes_set_id = set.sa_valid & MDS_ATTR_SIZE != 0 && !cred.may_write_set_id();
+        if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 || takes_set_id {
             bits |= PERM;
         }
         let _inode = self.locks.inode(set.sa_fid, bits).await?;

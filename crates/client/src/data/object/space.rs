@@ -122,16 +122,21 @@ impl Object {
         oa.o_blocks = range.end;
         oa.o_nlink = mode;
         let time = now();
-        self.osc
+        let reply = self
+            .osc
             .call(Request::new(
                 OST_FALLOCATE,
                 vec![OstBody { oa }.to_bytes(), Bytes::new()],
             ))
             .await?;
+        let oa = reply.get::<OstBody>(1)?.oa;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
         if !keeps_size {
             s.attr.size = s.attr.size.max(range.end);
+        }
+        if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
+            s.attr.blocks = oa.o_blocks;
         }
         s.attr.mtime = time;
         s.attr.ctime = time;
