@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
     Fid, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE,
-    OBD_MD_FLSIZE,
+    OBD_MD_FLSIZE, Precision, Time, Timed, Times,
 };
 
 pub(crate) const S_IFMT: u32 = 0o170_000;
@@ -16,7 +16,7 @@ pub(crate) const S_IFLNK: u32 = 0o120_000;
 /// Preferred I/O size that a stat shows: one RPC's.
 pub const BLKSIZE: u32 = 4 << 20;
 
-/// Attributes, as a stat shows them. Times are in seconds: the protocol has no finer ones.
+/// Attributes, as a stat shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
     /// Which file.
@@ -36,13 +36,13 @@ pub struct Attr {
     /// Blocks of 512 bytes.
     pub blocks: u64,
     /// Last read.
-    pub atime: i64,
+    pub atime: Time,
     /// Last change of data.
-    pub mtime: i64,
+    pub mtime: Time,
     /// Last change of anything.
-    pub ctime: i64,
+    pub ctime: Time,
     /// Creation, when known.
-    pub btime: i64,
+    pub btime: Time,
 }
 
 impl Attr {
@@ -74,12 +74,8 @@ pub struct DataAttr {
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Last change of data.
-    pub mtime: i64,
-    /// Last read.
-    pub atime: i64,
-    /// Last change of anything.
-    pub ctime: i64,
+    /// Times.
+    pub times: Times,
 }
 
 /// What the metadata target said of a file.
@@ -95,8 +91,9 @@ pub(crate) struct MdAttr {
 impl MdAttr {
     /// Reads a reply's body, layout buffer and ACL buffer. A layout that cannot be used is left out: it is asked for again,
     /// and refused with its reason, by who needs it.
-    pub(crate) fn from_reply(body: &MdtBody, md: &Bytes, acl: &Bytes) -> MdAttr {
+    pub(crate) fn from_reply(body: &MdtBody, md: &Bytes, acl: &Bytes, precision: Precision) -> MdAttr {
         let valid = body.mbo_valid;
+        let times = body.times().at(precision);
         let size_known = valid & OBD_MD_FLSIZE != 0;
         let attr = Attr {
             fid: body.mbo_fid1,
@@ -111,17 +108,17 @@ impl MdAttr {
             } else {
                 0
             },
-            atime: body.mbo_atime,
-            mtime: body.mbo_mtime,
+            atime: times.atime,
+            mtime: times.mtime,
             ctime: if valid & OBD_MD_FLCTIME != 0 {
-                body.mbo_ctime
+                times.ctime
             } else {
-                0
+                Time::default()
             },
             btime: if valid & OBD_MD_FLBTIME != 0 {
-                body.mbo_btime as i64
+                precision.of(body.btime())
             } else {
-                0
+                Time::default()
             },
         };
         let layout = if attr.is_file() && valid & OBD_MD_FLEASIZE != 0 {
@@ -137,15 +134,21 @@ impl MdAttr {
         MdAttr { attr, layout, acl }
     }
 
-    /// The whole picture: size from the objects, each time the later one. (`utimes` sets the objects' times too, so that a
-    /// time in the past is not hidden by an object's.)
+    /// The whole picture: size from the objects; mtime too, once they have heard of the last change. (`utimes` sets the
+    /// objects' times, so that a time in the past is not hidden by an object's. A change that they have not heard of, a
+    /// chmod say, leaves open who knows better; then it is the later one. Objects that were never written have mtime 0.)
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;
         attr.blocks = data.blocks;
-        attr.atime = attr.atime.max(data.atime);
-        attr.mtime = attr.mtime.max(data.mtime);
-        attr.ctime = attr.ctime.max(data.ctime);
+        attr.atime = attr.atime.max(data.times.atime);
+        let knows = data.times.ctime >= attr.ctime && data.times.mtime != Time::default();
+        attr.mtime = if knows {
+            data.times.mtime
+        } else {
+            attr.mtime.max(data.times.mtime)
+        };
+        attr.ctime = attr.ctime.max(data.times.ctime);
         attr
     }
 }
@@ -155,8 +158,18 @@ impl MdAttr {
 pub enum SetTime {
     /// The present.
     Now,
-    /// This second.
-    At(i64),
+    /// This time.
+    At(Time),
+}
+
+impl SetTime {
+    /// The time that it is, now.
+    pub(crate) fn when(self, now: Time) -> Time {
+        match self {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        }
+    }
 }
 
 /// What to change of a file's attributes.
@@ -181,7 +194,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{DataAttr, MdAttr, S_IFDIR, S_IFREG};
     use bytes::Bytes;
-    use wire::{MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLSIZE};
+    use wire::{
+        MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLSIZE, Precision, Time, Times,
+    };
 
     #[test]
     fn a_directory_has_its_size_from_the_reply_and_no_layout() {
@@ -191,7 +206,7 @@ mod tests {
             mbo_valid: OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
             ..MdtBody::default()
         };
-        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), Precision::Nanoseconds);
         assert_eq!(md.attr.size, 4096);
         assert!(md.layout.is_none() && md.acl.is_none());
     }
@@ -204,7 +219,7 @@ mod tests {
             mbo_valid: OBD_MD_FLSIZE,
             ..MdtBody::default()
         };
-        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), Precision::Nanoseconds);
         assert!(md.layout.unwrap().is_empty());
         assert_eq!(md.attr.size, 7);
     }
@@ -217,27 +232,45 @@ mod tests {
             mbo_valid: OBD_MD_FLACL,
             ..MdtBody::default()
         };
-        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::from_static(b"acl"));
+        let md = MdAttr::from_reply(
+            &body,
+            &Bytes::new(),
+            &Bytes::from_static(b"acl"),
+            Precision::Nanoseconds,
+        );
         assert_eq!(&md.acl.unwrap()[..], b"acl");
     }
 
     #[test]
-    fn the_later_time_wins_and_the_objects_have_the_size() {
+    fn the_objects_have_the_size_and_the_time_of_the_last_change_that_they_know() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
-            mbo_mtime: 50,
-            mbo_ctime: 200,
+            mbo_mtime: 4_000_000_000,
+            mbo_ctime: 100,
             mbo_valid: OBD_MD_FLCTIME,
             ..MdtBody::default()
         };
-        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
-        let attr = md.with_data(&DataAttr {
-            size: 9,
-            blocks: 8,
-            mtime: 100,
-            atime: 1,
-            ctime: 100,
-        });
-        assert_eq!((attr.size, attr.blocks, attr.mtime, attr.ctime), (9, 8, 100, 200));
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), Precision::Nanoseconds);
+        let with = |mtime, ctime| {
+            let times = Times {
+                mtime,
+                ctime,
+                ..Times::default()
+            };
+            let attr = md.with_data(&DataAttr {
+                size: 9,
+                blocks: 8,
+                times,
+            });
+            (attr.size, attr.blocks, attr.mtime, attr.ctime)
+        };
+        let future = Time::secs(4_000_000_000);
+        let (before, after) = (Time::new(99, 7), Time::new(100, 7));
+        assert_eq!(with(after, after), (9, 8, after, after), "written since");
+        assert_eq!(
+            with(before, before),
+            (9, 8, future, Time::secs(100)),
+            "not written since"
+        );
     }
 }

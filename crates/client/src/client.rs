@@ -5,16 +5,20 @@ use crate::error::ClientError;
 use crate::inode::Inodes;
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
+use crate::mdc::Mdc;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use wire::{Fid, Nid};
+use wire::{Fid, Nid, Precision, Time};
 
 /// How long one step of an unmount may take when a server does not answer.
 pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
+
+/// Tells the time of day.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// What to mount, and how.
 #[derive(Clone)]
@@ -27,23 +31,22 @@ pub struct MountOptions {
     pub params: Registry,
     /// Makes this mount's UUID and owner numbers: another one for each mount.
     pub seed: u64,
-    /// The time of day in seconds, for the times that a client sets.
-    pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+    /// The time of day, for the times that a client sets.
+    pub clock: Clock,
+    /// Whether servers are asked for times with nanoseconds.
+    pub nanoseconds: bool,
 }
 
 impl MountOptions {
     /// Mounts `fsname` of the MGS at `mgs`, with the system's clock.
     pub fn new(mgs: Vec<Nid>, fsname: impl Into<String>, seed: u64) -> MountOptions {
-        let now = || {
-            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            since.map_or(0, |d| d.as_secs() as i64)
-        };
         MountOptions {
             mgs,
             fsname: fsname.into(),
             params: Registry::default(),
             seed,
-            clock: Arc::new(now),
+            clock: Arc::new(|| std::time::SystemTime::now().into()),
+            nanoseconds: true,
         }
     }
 }
@@ -58,7 +61,7 @@ pub struct Client {
     pub(crate) config: Arc<FsConfig>,
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
-    pub(crate) clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+    pub(crate) clock: Clock,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) flocks: crate::ops::Flocks,
     pub(crate) gone: AtomicBool,
@@ -87,9 +90,14 @@ impl Client {
         self.kernel.set(k);
     }
 
-    /// The time of day, in seconds.
-    pub(crate) fn now(&self) -> i64 {
-        (self.clock)()
+    /// The time of day, as fine as this target keeps it.
+    pub(crate) fn now(&self, mdc: &Mdc) -> Time {
+        mdc.precision().of((self.clock)())
+    }
+
+    /// Whether times have nanoseconds: the metadata target keeps them.
+    pub fn has_nanoseconds(&self) -> bool {
+        self.lmv.first().precision() == Precision::Nanoseconds
     }
 
     /// Flushes, cancels locks, disconnects, each in bounded time. The second time it does nothing.

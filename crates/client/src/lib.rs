@@ -24,7 +24,7 @@ mod pack;
 mod perm;
 
 pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
-pub use client::{Client, MountOptions};
+pub use client::{Client, Clock, MountOptions};
 pub use cred::{Cred, Groups};
 pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;

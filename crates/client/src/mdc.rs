@@ -8,7 +8,7 @@ use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
     DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, LuSeqRange, MDS_INODELOCK_LOOKUP, MDS_REINT, MdtBody,
-    SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    Precision, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 /// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
@@ -63,6 +63,8 @@ pub(crate) struct IntentReply {
     /// Zero, or why the operation failed.
     pub(crate) status: Result<(), Errno>,
     pub(crate) body: MdtBody,
+    /// How fine the times in it are.
+    precision: Precision,
     /// The lock that came with it, if any.
     pub(crate) lock: Option<LockRef>,
     pub(crate) reply: ReplyMsg,
@@ -81,7 +83,12 @@ impl IntentReply {
 
     /// The attributes of a getattr or open intent's reply: body, layout, ACL.
     pub(crate) fn md(&self) -> MdAttr {
-        MdAttr::from_reply(&self.body, &self.reply.bytes(3), &self.reply.bytes(4))
+        MdAttr::from_reply(
+            &self.body,
+            &self.reply.bytes(3),
+            &self.reply.bytes(4),
+            self.precision,
+        )
     }
 }
 
@@ -93,6 +100,11 @@ impl Mdc {
             locks,
             fids: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// How fine the times are that the target keeps and tells.
+    pub(crate) fn precision(&self) -> Precision {
+        Precision::agreed(&self.import.connect_data())
     }
 
     /// A FID for a new file on this target.
@@ -157,6 +169,7 @@ impl Mdc {
             disposition: done.rep.lock_policy_res1,
             status,
             body,
+            precision: self.precision(),
             lock: done.lock,
             reply: done.msg,
         })

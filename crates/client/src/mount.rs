@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use wire::{
-    LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL,
-    OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET,
-    OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20,
-    OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE,
-    OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID,
-    OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID,
-    OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
-    ObdConnectData, WireStruct, nul_terminated,
+    LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED, OBD_CONNECT_64BITHASH,
+    OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS,
+    OBD_CONNECT_CANCELSET, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2,
+    OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK,
+    OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS,
+    OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR,
+    OBD_CONNECT2_INC_XID, OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS,
+    OBD_CONNECT2_SUM_STATFS, ObdConnectData, WireStruct, nul_terminated,
 };
 
 /// What a client cannot do without on a metadata target.
@@ -37,8 +37,9 @@ pub(crate) const MDC_BRW_SIZE: u32 = 1 << 20;
 const MDC_MOD_RPCS: u16 = 63;
 
 /// What this client asks a metadata target for: what it makes use of.
-fn connect_data() -> ObdConnectData {
+fn connect_data(nanoseconds: bool) -> ObdConnectData {
     ObdConnectData {
+        paddingF: if nanoseconds { NANOSECONDS_ASKED } else { 0 },
         ocd_connect_flags: REQUIRED
             | OBD_CONNECT_VERSION
             | OBD_CONNECT_AT
@@ -209,6 +210,8 @@ impl Mounting<'_> {
             instance: self.instance.clone(),
             params: self.opts.params.clone(),
             kernel: kernel.clone(),
+            clock: self.opts.clock.clone(),
+            nanoseconds: self.opts.nanoseconds,
         };
         let lov = Lov::new(self.rpc, self.config, data);
         Ok(Arc::new(Client {
@@ -245,7 +248,7 @@ impl Mounting<'_> {
                 client_uuid: self.client_uuid.clone(),
                 nids: target.nids.clone(),
                 kind: ImportKind::Mdc,
-                connect: connect_data(),
+                connect: connect_data(self.opts.nanoseconds),
                 max_rpcs_in_flight: MDC_RPCS_IN_FLIGHT,
                 owner: owner.clone(),
             },

@@ -10,7 +10,7 @@ use wire::{
     MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch,
     MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLXATTR,
     OBD_MD_FLXATTRRM, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
-    REINT_UNLINK, WireStruct, nul_terminated,
+    REINT_UNLINK, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
 };
 
 /// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
@@ -58,7 +58,7 @@ pub(crate) struct CreateRec {
     pub(crate) mode: u32,
     pub(crate) rdev: u64,
     pub(crate) flags: u64,
-    pub(crate) time: i64,
+    pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
 }
 
@@ -72,7 +72,6 @@ fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
         cr_suppgid2: c.suppgids.1,
         cr_fid1: c.parent,
         cr_fid2: c.child,
-        cr_time: c.time,
         cr_rdev: c.rdev,
         cr_mode: c.mode,
         cr_flags_l: c.flags as u32,
@@ -80,6 +79,7 @@ fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
         cr_umask: cred.umask,
         ..MdtRecCreate::default()
     }
+    .stamped(c.time)
     .to_bytes()
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn link(
     source: Fid,
     parent: Fid,
     name: &[u8],
-    time: i64,
+    time: Time,
     groups: Suppgids,
     elc: &[u64],
 ) -> Vec<Bytes> {
@@ -145,9 +145,9 @@ pub(crate) fn link(
         lk_suppgid2: groups.1,
         lk_fid1: source,
         lk_fid2: parent,
-        lk_time: time,
         ..MdtRecLink::default()
-    };
+    }
+    .stamped(time);
     vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct UnlinkRec {
     pub(crate) child: Fid,
     /// `S_IFDIR` for a rmdir.
     pub(crate) mode: u32,
-    pub(crate) time: i64,
+    pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
 }
 
@@ -174,10 +174,10 @@ pub(crate) fn unlink(cred: &Cred, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Ve
         ul_suppgid2: u.suppgids.1,
         ul_fid1: u.parent,
         ul_fid2: u.child,
-        ul_time: u.time,
         ul_mode: u.mode,
         ..MdtRecUnlink::default()
-    };
+    }
+    .stamped(u.time);
     vec![rec.to_bytes(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
@@ -186,7 +186,7 @@ pub(crate) struct RenameRec<'a> {
     pub(crate) from: (Fid, &'a [u8]),
     pub(crate) to: (Fid, &'a [u8]),
     pub(crate) mode: u32,
-    pub(crate) time: i64,
+    pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
 }
 
@@ -202,10 +202,10 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         rn_suppgid2: r.suppgids.1,
         rn_fid1: r.from.0,
         rn_fid2: r.to.0,
-        rn_time: r.time,
         rn_mode: r.mode,
         ..MdtRecRename::default()
-    };
+    }
+    .stamped(r.time);
     vec![
         rec.to_bytes(),
         e(),
@@ -217,8 +217,8 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
     ]
 }
 
-/// The record of a setattr; times that are to be set are set to the second, `Now` to `now`.
-pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: i64, suppgid: u32) -> MdtRecSetattr {
+/// The record of a setattr at the time `now`, which is what it sets where that is wanted.
+pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppgid: u32) -> MdtRecSetattr {
     let mut valid = MDS_ATTR_CTIME;
     let mut rec = MdtRecSetattr {
         sa_opcode: REINT_SETATTR,
@@ -227,8 +227,11 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: i64, suppgi
         sa_fsgid: cred.gid,
         sa_suppgid: suppgid,
         sa_fid: fid,
-        sa_ctime: now,
         ..MdtRecSetattr::default()
+    };
+    let mut times = Times {
+        ctime: now,
+        ..Times::default()
     };
     if let Some(mode) = set.mode {
         valid |= MDS_ATTR_MODE;
@@ -245,26 +248,19 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: i64, suppgi
     if let Some(size) = set.size {
         valid |= MDS_ATTR_SIZE | MDS_ATTR_MTIME;
         rec.sa_size = size;
-        rec.sa_mtime = now;
+        times.mtime = now;
     }
-    let mut time = |t: Option<SetTime>, flag: u64, set_flag: u64| match t {
-        None => None,
-        Some(SetTime::Now) => {
-            valid |= flag;
-            Some(now)
-        }
-        Some(SetTime::At(at)) => {
-            valid |= flag | set_flag;
-            Some(at)
-        }
-    };
-    if let Some(t) = time(set.atime, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET) {
-        rec.sa_atime = t;
+    let explicit = |t: SetTime, flag: u64| if t == SetTime::Now { 0 } else { flag };
+    if let Some(t) = set.atime {
+        valid |= MDS_ATTR_ATIME | explicit(t, MDS_ATTR_ATIME_SET);
+        times.atime = t.when(now);
     }
-    if let Some(t) = time(set.mtime, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET) {
-        rec.sa_mtime = t;
+    if let Some(t) = set.mtime {
+        valid |= MDS_ATTR_MTIME | explicit(t, MDS_ATTR_MTIME_SET);
+        times.mtime = t.when(now);
     }
     rec.sa_valid = valid;
+    rec.set_times(times);
     rec
 }
 
@@ -296,7 +292,7 @@ pub(crate) struct XattrRec<'a> {
     pub(crate) value: Option<Bytes>,
     /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
     pub(crate) flags: u32,
-    pub(crate) time: i64,
+    pub(crate) time: Time,
     pub(crate) suppgid: u32,
 }
 
@@ -316,11 +312,11 @@ pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         } else {
             OBD_MD_FLXATTRRM
         },
-        sx_time: x.time,
         sx_size: x.value.as_ref().map_or(0, |v| v.len() as u32),
         sx_flags: x.flags,
         ..MdtRecSetxattr::default()
-    };
+    }
+    .stamped(x.time);
     let value = x.value.unwrap_or_default();
     vec![
         rec.to_bytes(),
@@ -340,7 +336,7 @@ mod tests {
     use crate::cred::{Cred, NO_GROUP};
     use wire::{
         Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE,
-        WireStruct,
+        Time, Timed, WireStruct,
     };
 
     #[test]
@@ -357,11 +353,13 @@ mod tests {
     fn only_explicit_times_are_marked_as_set() {
         let set = SetAttr {
             atime: Some(SetTime::Now),
-            mtime: Some(SetTime::At(5)),
+            mtime: Some(SetTime::At(Time::new(5, 6))),
             ..SetAttr::default()
         };
-        let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, 100, NO_GROUP);
-        assert_eq!((rec.sa_atime, rec.sa_mtime, rec.sa_ctime), (100, 5, 100));
+        let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, Time::new(100, 1), NO_GROUP);
+        let t = rec.times();
+        let now = Time::new(100, 1);
+        assert_eq!((t.atime, t.mtime, t.ctime), (now, Time::new(5, 6), now));
         assert_eq!(
             rec.sa_valid,
             MDS_ATTR_CTIME | MDS_ATTR_ATIME | MDS_ATTR_MTIME | MDS_ATTR_MTIME_SET
@@ -374,7 +372,7 @@ mod tests {
             size: Some(3),
             ..SetAttr::default()
         };
-        let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, 100, NO_GROUP);
+        let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, Time::new(100, 1), NO_GROUP);
         assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_SIZE | MDS_ATTR_MTIME);
         assert_eq!((rec.sa_size, rec.sa_mtime), (3, 100));
     }

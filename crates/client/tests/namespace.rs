@@ -7,7 +7,10 @@ mod cluster;
 use bytes::Bytes;
 use client::{Cred, OpenFlags, SetAttr, SetTime};
 use cluster::Cluster;
-use wire::Errno;
+use wire::{Errno, Time};
+
+/// A time that is set, and is not of a whole second.
+const PAST: Time = Time::new(1000, 1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_made_by_one_mount_is_seen_by_the_other() {
@@ -40,12 +43,12 @@ async fn what_one_mount_keeps_is_forgotten_when_the_other_changes_it() {
     drop(kept);
     let set = SetAttr {
         mode: Some(0o700),
-        mtime: Some(SetTime::At(1000)),
+        mtime: Some(SetTime::At(PAST)),
         ..SetAttr::default()
     };
     a.setattr(&root, dir, &set, None).await.unwrap();
     let seen = b.getattr(&root, dir).await.unwrap().attr;
-    assert_eq!((seen.mode & 0o7777, seen.mtime), (0o700, 1000));
+    assert_eq!((seen.mode & 0o7777, seen.mtime), (0o700, PAST));
     a.rename(&root, (a.root(), b"d"), (a.root(), b"e")).await.unwrap();
     assert_eq!(
         b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
@@ -202,15 +205,15 @@ async fn times_that_were_set_in_the_past_stay_there() {
     a.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
     a.flush(&file).unwrap();
     let set = SetAttr {
-        mtime: Some(SetTime::At(1000)),
+        mtime: Some(SetTime::At(PAST)),
         ..SetAttr::default()
     };
-    assert_eq!(a.setattr(&root, fid, &set, None).await.unwrap().attr.mtime, 1000);
-    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, 1000);
+    assert_eq!(a.setattr(&root, fid, &set, None).await.unwrap().attr.mtime, PAST);
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
     a.release(&file).await.unwrap();
-    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, 1000);
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
     a.umount().await;
-    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, 1000);
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
     b.umount().await;
     cluster.stop().await;
 }

@@ -2,8 +2,8 @@
 
 use client::{Attr, BLKSIZE, OpenFlags, SetTime};
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, TimeOrNow};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use wire::Fid;
+use std::time::UNIX_EPOCH;
+use wire::{Fid, Time};
 
 /// A file's type, by its mode.
 pub(crate) fn kind(mode: u32) -> FileType {
@@ -18,26 +18,16 @@ pub(crate) fn kind(mode: u32) -> FileType {
     }
 }
 
-fn time(secs: i64) -> SystemTime {
-    let d = Duration::from_secs(secs.unsigned_abs());
-    let t = if secs < 0 {
-        UNIX_EPOCH.checked_sub(d)
-    } else {
-        UNIX_EPOCH.checked_add(d)
-    };
-    t.unwrap_or(UNIX_EPOCH)
-}
-
 /// Attributes, under an inode number.
 pub(crate) fn file_attr(ino: u64, a: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
         size: a.size,
         blocks: a.blocks,
-        atime: time(a.atime),
-        mtime: time(a.mtime),
-        ctime: time(a.ctime),
-        crtime: time(a.btime),
+        atime: a.atime.into(),
+        mtime: a.mtime.into(),
+        ctime: a.ctime.into(),
+        crtime: a.btime.into(),
         kind: kind(a.mode),
         perm: (a.mode & 0o7777) as u16,
         nlink: a.nlink,
@@ -63,17 +53,16 @@ pub(crate) fn errno(e: wire::Errno) -> Errno {
     }
 }
 
-/// A time to set, in seconds.
+/// A time to set. Before 1970 the kernel's nanoseconds go forward from the second, as everywhere; fuser takes them as going
+/// back from it (and does not when it answers), which is undone here.
 pub(crate) fn set_time(t: TimeOrNow) -> SetTime {
     match t {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(t) => SetTime::At(match t.duration_since(UNIX_EPOCH) {
-            Ok(d) => i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-            // Seconds before 1970, rounded down as the kernel counts them.
+            Ok(_) => t.into(),
             Err(e) => {
-                let d = e.duration();
-                let secs = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
-                -secs - i64::from(d.subsec_nanos() > 0)
+                let back = e.duration();
+                Time::new(0i64.saturating_sub_unsigned(back.as_secs()), back.subsec_nanos())
             }
         }),
     }
@@ -99,18 +88,22 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
 
 #[cfg(test)]
 mod tests {
-    use super::{errno, kind, open_flags, set_time, time};
+    use super::{errno, kind, open_flags, set_time};
     use client::SetTime;
     use fuser::{FileType, TimeOrNow};
     use std::time::{Duration, UNIX_EPOCH};
+    use wire::Time;
 
     #[test]
     fn times_before_1970_survive() {
         for secs in [-1, -86400, 0, 1, 2_000_000_000] {
-            assert_eq!(set_time(TimeOrNow::SpecificTime(time(secs))), SetTime::At(secs));
+            let t = Time::secs(secs);
+            assert_eq!(set_time(TimeOrNow::SpecificTime(t.into())), SetTime::At(t));
         }
-        let half = UNIX_EPOCH - Duration::from_millis(500);
-        assert_eq!(set_time(TimeOrNow::SpecificTime(half)), SetTime::At(-1));
+        // What fuser makes of half a second before 1970, which the kernel tells as -1 s and 500,000,000 ns.
+        let told = UNIX_EPOCH - Duration::new(1, 500_000_000);
+        let half = Time::new(-1, 500_000_000);
+        assert_eq!(set_time(TimeOrNow::SpecificTime(told)), SetTime::At(half));
     }
 
     #[test]

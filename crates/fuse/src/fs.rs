@@ -72,7 +72,12 @@ impl Filesystem for Fs {
         }
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);
-        let _ = config.set_time_granularity(Duration::from_secs(1));
+        let finest = if self.0.client.has_nanoseconds() {
+            Duration::from_nanos(1)
+        } else {
+            Duration::from_secs(1)
+        };
+        let _ = config.set_time_granularity(finest);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use wire::{
     OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID, OBD_MD_FLID,
     OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
     OBD_MD_FLNLINK, OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
-    OBD_MD_LINKNAME, OBD_MD_MEA,
+    OBD_MD_LINKNAME, OBD_MD_MEA, Precision, Timed,
 };
 
 use crate::store::Inode;
@@ -42,7 +42,7 @@ pub(crate) struct Attrs {
 }
 
 /// What a request wants beside the plain attributes (`mbo_valid`), and what the reply may carry.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     /// `OBD_MD_*` of the request.
     pub valid: u64,
@@ -50,6 +50,8 @@ pub(crate) struct Asked {
     pub max_mdsize: u32,
     /// Whether the client understands ACLs.
     pub acl: bool,
+    /// How fine the times are that the client understands.
+    pub precision: Precision,
 }
 
 impl Asked {
@@ -59,14 +61,10 @@ impl Asked {
 }
 
 /// The plain attributes of an inode.
-pub(crate) fn plain(fid: Fid, inode: &Inode) -> MdtBody {
+pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
     let mut body = MdtBody {
         mbo_fid1: fid,
         mbo_valid: ALWAYS,
-        mbo_atime: inode.atime,
-        mbo_mtime: inode.mtime,
-        mbo_ctime: inode.ctime,
-        mbo_btime: inode.btime as u64,
         mbo_mode: inode.mode,
         mbo_uid: inode.uid,
         mbo_gid: inode.gid,
@@ -76,6 +74,8 @@ pub(crate) fn plain(fid: Fid, inode: &Inode) -> MdtBody {
         mbo_version: inode.version,
         ..MdtBody::default()
     };
+    body.set_times(inode.times().at(precision));
+    body.set_btime(precision.of(inode.btime));
     if !inode.is_file() {
         body.mbo_valid |= OBD_MD_FLRDEV;
         body.mbo_rdev = inode.rdev as u32;
@@ -96,7 +96,7 @@ pub(crate) fn plain(fid: Fid, inode: &Inode) -> MdtBody {
 /// The attributes that a request asked for.
 pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
     let mut out = Attrs {
-        body: plain(fid, inode),
+        body: plain(fid, inode, asked.precision),
         ..Attrs::default()
     };
     let body = &mut out.body;
@@ -135,9 +135,36 @@ mod tests {
     use super::{Asked, attrs, plain};
     use crate::store::Inode;
     use bytes::Bytes;
-    use wire::Fid;
+    use wire::{Fid, Precision, Time, Timed};
 
     const FID: Fid = Fid::new(0x2_0000_0402, 2, 0);
+    const ASKED: Asked = Asked {
+        valid: 0,
+        max_mdsize: 0,
+        acl: false,
+        precision: Precision::Seconds,
+    };
+
+    #[test]
+    fn who_does_not_know_nanoseconds_gets_lustres_bytes() {
+        let t = Time::new(7, 8);
+        let inode = Inode {
+            mode: 0o040755,
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+            ..Inode::default()
+        };
+        let lustres = plain(FID, &inode, Precision::Seconds);
+        assert_eq!((lustres.mbo_mtime, lustres.mbo_btime), (7, 7));
+        assert_eq!(
+            (lustres.mbo_suppgid, lustres.mbo_unused3, lustres.mbo_padding_10),
+            (0, 0, 0)
+        );
+        let ours = plain(FID, &inode, Precision::Nanoseconds);
+        assert_eq!((ours.times().mtime, ours.btime()), (t, t));
+    }
 
     #[test]
     fn the_valid_bits_are_those_of_a_real_server() {
@@ -151,6 +178,7 @@ mod tests {
             valid: 0x1140_0084_9103_6fdf,
             max_mdsize: 0x80,
             acl: true,
+            ..ASKED
         };
         let body = attrs(FID, &dir, asked).body;
         assert_eq!(
@@ -178,7 +206,7 @@ mod tests {
             "i1, lookup of e1"
         );
         assert_eq!(
-            plain(FID, &file).mbo_valid,
+            plain(FID, &file, Precision::Seconds).mbo_valid,
             0x1100_0000_0000_2f8f,
             "d3, setattr of e1"
         );
@@ -187,7 +215,7 @@ mod tests {
             ..Inode::default()
         };
         assert_eq!(
-            plain(FID, &fifo).mbo_valid,
+            plain(FID, &fifo, Precision::Seconds).mbo_valid,
             0x1100_0000_0001_2fbf,
             "d3, mknod of fifo1"
         );
@@ -207,7 +235,7 @@ mod tests {
             &link,
             Asked {
                 valid: 0x40001,
-                ..Asked::default()
+                ..ASKED
             },
         );
         assert_eq!(
@@ -235,7 +263,7 @@ mod tests {
             &dir,
             Asked {
                 valid: 0x1002_0001,
-                ..Asked::default()
+                ..ASKED
             },
         );
         assert_eq!(
@@ -249,7 +277,7 @@ mod tests {
                 &dir,
                 Asked {
                     valid: 0x1140_0084_9103_6fdf,
-                    ..Asked::default()
+                    ..ASKED
                 }
             )
             .md

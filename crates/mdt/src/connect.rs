@@ -10,7 +10,7 @@ use wire::{
     OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID,
     OBD_CONNECT_UMASK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_INC_XID,
     OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
-    ObdConnectData,
+    ObdConnectData, Precision,
 };
 
 use crate::namespace::xattr::VALUE_MAX;
@@ -65,6 +65,7 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         ocd_connect_flags: flags,
         ocd_version: LUSTRE_VERSION_CODE,
         ocd_instance: instance,
+        paddingF: Precision::grant(asked),
         ..ObdConnectData::default()
     };
     if has(OBD_CONNECT_FLAGS2) {

@@ -133,11 +133,11 @@ mod tests {
         store::Store,
     };
     use osd::MemoryIndex;
-    use wire::{Errno, Fid, MDS_DIR_END_OFF, dirpage::DirPage};
+    use wire::{Errno, Fid, MDS_DIR_END_OFF, Time, dirpage::DirPage};
 
     fn store(files: u32) -> Store {
         let store = Store::new(Arc::new(MemoryIndex::new()));
-        make_root(&store, (0, 0), 0).unwrap();
+        make_root(&store, (0, 0), Time::default()).unwrap();
         for i in 1..=files {
             let node = Node {
                 fid: Fid::new(0x2_0000_0401, i, 0),
@@ -199,7 +199,7 @@ mod tests {
                     parent: Fid::ROOT,
                     name: name.as_bytes(),
                     dir: false,
-                    time: 0,
+                    time: Time::default(),
                 };
                 let _ = unlink(store, &Cred::root(), gone);
                 let node = Node {

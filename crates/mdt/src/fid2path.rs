@@ -75,7 +75,7 @@ mod tests {
         store::Store,
     };
     use osd::MemoryIndex;
-    use wire::{Errno, Fid, GetinfoFid2path, WireStruct};
+    use wire::{Errno, Fid, GetinfoFid2path, Time, WireStruct};
 
     fn ask(store: &Store, fid: Fid, gf_linkno: u32, root: Fid) -> Result<(String, u32), Errno> {
         let gf = GetinfoFid2path {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn every_link_has_its_path() {
         let store = Store::new(Arc::new(MemoryIndex::new()));
-        make_root(&store, (0, 0), 0).unwrap();
+        make_root(&store, (0, 0), Time::default()).unwrap();
         let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));
         let node = |fid, mode| Node {
             fid,
@@ -108,7 +108,7 @@ mod tests {
         };
         create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755)).unwrap();
         create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644)).unwrap();
-        link(&store, &Cred::root(), file, Fid::ROOT, b"link1", 0).unwrap();
+        link(&store, &Cred::root(), file, Fid::ROOT, b"link1", Time::default()).unwrap();
         assert_eq!(ask(&store, file, 0, Fid::ROOT).unwrap(), ("dir1/file1".into(), 1));
         assert_eq!(ask(&store, file, 1, Fid::ROOT).unwrap(), ("link1".into(), 1));
         assert_eq!(ask(&store, file, 0, dir).unwrap(), ("file1".into(), 1));

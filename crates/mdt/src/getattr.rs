@@ -12,7 +12,7 @@ use crate::{
     cred::MAY_READ,
     dirpage,
     namespace::{lookup, xattr},
-    target::{Handled, Mdt, cred_of_body, name_of, reply},
+    target::{Handled, Mdt, cred_of_body, name_of, precision, reply},
 };
 
 /// Bytes of directory pages in one bulk at most.
@@ -29,6 +29,7 @@ impl Mdt {
             valid,
             max_mdsize: self.max_mdsize(),
             acl: req.export.has(OBD_CONNECT_ACL),
+            precision: precision(req),
         }
     }
 
@@ -150,7 +151,7 @@ impl Mdt {
         self.store.index().sync().await?;
         let answer = match asked.mbo_fid1 {
             Fid::ZERO => MdtBody::default(),
-            fid => body::plain(fid, &self.store.inode(fid)?),
+            fid => body::plain(fid, &self.store.inode(fid)?, precision(req)),
         };
         Ok(reply(1, [answer.to_bytes()]))
     }

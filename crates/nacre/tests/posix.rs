@@ -10,10 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Cases of pjdfstest that fail, and why that is right.
-const EXPECTED: &[(&str, &str)] = &[(
-    "utimensat::subsecond",
-    "the protocol's setattr and attributes have whole seconds (mdt_rec_setattr, mdt_body)",
-)];
+const EXPECTED: &[(&str, &str)] = &[];
 
 /// A program that cargo has installed.
 fn installed(program: &str) -> String {

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use wire::Fid;
+use wire::{Fid, Time, Timed, Times};
 
 use crate::{OsdError, StatFs};
 
@@ -18,12 +18,12 @@ pub struct ObjAttr {
     pub size: u64,
     /// Space it takes, units of 512 bytes.
     pub blocks: u64,
-    /// Access, modification and change time, seconds and nanoseconds since 1970.
-    pub atime: (i64, u32),
+    /// Access time.
+    pub atime: Time,
     /// Modification time.
-    pub mtime: (i64, u32),
+    pub mtime: Time,
     /// Change time.
-    pub ctime: (i64, u32),
+    pub ctime: Time,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -38,15 +38,31 @@ pub struct ObjAttr {
     pub data_version: u64,
 }
 
+impl Timed for ObjAttr {
+    fn times(&self) -> Times {
+        Times {
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+
+    fn set_times(&mut self, t: Times) {
+        (self.atime, self.mtime, self.ctime) = (t.atime, t.mtime, t.ctime);
+    }
+}
+
 /// A change of attributes: what is `None` stays. Not for the size, which [`Objects::punch`] changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Access time.
-    pub atime: Option<(i64, u32)>,
+    pub atime: Option<Time>,
     /// Modification time.
-    pub mtime: Option<(i64, u32)>,
-    /// Change time.
-    pub ctime: Option<(i64, u32)>,
+    pub mtime: Option<Time>,
+    /// Change time; an earlier one than there is stays without effect.
+    pub ctime: Option<Time>,
+    /// A change of contents, with its modification and change time; those of a later one stay.
+    pub changed: Option<Times>,
     /// Owner.
     pub uid: Option<u32>,
     /// Group.
@@ -69,7 +85,6 @@ impl SetAttr {
         each!(
             atime,
             mtime,
-            ctime,
             uid,
             gid,
             projid,
@@ -77,6 +92,12 @@ impl SetAttr {
             layout_version,
             data_version
         );
+        if let Some(ctime) = self.ctime {
+            a.ctime = a.ctime.max(ctime);
+        }
+        if let Some(told) = self.changed {
+            a.set_times(a.times().after_change(told));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use osd::{ObjAttr, SetAttr};
 use wire::{
     Fid, OBD_MD_FLATIME, OBD_MD_FLBLKSZ, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLDATAVERSION, OBD_MD_FLFID,
     OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
-    OBD_MD_LAYOUT_VERSION, Obdo, OstLvb,
+    OBD_MD_LAYOUT_VERSION, Obdo, OstLvb, Precision, Timed,
 };
 
 /// `o_mode` of an object that was written: a regular file, 0666.
@@ -13,13 +13,14 @@ const MODE: u32 = 0o100_666;
 const MODE_UNWRITTEN: u32 = 0o106_666;
 
 /// What of a request's attributes is to be set. Owner, project and parent come with every write, the store keeps them.
-pub(crate) fn to_set(oa: &Obdo) -> SetAttr {
+pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     let has = |flag: u64| oa.o_valid & flag == flag;
-    let time = |flag: u64, secs: i64| has(flag).then_some((secs, 0));
+    let times = oa.times().at(precision);
     SetAttr {
-        atime: time(OBD_MD_FLATIME, oa.o_atime),
-        mtime: time(OBD_MD_FLMTIME, oa.o_mtime),
-        ctime: time(OBD_MD_FLCTIME, oa.o_ctime),
+        atime: has(OBD_MD_FLATIME).then_some(times.atime),
+        mtime: has(OBD_MD_FLMTIME).then_some(times.mtime),
+        ctime: has(OBD_MD_FLCTIME).then_some(times.ctime),
+        changed: None,
         uid: has(OBD_MD_FLUID).then_some(oa.o_uid),
         gid: has(OBD_MD_FLGID).then_some(oa.o_gid),
         projid: has(OBD_MD_FLPROJID).then_some(oa.o_projid),
@@ -30,8 +31,26 @@ pub(crate) fn to_set(oa: &Obdo) -> SetAttr {
     }
 }
 
+/// The same of a request that changes contents: its times count unless there was a later change.
+pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: u64) -> SetAttr {
+    let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+    let set = SetAttr {
+        data_version: Some(transno),
+        ..to_set(oa, precision)
+    };
+    match oa.o_valid & both {
+        known if known == both => SetAttr {
+            mtime: None,
+            ctime: None,
+            changed: Some(oa.times().at(precision)),
+            ..set
+        },
+        _ => set,
+    }
+}
+
 /// Puts what the store knows into a reply.
-pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>) {
+pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>, precision: Precision) {
     let a = attr.copied().unwrap_or_default();
     oa.o_valid |= OBD_MD_FLSIZE
         | OBD_MD_FLBLOCKS
@@ -47,9 +66,7 @@ pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>) {
     oa.o_size = a.size;
     oa.o_blocks = a.blocks;
     oa.o_blksize = 4 << 20;
-    oa.o_atime = a.atime.0;
-    oa.o_mtime = a.mtime.0;
-    oa.o_ctime = a.ctime.0;
+    oa.set_times(a.times().at(precision));
     oa.o_uid = a.uid;
     oa.o_gid = a.gid;
     oa.o_projid = a.projid;
@@ -65,22 +82,19 @@ pub(crate) fn put_version(oa: &mut Obdo, attr: Option<&ObjAttr>) {
 /// The value block of the object's locks.
 pub(crate) fn lvb(attr: Option<&ObjAttr>) -> OstLvb {
     let a = attr.copied().unwrap_or_default();
-    OstLvb {
+    let mut lvb = OstLvb {
         lvb_size: a.size,
-        lvb_mtime: a.mtime.0,
-        lvb_atime: a.atime.0,
-        lvb_ctime: a.ctime.0,
         lvb_blocks: a.blocks,
-        lvb_mtime_ns: a.mtime.1,
-        lvb_atime_ns: a.atime.1,
-        lvb_ctime_ns: a.ctime.1,
-        lvb_padding: 0,
-    }
+        ..OstLvb::default()
+    };
+    lvb.set_times(a.times());
+    lvb
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::{Time, Times};
 
     #[test]
     fn only_what_is_valid_is_set() {
@@ -93,9 +107,9 @@ mod tests {
             ..Obdo::default()
         };
         assert_eq!(
-            to_set(&oa),
+            to_set(&oa, Precision::Seconds),
             SetAttr {
-                mtime: Some((5, 0)),
+                mtime: Some(Time::secs(5)),
                 uid: Some(7),
                 ..SetAttr::default()
             }
@@ -103,9 +117,34 @@ mod tests {
     }
 
     #[test]
+    fn nanoseconds_count_only_where_they_were_agreed_upon() {
+        let t = Time::new(5, 6);
+        let times = Times {
+            atime: t,
+            mtime: t,
+            ctime: t,
+        };
+        let mut oa = Obdo {
+            o_valid: OBD_MD_FLMTIME | OBD_MD_FLCTIME,
+            ..Obdo::default()
+        };
+        oa.set_times(times);
+        let told = |precision| to_change(&oa, precision, 1).changed.map(|t| t.ctime);
+        assert_eq!(told(Precision::Nanoseconds), Some(t));
+        assert_eq!(told(Precision::Seconds), Some(Time::secs(5)));
+        let mut known = ObjAttr::default();
+        known.set_times(times);
+        let mut reply = Obdo::default();
+        put(&mut reply, Some(&known), Precision::Seconds);
+        assert_eq!((reply.o_mtime, reply.o_padding_4, reply.o_padding_5), (5, 0, 0));
+        put(&mut reply, Some(&known), Precision::Nanoseconds);
+        assert_eq!(reply.times(), times);
+    }
+
+    #[test]
     fn an_object_that_was_never_written_says_so() {
         let mut oa = Obdo::default();
-        put(&mut oa, None);
+        put(&mut oa, None, Precision::Seconds);
         assert_eq!(oa.o_mode & 0o6000, 0o6000);
         put(
             &mut oa,
@@ -114,6 +153,7 @@ mod tests {
                 size: 9,
                 ..ObjAttr::default()
             }),
+            Precision::Seconds,
         );
         assert_eq!((oa.o_mode, oa.o_size), (0o100_666, 9));
     }

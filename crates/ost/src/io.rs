@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
 use lnet::Payload;
-use osd::{ObjAttr, OsdError};
+use osd::{ObjAttr, OsdError, SetAttr};
 use rpc::{Reply, ServerRequest};
 use wire::{
     Errno, Fid, OBD_CONNECT_GRANT_PARAM, OBD_FL_SHRINK_GRANT, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM,
@@ -14,6 +14,7 @@ use crate::{
     Ost, attr,
     brw::{Brw, SHORT_IO_BUFFER, Span},
     grant::{ClientGrant, Pending, Report},
+    object::precision,
 };
 
 /// Takes `len` bytes from the front of what is left of the data.
@@ -63,7 +64,8 @@ impl Ost {
             .map_err(|e| self.failed("attributes", fid, &e))?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
-        let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), transno).await;
+        let set = attr::to_change(&brw.oa, precision(req), transno);
+        let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
         self.committer.end(transaction, written);
         self.space.used(written);
         self.stats.write_bytes.add(written);
@@ -79,7 +81,7 @@ impl Ost {
             .attr(fid)
             .await
             .map_err(|e| self.failed("attributes", fid, &e))?;
-        attr::put(&mut oa, after.as_ref());
+        attr::put(&mut oa, after.as_ref(), precision(req));
         if let Some(g) = &grant {
             let more = self.more_grant(req, g, &brw).await;
             oa.o_valid |= OBD_MD_FLGRANT;
@@ -101,10 +103,8 @@ impl Ost {
         fid: Fid,
         data: Vec<Bytes>,
         before: Option<&ObjAttr>,
-        transno: u64,
+        set: SetAttr,
     ) -> (Vec<i32>, u64) {
-        let mut set = attr::to_set(&brw.oa);
-        set.data_version = Some(transno);
         let mut free = None;
         let (mut data, mut rest) = (data.into_iter(), Bytes::new());
         let mut results = Vec::with_capacity(brw.spans.len());

@@ -8,7 +8,7 @@ use wire::{
     OBD_CONNECT_GRANT_SHRINK, OBD_CONNECT_INDEX, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE,
     OBD_CONNECT_MAXBYTES, OBD_CONNECT_MDS, OBD_CONNECT_SHORTIO, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_SRVLOCK,
     OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, ObdConnectData,
-    brw::ChecksumType,
+    Precision, brw::ChecksumType,
 };
 
 const FLAGS: u64 = OBD_CONNECT_64BITHASH
@@ -66,6 +66,7 @@ impl Offer {
             ocd_connect_flags: asked.ocd_connect_flags & FLAGS,
             ocd_version: LUSTRE_VERSION_CODE,
             ocd_instance: self.instance,
+            paddingF: Precision::grant(asked),
             ..ObdConnectData::default()
         };
         if req.wants(OBD_CONNECT_INDEX) {

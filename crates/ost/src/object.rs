@@ -1,11 +1,11 @@
 //! Everything else that is done to one object: attributes, truncation and holes, space, sync; and statfs.
 
 use ldlm::{LocalLock, LockMode, Policy};
-use osd::{ObjAttr, OsdError, Seek, SetAttr};
+use osd::{ObjAttr, OsdError, Seek};
 use rpc::{Reply, ServerRequest};
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID,
-    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId, WireStruct,
+    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId, Precision, WireStruct,
 };
 
 use crate::{Ost, attr};
@@ -24,6 +24,7 @@ const FULL_BYTES: u64 = 1 << 20;
 struct About {
     oa: Obdo,
     fid: Fid,
+    precision: Precision,
 }
 
 impl About {
@@ -44,6 +45,11 @@ impl About {
     }
 }
 
+/// How fine the times are that a client and this target tell each other.
+pub(crate) fn precision(req: &ServerRequest) -> Precision {
+    Precision::agreed(&req.export.data())
+}
+
 fn answer(oa: Obdo) -> Reply {
     Reply::new(vec![OstBody { oa }.to_bytes()])
 }
@@ -54,6 +60,7 @@ impl Ost {
         Ok(About {
             oa,
             fid: self.object(&oa.o_oi)?,
+            precision: precision(req),
         })
     }
 
@@ -108,7 +115,7 @@ impl Ost {
         };
         let a = self.attr_of(about.fid).await?;
         let mut oa = about.reply_oa();
-        attr::put(&mut oa, a.as_ref());
+        attr::put(&mut oa, a.as_ref(), about.precision);
         attr::put_version(&mut oa, a.as_ref());
         Ok(answer(oa))
     }
@@ -116,13 +123,13 @@ impl Ost {
     /// `OST_SETATTR`.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let about = self.about(req)?;
-        let set = attr::to_set(&about.oa);
+        let set = attr::to_set(&about.oa, about.precision);
         let transno = self.change(about.fid, "set attributes", async |_| {
             self.objects.setattr(about.fid, set).await
         });
         let transno = transno.await?;
         let mut oa = about.reply_oa();
-        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref());
+        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref(), about.precision);
         Ok(answer(oa).with_transno(transno))
     }
 
@@ -144,10 +151,7 @@ impl Ost {
             }
         };
         let transno = self.change(about.fid, "truncate", async |transno| {
-            let set = SetAttr {
-                data_version: Some(transno),
-                ..attr::to_set(&about.oa)
-            };
+            let set = attr::to_change(&about.oa, about.precision, transno);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
             self.objects.punch(about.fid, start, end, set).await
         });
@@ -183,10 +187,7 @@ impl Ost {
         let fid = about.fid;
         let size = self.attr_of(fid).await?.map_or(0, |a| a.size);
         let transno = self.change(fid, "allocate", async |transno| {
-            let set = SetAttr {
-                data_version: Some(transno),
-                ..attr::to_set(&about.oa)
-            };
+            let set = attr::to_change(&about.oa, about.precision, transno);
             match mode & !FALLOC_FL_KEEP_SIZE {
                 0 => {
                     self.objects.fallocate(fid, start, end, keep_size).await?;
@@ -204,7 +205,7 @@ impl Ost {
         });
         let transno = transno.await?;
         let mut oa = about.reply_oa();
-        attr::put(&mut oa, self.attr_of(fid).await?.as_ref());
+        attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), about.precision);
         Ok(answer(oa).with_transno(transno))
     }
 
@@ -248,7 +249,7 @@ impl Ost {
             .await
             .map_err(|e| self.failed("sync", about.fid, &e))?;
         let mut oa = about.reply_oa();
-        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref());
+        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref(), about.precision);
         Ok(answer(oa))
     }
 

@@ -46,6 +46,7 @@ pub mod reint;
 pub mod srpc;
 pub mod striping;
 pub mod text;
+pub mod times;
 pub mod trace;
 
 pub use codec::{Reader, WireError, Writer, round_up8};
@@ -56,6 +57,7 @@ pub use msg::Message;
 pub use nid::Nid;
 pub use policy::LdlmPolicyData;
 pub use text::Text;
+pub use times::{NANOSECONDS_ASKED, NANOSECONDS_GRANTED, Precision, Stamped, Time, Timed, Times};
 
 pub use changelog::{
     ChangelogExtExtraFlags, ChangelogExtJobid, ChangelogExtOpenmode, ChangelogExtRename, ChangelogExtUidgid,

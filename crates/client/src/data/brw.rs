@@ -10,8 +10,8 @@ use wire::brw::{ChecksumType, md_lengths};
 use wire::{
     Errno, Fid, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
     OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
-    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_READ, OST_WRITE, ObdIoobj, Obdo, OstBody, OstId,
-    WireStruct, Writer,
+    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_READ, OST_WRITE, ObdIoobj, Obdo, OstBody, OstId, Time,
+    Timed, Times, WireStruct, Writer,
 };
 
 /// Transfers of up to this many bytes go inside the messages where the server can do that
@@ -54,8 +54,8 @@ pub(super) struct WriteArgs<'a> {
     pub ranges: &'a [(Range<u64>, Vec<Bytes>)],
     /// Whether room was taken from the grant for these bytes; otherwise the server may say ENOSPC.
     pub granted: bool,
-    /// Modification time, seconds.
-    pub mtime: i64,
+    /// Modification and change time.
+    pub times: Times,
     /// State of our grant.
     pub grant: GrantReport,
 }
@@ -110,8 +110,10 @@ fn request(opc: u32, oa: Obdo, terms: &Terms, niobufs: &[NiobufRemote], short: O
 pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
     let mut oa = obdo(args.object);
     oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
-    oa.o_mtime = args.mtime;
-    oa.o_ctime = args.mtime;
+    oa.set_times(Times {
+        atime: Time::default(),
+        ..args.times
+    });
     put_grant(&mut oa, args.grant);
     let pieces = || args.ranges.iter().flat_map(|(_, data)| data);
     if let Some(kind) = terms.checksum {

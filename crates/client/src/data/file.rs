@@ -1,8 +1,8 @@
 //! The data of one file: its bytes spread over objects as the layout says, with the size that the objects
 //! together prove, and read-ahead for who reads in order.
 
-use super::object::{Object, now};
-use crate::attr::{DataAttr, SetTime};
+use super::object::Object;
+use crate::attr::DataAttr;
 use crate::layout::LovLayout;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
-use wire::{Errno, OBD_OBJECT_EOF};
+use wire::{Errno, OBD_OBJECT_EOF, Time};
 
 /// Read-ahead starts with this many bytes.
 const AHEAD_MIN: u64 = 256 << 10;
@@ -338,9 +338,7 @@ impl DataFile {
         for (stripe, attr) in attrs.iter().enumerate() {
             all.size = all.size.max(self.layout.file_size(stripe, attr.size));
             all.blocks += attr.blocks;
-            all.mtime = all.mtime.max(attr.mtime);
-            all.atime = all.atime.max(attr.atime);
-            all.ctime = all.ctime.max(attr.ctime);
+            all.times = all.times.latest(attr.times);
         }
         all
     }
@@ -425,15 +423,12 @@ impl DataFile {
     }
 
     /// Sets the objects' times, after the metadata target has.
-    pub async fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<(), Errno> {
-        let ctime = now();
-        let when = |time: Option<SetTime>| {
-            time.map(|t| match t {
-                SetTime::Now => ctime,
-                SetTime::At(sec) => sec,
-            })
-        };
-        let (atime, mtime) = (when(atime), when(mtime));
+    pub async fn set_times(
+        &self,
+        atime: Option<Time>,
+        mtime: Option<Time>,
+        ctime: Time,
+    ) -> Result<(), Errno> {
         self.each(|_, object| async move { object.set_times(mtime, atime, ctime).await })
             .await?;
         Ok(())

@@ -3,6 +3,7 @@
 use super::brw::ObjectId;
 use super::file::DataFile;
 use super::osc::{Osc, OscTarget};
+use crate::client::Clock;
 use crate::kernel::Kernel;
 use crate::layout::LovLayout;
 use mgc::FsConfig;
@@ -24,6 +25,10 @@ pub struct DataConfig {
     pub params: Registry,
     /// The kernel's caches, to be told when an extent lock is called back.
     pub kernel: Kernel,
+    /// The time of day, for the times of what is written.
+    pub clock: Clock,
+    /// Whether targets are asked for times with nanoseconds.
+    pub nanoseconds: bool,
 }
 
 /// See the module.
@@ -59,7 +64,7 @@ impl Lov {
                     index: ost.index,
                     nids: ost.nids.clone(),
                 };
-                Osc::start(&self.rpc, target, &self.cfg.params, self.cfg.kernel.clone())
+                Osc::start(&self.rpc, target, &self.cfg)
             });
         }
     }

@@ -5,12 +5,14 @@ mod tunables;
 
 use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
 use super::budget::Budget;
+use super::lov::DataConfig;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
+use crate::client::Clock;
 use crate::kernel::Kernel;
 use bytes::Bytes;
 use cpt::BoxFuture;
 use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
-use params::{Group, Registry};
+use params::Group;
 use parking_lot::Mutex;
 use rpc::{
     Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
@@ -28,13 +30,13 @@ use tokio::task::AbortHandle;
 use tunables::Tunables;
 use wire::brw::ChecksumType;
 use wire::{
-    Errno, Fid, LdlmResId, Message, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM, OBD_CONNECT_EINPROGRESS,
-    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT, OBD_CONNECT_LAYOUTLOCK,
-    OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO, OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR,
-    OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, OBD_MD_FLGROUP,
-    OBD_MD_FLID, OBD_OBJECT_EOF, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, OstLvb,
-    WireStruct,
+    Errno, Fid, LdlmResId, Message, NANOSECONDS_ASKED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
+    OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
+    OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
+    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
+    OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
+    OBD_CONNECT2_REP_MBITS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_OBJECT_EOF, OST_STATFS, OST_SYNC,
+    ObdConnectData, ObdStatfs, Obdo, OstBody, OstLvb, Precision, Time, WireStruct,
 };
 
 /// `osc.*.max_rpcs_in_flight`, as it starts.
@@ -72,6 +74,7 @@ pub(super) struct Osc {
     budget: Budget,
     tunables: Tunables,
     kernel: Kernel,
+    clock: Clock,
     runtime: Handle,
     /// All objects that are in use or locked.
     objects: Mutex<HashMap<LdlmResId, Arc<Object>>>,
@@ -98,19 +101,15 @@ impl fmt::Debug for Osc {
 
 impl Osc {
     /// Makes the import and the tasks; connects in the background.
-    pub(super) fn start(
-        rpc: &Arc<Ptlrpc>,
-        target: OscTarget,
-        registry: &Registry,
-        kernel: Kernel,
-    ) -> Arc<Osc> {
+    pub(super) fn start(rpc: &Arc<Ptlrpc>, target: OscTarget, cfg: &DataConfig) -> Arc<Osc> {
         let osc = Arc::new(Osc {
             target: target.clone(),
             import: OnceLock::new(),
             locks: OnceLock::new(),
             budget: Budget::new(DIRTY_MB << 20),
             tunables: Tunables::default(),
-            kernel,
+            kernel: cfg.kernel.clone(),
+            clock: cfg.clock.clone(),
             runtime: Handle::current(),
             objects: Mutex::default(),
             dirty: Mutex::default(),
@@ -130,7 +129,7 @@ impl Osc {
                 client_uuid: target.client_uuid.clone(),
                 nids: target.nids.clone(),
                 kind: ImportKind::Osc,
-                connect: wanted(),
+                connect: wanted(cfg.nanoseconds),
                 max_rpcs_in_flight: RPCS_IN_FLIGHT,
                 owner: owner.clone(),
             },
@@ -147,7 +146,7 @@ impl Osc {
         // Both are set here once, before anybody else has the OSC.
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
-        *osc.params.lock() = vec![osc.show(registry), osc.locks().show(registry, &target.name)];
+        *osc.params.lock() = vec![osc.show(&cfg.params), osc.locks().show(&cfg.params, &target.name)];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.flusher.lock() = Some(task.abort_handle());
         tokio::spawn(async move {
@@ -186,6 +185,16 @@ impl Osc {
 
     pub(super) async fn call(&self, request: Request) -> Result<ReplyMsg, RpcError> {
         self.import().call(request).await
+    }
+
+    /// How fine the times are that the target keeps and tells.
+    pub(super) fn precision(&self) -> Precision {
+        Precision::agreed(&self.import().connect_data())
+    }
+
+    /// The time of day, as fine as the target keeps it.
+    pub(super) fn now(&self) -> Time {
+        self.precision().of((self.clock)())
     }
 
     /// Runs on the runtime that made the OSC, whoever calls.
@@ -407,8 +416,9 @@ impl Osc {
 }
 
 /// What this client asks for when it connects: what it implements.
-fn wanted() -> ObdConnectData {
+fn wanted(nanoseconds: bool) -> ObdConnectData {
     ObdConnectData {
+        paddingF: if nanoseconds { NANOSECONDS_ASKED } else { 0 },
         ocd_connect_flags: OBD_CONNECT_GRANT
             | OBD_CONNECT_VERSION
             | OBD_CONNECT_BRW_SIZE

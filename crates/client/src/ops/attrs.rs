@@ -1,8 +1,9 @@
 //! Attributes changed, symbolic links read.
 
-use crate::attr::{Attr, MdAttr, SetAttr};
+use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
+use crate::mdc::Mdc;
 use crate::ops::lookup::Found;
 use crate::ops::open::{OpenFile, OpenFlags};
 use crate::pack;
@@ -12,7 +13,7 @@ use wire::{
     Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME,
     MDS_GETATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody, MdtRecSetattr, OBD_MD_FLCTIME,
     OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLNLINK, OBD_MD_FLUID, OBD_MD_LINKNAME,
-    REINT_SETATTR, WireStruct, before_nul,
+    REINT_SETATTR, Time, Timed, Times, WireStruct, before_nul,
 };
 
 /// What the reply to a setattr tells when it tells the attributes.
@@ -44,7 +45,8 @@ impl Client {
             _ if set.mode.is_some() => self.own_group(cred, fid).await,
             _ => self.suppgid(cred, fid).await,
         };
-        let rec = pack::setattr_rec(cred, fid, set, self.now(), suppgid);
+        let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
+        rec.set_times(rec.times().at(mdc.precision()));
         // A truncation may take set-ID bits.
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
@@ -57,15 +59,18 @@ impl Client {
             if let Some(size) = set.size {
                 data.truncate(size).await?;
             }
+            let given = |set: Option<SetTime>, time: Time| set.map(|_| time);
+            let t = rec.times();
             if set.atime.is_some() || set.mtime.is_some() {
-                data.set_times(set.atime, set.mtime).await?;
+                data.set_times(given(set.atime, t.atime), given(set.mtime, t.mtime), t.ctime)
+                    .await?;
             }
         }
         if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
             return self.getattr(cred, fid).await;
         }
         // Without a lock: who changes one attribute often changes the next, and would only have to give it back.
-        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         self.with_data(fid, md, None).await
     }
 
@@ -115,16 +120,18 @@ impl Client {
     }
 
     /// The record of a close: size and times for who asks lazily, when this client has written and knows them.
-    pub(crate) fn close_rec(&self, file: &OpenFile) -> MdtRecSetattr {
-        let now = self.now();
+    pub(crate) fn close_rec(&self, mdc: &Mdc, file: &OpenFile) -> MdtRecSetattr {
+        let now = self.now(mdc);
         let mut rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
             sa_fid: file.fid,
-            sa_atime: now,
-            sa_mtime: now,
-            sa_ctime: now,
             ..MdtRecSetattr::default()
         };
+        rec.set_times(Times {
+            atime: now,
+            mtime: now,
+            ctime: now,
+        });
         if !file.has_written() {
             return rec;
         }
@@ -132,7 +139,7 @@ impl Client {
             rec.sa_valid =
                 MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;
             (rec.sa_size, rec.sa_blocks) = (data.size, data.blocks);
-            (rec.sa_mtime, rec.sa_ctime, rec.sa_atime) = (data.mtime, data.ctime, data.atime);
+            rec.set_times(data.times.at(mdc.precision()));
         }
         rec
     }

@@ -67,13 +67,13 @@ impl Client {
             mode,
             rdev,
             flags: 0,
-            time: self.now(),
+            time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
         };
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
         let reply = mdc.reint(pack::create(cred, &rec, name, target, &elc)).await?;
         let body: MdtBody = reply.get(1)?;
-        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new());
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         Ok(Found::uncached(md.attr))
     }
 
@@ -83,7 +83,7 @@ impl Client {
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE), (fid, MDS_INODELOCK_UPDATE)]);
-        mdc.reint(pack::link(cred, fid, parent, name, self.now(), groups, &elc))
+        mdc.reint(pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc))
             .await?;
         let md = self.md(cred, fid).await?;
         self.with_data(fid, md, Some((parent, name))).await

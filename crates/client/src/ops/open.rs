@@ -114,7 +114,7 @@ impl Client {
             mode: S_IFREG,
             rdev: 0,
             flags: flags.wire() | MDS_OPEN_BY_FID | has_ea,
-            time: self.now(),
+            time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, b"", eadata);
@@ -156,7 +156,7 @@ impl Client {
             mode: S_IFREG | mode & 0o7777,
             rdev: 0,
             flags: flags.wire() | MDS_OPEN_CREAT | excl,
-            time: self.now(),
+            time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, name, Bytes::new());
@@ -232,7 +232,7 @@ impl Client {
     /// Closes a file: the metadata target learns size and times as this client knows them.
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
         let mdc = self.lmv.of(file.fid).await?;
-        let rec = self.close_rec(file);
+        let rec = self.close_rec(mdc, file);
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
         let done = mdc.import.call(req).await;
         file.keep.lock().take();

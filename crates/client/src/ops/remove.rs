@@ -46,7 +46,7 @@ impl Client {
             parent,
             child,
             mode,
-            time: self.now(),
+            time: self.now(mdc),
             suppgids: groups,
         };
         let done = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await;
@@ -90,7 +90,7 @@ impl Client {
             from,
             to,
             mode: 0,
-            time: self.now(),
+            time: self.now(mdc),
             suppgids: groups,
         };
         let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;

@@ -136,7 +136,7 @@ impl Client {
             name,
             value,
             flags,
-            time: self.now(),
+            time: self.now(mdc),
             suppgid: self.suppgid(cred, fid).await,
         };
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
@@ -236,7 +236,7 @@ impl Client {
         }
         let mdc = self.lmv.of(fid).await?;
         let suppgid = self.suppgid(cred, fid).await;
-        let rec = pack::setattr_rec(cred, fid, &SetAttr::default(), self.now(), suppgid);
+        let rec = pack::setattr_rec(cred, fid, &SetAttr::default(), self.now(mdc), suppgid);
         let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
         mdc.reint(pack::setattr(&rec, None, lum, &elc)).await.map(drop)
     }

@@ -107,7 +107,7 @@ impl LockServer {
             flags |= wire::LDLM_FL_FLOCK_DEADLOCK;
         }
         let lvb = match lock.policy {
-            Policy::Extent(_) => self.lvb.fill(&lock.res).await.unwrap_or_default(),
+            Policy::Extent(_) => self.lvb_for(&export, &lock.res).await,
             _ => Bytes::new(),
         };
         let req = dlm_req(flags, 0, lock.desc(), [lock.cookie, lock.id.0].into_iter());

@@ -7,7 +7,7 @@ use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
 use crate::request;
 use bytes::Bytes;
-use rpc::{Reply, ServerRequest};
+use rpc::{Export, Reply, ServerRequest};
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, WireStruct};
 
 impl LockServer {
@@ -22,7 +22,7 @@ impl LockServer {
         let new = self.wanted(req, &dlm)?;
         self.know(&req.export)?;
         if let Some(lock) = self.placed_before(req, &dlm, &new) {
-            return self.answer(&dlm, &lock, 0).await;
+            return self.answer(&req.export, &dlm, &lock, 0).await;
         }
         let flags = u64::from(dlm.lock_flags);
         if flags & wire::LDLM_FL_HAS_INTENT != 0 && new.policy.ty() == LockType::Extent {
@@ -33,9 +33,9 @@ impl LockServer {
             Placed::Granted(id) => {
                 self.still_there(&req.export, id)?;
                 match self.lock_of(id) {
-                    Some(lock) => self.answer(&dlm, &lock, 0).await,
+                    Some(lock) => self.answer(&req.export, &dlm, &lock, 0).await,
                     // Asked back and given back before this answer: the client hears of it as of any lock that goes.
-                    None => self.answer(&dlm, &passing(&new, id, true), 0).await,
+                    None => self.answer(&req.export, &dlm, &passing(&new, id, true), 0).await,
                 }
             }
             Placed::Queued { id, by_granted } => {
@@ -49,9 +49,10 @@ impl LockServer {
                     flags |= wire::LDLM_FL_NO_TIMEOUT;
                 }
                 // Granted already or not: the completion callback is on its way then.
-                self.answer(&dlm, &passing(&new, id, false), flags).await
+                self.answer(&req.export, &dlm, &passing(&new, id, false), flags)
+                    .await
             }
-            Placed::Unlocked(id) => self.answer(&dlm, &passing(&new, id, true), 0).await,
+            Placed::Unlocked(id) => self.answer(&req.export, &dlm, &passing(&new, id, true), 0).await,
             Placed::Tested { id, conflict } => self.answer_test(&dlm, id, conflict),
         }
     }
@@ -101,7 +102,13 @@ impl LockServer {
     }
 
     /// The reply that describes a lock, with its value block.
-    pub(super) async fn answer(&self, dlm: &LdlmRequest, lock: &Lock, flags: u64) -> Result<Reply, Errno> {
+    pub(super) async fn answer(
+        &self,
+        export: &Export,
+        dlm: &LdlmRequest,
+        lock: &Lock,
+        flags: u64,
+    ) -> Result<Reply, Errno> {
         let desc = lock.desc();
         let mut rep = LdlmReply {
             lock_flags: dlm.lock_flags | flags as u32,
@@ -116,7 +123,7 @@ impl LockServer {
         }
         rep.lock_handle.cookie = lock.id.0;
         let lvb = match lock.policy {
-            Policy::Extent(_) => self.lvb.fill(&lock.res).await.unwrap_or_default(),
+            Policy::Extent(_) => self.lvb_for(export, &lock.res).await,
             _ => Bytes::new(),
         };
         Ok(Reply::new(vec![rep.to_bytes(), lvb]))

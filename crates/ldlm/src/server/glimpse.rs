@@ -3,6 +3,7 @@
 //! A read lock that can be granted at once is granted. Otherwise the writers say what they know (guide 5.9), each client
 //! once, and the answer is the value block without a lock.
 
+use super::lvb::told;
 use super::{ExportAsts, LockServer};
 use crate::action::{NewLock, Placed, Refusal};
 use crate::lock::Lock;
@@ -12,7 +13,7 @@ use rpc::{Reply, RpcError, ServerRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
-use wire::{Errno, LdlmReply, LdlmRequest, OstLvb, WireStruct};
+use wire::{Errno, LdlmReply, LdlmRequest, OstLvb, Timed, WireStruct};
 
 impl LockServer {
     pub(super) async fn glimpse(
@@ -30,7 +31,7 @@ impl LockServer {
             Ok(Placed::Granted(id)) => {
                 self.still_there(&req.export, id)?;
                 if let Some(lock) = self.lock_of(id) {
-                    return self.answer(dlm, &lock, 0).await;
+                    return self.answer(&req.export, dlm, &lock, 0).await;
                 }
             }
             Ok(_) | Err(Refusal::WouldBlock) => {}
@@ -52,7 +53,7 @@ impl LockServer {
         // Read once more: a writer that has just written back and let go has nothing to say, but the object does.
         let own = self.value_block(&res).await;
         let lvb = said.into_iter().chain(own).reduce(|a, b| newest(&a, &b));
-        let bytes = lvb.map(|l| l.to_bytes()).unwrap_or_default();
+        let bytes = lvb.map_or(Bytes::new(), |l| told(&req.export, l.to_bytes()));
         Ok(Reply::new(vec![LdlmReply::default().to_bytes(), bytes])
             .with_status(wire::ELDLM_LOCK_ABORTED as i32))
     }
@@ -91,20 +92,13 @@ impl LockServer {
 
 /// The bigger size and the later times of two.
 fn newest(a: &OstLvb, b: &OstLvb) -> OstLvb {
-    let (lvb_mtime, lvb_mtime_ns) = (a.lvb_mtime, a.lvb_mtime_ns).max((b.lvb_mtime, b.lvb_mtime_ns));
-    let (lvb_atime, lvb_atime_ns) = (a.lvb_atime, a.lvb_atime_ns).max((b.lvb_atime, b.lvb_atime_ns));
-    let (lvb_ctime, lvb_ctime_ns) = (a.lvb_ctime, a.lvb_ctime_ns).max((b.lvb_ctime, b.lvb_ctime_ns));
-    OstLvb {
+    let mut newest = OstLvb {
         lvb_size: a.lvb_size.max(b.lvb_size),
         lvb_blocks: a.lvb_blocks.max(b.lvb_blocks),
-        lvb_mtime,
-        lvb_mtime_ns,
-        lvb_atime,
-        lvb_atime_ns,
-        lvb_ctime,
-        lvb_ctime_ns,
-        lvb_padding: 0,
-    }
+        ..OstLvb::default()
+    };
+    newest.set_times(a.times().latest(b.times()));
+    newest
 }
 
 #[cfg(test)]

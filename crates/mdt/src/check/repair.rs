@@ -1,14 +1,13 @@
 //! Repairing what was found, each problem in one transaction. What is lost gets a name in `lost+found` in the root, for
 //! people to look at. After repairs the store is examined again.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use osd::{Batch, prefix_end};
-use wire::{Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, WireStruct, striping::PlainLayout};
+use wire::{
+    Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, Time, WireStruct, striping::PlainLayout,
+};
 
 use super::{Problem, problem::Part};
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
     osp::pool::Mark,
     sequences::{OWN, Sequences},
     store::{Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
+    target::wall_clock,
 };
 
 /// Where what is lost is put.
@@ -31,18 +31,17 @@ pub struct Repairer {
     mdt_index: u32,
     /// The last FID that was used for something new.
     last: Option<Fid>,
-    now: i64,
+    now: Time,
 }
 
 impl Repairer {
     /// A repairer of the store of the MDT of this index.
     pub fn new(store: Arc<Store>, mdt_index: u32) -> Repairer {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Repairer {
             store,
             mdt_index,
             last: None,
-            now: since.map_or(0, |d| d.as_secs() as i64),
+            now: wall_clock(),
         }
     }
 
@@ -98,7 +97,7 @@ impl Repairer {
             }),
             Problem::WrongLinks { fid, names } => self.change(*fid, |inode| {
                 inode.links = names.iter().fold(Bytes::new(), |ea, (dir, name)| {
-                    links::add(&ea, *dir, name, self.now)
+                    links::add(&ea, *dir, name, self.now.sec)
                 });
             }),
             Problem::LostXattrs { fid } => self.remove_all(&keys::xattr(*fid, b"")),
@@ -204,7 +203,7 @@ impl Repairer {
     async fn name_in_lost_found(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
         let dir = self.lost_found().await?;
         let name = format!("{:#x}:{:#x}:{:#x}", fid.f_seq, fid.f_oid, fid.f_ver);
-        inode.links = links::add(b"", dir, name.as_bytes(), self.now);
+        inode.links = links::add(b"", dir, name.as_bytes(), self.now.sec);
         inode.flags &= !LUSTRE_ORPHAN_FL;
         if !inode.is_dir() {
             inode.nlink = 1;

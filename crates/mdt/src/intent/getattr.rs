@@ -15,7 +15,7 @@ use crate::{
     locks,
     namespace::lookup,
     store::Inode,
-    target::{Mdt, cred_of_body, name_of, wall_secs},
+    target::{Mdt, cred_of_body, name_of, wall_clock},
 };
 
 /// How long an inode must not have changed before a mere lookup also gets its attributes to cache: what is being
@@ -70,7 +70,7 @@ impl Mdt {
         };
         let inode = self.store.inode(fid)?;
         let mut bits = locks::LOOKUP | locks::PERM;
-        if opc != LOOKUP || inode.ctime + QUIET_SECS < wall_secs() {
+        if opc != LOOKUP || inode.ctime.later(QUIET_SECS) < wall_clock() {
             bits |= locks::UPDATE;
         }
         let try_bits = layout_bit(req, &inode);

@@ -10,7 +10,8 @@ use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
     DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
     MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LEASE, MDS_OPEN_LOCK,
-    MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL, OBD_MD_FLEASIZE, OBD_MD_FLMODEASIZE, WireStruct,
+    MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL, OBD_MD_FLEASIZE, OBD_MD_FLMODEASIZE, Stamped,
+    Time, WireStruct,
 };
 
 use super::{Outcome, getattr::layout_bit};
@@ -22,12 +23,14 @@ use crate::{
     locks::{self, HeldLocks},
     namespace::{self, Done, Node, OpenMode, lookup},
     store::{Inode, S_IFDIR, S_IFREG},
-    target::{Mdt, name_of},
+    target::{Mdt, name_of, precision},
 };
 
 /// What an open asks for.
 struct Asked {
     rec: MdtRecCreate,
+    /// When it is done.
+    time: Time,
     flags: OpenMode,
     cred: Cred,
     name: Bytes,
@@ -54,6 +57,7 @@ impl Asked {
             None
         };
         Ok(Asked {
+            time: precision(req).of(rec.time()),
             rec,
             flags,
             cred,
@@ -195,7 +199,7 @@ impl Mdt {
         let node = Node {
             fid: rec.cr_fid2,
             mode: rec.cr_mode & 0o7777 | S_IFREG,
-            time: rec.cr_time,
+            time: asked.time,
             lov,
             ..Node::default()
         };

@@ -3,7 +3,8 @@
 use wire::{
     Errno, MDS_ATTR_ATIME, MDS_ATTR_ATTR_FLAG, MDS_ATTR_CTIME, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
     MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MODE, MDS_ATTR_MTIME,
-    MDS_ATTR_OVERRIDE, MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MdtRecSetattr,
+    MDS_ATTR_MTIME_SET, MDS_ATTR_OVERRIDE, MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED,
+    MdtRecSetattr, Timed,
 };
 
 use super::{APPEND, Done, IMMUTABLE};
@@ -150,29 +151,33 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
             .map_or(0, |(size, blocks)| if rec.sa_size < size { 0 } else { blocks });
         inode.som = Some((rec.sa_size, blocks));
     }
+    let told = rec.times();
     if changes(MDS_ATTR_ATIME) {
-        inode.atime = rec.sa_atime;
+        inode.atime = told.atime;
     }
-    if changes(MDS_ATTR_MTIME) {
-        inode.mtime = rec.sa_mtime;
+    if changes(MDS_ATTR_MTIME_SET) {
+        inode.mtime = told.mtime;
+    } else if changes(MDS_ATTR_MTIME) {
+        // The present: not before the last change.
+        inode.mtime = told.mtime.max(inode.ctime);
     }
     if changes(MDS_ATTR_CTIME) {
-        inode.ctime = rec.sa_ctime;
+        inode.changed(told.ctime);
     }
 }
 
 /// Takes over what a closing client knows: times, where they are newer, and the lazy size. Whether anything changed.
 pub fn close_attrs(inode: &mut Inode, rec: &MdtRecSetattr, writer: bool) -> bool {
-    let old = (inode.atime, inode.mtime, inode.ctime, inode.som);
+    let old = (inode.times(), inode.som);
+    let told = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
-    if has(MDS_ATTR_ATIME) && rec.sa_atime > inode.atime {
-        inode.atime = rec.sa_atime;
+    if has(MDS_ATTR_ATIME) {
+        inode.atime = inode.atime.max(told.atime);
     }
-    let newer = rec.sa_ctime > inode.ctime || (modified && rec.sa_ctime == inode.ctime);
+    let newer = modified || told.ctime > inode.ctime;
     if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && newer {
-        inode.mtime = rec.sa_mtime;
-        inode.ctime = rec.sa_ctime;
+        inode.set_times(inode.times().after_change(told));
     }
     if inode.is_file() && has(MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS) {
         let grows = inode
@@ -182,5 +187,5 @@ pub fn close_attrs(inode: &mut Inode, rec: &MdtRecSetattr, writer: bool) -> bool
             inode.som = Some((rec.sa_size, rec.sa_blocks));
         }
     }
-    old != (inode.atime, inode.mtime, inode.ctime, inode.som)
+    old != (inode.times(), inode.som)
 }

@@ -1,9 +1,9 @@
 //! New inodes and new names.
 
 use bytes::Bytes;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, Time};
 
-use super::{APPEND, DIR_SIZE, Done, ENOENT_VERSION, IMMUTABLE, check_name, directory, may_add, touch_dir};
+use super::{APPEND, DIR_SIZE, Done, ENOENT_VERSION, IMMUTABLE, check_name, directory, may_add};
 use crate::{
     acl,
     cred::Cred,
@@ -23,7 +23,7 @@ pub struct Node {
     /// Device number.
     pub rdev: u64,
     /// The client's time.
-    pub time: i64,
+    pub time: Time,
     /// A symlink's target.
     pub symlink: Bytes,
     /// A file's layout.
@@ -107,9 +107,9 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
     }
     let pre_versions = [dir.version, ENOENT_VERSION, 0, 0];
     let mut inode = node.inode(cred, &dir, parent.is_root());
-    inode.links = links::add(&inode.links, parent, name, node.time);
+    inode.links = links::add(&inode.links, parent, name, node.time.sec);
     inode.has_xattrs = !node.xattrs.is_empty();
-    touch_dir(&mut dir, node.time);
+    dir.modified(node.time);
     dir.nlink += u32::from(inode.is_dir());
 
     let mut tx = store.begin();
@@ -142,7 +142,7 @@ pub fn link(
     file: Fid,
     parent: Fid,
     name: &[u8],
-    time: i64,
+    time: Time,
 ) -> Result<Done, Errno> {
     check_name(name)?;
     let _held = store.hold(&[parent, file]);
@@ -163,9 +163,9 @@ pub fn link(
     }
     let pre_versions = [dir.version, inode.version, ENOENT_VERSION, 0];
     inode.nlink = inode.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
-    inode.ctime = inode.ctime.max(time);
-    inode.links = links::add(&inode.links, parent, name, time);
-    touch_dir(&mut dir, time);
+    inode.changed(time);
+    inode.links = links::add(&inode.links, parent, name, time.sec);
+    dir.modified(time);
 
     let mut tx = store.begin();
     tx.put_entry(

@@ -11,7 +11,7 @@ mod rename;
 mod unlink;
 pub mod xattr;
 
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, Time};
 
 pub use attr::{SetAttr, close_attrs, setattr};
 pub use create::{Node, create, link, set_layout};
@@ -86,13 +86,6 @@ fn may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A directory's entries changed. What a client's slower clock says does not turn its times back.
-fn touch_dir(dir: &mut Inode, time: i64) {
-    if time >= dir.ctime {
-        (dir.mtime, dir.ctime) = (time, time);
-    }
-}
-
 /// What a name leads to; "." and ".." too.
 pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
     let inode = store.inode(dir)?;
@@ -125,7 +118,7 @@ pub fn parent(fid: Fid, dir: &Inode) -> Fid {
 }
 
 /// Makes the root directory, once; it belongs to this user and group.
-pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: i64) -> Result<(), Errno> {
+pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
     let held = store.hold(&[Fid::ROOT]);
     if store.find(Fid::ROOT)?.is_none() {
         let mut root = Inode {

@@ -1,10 +1,8 @@
 //! Renaming: every case that POSIX has.
 
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, Time};
 
-use super::{
-    Done, ENOENT_VERSION, check_name, directory, may_add, may_delete, parent, touch_dir, unlink::drop_link,
-};
+use super::{Done, ENOENT_VERSION, check_name, directory, may_add, may_delete, parent, unlink::drop_link};
 use crate::{
     cred::{Cred, MAY_WRITE},
     store::{Entry, Store, links},
@@ -25,7 +23,7 @@ pub struct Rename<'a> {
     /// The new name.
     pub dst_name: &'a [u8],
     /// The client's time.
-    pub time: i64,
+    pub time: Time,
 }
 
 /// Whether `fid` is `above` or lies below it.
@@ -115,11 +113,11 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         }
     }
 
-    touch_dir(&mut from, time);
-    touch_dir(&mut into, time);
-    inode.ctime = inode.ctime.max(time);
+    from.modified(time);
+    into.modified(time);
+    inode.changed(time);
     inode.links = links::remove(&inode.links, src_dir, src_name);
-    inode.links = links::add(&inode.links, dst_dir, dst_name, time);
+    inode.links = links::add(&inode.links, dst_dir, dst_name, time.sec);
     from.nlink -= u32::from(inode.is_dir());
     if same_dir {
         into.nlink = from.nlink;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use osd::MemoryIndex;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID,
-    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MdtRecSetattr, WireStruct,
+    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MdtRecSetattr, Time, WireStruct,
 };
 
 use super::{
@@ -31,7 +31,7 @@ pub(crate) struct Fixture {
     pub(crate) store: Arc<Store>,
     next: u32,
     cred: Cred,
-    time: i64,
+    time: Time,
 }
 
 impl Fixture {
@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     fn over(store: Store) -> Fixture {
-        make_root(&store, (0, 0), 0).unwrap();
+        make_root(&store, (0, 0), Time::default()).unwrap();
         let mut tx = store.begin();
         let sequences = LuSeqRange {
             lsr_start: 0x2_0000_0400,
@@ -54,7 +54,7 @@ impl Fixture {
             store: Arc::new(store),
             next: 0,
             cred: Cred::root(),
-            time: 1000,
+            time: Time::secs(1000),
         }
     }
 
@@ -65,7 +65,7 @@ impl Fixture {
 
     fn make(&mut self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
         let fid = self.fid();
-        self.time += 1;
+        self.time = self.time.later(1);
         let symlink = if mode & 0o170000 == 0o120000 {
             Bytes::from_static(b"target")
         } else {
@@ -101,7 +101,7 @@ impl Fixture {
     }
 
     pub(crate) fn unlink(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
-        self.time += 1;
+        self.time = self.time.later(1);
         let what = Unlink {
             parent: dir,
             name: name.as_bytes(),
@@ -112,7 +112,7 @@ impl Fixture {
     }
 
     fn rmdir(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
-        self.time += 1;
+        self.time = self.time.later(1);
         let what = Unlink {
             parent: dir,
             name: name.as_bytes(),
@@ -123,7 +123,7 @@ impl Fixture {
     }
 
     fn rename(&mut self, src: (Fid, &str), dst: (Fid, &str)) -> Result<Done, Errno> {
-        self.time += 1;
+        self.time = self.time.later(1);
         let what = Rename {
             src_dir: src.0,
             src_name: src.1.as_bytes(),
@@ -135,7 +135,7 @@ impl Fixture {
     }
 
     pub(crate) fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<Done, Errno> {
-        self.time += 1;
+        self.time = self.time.later(1);
         link(&self.store, &self.cred, file, dir, name.as_bytes(), self.time)
     }
 

@@ -1,8 +1,8 @@
 //! Removing names, and inodes with their last name.
 
-use wire::{Errno, Fid, LUSTRE_ORPHAN_FL};
+use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
-use super::{Done, check_name, directory, may_delete, touch_dir};
+use super::{Done, check_name, directory, may_delete};
 use crate::{
     cred::Cred,
     store::{Held, Inode, Store, Tx, keys, links},
@@ -18,7 +18,7 @@ pub struct Unlink<'a> {
     /// Whether a directory is to be removed (`rmdir`) or anything else (`unlink`).
     pub dir: bool,
     /// The client's time.
-    pub time: i64,
+    pub time: Time,
 }
 
 /// Removes a name; the inode goes with its last name, or stays as an orphan while it is open.
@@ -42,7 +42,7 @@ pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errn
         _ => {}
     }
     let pre_versions = [dir.version, inode.version, 0, 0];
-    touch_dir(&mut dir, time);
+    dir.modified(time);
     dir.nlink -= u32::from(inode.is_dir());
 
     let mut tx = store.begin();
@@ -65,14 +65,14 @@ pub(super) fn drop_link(
     fid: Fid,
     inode: &mut Inode,
     (parent, name): (Fid, &[u8]),
-    time: i64,
+    time: Time,
 ) -> Result<(), Errno> {
     inode.nlink = if inode.is_dir() {
         0
     } else {
         inode.nlink.saturating_sub(1)
     };
-    inode.ctime = inode.ctime.max(time);
+    inode.changed(time);
     inode.links = links::remove(&inode.links, parent, name);
     if inode.nlink > 0 {
         tx.put_inode(fid, inode);

@@ -1,7 +1,7 @@
 //! Extended attributes: those that clients set, and those that show what the target knows.
 
 use bytes::Bytes;
-use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, WireStruct};
+use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
 
 use super::{APPEND, Done, IMMUTABLE};
 use crate::{
@@ -39,7 +39,7 @@ pub struct SetXattr<'a> {
     /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
     pub flags: u32,
     /// The client's time.
-    pub time: i64,
+    pub time: Time,
 }
 
 /// The value of an attribute.
@@ -149,7 +149,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
             }
         }
     }
-    inode.ctime = inode.ctime.max(set.time);
+    inode.changed(set.time);
     tx.put_inode(fid, &mut inode);
     let transno = tx.commit()?;
     Ok(Done {

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
     Errno, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MdtBody, MdtIoepoch,
-    MdtRecReint, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, WireStruct,
+    MdtRecReint, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct,
 };
 
-use super::{cred_of, done, with_transaction};
+use super::{cred_of, done, time_of, with_transaction};
 use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::MAY_WRITE,
@@ -17,12 +17,18 @@ use crate::{
         self, SetAttr,
         xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
     },
-    target::{Handled, Mdt, name_of, reply},
+    target::{Handled, Mdt, name_of, precision, reply},
 };
+
+/// A record of attributes, with times as fine as the client can tell them.
+fn times_of(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
+    rec.set_times(rec.times().at(precision(req)));
+    rec
+}
 
 impl Mdt {
     pub(super) async fn reint_setattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
-        let set: MdtRecSetattr = req.get(1)?;
+        let set = times_of(req, req.get(1)?);
         let cred = crate::cred::Cred {
             suppgids: [set.sa_suppgid, u32::MAX],
             umask: 0,
@@ -30,7 +36,7 @@ impl Mdt {
         };
         let ea = req.bytes(4);
         if !ea.is_empty() {
-            return self.set_default_layout(&set, &cred, ea).await;
+            return self.set_default_layout(req, &set, &cred, ea).await;
         }
         let handle = req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie);
         let open = self.handles(&req.export).get(handle);
@@ -49,23 +55,28 @@ impl Mdt {
                 open_for_write,
             },
         )?;
-        Ok(done(&changed, 5, true))
+        Ok(done(req, &changed, 5, true))
     }
 
     /// A directory's default layout comes as a change of attributes with a layout.
-    async fn set_default_layout(&self, set: &MdtRecSetattr, cred: &crate::cred::Cred, ea: Bytes) -> Handled {
+    async fn set_default_layout(
+        &self,
+        req: &ServerRequest,
+        set: &MdtRecSetattr,
+        cred: &crate::cred::Cred,
+        ea: Bytes,
+    ) -> Handled {
         let fid = set.sa_fid;
         let _inode = self.locks.inode(fid, UPDATE | XATTR).await?;
-        let time = self.store.inode(fid)?.ctime;
         let change = SetXattr {
             fid,
             name: XATTR_LOV,
             value: Some(ea),
             flags: 0,
-            time,
+            time: set.times().ctime,
         };
         let changed = namespace::xattr::setxattr(&self.store, cred, &change)?;
-        Ok(done(&changed, 5, true))
+        Ok(done(req, &changed, 5, true))
     }
 
     pub(super) async fn reint_setxattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
@@ -92,10 +103,10 @@ impl Mdt {
             name: &name,
             value,
             flags: set.sx_flags,
-            time: set.sx_time,
+            time: time_of(req, &set),
         };
         let changed = namespace::xattr::setxattr(&self.store, &cred, &change)?;
-        Ok(done(&changed, 1, false))
+        Ok(done(req, &changed, 1, false))
     }
 
     /// A file without objects gets them as its owner wants; one that has some keeps them.
@@ -122,7 +133,7 @@ impl Mdt {
     /// MDS_CLOSE.
     pub(crate) async fn close(&self, req: &ServerRequest) -> Handled {
         let epoch: MdtIoepoch = req.get(1)?;
-        let rec: MdtRecSetattr = req.get(2)?;
+        let rec = times_of(req, req.get(2)?);
         self.room().await;
         let handles = self.handles(&req.export);
         let file = handles

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use wire::{
     Errno, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
-    WireStruct,
+    Stamped, Time, WireStruct,
 };
 
 use crate::{
     body,
     cred::Cred,
     namespace::Done,
-    target::{Handled, Mdt, reply},
+    target::{Handled, Mdt, precision, reply},
 };
 
 impl Mdt {
@@ -57,10 +57,15 @@ fn cred_of(rec: &MdtRecReint) -> Cred {
     }
 }
 
+/// The time of a record.
+fn time_of(req: &ServerRequest, rec: &impl Stamped) -> Time {
+    precision(req).of(rec.time())
+}
+
 /// The reply to an operation: `n` buffers, the first with the attributes where they are wanted.
-fn done(done: &Done, n: usize, attrs: bool) -> Reply {
+fn done(req: &ServerRequest, done: &Done, n: usize, attrs: bool) -> Reply {
     let body = if attrs {
-        body::plain(done.fid, &done.inode)
+        body::plain(done.fid, &done.inode, precision(req))
     } else {
         Default::default()
     };

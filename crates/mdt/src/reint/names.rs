@@ -3,7 +3,7 @@
 use rpc::ServerRequest;
 use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecUnlink};
 
-use super::{cred_of, done, text};
+use super::{cred_of, done, text, time_of};
 use crate::{
     locks::{End, UPDATE},
     namespace::{self, Node, Rename, Unlink},
@@ -19,7 +19,7 @@ impl Mdt {
             fid: create.cr_fid2,
             mode: create.cr_mode,
             rdev: create.cr_rdev,
-            time: create.cr_time,
+            time: time_of(req, &create),
             ..Node::default()
         };
         if create.cr_mode & S_IFMT == S_IFLNK {
@@ -27,7 +27,7 @@ impl Mdt {
         }
         let _name = self.locks.name_write(create.cr_fid1, &name).await?;
         let made = namespace::create(&self.store, &cred_of(rec), create.cr_fid1, &name, &node)?;
-        Ok(done(&made, 3, true))
+        Ok(done(req, &made, 3, true))
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
@@ -39,8 +39,8 @@ impl Mdt {
         }
         let _name = self.locks.name_write(dir, &name).await?;
         let _file = self.locks.inode(file, UPDATE).await?;
-        let linked = namespace::link(&self.store, &cred_of(rec), file, dir, &name, link.lk_time)?;
-        Ok(done(&linked, 1, false))
+        let linked = namespace::link(&self.store, &cred_of(rec), file, dir, &name, time_of(req, &link))?;
+        Ok(done(req, &linked, 1, false))
     }
 
     pub(super) async fn reint_unlink(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
@@ -51,13 +51,13 @@ impl Mdt {
             parent,
             name: &name,
             dir: unlink.ul_mode & S_IFMT == S_IFDIR,
-            time: unlink.ul_time,
+            time: time_of(req, &unlink),
         };
         let _name = self.locks.name_write(parent, &name).await?;
         let child = self.store.entry(parent, &name)?.ok_or(Errno::ENOENT)?.fid;
         let _child = self.locks.removal(child).await?;
         let removed = namespace::unlink(&self.store, &cred_of(rec), what)?;
-        Ok(done(&removed, 5, true))
+        Ok(done(req, &removed, 5, true))
     }
 
     pub(super) async fn reint_rename(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
@@ -68,7 +68,7 @@ impl Mdt {
             src_name: &src_name,
             dst_dir: rename.rn_fid2,
             dst_name: &dst_name,
-            time: rename.rn_time,
+            time: time_of(req, &rename),
         };
         let src = End {
             dir: what.src_dir,
@@ -80,6 +80,6 @@ impl Mdt {
         };
         let _locks = self.locks.rename(&self.store, src, dst).await?;
         let renamed = namespace::rename(&self.store, &cred_of(rec), what)?;
-        Ok(done(&renamed, 5, false))
+        Ok(done(req, &renamed, 5, false))
     }
 }

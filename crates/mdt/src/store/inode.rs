@@ -5,10 +5,12 @@
 //! copies nothing.
 
 use bytes::Bytes;
-use wire::{Fid, Reader, WireError, Writer};
+use wire::{Fid, Reader, Time, Timed, Times, WireError, Writer};
 
 /// Version of the record's form.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The form before, which is still read: without nanoseconds.
+const VERSION_SECONDS: u8 = 1;
 
 /// Type bits of a mode.
 pub const S_IFMT: u32 = 0o170000;
@@ -53,14 +55,14 @@ pub struct Inode {
     pub flags: u32,
     /// Size of what has no objects (directory, symlink, file without a layout).
     pub size: u64,
-    /// Last access, seconds.
-    pub atime: i64,
-    /// Last change of contents, seconds.
-    pub mtime: i64,
-    /// Last change of the inode, seconds.
-    pub ctime: i64,
-    /// Birth, seconds.
-    pub btime: i64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Birth.
+    pub btime: Time,
     /// The transaction that changed it last.
     pub version: u64,
     /// Size and 512-byte blocks as the last closing writer saw them; never authoritative.
@@ -100,6 +102,17 @@ impl Inode {
         self.kind() == S_IFLNK
     }
 
+    /// Something of it changes; what a client's slower clock says does not turn the time back.
+    pub fn changed(&mut self, now: Time) {
+        self.ctime = self.ctime.max(now);
+    }
+
+    /// Its contents change.
+    pub fn modified(&mut self, now: Time) {
+        self.changed(now);
+        self.mtime = self.ctime;
+    }
+
     /// The record's bytes.
     pub fn encode(&self) -> Bytes {
         let sections = [
@@ -109,7 +122,7 @@ impl Inode {
             (TAG_ACL_ACCESS, &self.acl_access),
             (TAG_ACL_DEFAULT, &self.acl_default),
         ];
-        let mut w = Writer::with_capacity(100 + sections.iter().map(|(_, b)| b.len() + 5).sum::<usize>());
+        let mut w = Writer::with_capacity(116 + sections.iter().map(|(_, b)| b.len() + 5).sum::<usize>());
         w.u8(VERSION);
         w.u8(if self.has_xattrs { HAS_XATTRS } else { 0 } | if self.som.is_some() { HAS_SOM } else { 0 });
         for v in [self.mode, self.uid, self.gid, self.projid, self.nlink, self.flags] {
@@ -117,10 +130,13 @@ impl Inode {
         }
         w.u64(self.rdev);
         w.u64(self.size);
-        for v in [self.atime, self.mtime, self.ctime, self.btime] {
-            w.u64(v as u64);
+        for t in [self.atime, self.mtime, self.ctime, self.btime] {
+            w.u64(t.sec as u64);
         }
         w.u64(self.version);
+        for t in [self.atime, self.mtime, self.ctime, self.btime] {
+            w.u32(t.ns);
+        }
         if let Some((size, blocks)) = self.som {
             w.u64(size);
             w.u64(blocks);
@@ -139,11 +155,11 @@ impl Inode {
     pub fn decode(value: &Bytes) -> Result<Inode, WireError> {
         let mut r = Reader::new("inode record", value);
         let version = r.u8()?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_SECONDS {
             let found = version.into();
             return Err(WireError::Value {
                 what: "inode record's version",
-                expected: "1",
+                expected: "1 or 2",
                 found,
             });
         }
@@ -157,14 +173,24 @@ impl Inode {
             flags: r.u32()?,
             rdev: r.u64()?,
             size: r.u64()?,
-            atime: r.u64()? as i64,
-            mtime: r.u64()? as i64,
-            ctime: r.u64()? as i64,
-            btime: r.u64()? as i64,
+            atime: Time::secs(r.u64()? as i64),
+            mtime: Time::secs(r.u64()? as i64),
+            ctime: Time::secs(r.u64()? as i64),
+            btime: Time::secs(r.u64()? as i64),
             version: r.u64()?,
             has_xattrs: has & HAS_XATTRS != 0,
             ..Inode::default()
         };
+        if version == VERSION {
+            for t in [
+                &mut inode.atime,
+                &mut inode.mtime,
+                &mut inode.ctime,
+                &mut inode.btime,
+            ] {
+                *t = Time::new(t.sec, r.u32()?);
+            }
+        }
         if has & HAS_SOM != 0 {
             inode.som = Some((r.u64()?, r.u64()?));
         }
@@ -192,6 +218,20 @@ impl Inode {
     }
 }
 
+impl Timed for Inode {
+    fn times(&self) -> Times {
+        Times {
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+
+    fn set_times(&mut self, t: Times) {
+        (self.atime, self.mtime, self.ctime) = (t.atime, t.mtime, t.ctime);
+    }
+}
+
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -206,6 +246,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::Inode;
     use bytes::Bytes;
+    use wire::Time;
 
     fn sample() -> Inode {
         Inode {
@@ -217,10 +258,10 @@ mod tests {
             rdev: 5,
             flags: 6,
             size: 7,
-            atime: -8,
-            mtime: 9,
-            ctime: 10,
-            btime: 11,
+            atime: Time::new(-8, 1),
+            mtime: Time::new(9, 2),
+            ctime: Time::new(10, 3),
+            btime: Time::new(11, 4),
             version: 12,
             som: Some((13, 14)),
             has_xattrs: true,
@@ -239,6 +280,23 @@ mod tests {
             Inode::decode(&Inode::default().encode()).unwrap(),
             Inode::default()
         );
+    }
+
+    #[test]
+    fn a_record_of_the_first_version_has_whole_seconds() {
+        let mut old = sample().encode().to_vec();
+        old.drain(82..98);
+        old[0] = 1;
+        let inode = Inode::decode(&Bytes::from(old)).unwrap();
+        let whole = |t: Time| Time::secs(t.sec);
+        let expected = Inode {
+            atime: whole(sample().atime),
+            mtime: whole(sample().mtime),
+            ctime: whole(sample().ctime),
+            btime: whole(sample().btime),
+            ..sample()
+        };
+        assert_eq!(inode, expected);
     }
 
     #[test]

@@ -3,17 +3,14 @@
 mod dispatch;
 mod start;
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::task::JoinHandle;
-use wire::{Errno, MdtBody};
+use wire::{Errno, MdtBody, Precision, Time};
 
 use crate::{
     cred::Cred,
@@ -123,10 +120,14 @@ pub(crate) fn name_of(req: &ServerRequest, i: usize) -> Bytes {
     buf.slice(..len)
 }
 
-/// The wall clock, in seconds.
-pub(crate) fn wall_secs() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+/// The wall clock.
+pub(crate) fn wall_clock() -> Time {
+    SystemTime::now().into()
+}
+
+/// How fine the times are that a client and this target tell each other.
+pub(crate) fn precision(req: &ServerRequest) -> Precision {
+    Precision::agreed(&req.export.data())
 }
 
 /// A reply of `n` buffers, of which the first are these and the rest are empty.

@@ -9,7 +9,7 @@ use rpc::{Ptlrpc, services};
 use tokio::sync::watch;
 use wire::Errno;
 
-use super::{Mdt, MdtConfig, wall_secs};
+use super::{Mdt, MdtConfig, wall_clock};
 use crate::{
     error::MdtError,
     handles::Cookies,
@@ -57,7 +57,7 @@ impl Mdt {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        make_root(&store, owner, wall_secs()).map_err(contents("the root directory"))?;
+        make_root(&store, owner, wall_clock()).map_err(contents("the root directory"))?;
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;

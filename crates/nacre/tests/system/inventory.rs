@@ -12,8 +12,8 @@ use rustix::fs::{lgetxattr, llistxattr};
 struct Seen {
     mode: u32,
     owner: (u32, u32),
-    /// Of whole seconds, as Lustre's protocol has them.
-    mtime: i64,
+    /// Seconds and nanoseconds.
+    mtime: (i64, i64),
     /// Size and checksum of a file's content or of a link's target; the number of a device.
     content: (u64, u64),
     /// The first name of the same file.
@@ -83,7 +83,7 @@ fn look(path: &Path) -> Seen {
     Seen {
         mode: meta.mode(),
         owner: (meta.uid(), meta.gid()),
-        mtime: meta.mtime(),
+        mtime: (meta.mtime(), meta.mtime_nsec()),
         content: (size, hasher.finish()),
         same_as: None,
         xattrs: xattrs(path),

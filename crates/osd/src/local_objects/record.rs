@@ -6,7 +6,7 @@
 //!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
 //! ```
 
-use wire::Fid;
+use wire::{Fid, Time};
 
 use crate::{KEY_RESERVED, ObjAttr};
 
@@ -33,9 +33,9 @@ pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
 pub(super) fn write(a: &ObjAttr) -> Vec<u8> {
     let mut r = Vec::with_capacity(SIZE);
     r.push(VERSION);
-    for (s, ns) in [a.atime, a.mtime, a.ctime] {
-        r.extend(s.to_le_bytes());
-        r.extend(ns.to_le_bytes());
+    for t in [a.atime, a.mtime, a.ctime] {
+        r.extend(t.sec.to_le_bytes());
+        r.extend(t.ns.to_le_bytes());
     }
     for n in [a.uid, a.gid, a.projid] {
         r.extend(n.to_le_bytes());
@@ -61,7 +61,7 @@ pub(crate) fn read(record: &[u8]) -> Result<ObjAttr, String> {
         rest = tail;
         head.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b))
     };
-    let mut time = || (take(8) as i64, take(4) as u32);
+    let mut time = || Time::new(take(8) as i64, take(4) as u32);
     let (atime, mtime, ctime) = (time(), time(), time());
     Ok(ObjAttr {
         size: 0,
@@ -90,9 +90,9 @@ mod tests {
     #[test]
     fn a_record_is_read_back_as_written() {
         let a = ObjAttr {
-            atime: (-1, 2),
-            mtime: (i64::MAX, 999_999_999),
-            ctime: (5, 6),
+            atime: Time::new(-1, 2),
+            mtime: Time::new(i64::MAX, 999_999_999),
+            ctime: Time::new(5, 6),
             uid: 7,
             gid: 8,
             projid: 9,

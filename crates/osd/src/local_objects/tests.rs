@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::{LocalConfig, LocalIndex, MemoryObjects};
+use wire::Time;
 
 fn fid(oid: u32) -> Fid {
     Fid {
@@ -28,7 +29,7 @@ async fn behaves_as_objects_do(o: &dyn Objects) {
     assert!(bytes(o, 1, 0, 10).await.is_empty());
     let attr = SetAttr {
         uid: Some(7),
-        mtime: Some((5, 6)),
+        mtime: Some(Time::new(5, 6)),
         data_version: Some(9),
         ..none
     };
@@ -43,7 +44,10 @@ async fn behaves_as_objects_do(o: &dyn Objects) {
     assert_eq!(bytes(o, 1, 0, 100).await, b"\0\0\0abcdef");
     assert_eq!(bytes(o, 1, 4, 2).await, b"bc");
     let a = o.attr(fid(1)).await.unwrap().unwrap();
-    assert_eq!((a.size, a.uid, a.mtime, a.data_version), (9, 7, (5, 6), 9));
+    assert_eq!(
+        (a.size, a.uid, a.mtime, a.data_version),
+        (9, 7, Time::new(5, 6), 9)
+    );
     assert!(a.blocks > 0);
     // A hole, and what is beyond the end.
     let far = 10 << 20;
@@ -120,7 +124,7 @@ async fn attributes_and_data_survive_a_restart() {
             .await
             .unwrap();
         let later = SetAttr {
-            mtime: Some((8, 9)),
+            mtime: Some(Time::new(8, 9)),
             ..SetAttr::default()
         };
         o.write(fid(1), 4, vec![Bytes::from_static(b"more")], later)
@@ -132,7 +136,7 @@ async fn attributes_and_data_survive_a_restart() {
     let a = o.attr(fid(1)).await.unwrap().unwrap();
     assert_eq!(
         (a.size, a.uid, a.parent, a.data_version, a.mtime),
-        (8, 1, fid(77), 5, (8, 9))
+        (8, 1, fid(77), 5, Time::new(8, 9))
     );
     assert_eq!(bytes(&o, 1, 0, 9).await, b"datamore");
 }

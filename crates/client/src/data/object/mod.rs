@@ -19,10 +19,12 @@ use ldlm::{Enqueue, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use wire::{Errno, Fid, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OstLvb, WireStruct};
+use wire::{
+    Errno, Fid, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OstLvb, Precision, Time, Timed, WireStruct,
+};
 
 /// How often a transfer whose checksum did not fit is repeated before it is an error.
 const CHECKSUM_RETRIES: usize = 5;
@@ -31,32 +33,22 @@ const CHECKSUM_RETRIES: usize = 5;
 /// nothing of sync(2): what a program wrote and did not close should not wait long.
 pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// The time of day, in seconds.
-pub(super) fn now() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs() as i64)
-}
-
-fn from_lvb(lvb: &OstLvb) -> DataAttr {
+fn from_lvb(lvb: &OstLvb, precision: Precision) -> DataAttr {
     DataAttr {
         size: lvb.lvb_size,
         blocks: lvb.lvb_blocks,
-        mtime: lvb.lvb_mtime,
-        atime: lvb.lvb_atime,
-        ctime: lvb.lvb_ctime,
+        times: lvb.times().at(precision),
     }
 }
 
-fn to_lvb(attr: &DataAttr) -> OstLvb {
-    OstLvb {
+fn to_lvb(attr: &DataAttr, precision: Precision) -> OstLvb {
+    let mut lvb = OstLvb {
         lvb_size: attr.size,
-        lvb_mtime: attr.mtime,
-        lvb_atime: attr.atime,
-        lvb_ctime: attr.ctime,
         lvb_blocks: attr.blocks,
         ..OstLvb::default()
-    }
+    };
+    lvb.set_times(attr.times.at(precision));
+    lvb
 }
 
 #[derive(Debug, Default)]
@@ -116,10 +108,16 @@ impl State {
             return told;
         }
         DataAttr {
-            mtime: told.mtime.max(self.attr.mtime),
-            ctime: told.ctime.max(self.attr.ctime),
+            times: told.times.latest(self.attr.times),
             ..told
         }
+    }
+
+    /// Contents change now; not before the last change.
+    fn changed(&mut self, now: Time) {
+        let times = &mut self.attr.times;
+        times.ctime = times.ctime.max(now);
+        times.mtime = times.ctime;
     }
 }
 
@@ -188,7 +186,7 @@ impl Object {
     /// A lock is granted: what the server said with it is true as far as the lock reaches.
     pub(super) fn granted(&self, cookie: u64, range: Range<u64>, lvb: &OstLvb) {
         let mut s = self.state.lock();
-        let mut told = s.with_own(from_lvb(lvb));
+        let mut told = s.with_own(from_lvb(lvb, self.osc.precision()));
         told.size = s.attr.size.max(lvb.lvb_size.min(range.end));
         s.attr = told;
         s.locks.push((cookie, range));
@@ -196,7 +194,7 @@ impl Object {
 
     /// What this client knows, for the server that asks (a glimpse).
     pub(super) fn lvb(&self) -> OstLvb {
-        to_lvb(&self.state.lock().attr)
+        to_lvb(&self.state.lock().attr, self.osc.precision())
     }
 
     /// A lock on `range` is about to be given up: write and forget what it protected.
@@ -264,7 +262,7 @@ impl Object {
         let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
         glimpse.flags |= LDLM_FL_HAS_INTENT;
         let answer = self.osc.locks().enqueue(glimpse).await?;
-        let told = from_lvb(&OstLvb::from_bytes(&answer.lvb)?);
+        let told = from_lvb(&OstLvb::from_bytes(&answer.lvb)?, self.osc.precision());
         let s = self.state.lock();
         let mut known = s.with_own(told);
         known.size = s.attr.size.max(told.size);

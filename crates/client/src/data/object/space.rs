@@ -1,6 +1,6 @@
 //! What changes an object other than by writing bytes: its end, its times, its space and holes.
 
-use super::{Object, now};
+use super::Object;
 use crate::data::brw;
 use bytes::Bytes;
 use ldlm::LockMode;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use wire::{
     Errno, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF,
-    OST_FALLOCATE, OST_PUNCH, OST_SEEK, OST_SETATTR, OstBody, WireStruct,
+    OST_FALLOCATE, OST_PUNCH, OST_SEEK, OST_SETATTR, Obdo, OstBody, Time, Timed, Times, WireStruct,
 };
 
 /// lseek(2)'s whence, as OST_SEEK carries it.
@@ -24,12 +24,10 @@ impl Object {
         // What is on its way must arrive before it is cut.
         self.flush(size..u64::MAX).await;
         let mut oa = brw::obdo(self.id);
-        let time = now();
-        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = size;
         oa.o_blocks = OBD_OBJECT_EOF;
-        oa.o_mtime = time;
-        oa.o_ctime = time;
+        let now = self.put_now(&mut oa);
         let reply = self
             .osc
             .call(Request::new(
@@ -44,12 +42,23 @@ impl Object {
         if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
             s.attr.blocks = oa.o_blocks;
         }
-        s.attr.mtime = time;
-        s.attr.ctime = time;
+        s.changed(now);
         s.unsynced = true;
         drop(s);
         self.osc.budget().unreserve(freed);
         Ok(())
+    }
+
+    /// Puts the time of a change of contents into a request: now, and not before the last change.
+    fn put_now(&self, oa: &mut Obdo) -> Time {
+        let now = self.osc.now().max(self.state.lock().attr.times.ctime);
+        oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+        oa.set_times(Times {
+            mtime: now,
+            ctime: now,
+            ..Times::default()
+        });
+        now
     }
 
     /// Waits until nothing is on its way.
@@ -70,10 +79,13 @@ impl Object {
     /// that have one have seen a later time, and would go on believing it.
     pub(in crate::data) async fn set_times(
         self: &Arc<Self>,
-        mtime: Option<i64>,
-        atime: Option<i64>,
-        ctime: i64,
+        mtime: Option<Time>,
+        atime: Option<Time>,
+        ctime: Time,
     ) -> Result<(), Errno> {
+        let precision = self.osc.precision();
+        let (mtime, atime) = (mtime.map(|t| precision.of(t)), atime.map(|t| precision.of(t)));
+        let ctime = precision.of(ctime);
         let past = [mtime, atime].into_iter().flatten().any(|t| t < ctime);
         let _lock = if past {
             Some(self.lock(LockMode::Pw, 0..u64::MAX).await?)
@@ -81,23 +93,27 @@ impl Object {
             None
         };
         {
-            let mut s = self.state.lock();
-            s.attr.ctime = ctime;
-            s.attr.mtime = mtime.unwrap_or(s.attr.mtime);
-            s.attr.atime = atime.unwrap_or(s.attr.atime);
+            let times = &mut self.state.lock().attr.times;
+            times.atime = atime.unwrap_or(times.atime);
+            if let Some(mtime) = mtime {
+                times.mtime = mtime;
+                times.ctime = times.ctime.max(ctime);
+            }
         }
         self.settle().await;
         let mut oa = brw::obdo(self.id);
-        oa.o_valid |= OBD_MD_FLCTIME;
-        oa.o_ctime = ctime;
-        if let Some(t) = mtime {
-            oa.o_valid |= OBD_MD_FLMTIME;
-            oa.o_mtime = t;
+        // Only with mtime: an object's ctime says how new its mtime is.
+        if mtime.is_some() {
+            oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
         }
-        if let Some(t) = atime {
+        if atime.is_some() {
             oa.o_valid |= OBD_MD_FLATIME;
-            oa.o_atime = t;
         }
+        oa.set_times(Times {
+            mtime: mtime.unwrap_or_default(),
+            atime: atime.unwrap_or_default(),
+            ctime,
+        });
         self.osc
             .call(Request::new(
                 OST_SETATTR,
@@ -121,7 +137,7 @@ impl Object {
         oa.o_size = range.start;
         oa.o_blocks = range.end;
         oa.o_nlink = mode;
-        let time = now();
+        let now = self.put_now(&mut oa);
         let reply = self
             .osc
             .call(Request::new(
@@ -138,8 +154,7 @@ impl Object {
         if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
             s.attr.blocks = oa.o_blocks;
         }
-        s.attr.mtime = time;
-        s.attr.ctime = time;
+        s.changed(now);
         s.unsynced = true;
         drop(s);
         self.osc.budget().unreserve(freed);

@@ -1,7 +1,7 @@
 //! Writing an object: into the cache while there is grant and room, from there to the server in RPCs as large as they may
 //! be, and at once where there is no room.
 
-use super::{CHECKSUM_RETRIES, Object, now};
+use super::{CHECKSUM_RETRIES, Object};
 use crate::data::brw::{self, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use rpc::Request;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
-use wire::{Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_SYNC, OstBody, WireStruct};
+use wire::{Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_SYNC, OstBody, Times, WireStruct};
 
 /// Ranges in one write RPC at most (the request has to fit the server's buffer).
 const RANGES_MAX: usize = 256;
@@ -24,6 +24,7 @@ impl Object {
             if need > 0 && !self.osc.budget().reserve(need, || self.osc.press()).await {
                 return self.write_through(range, data).await;
             }
+            let now = self.osc.now();
             let mut s = self.state.lock();
             let needed_now = s.cache.reservation(range.clone());
             if needed_now > need {
@@ -32,10 +33,8 @@ impl Object {
                 continue;
             }
             s.cache.write(offset, data);
-            let time = now();
             s.attr.size = s.attr.size.max(range.end);
-            s.attr.mtime = time;
-            s.attr.ctime = time;
+            s.changed(now);
             let newly_dirty = s.dirty_since.is_none();
             if newly_dirty {
                 s.dirty_since = Some(Instant::now());
@@ -50,20 +49,24 @@ impl Object {
     /// Sends `data` at once and waits for it: no grant, or O_DIRECT.
     async fn write_through(self: &Arc<Self>, range: Range<u64>, data: Bytes) -> Result<(), Errno> {
         self.flush(range.clone()).await;
-        let time = now();
+        let now = self.osc.now().max(self.state.lock().attr.times.ctime);
+        let times = Times {
+            mtime: now,
+            ctime: now,
+            ..Times::default()
+        };
         let mut at = range.start;
         let mut rest = data;
         while !rest.is_empty() {
             let end = rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
             let part = rest.split_to((end - at) as usize);
-            self.write_rpc(&[(at..end, vec![part])], false, time).await?;
+            self.write_rpc(&[(at..end, vec![part])], false, times).await?;
             at = end;
         }
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
         s.attr.size = s.attr.size.max(range.end);
-        s.attr.mtime = time;
-        s.attr.ctime = time;
+        s.changed(now);
         s.unsynced = true;
         drop(s);
         self.osc.budget().unreserve(freed);
@@ -86,7 +89,7 @@ impl Object {
         &self,
         ranges: &[(Range<u64>, Vec<Bytes>)],
         granted: bool,
-        mtime: i64,
+        times: Times,
     ) -> Result<u64, Errno> {
         let terms = self.osc.terms();
         for _ in 0..CHECKSUM_RETRIES {
@@ -95,7 +98,7 @@ impl Object {
                 object: self.id,
                 ranges,
                 granted,
-                mtime,
+                times,
                 grant,
             };
             let reply = self.osc.call(brw::write_request(&args, &terms)).await?;
@@ -114,8 +117,8 @@ impl Object {
 
     /// Sends what was taken from the cache, and tells the cache.
     async fn write_back(self: Arc<Self>, taken: Writeback) {
-        let mtime = self.state.lock().attr.mtime;
-        let result = self.write_rpc(&taken.ranges, taken.reserved > 0, mtime).await;
+        let times = self.state.lock().attr.times;
+        let result = self.write_rpc(&taken.ranges, taken.reserved > 0, times).await;
         let mut s = self.state.lock();
         for (range, _) in &taken.ranges {
             s.changed_at_server(range);

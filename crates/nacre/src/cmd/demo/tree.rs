@@ -100,8 +100,7 @@ pub(super) fn compare(a: &Path, b: &Path, count: &mut Count, differences: &mut V
     if of_a.mode() != of_b.mode() && !of_a.is_symlink() {
         differs("mode");
     }
-    // Lustre keeps times in whole seconds.
-    if of_a.mtime() != of_b.mtime() {
+    if (of_a.mtime(), of_a.mtime_nsec()) != (of_b.mtime(), of_b.mtime_nsec()) {
         differs("time");
     }
     if of_a.is_symlink() {

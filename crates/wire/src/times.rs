@@ -1,0 +1,454 @@
+//! Times, and the one thing that is not Lustre's: their nanoseconds on the wire.
+//!
+//! Lustre's attributes have whole seconds; only `ost_lvb` has room for more, which Lustre leaves zero. Two peers that both
+//! know this module agree at connect to use words that Lustre leaves unused and zero: the client puts
+//! [`NANOSECONDS_ASKED`] into `paddingF` of its `obd_connect_data`, the server answers with [`NANOSECONDS_GRANTED`] there.
+//! A server that echoes what it does not know, or clears it, or has shorter connect data, has not agreed. Everybody else
+//! is sent whole seconds, so that every byte is Lustre's, and what is in those words is not looked at:
+//! [`Precision::of`] goes over each time that is sent or received. See `docs/decisions/002-nanosecond-times.md`.
+//!
+//! | structure | nanoseconds of atime | mtime | ctime | others |
+//! |---|---|---|---|---|
+//! | `mdt_body`, of a reply | `mbo_unused3` | `mbo_padding_10`, low half | high half | btime: `mbo_suppgid` |
+//! | `mdt_body`, of a request that reads | `mbo_unused3` | | | |
+//! | `mdt_rec_setattr` | `sa_padding_2` | `sa_padding_4` | `sa_padding_5` | |
+//! | `mdt_rec_create` and all other records | | | | its time: the last word |
+//! | `obdo` | `o_padding_4` | `o_padding_5`, low half | high half | |
+//! | `ost_lvb` | `lvb_atime_ns` | `lvb_mtime_ns` | `lvb_ctime_ns` | |
+
+use crate::{
+    MdtBody, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink,
+    ObdConnectData, Obdo, OstLvb,
+};
+use std::cmp::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// `paddingF` of a client that can do with nanoseconds.
+pub const NANOSECONDS_ASKED: u64 = 0x4e61_6372_654e_733f;
+/// `paddingF` of a server that has agreed.
+pub const NANOSECONDS_GRANTED: u64 = 0x4e61_6372_654e_7321;
+
+/// Nanoseconds of a second.
+const SECOND: u32 = 1_000_000_000;
+
+/// A moment: seconds since 1970, before it negative, and nanoseconds after that second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub sec: i64,
+    /// Nanoseconds, less than a second's.
+    pub ns: u32,
+}
+
+impl Time {
+    /// A moment by what a peer or a disk says. As many nanoseconds as there cannot be are none.
+    pub const fn new(sec: i64, ns: u32) -> Time {
+        let ns = if ns < SECOND { ns } else { 0 };
+        Time { sec, ns }
+    }
+
+    /// The beginning of a second.
+    pub const fn secs(sec: i64) -> Time {
+        Time { sec, ns: 0 }
+    }
+
+    /// This time; if it is told in whole seconds, and `known` is a finer one of the same second, that.
+    pub const fn refined(self, known: Time) -> Time {
+        if self.ns == 0 && self.sec == known.sec {
+            known
+        } else {
+            self
+        }
+    }
+
+    /// That many seconds later, as far as there are such.
+    pub const fn later(self, secs: i64) -> Time {
+        Time {
+            sec: self.sec.saturating_add(secs),
+            ns: self.ns,
+        }
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(t: SystemTime) -> Time {
+        match t.duration_since(UNIX_EPOCH) {
+            Ok(since) => Time {
+                sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                ns: since.subsec_nanos(),
+            },
+            Err(e) => {
+                let until = e.duration();
+                let sec = 0i64.saturating_sub_unsigned(until.as_secs());
+                match until.subsec_nanos() {
+                    0 => Time::secs(sec),
+                    ns => Time::new(sec.saturating_sub(1), SECOND - ns),
+                }
+            }
+        }
+    }
+}
+
+impl From<Time> for SystemTime {
+    /// The nearest that the system can tell.
+    fn from(t: Time) -> SystemTime {
+        let secs = Duration::from_secs(t.sec.unsigned_abs());
+        let second = if t.sec < 0 {
+            UNIX_EPOCH.checked_sub(secs)
+        } else {
+            UNIX_EPOCH.checked_add(secs)
+        };
+        let second = second.unwrap_or(UNIX_EPOCH);
+        second
+            .checked_add(Duration::from_nanos(t.ns.into()))
+            .unwrap_or(second)
+    }
+}
+
+/// How fine the times are that two peers tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Whole seconds: Lustre.
+    Seconds,
+    /// Nanoseconds, in words that Lustre leaves unused.
+    Nanoseconds,
+}
+
+impl Precision {
+    /// What a server that can do with nanoseconds puts into `paddingF` of its answer.
+    pub fn grant(asked: &ObdConnectData) -> u64 {
+        match asked.paddingF {
+            NANOSECONDS_ASKED => NANOSECONDS_GRANTED,
+            _ => 0,
+        }
+    }
+
+    /// What was agreed, by the server's answer.
+    pub fn agreed(answer: &ObdConnectData) -> Precision {
+        match answer.paddingF {
+            NANOSECONDS_GRANTED => Precision::Nanoseconds,
+            _ => Precision::Seconds,
+        }
+    }
+
+    /// What the other one can know of a time.
+    pub fn of(self, t: Time) -> Time {
+        match self {
+            Precision::Seconds => Time::secs(t.sec),
+            Precision::Nanoseconds => t,
+        }
+    }
+}
+
+/// The times of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Times {
+    /// Last access.
+    pub atime: Time,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+}
+
+impl Times {
+    /// What a peer can know of them.
+    pub fn at(self, precision: Precision) -> Times {
+        Times {
+            atime: precision.of(self.atime),
+            mtime: precision.of(self.mtime),
+            ctime: precision.of(self.ctime),
+        }
+    }
+
+    /// These after a change of contents with the times `told`. A change that was before the last one is only now heard of,
+    /// and tells nothing of mtime: it was changed, or set, since.
+    pub fn after_change(self, told: Times) -> Times {
+        let ctime = told.ctime.refined(self.ctime);
+        if ctime < self.ctime {
+            return self;
+        }
+        let mtime = told.mtime.refined(self.mtime);
+        Times { mtime, ctime, ..self }
+    }
+
+    /// Of two who tell of a file's contents: who has heard of the later change knows mtime, unless it has none.
+    pub fn latest(self, other: Times) -> Times {
+        let none = Time::default();
+        let mtime = match self.ctime.cmp(&other.ctime) {
+            Ordering::Less if other.mtime != none => other.mtime,
+            Ordering::Greater if self.mtime != none => self.mtime,
+            _ => self.mtime.max(other.mtime),
+        };
+        Times {
+            atime: self.atime.max(other.atime),
+            mtime,
+            ctime: self.ctime.max(other.ctime),
+        }
+    }
+}
+
+/// A structure with a file's times.
+pub trait Timed {
+    /// The times; which of them are meant, other fields say.
+    fn times(&self) -> Times;
+    /// Sets all of them.
+    fn set_times(&mut self, times: Times);
+}
+
+macro_rules! timed {
+    ($($t:ty { $atime:ident $atime_ns:ident, $mtime:ident $mtime_ns:ident, $ctime:ident $ctime_ns:ident })*) => {$(
+        impl Timed for $t {
+            fn times(&self) -> Times {
+                Times {
+                    atime: Time::new(self.$atime, self.$atime_ns),
+                    mtime: Time::new(self.$mtime, self.$mtime_ns),
+                    ctime: Time::new(self.$ctime, self.$ctime_ns),
+                }
+            }
+            fn set_times(&mut self, times: Times) {
+                (self.$atime, self.$atime_ns) = (times.atime.sec, times.atime.ns);
+                (self.$mtime, self.$mtime_ns) = (times.mtime.sec, times.mtime.ns);
+                (self.$ctime, self.$ctime_ns) = (times.ctime.sec, times.ctime.ns);
+            }
+        }
+    )*};
+}
+
+/// The same where the nanoseconds of mtime and ctime share a word.
+macro_rules! timed_in_one_word {
+    ($($t:ty { $atime:ident, $mtime:ident, $ctime:ident, $atime_ns:ident, $both_ns:ident })*) => {$(
+        impl Timed for $t {
+            fn times(&self) -> Times {
+                Times {
+                    atime: Time::new(self.$atime, self.$atime_ns),
+                    mtime: Time::new(self.$mtime, self.$both_ns as u32),
+                    ctime: Time::new(self.$ctime, (self.$both_ns >> 32) as u32),
+                }
+            }
+            fn set_times(&mut self, times: Times) {
+                (self.$atime, self.$mtime, self.$ctime) = (times.atime.sec, times.mtime.sec, times.ctime.sec);
+                self.$atime_ns = times.atime.ns;
+                self.$both_ns = u64::from(times.ctime.ns) << 32 | u64::from(times.mtime.ns);
+            }
+        }
+    )*};
+}
+
+timed! {
+    MdtRecSetattr { sa_atime sa_padding_2, sa_mtime sa_padding_4, sa_ctime sa_padding_5 }
+    OstLvb { lvb_atime lvb_atime_ns, lvb_mtime lvb_mtime_ns, lvb_ctime lvb_ctime_ns }
+}
+timed_in_one_word! {
+    MdtBody { mbo_atime, mbo_mtime, mbo_ctime, mbo_unused3, mbo_padding_10 }
+    Obdo { o_atime, o_mtime, o_ctime, o_padding_4, o_padding_5 }
+}
+
+impl MdtBody {
+    /// A reply's time of birth.
+    pub fn btime(&self) -> Time {
+        Time::new(self.mbo_btime as i64, self.mbo_suppgid)
+    }
+
+    /// Sets a reply's time of birth.
+    pub fn set_btime(&mut self, t: Time) {
+        (self.mbo_btime, self.mbo_suppgid) = (t.sec as u64, t.ns);
+    }
+}
+
+/// The record of a change, with the time of it.
+pub trait Stamped: Sized {
+    /// When it was done.
+    fn time(&self) -> Time;
+    /// The same record, done at this time.
+    fn stamped(self, t: Time) -> Self;
+}
+
+macro_rules! stamped {
+    ($($t:ty { $time:ident $ns:ident })*) => {$(
+        impl Stamped for $t {
+            fn time(&self) -> Time {
+                Time::new(self.$time, self.$ns)
+            }
+            fn stamped(mut self, t: Time) -> Self {
+                (self.$time, self.$ns) = (t.sec, t.ns);
+                self
+            }
+        }
+    )*};
+}
+stamped! {
+    MdtRecCreate { cr_time cr_padding_4 }
+    MdtRecLink { lk_time lk_padding_9 }
+    MdtRecUnlink { ul_time ul_padding_9 }
+    MdtRecRename { rn_time rn_padding_8 }
+    MdtRecSetxattr { sx_time sx_padding_11 }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::WireStruct;
+
+    fn asked() -> ObdConnectData {
+        ObdConnectData {
+            paddingF: NANOSECONDS_ASKED,
+            ..ObdConnectData::default()
+        }
+    }
+
+    #[test]
+    fn nanoseconds_are_agreed_upon_only_by_two_that_know_them() {
+        let answer = |asked: &ObdConnectData| ObdConnectData {
+            paddingF: Precision::grant(asked),
+            ..ObdConnectData::default()
+        };
+        assert_eq!(Precision::agreed(&answer(&asked())), Precision::Nanoseconds);
+        let silent = ObdConnectData::default();
+        assert_eq!(
+            answer(&silent),
+            silent,
+            "who did not ask is answered as by Lustre"
+        );
+        // A server that echoes, one that clears, and one whose client echoes its answer.
+        assert_eq!(Precision::agreed(&asked()), Precision::Seconds);
+        assert_eq!(Precision::agreed(&silent), Precision::Seconds);
+        assert_eq!(Precision::grant(&answer(&asked())), 0);
+    }
+
+    #[test]
+    fn the_words_of_the_agreement_are_the_last_of_the_connect_data() {
+        let bytes = asked().to_bytes();
+        assert_eq!(bytes[184..], NANOSECONDS_ASKED.to_le_bytes());
+        assert_eq!(bytes[..184], [0; 184]);
+    }
+
+    /// Offsets of the words that a structure does not leave zero.
+    fn words(bytes: &[u8]) -> Vec<usize> {
+        let word = |(i, w): (usize, &[u8])| w.iter().any(|&b| b != 0).then_some(4 * i);
+        bytes.chunks(4).enumerate().filter_map(word).collect()
+    }
+
+    const ALL: Times = Times {
+        atime: Time::new(0, 1),
+        mtime: Time::new(0, 2),
+        ctime: Time::new(0, 3),
+    };
+
+    fn with<T: Timed + Default>(times: Times) -> T {
+        let mut t = T::default();
+        t.set_times(times);
+        t
+    }
+
+    #[test]
+    fn nanoseconds_are_where_lustre_has_nothing() {
+        let mut body: MdtBody = with(ALL);
+        body.set_btime(Time::new(0, 4));
+        assert_eq!(words(&body.to_bytes()), [144, 160, 208, 212]);
+        assert_eq!(words(&with::<MdtRecSetattr>(ALL).to_bytes()), [36, 128, 132]);
+        assert_eq!(words(&with::<Obdo>(ALL).to_bytes()), [188, 192, 196]);
+        assert_eq!(words(&with::<OstLvb>(ALL).to_bytes()), [40, 44, 48]);
+        let ns = Time::new(0, 5);
+        for bytes in [
+            MdtRecCreate::default().stamped(ns).to_bytes(),
+            MdtRecLink::default().stamped(ns).to_bytes(),
+            MdtRecUnlink::default().stamped(ns).to_bytes(),
+            MdtRecRename::default().stamped(ns).to_bytes(),
+            MdtRecSetxattr::default().stamped(ns).to_bytes(),
+        ] {
+            assert_eq!(words(&bytes), [132]);
+        }
+    }
+
+    #[test]
+    fn whole_seconds_leave_every_unused_word_zero() {
+        let fine = Times {
+            atime: Time::new(1, 10),
+            mtime: Time::new(2, 20),
+            ctime: Time::new(3, 30),
+        };
+        let times = fine.at(Precision::Seconds);
+        let body: MdtBody = with(times);
+        assert_eq!((body.mbo_unused3, body.mbo_padding_10), (0, 0));
+        assert_eq!((body.mbo_atime, body.mbo_mtime, body.mbo_ctime), (1, 2, 3));
+        let oa: Obdo = with(times);
+        assert_eq!((oa.o_padding_4, oa.o_padding_5, oa.o_padding_6), (0, 0, 0));
+        assert_eq!(with::<MdtBody>(fine).times(), fine);
+        assert_eq!(with::<Obdo>(fine).times(), fine);
+        assert_eq!(with::<OstLvb>(fine).times(), fine);
+        assert_eq!(with::<MdtRecSetattr>(fine).times(), fine);
+    }
+
+    #[test]
+    fn a_change_heard_of_late_does_not_turn_the_times_back() {
+        let at = |mtime, ctime| Times {
+            mtime,
+            ctime,
+            ..Times::default()
+        };
+        let (early, late) = (Time::new(5, 10), Time::new(5, 20));
+        let known = at(late, late);
+        assert_eq!(known.after_change(at(early, early)), known);
+        let set = at(Time::secs(1), late);
+        assert_eq!(
+            known.after_change(set),
+            set,
+            "a time that was set is one told with the latest ctime"
+        );
+        assert_eq!(set.after_change(at(early, early)), set);
+        // Of somebody who knows seconds only it cannot be told: it counts as now.
+        let whole = at(Time::secs(5), Time::secs(5));
+        assert_eq!(known.after_change(whole), known);
+        assert_eq!(set.after_change(whole), at(Time::secs(5), late));
+        assert_eq!(
+            known.after_change(at(Time::secs(6), Time::secs(6))).mtime,
+            Time::secs(6)
+        );
+    }
+
+    #[test]
+    fn who_has_heard_of_the_later_change_knows_the_time_of_the_contents() {
+        let told = |mtime, ctime| Times {
+            mtime: Time::secs(mtime),
+            ctime: Time::secs(ctime),
+            ..Times::default()
+        };
+        let (future, now) = (told(4_000_000_000, 10), told(11, 11));
+        assert_eq!(future.latest(now), now);
+        assert_eq!(now.latest(future), now);
+        assert_eq!(told(1, 10).latest(told(10, 10)), told(10, 10));
+        assert_eq!(told(0, 11).latest(told(5, 5)), told(5, 11));
+    }
+
+    #[test]
+    fn more_nanoseconds_than_a_second_has_are_none() {
+        let lvb = OstLvb {
+            lvb_mtime: 7,
+            lvb_mtime_ns: u32::MAX,
+            ..OstLvb::default()
+        };
+        assert_eq!(lvb.times().mtime, Time::secs(7));
+        assert_eq!(Time::new(1, 999_999_999).ns, 999_999_999);
+        assert_eq!(Time::new(1, 1_000_000_000).ns, 0);
+    }
+
+    #[test]
+    fn a_moment_before_1970_counts_its_nanoseconds_forward() {
+        let half = UNIX_EPOCH - Duration::from_millis(500);
+        assert_eq!(Time::from(half), Time::new(-1, 500_000_000));
+        for t in [
+            Time::new(-1, 1),
+            Time::new(-2, 0),
+            Time::new(0, 999_999_999),
+            Time::new(1 << 40, 7),
+            Time::new(i64::MAX, 999_999_999),
+            Time::secs(i64::MIN),
+        ] {
+            assert_eq!(Time::from(SystemTime::from(t)), t);
+        }
+        assert!(Time::new(-1, 999_999_999) < Time::default());
+        assert_eq!(Time::new(i64::MAX - 1, 5).later(60), Time::new(i64::MAX, 5));
+    }
+}
