@@ -2,10 +2,11 @@
 //! partition whose workers stay on that partition's CPUs.
 //!
 //! Follows guide 12.1 (`cpu_npartitions`, `cpu_pattern`) and 12.2 (which partition a NID belongs to). Only CPUs that the
-//! process may run on count as online.
+//! process may run on count as online. And how much memory the process may use.
 
 mod layout;
 mod list;
+mod memory;
 mod pattern;
 mod table;
 mod topology;
@@ -14,6 +15,7 @@ use std::{future::Future, pin::Pin};
 
 pub use layout::{CptConfig, estimate, layout};
 pub use list::parse_list;
+pub use memory::memory_bytes;
 pub use table::{Cpt, CptId, CptTable};
 pub use topology::Topology;
 

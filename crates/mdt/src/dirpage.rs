@@ -136,7 +136,7 @@ mod tests {
     use wire::{Errno, Fid, MDS_DIR_END_OFF, Time, dirpage::DirPage};
 
     fn store(files: u32) -> Store {
-        let store = Store::new(Arc::new(MemoryIndex::new()));
+        let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         for i in 1..=files {
             let node = Node {

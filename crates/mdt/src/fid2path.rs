@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_link_has_its_path() {
-        let store = Store::new(Arc::new(MemoryIndex::new()));
+        let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));
         let node = |fid, mode| Node {

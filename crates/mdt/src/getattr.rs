@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
     Errno, Fid, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS,
-    OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_SUM, ObdStatfs, WireStruct,
+    OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC, OS_STATFS_SUM, ObdStatfs, WireStruct,
 };
 
 use crate::{
@@ -123,7 +123,8 @@ impl Mdt {
 
     /// MDS_STATFS: this target's space, or (where the client asks for it) that of all OSTs together.
     pub(crate) async fn statfs(&self, req: &ServerRequest) -> Handled {
-        let own = self.store.index().statfs()?;
+        let own = self.store.index().space().statfs()?;
+        let full = own.bavail == 0;
         let mut answer = ObdStatfs {
             os_type: OS_TYPE,
             os_blocks: own.blocks,
@@ -134,6 +135,7 @@ impl Mdt {
             os_bsize: own.bsize,
             os_namelen: NAME_LEN,
             os_maxbytes: MAXBYTES,
+            os_state: if full { OS_STATFS_ENOSPC } else { 0 },
             ..ObdStatfs::default()
         };
         let asked = req

@@ -17,16 +17,30 @@ pub(crate) struct Candidate {
     pub free: u64,
     /// Whether it has objects at hand.
     pub ready: bool,
+    /// Whether it can be reached.
+    pub connected: bool,
+    /// Whether it has too little space, or too few inodes, for new files.
+    pub full: bool,
+}
+
+impl Candidate {
+    fn usable(&self) -> bool {
+        self.ready && !self.full
+    }
 }
 
 /// The OSTs to try, in order, for `wanted` stripes; `turn` is a number that grows with every file.
 ///
-/// More may be returned than there will be stripes: who has no object after all is passed over.
+/// `ENOSPC` when all that can be reached are full, or one that the user chose. More may be returned than there will be stripes: who has no object after all is passed over.
 pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<u32>, Errno> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
+    let is_full = |ost: &u32| candidates.iter().any(|c| c.ost == *ost && c.full);
     if !wanted.osts.is_empty() {
+        if wanted.osts.iter().any(is_full) {
+            return Err(Errno::ENOSPC);
+        }
         let known = |ost: &u32| candidates.iter().any(|c| c.ost == *ost);
         return if wanted.osts.iter().all(known) {
             Ok(wanted.osts.clone())
@@ -34,7 +48,12 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
             Err(Errno::EINVAL)
         };
     }
-    let mut usable: Vec<Candidate> = candidates.iter().copied().filter(|c| c.ready).collect();
+    let mut usable: Vec<Candidate> = candidates.iter().copied().filter(Candidate::usable).collect();
+    let mut connected = candidates.iter().filter(|c| c.connected).peekable();
+    let all_full = connected.peek().is_some() && connected.all(|c| c.full);
+    if all_full || wanted.first.as_ref().is_some_and(is_full) {
+        return Err(Errno::ENOSPC);
+    }
     if let Some(first) = wanted.first {
         if !candidates.iter().any(|c| c.ost == first) {
             return Err(Errno::EINVAL);
@@ -85,6 +104,8 @@ mod tests {
             ost: i as u32,
             free: *free,
             ready: true,
+            connected: true,
+            full: false,
         };
         free.iter().enumerate().map(candidate).collect()
     }
@@ -134,6 +155,31 @@ mod tests {
             assert_eq!(order(&three, &bad, 0), Err(Errno::EINVAL));
         }
         assert_eq!(order(&[], &Wanted::default(), 0).unwrap(), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn who_is_full_is_passed_over_and_when_all_are_there_is_no_space() {
+        let mut three = osts(&[1, 1, 1]);
+        three[1].full = true;
+        assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);
+        for wanted in [
+            Wanted {
+                first: Some(1),
+                ..Wanted::default()
+            },
+            Wanted {
+                osts: vec![0, 1],
+                ..Wanted::default()
+            },
+        ] {
+            assert_eq!(order(&three, &wanted, 0), Err(Errno::ENOSPC));
+        }
+        three[0].full = true;
+        // The third may have objects again in a moment; one that is away is not waited for.
+        three[2].ready = false;
+        assert_eq!(order(&three, &Wanted::default(), 0).unwrap(), [] as [u32; 0]);
+        three[2].connected = false;
+        assert_eq!(order(&three, &Wanted::default(), 0), Err(Errno::ENOSPC));
     }
 
     #[test]

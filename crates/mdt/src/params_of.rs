@@ -94,7 +94,13 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         )
         .about("bytes of a stripe where the directory does not say; a multiple of 64 KiB"),
     );
-    vec![own, lod, mdt.locks.server().show(registry)]
+    let space = mdt.store.index().space();
+    vec![
+        own,
+        lod,
+        mdt.locks.server().show(registry),
+        space.show(registry, mdt.svname()),
+    ]
 }
 
 fn target_obd(mdt: &Mdt) -> String {
@@ -108,6 +114,31 @@ fn target_obd(mdt: &Mdt) -> String {
 /// Registers the parameters of an OST's objects.
 pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     let mut group = registry.group(format!("osp.{}", ost.name()));
+    let marks = [
+        (
+            "reserved_mb_low",
+            &ost.full.mb_low,
+            "with less free, MiB, no new file is put there; 0: a thousandth of it",
+        ),
+        (
+            "reserved_mb_high",
+            &ost.full.mb_high,
+            "with so much free, MiB, files are put there again; 0: twice the low mark",
+        ),
+        (
+            "reserved_ino_low",
+            &ost.full.ino_low,
+            "with fewer inodes free no new file is put there",
+        ),
+        (
+            "reserved_ino_high",
+            &ost.full.ino_high,
+            "with so many inodes free files are put there again",
+        ),
+    ];
+    for (name, mark, about) in marks {
+        group.add(name, Param::atomic(mark.clone(), 0..=1 << 40).about(about));
+    }
     group
         .add(
             "prealloc_last_seq",

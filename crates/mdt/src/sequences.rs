@@ -194,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn sequences_are_handed_out_once_also_over_restarts() {
-        let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let mut seen = Vec::new();
         for _ in 0..3 {
             let sequences = Sequences::load(store.clone(), 0).unwrap();
@@ -212,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_servers_sequences_are_located() {
-        let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
         let ost = LuSeqRange {

@@ -297,7 +297,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     fn logs() -> Logs {
-        Logs::load(Arc::new(osd::MemoryIndex::new())).unwrap()
+        Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap()
     }
 
     fn info(kind: u32, index: u32, nid: &str) -> MgsTargetInfo {

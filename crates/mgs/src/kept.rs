@@ -49,7 +49,7 @@ mod tests {
     use std::sync::Arc;
 
     fn logs() -> Logs {
-        Logs::load(Arc::new(osd::MemoryIndex::new())).unwrap()
+        Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap()
     }
 
     #[test]

@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn logs_are_the_same_after_a_restart() {
-        let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::new());
+        let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::default());
         let mut logs = Logs::load(index.clone()).unwrap();
         for step in 1..100 {
             let records = [Record::new(LCFG_ATTACH, &["device", "osc", "uuid"])];

@@ -55,7 +55,7 @@ async fn until(rx: &mut watch::Receiver<Arc<FsConfig>>, what: impl Fn(&FsConfig)
 }
 
 async fn a_file_system_comes_to_be(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_at: Nid) {
-    let mgs = Mgs::start(&server, &StoreKind::Memory, 1).await.unwrap();
+    let mgs = Mgs::start(&server, &StoreKind::Memory(1 << 30), 1).await.unwrap();
     let mgc = Mgc::connect(&client, vec![mgs_at], "0b5ff4c8-1111-4222-8333-444455556666")
         .await
         .unwrap();

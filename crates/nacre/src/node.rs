@@ -46,22 +46,33 @@ struct MountHere {
 pub(crate) enum Here {
     /// In a directory, which is held.
     Dir(TargetDir),
-    /// In memory.
-    Memory(TargetLabel),
+    /// In memory, at most so many bytes of it.
+    Memory(TargetLabel, u64),
+}
+
+/// How much memory a target in memory may take: all object targets together half of what the process may use, as a
+/// tmpfs does.
+pub(crate) fn memory_of(kind: TargetKind, osts: u32) -> u64 {
+    let memory = cpt::memory_bytes();
+    match kind {
+        TargetKind::Ost => memory / 2 / u64::from(osts.max(1)),
+        TargetKind::Mdt => memory / 8,
+        TargetKind::Mgs => memory / 64,
+    }
 }
 
 impl Here {
     fn label(&self) -> &TargetLabel {
         match self {
             Here::Dir(dir) => dir.label(),
-            Here::Memory(label) => label,
+            Here::Memory(label, _) => label,
         }
     }
 
     fn store(&self) -> StoreKind {
         match self {
             Here::Dir(dir) => StoreKind::Local(dir.path().to_owned()),
-            Here::Memory(_) => StoreKind::Memory,
+            Here::Memory(_, bytes) => StoreKind::Memory(*bytes),
         }
     }
 
@@ -69,7 +80,7 @@ impl Here {
     fn describe(&self) -> String {
         match self {
             Here::Dir(dir) => format!("{} in {}", dir.label().svname(), dir.path().display()),
-            Here::Memory(label) => label.svname(),
+            Here::Memory(label, _) => label.svname(),
         }
     }
 }

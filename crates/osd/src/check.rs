@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_entry_is_seen_once_and_a_wish_to_stop_is_heard() {
-        let index = MemoryIndex::new();
+        let index = MemoryIndex::default();
         let mut batch = Batch::new();
         for n in 0..10_000u32 {
             batch.put([b"k".as_slice(), &n.to_be_bytes()].concat(), Vec::new());

@@ -35,6 +35,22 @@ pub enum OsdError {
         /// The first failure.
         why: String,
     },
+    /// Something failed before: nothing is changed any more until the store is opened again.
+    #[error("store {}: read-only since an earlier failure, until the target is started again: {why}", path.display())]
+    ReadOnly {
+        /// The store's directory.
+        path: PathBuf,
+        /// The first failure.
+        why: String,
+    },
+    /// There is too little space to open the store.
+    #[error("store {}: the file system below is full: it takes {needed_mib} MiB to start", path.display())]
+    Full {
+        /// The store's directory.
+        path: PathBuf,
+        /// What there must be, MiB.
+        needed_mib: u64,
+    },
     /// A record of the store does not have the form that this version writes.
     #[error("store {}: bad record {what}: {why}", path.display())]
     Corrupt {
@@ -76,7 +92,8 @@ impl OsdError {
         match self {
             OsdError::NotFound => Errno::ENOENT,
             OsdError::Invalid(_) => Errno::EINVAL,
-            OsdError::NoSpace => Errno::ENOSPC,
+            OsdError::NoSpace | OsdError::Full { .. } => Errno::ENOSPC,
+            OsdError::ReadOnly { .. } => Errno::EROFS,
             OsdError::Unsupported(_) => Errno::EOPNOTSUPP,
             OsdError::Stopping => Errno::ESHUTDOWN,
             OsdError::Io { source, .. } => match source.raw_os_error() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cpt::BoxFuture;
 
-use crate::{OsdError, StatFs, Transactions};
+use crate::{OsdError, Space, Transactions};
 
 /// Keys that begin with a byte from here on belong to this crate; a user's keys begin with a smaller one.
 pub const KEY_RESERVED: u8 = 0xf0;
@@ -62,7 +62,8 @@ pub trait Index: Send + Sync {
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError>;
 
     /// Applies a batch: visible when this returns, durable after the next commit. A batch's transaction is
-    /// finished by this, also when it fails.
+    /// finished by this, also when it fails. Who makes something grow has asked [`Space::check`] before; here only
+    /// what is needed to go on is kept ([`Need::Upkeep`](crate::Need)).
     fn apply(&self, batch: Batch) -> Result<(), OsdError>;
 
     /// Waits until everything applied before this call is on disk.
@@ -75,8 +76,8 @@ pub trait Index: Send + Sync {
     /// The transaction numbers of this index.
     fn transactions(&self) -> &Arc<Transactions>;
 
-    /// Space used and free.
-    fn statfs(&self) -> Result<StatFs, OsdError>;
+    /// Space used and free, and what it may be used for.
+    fn space(&self) -> &Arc<Space>;
 }
 
 /// The smallest key greater than every key that begins with `prefix`: the end of a scan over a prefix.

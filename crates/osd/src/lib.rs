@@ -7,12 +7,15 @@
 pub mod check;
 mod error;
 mod index;
+mod journals;
 mod local_index;
 mod local_objects;
 mod memory_index;
 mod memory_objects;
 mod objects;
-mod statfs;
+mod params_of;
+mod reclaim;
+mod space;
 pub mod target;
 mod transactions;
 
@@ -25,13 +28,14 @@ pub use local_objects::LocalObjects;
 pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
 pub use objects::{ObjAttr, Objects, Seek, SetAttr};
+pub use space::{Need, Space};
 pub use transactions::{InFlight, Transactions};
 
 /// Where a target keeps its things.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// In this process's memory: gone when it ends.
-    Memory,
+    /// In so many bytes of this process's memory: gone when it ends.
+    Memory(u64),
     /// In a directory of the local file system, the target's own (see [`target`]).
     Local(PathBuf),
 }
@@ -59,7 +63,7 @@ pub struct StatFs {
 /// Opens a target's index; makes an empty one where there is none.
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
-        StoreKind::Memory => Ok(Arc::new(MemoryIndex::new())),
+        StoreKind::Memory(bytes) => Ok(Arc::new(MemoryIndex::new(Space::of_memory(*bytes)))),
         StoreKind::Local(dir) => {
             let path = dir.join("index");
             Ok(Arc::new(
@@ -72,7 +76,7 @@ pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
 /// Opens a target's index to be read: nothing of it changes ([`LocalIndex::open_unchanged`]).
 pub async fn open_index_unchanged(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
-        StoreKind::Memory => Ok(Arc::new(MemoryIndex::new())),
+        StoreKind::Memory(_) => Ok(Arc::new(MemoryIndex::default())),
         StoreKind::Local(dir) => {
             let path = dir.join("index");
             Ok(Arc::new(
@@ -85,7 +89,7 @@ pub async fn open_index_unchanged(kind: &StoreKind) -> Result<Arc<dyn Index>, Os
 /// Opens a target's objects; `index` is the index of the same target, where local objects keep their attributes.
 pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Arc<dyn Objects>, OsdError> {
     match kind {
-        StoreKind::Memory => Ok(Arc::new(MemoryObjects::new())),
+        StoreKind::Memory(_) => Ok(Arc::new(MemoryObjects::new(index.space().clone()))),
         StoreKind::Local(dir) => {
             let (path, index) = (dir.join("objects"), index.clone());
             Ok(Arc::new(

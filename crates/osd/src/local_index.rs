@@ -8,7 +8,6 @@
 //! After a failed sync nothing is known about the disk: from then on every sync fails.
 
 use std::{
-    collections::HashMap,
     fs, io,
     ops::Bound,
     path::{Path, PathBuf},
@@ -22,10 +21,12 @@ use std::{
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, compaction::Leveled};
 use tokio::sync::watch;
 
-use crate::{Batch, Index, KEY_RESERVED, OsdError, StatFs, Transactions, statfs};
+use crate::{
+    Batch, Index, KEY_RESERVED, Need, OsdError, Space, Transactions, journals::Journals, reclaim::Reclaim,
+};
 
 const TRANSACTIONS_KEY: [u8; 2] = [KEY_RESERVED, b't'];
 const TRANSACTIONS_VERSION: u32 = 1;
@@ -33,6 +34,8 @@ const TRANSACTIONS_VERSION: u32 = 1;
 /// the engine itself stops its callers, for whole milliseconds, at 4 and 20.
 const SEALED_TABLES_MAX: usize = 2;
 const UNSORTED_RUNS_MAX: usize = 14;
+/// Size of a sorted file. Sorting takes some ten times as much free space for a while, which the reserve has to have.
+const TABLE_BYTES: u64 = 8 << 20;
 const ROOM_POLL: Duration = Duration::from_millis(2);
 
 /// How long a change may be in this process alone: a process that is killed later does not take it along. (`sync` and
@@ -71,6 +74,8 @@ struct Shared {
     keyspace: Keyspace,
     path: PathBuf,
     config: LocalConfig,
+    space: Arc<Space>,
+    reclaim: Reclaim,
     transactions: Arc<Transactions>,
     /// Batches applied so far.
     applied: AtomicU64,
@@ -94,6 +99,11 @@ struct Durable {
 impl LocalIndex {
     /// Opens the index in `path`, or makes an empty one. May read the journal of the last run: not for a runtime's worker.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        let space = space_of(path)?;
+        space.check(Need::Upkeep).map_err(|_| OsdError::Full {
+            path: path.into(),
+            needed_mib: ((space.reserved_bytes() / 16) >> 20) + 1,
+        })?;
         if !path.exists() {
             make(path, config)?;
         }
@@ -123,11 +133,15 @@ impl LocalIndex {
             None => (0, 0),
         };
         let transactions = Transactions::restore(committed, epoch);
+        let space = space_of(path)?;
+        let reclaim = Reclaim::new(keyspace.clone(), space.clone());
         let shared = Arc::new(Shared {
             db,
             keyspace,
             path: path.into(),
             config,
+            space,
+            reclaim,
             transactions,
             applied: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
@@ -160,6 +174,12 @@ impl Drop for LocalIndex {
     }
 }
 
+/// The space of the target whose index this is.
+fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
+    let target = path.parent().filter(|p| !p.as_os_str().is_empty());
+    Space::of_host(target.unwrap_or(Path::new(".")))
+}
+
 /// Makes an empty store under another name first: an interrupted making leaves no half of one in place.
 fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
     let new = path.with_extension("new");
@@ -189,6 +209,7 @@ fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace),
         .map_err(engine("open", path))?;
     let options = || {
         KeyspaceCreateOptions::default()
+            .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES)))
             .max_memtable_size(config.memtable_bytes)
             .manual_journal_persist(true)
     };
@@ -266,11 +287,12 @@ impl Shared {
             }
             self.wanted.store(false, SeqCst);
             match self.commit(&mut journals) {
-                Ok(batches) => done = batches,
+                Ok(batches) => {
+                    done = batches;
+                    self.reclaim.look();
+                }
                 Err(e) => {
-                    tracing::error!(path = %self.path.display(), "commit failed, the store is read-only now: {e}");
-                    self.failed.store(true, SeqCst);
-                    self.durable.send_modify(|d| d.failed = Some(e.to_string()));
+                    self.fail(&format!("commit: {e}"));
                     return;
                 }
             }
@@ -288,14 +310,38 @@ impl Shared {
         for (key, value) in &batch.puts {
             b.insert(&self.keyspace, &key[..], &value[..]);
         }
-        b.commit().map_err(engine("apply a batch", &self.path))
+        b.commit().map_err(|e| {
+            // Half of it may be in the journal: the engine takes nothing more, and the next start cuts it off.
+            let e = engine("apply a batch", &self.path)(e);
+            self.fail(&e.to_string());
+            self.read_only()
+        })
+    }
+
+    /// From now on nothing is taken any more.
+    fn fail(&self, why: &str) {
+        if !self.failed.swap(true, SeqCst) {
+            tracing::error!(path = %self.path.display(), "the store is read-only from now on: {why}; see to its disk (is it full?) and start the target again");
+            self.durable.send_modify(|d| d.failed = Some(why.to_owned()));
+        }
+    }
+
+    fn read_only(&self) -> OsdError {
+        OsdError::ReadOnly {
+            path: self.path.clone(),
+            why: self.why_failed(),
+        }
+    }
+
+    fn why_failed(&self) -> String {
+        let why = self.durable.borrow().failed.clone();
+        why.unwrap_or_else(|| "the committing thread is gone".into())
     }
 
     fn failure(&self) -> OsdError {
-        let why = self.durable.borrow().failed.clone();
         OsdError::Failed {
             path: self.path.clone(),
-            why: why.unwrap_or_else(|| "the committing thread is gone".into()),
+            why: self.why_failed(),
         }
     }
 
@@ -311,64 +357,23 @@ impl Shared {
             transno
         };
         let record = transactions_record(transno, self.transactions.epoch());
-        self.keyspace
-            .insert(TRANSACTIONS_KEY, record)
-            .map_err(engine("write", &self.path))?;
+        // On a file system that is full to the brim nothing is added; clients keep what they know is not committed.
+        let recorded = self.space.check(Need::Upkeep).is_ok();
+        if recorded {
+            self.keyspace
+                .insert(TRANSACTIONS_KEY, record)
+                .map_err(engine("write", &self.path))?;
+        }
         // Into the kernel under the engine's lock, onto the disk outside of it.
         self.db
             .persist(PersistMode::Buffer)
             .map_err(engine("flush", &self.path))?;
         journals.sync()?;
-        self.transactions.set_committed(transno);
+        if recorded {
+            self.transactions.set_committed(transno);
+        }
         self.durable.send_modify(|d| d.batches = batches);
         Ok(batches)
-    }
-}
-
-/// The engine's journals: files `N.jnl`, of which the last is written; the engine syncs one itself before it begins
-/// the next. They are kept open so that an error of writing back is seen here.
-struct Journals {
-    dir: PathBuf,
-    open: HashMap<PathBuf, fs::File>,
-}
-
-impl Journals {
-    fn new(dir: &Path) -> Journals {
-        Journals {
-            dir: dir.into(),
-            open: HashMap::new(),
-        }
-    }
-
-    fn sync(&mut self) -> Result<(), OsdError> {
-        let mut there = HashMap::new();
-        for entry in fs::read_dir(&self.dir).map_err(OsdError::io("list", &self.dir))? {
-            let path = entry.map_err(OsdError::io("list", &self.dir))?.path();
-            if path.extension().is_none_or(|e| e != "jnl") {
-                continue;
-            }
-            let file = match self.open.remove(&path) {
-                Some(file) => file,
-                None => match fs::File::open(&path) {
-                    Ok(file) => file,
-                    // Its content is in the sorted files by now, which the engine syncs before it removes a journal.
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                    Err(e) => return Err(OsdError::io("open", path)(e)),
-                },
-            };
-            file.sync_data().map_err(OsdError::io("sync", &path))?;
-            there.insert(path, file);
-        }
-        if there.is_empty() {
-            let why = "no journal (*.jnl) to sync: not the engine version that this was written for".into();
-            return Err(OsdError::Engine {
-                what: "sync",
-                path: self.dir.clone(),
-                why,
-            });
-        }
-        self.open = there;
-        Ok(())
     }
 }
 
@@ -404,14 +409,18 @@ impl Index for LocalIndex {
         }
         let s = &self.shared;
         let done = if s.failed.load(SeqCst) {
-            Err(s.failure())
+            Err(s.read_only())
+        } else if batch.is_empty() {
+            // A transaction without changes, such as opening for reading.
+            Ok(())
         } else {
-            s.write(&batch)
+            s.space.check(Need::Upkeep).and_then(|()| s.write(&batch))
         };
         if let Some(transno) = batch.transno {
             s.transactions.finish(transno);
         }
         done?;
+        s.reclaim.deleted(batch.deletes.len());
         s.applied.fetch_add(1, SeqCst);
         if s.idle.swap(false, SeqCst)
             && let Some(thread) = self.committer()
@@ -455,8 +464,8 @@ impl Index for LocalIndex {
         &self.shared.transactions
     }
 
-    fn statfs(&self) -> Result<StatFs, OsdError> {
-        statfs::of_path(&self.shared.path)
+    fn space(&self) -> &Arc<Space> {
+        &self.shared.space
     }
 }
 

@@ -1,4 +1,5 @@
-//! The index in memory: an ordered map without a lock. Everything is as durable as it gets when it is applied.
+//! The index in memory: an ordered map without a lock. Everything is as durable as it gets when it is applied. What it
+//! takes is counted in the target's space.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -6,28 +7,38 @@ use bytes::Bytes;
 use cpt::BoxFuture;
 use crossbeam_skiplist::SkipMap;
 
-use crate::{Batch, Index, OsdError, StatFs, Transactions};
+use crate::{Batch, Index, Need, OsdError, Space, Transactions};
+
+/// What an entry takes besides its bytes.
+const ENTRY_BYTES: u64 = 96;
 
 /// An index in memory.
 pub struct MemoryIndex {
     map: SkipMap<Bytes, Bytes>,
+    space: Arc<Space>,
     transactions: Arc<Transactions>,
 }
 
 impl MemoryIndex {
     /// An empty one.
-    pub fn new() -> MemoryIndex {
+    pub fn new(space: Arc<Space>) -> MemoryIndex {
         MemoryIndex {
             map: SkipMap::new(),
+            space,
             transactions: Transactions::restore(0, 0),
         }
     }
 }
 
 impl Default for MemoryIndex {
+    /// With as much space as there is.
     fn default() -> MemoryIndex {
-        MemoryIndex::new()
+        MemoryIndex::new(Space::of_memory(cpt::memory_bytes()))
     }
+}
+
+fn weight(key: &[u8], value: &[u8]) -> u64 {
+    ENTRY_BYTES + (key.len() + value.len()) as u64
 }
 
 impl Index for MemoryIndex {
@@ -49,17 +60,27 @@ impl Index for MemoryIndex {
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
-        for key in &batch.deletes {
-            self.map.remove(key);
-        }
-        for (key, value) in batch.puts {
-            self.map.insert(key, value);
+        let added = batch.puts.iter().map(|(k, v)| weight(k, v)).sum();
+        let done = self
+            .space
+            .check(Need::Upkeep)
+            .and_then(|()| self.space.take(added));
+        if done.is_ok() {
+            let mut freed = 0;
+            for key in &batch.deletes {
+                freed += self.map.remove(key).map_or(0, |e| weight(e.key(), e.value()));
+            }
+            for (key, value) in batch.puts {
+                freed += self.map.get(&key).map_or(0, |e| weight(e.key(), e.value()));
+                self.map.insert(key, value);
+            }
+            self.space.give_back(freed);
         }
         if let Some(transno) = batch.transno {
             self.transactions.finish(transno);
             self.transactions.set_committed(self.transactions.applied());
         }
-        Ok(())
+        done
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
@@ -75,22 +96,8 @@ impl Index for MemoryIndex {
         &self.transactions
     }
 
-    fn statfs(&self) -> Result<StatFs, OsdError> {
-        Ok(memory_statfs(self.map.len() as u64))
-    }
-}
-
-/// Space as memory has it: a nominal size, since nothing else limits it.
-pub(crate) fn memory_statfs(used_blocks: u64) -> StatFs {
-    const BLOCKS: u64 = 4 << 20;
-    let free = BLOCKS.saturating_sub(used_blocks);
-    StatFs {
-        bsize: 4096,
-        blocks: BLOCKS,
-        bfree: free,
-        bavail: free,
-        files: BLOCKS,
-        ffree: free,
+    fn space(&self) -> &Arc<Space> {
+        &self.space
     }
 }
 
@@ -101,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_applied_is_visible_and_committed() {
-        let index = MemoryIndex::new();
+        let index = MemoryIndex::default();
         let t = index.transactions().begin();
         let mut b = Batch {
             transno: Some(t.transno()),
@@ -123,5 +130,26 @@ mod tests {
         index.apply(b).unwrap();
         assert_eq!(index.scan(b"", b"\xff", 10).unwrap().len(), 2);
         index.sync().await.unwrap();
+    }
+
+    #[test]
+    fn a_full_index_takes_nothing_and_space_comes_back() {
+        let space = Space::of_memory(64 << 10);
+        let index = MemoryIndex::new(space.clone());
+        let put = |n: u32| {
+            let mut b = Batch::new();
+            b.put(n.to_be_bytes().to_vec(), vec![0; 1000]);
+            index.apply(b)
+        };
+        let taken = (0..100).take_while(|n| put(*n).is_ok()).count() as u32;
+        assert!((55..62).contains(&taken), "{taken}");
+        assert!(index.get(&taken.to_be_bytes()).unwrap().is_none());
+        put(0).unwrap_err();
+        let mut all = Batch::new();
+        for n in 0..taken {
+            all.delete(n.to_be_bytes().to_vec());
+        }
+        index.apply(all).unwrap();
+        assert_eq!((space.avail_bytes(), put(1).is_ok()), (63 << 10, true));
     }
 }

@@ -1,11 +1,9 @@
-//! Objects in memory: each a sparse set of 64 KiB chunks.
+//! Objects in memory: each a sparse set of chunks of up to 64 KiB, which are as long as what is in them.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    ops::Range,
+    sync::Arc,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -13,15 +11,21 @@ use cpt::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 
-use crate::{ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, StatFs, memory_index::memory_statfs};
+use crate::{ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, Space};
 
 const CHUNK: u64 = 64 << 10;
+/// A chunk's length is a multiple of this.
+const PAGE: u64 = 4 << 10;
 const SHARDS: usize = 64;
 
 #[derive(Default)]
 struct Object {
     attr: ObjAttr,
-    chunks: BTreeMap<u64, Box<[u8]>>,
+    chunks: BTreeMap<u64, Vec<u8>>,
+    /// Of all chunks.
+    bytes: u64,
+    /// It was removed: nothing is put into it any more.
+    gone: bool,
 }
 
 type Shard = RwLock<HashMap<Fid, Arc<Mutex<Object>>>>;
@@ -29,15 +33,15 @@ type Shard = RwLock<HashMap<Fid, Arc<Mutex<Object>>>>;
 /// Objects in memory.
 pub struct MemoryObjects {
     shards: Vec<Shard>,
-    chunks: AtomicU64,
+    space: Arc<Space>,
 }
 
 impl MemoryObjects {
     /// None yet.
-    pub fn new() -> MemoryObjects {
+    pub fn new(space: Arc<Space>) -> MemoryObjects {
         MemoryObjects {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            chunks: AtomicU64::new(0),
+            space,
         }
     }
 
@@ -50,43 +54,100 @@ impl MemoryObjects {
     }
 
     fn make(&self, fid: &Fid) -> Arc<Mutex<Object>> {
-        self.object(fid)
-            .unwrap_or_else(|| self.shard(fid).write().entry(*fid).or_default().clone())
+        if let Some(object) = self.object(fid) {
+            return object;
+        }
+        let mut shard = self.shard(fid).write();
+        let make = || {
+            self.space.count_files(true);
+            Arc::default()
+        };
+        shard.entry(*fid).or_insert_with(make).clone()
     }
 
-    /// Changes an object and keeps count of the chunks in use.
-    fn change<T>(&self, fid: &Fid, f: impl FnOnce(&mut Object) -> T) -> T {
-        let object = self.make(fid);
-        let mut o = object.lock();
-        let before = o.chunks.len() as u64;
-        let out = f(&mut o);
-        self.chunks
-            .fetch_add((o.chunks.len() as u64).wrapping_sub(before), Ordering::Relaxed);
-        out
+    /// Changes an object, whose chunks in `grows` may have to be longer for it; takes the space first, and counts what
+    /// it has after.
+    fn change(&self, fid: &Fid, grows: Range<u64>, f: impl FnOnce(&mut Object)) -> Result<(), OsdError> {
+        loop {
+            let object = self.make(fid);
+            let mut o = object.lock();
+            if o.gone {
+                continue;
+            }
+            // A range that cannot fit is not looked at chunk by chunk.
+            if (grows.end - grows.start).saturating_sub(o.bytes) > self.space.avail_bytes() {
+                return Err(OsdError::NoSpace);
+            }
+            let taken = o.missing(&grows);
+            self.space.take(taken)?;
+            let before = o.bytes;
+            f(&mut o);
+            self.space.give_back((before + taken).saturating_sub(o.bytes));
+            return Ok(());
+        }
     }
 }
 
 impl Default for MemoryObjects {
+    /// With as much space as there is.
     fn default() -> MemoryObjects {
-        MemoryObjects::new()
+        MemoryObjects::new(Space::of_memory(cpt::memory_bytes()))
     }
 }
 
+/// The chunks that a range touches, each with the part of it, relative to the chunk.
+fn chunks_of(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
+    let Range { start, end } = *range;
+    let chunks = if start < end {
+        start / CHUNK..end.div_ceil(CHUNK)
+    } else {
+        0..0
+    };
+    chunks.map(move |i| {
+        let first = i * CHUNK;
+        let (from, to) = (start.max(first) - first, (end - first).min(CHUNK));
+        (i, from as usize..to as usize)
+    })
+}
+
 impl Object {
+    /// What chunks lack for a range to be in them.
+    fn missing(&self, range: &Range<u64>) -> u64 {
+        chunks_of(range)
+            .map(|(i, part)| {
+                let has = self.chunks.get(&i).map_or(0, |c| c.len() as u64);
+                (part.end as u64).next_multiple_of(PAGE).saturating_sub(has)
+            })
+            .sum()
+    }
+
+    /// The chunk, long enough for its bytes up to `end`.
+    fn chunk(&mut self, i: u64, end: usize) -> &mut Vec<u8> {
+        let chunk = self.chunks.entry(i).or_default();
+        if chunk.len() < end {
+            let len = end.next_multiple_of(PAGE as usize);
+            self.bytes += (len - chunk.len()) as u64;
+            chunk.reserve_exact(len - chunk.len());
+            chunk.resize(len, 0);
+        }
+        chunk
+    }
+
+    fn reserve(&mut self, range: &Range<u64>) {
+        for (i, part) in chunks_of(range) {
+            self.chunk(i, part.end);
+        }
+    }
+
     fn write(&mut self, mut at: u64, data: &[Bytes]) {
         for piece in data {
             let mut rest = &piece[..];
-            while !rest.is_empty() {
-                let within = (at % CHUNK) as usize;
-                let n = rest.len().min(CHUNK as usize - within);
-                let chunk = self
-                    .chunks
-                    .entry(at / CHUNK)
-                    .or_insert_with(|| vec![0; CHUNK as usize].into());
-                chunk[within..within + n].copy_from_slice(&rest[..n]);
-                rest = &rest[n..];
-                at += n as u64;
+            for (i, part) in chunks_of(&(at..at + piece.len() as u64)) {
+                let (now, later) = rest.split_at(part.len());
+                self.chunk(i, part.end)[part].copy_from_slice(now);
+                rest = later;
             }
+            at += piece.len() as u64;
         }
         self.attr.size = self.attr.size.max(at);
     }
@@ -97,38 +158,43 @@ impl Object {
         let mut out = Vec::new();
         while at < end {
             let mut piece = BytesMut::zeroed((end - at).min(READ_PIECE) as usize);
-            let mut done = 0;
-            while done < piece.len() {
-                let within = (at % CHUNK) as usize;
-                let n = (piece.len() - done).min(CHUNK as usize - within);
-                if let Some(chunk) = self.chunks.get(&(at / CHUNK)) {
-                    piece[done..done + n].copy_from_slice(&chunk[within..within + n]);
+            let mut rest = &mut piece[..];
+            let len = rest.len() as u64;
+            for (i, part) in chunks_of(&(at..at + len)) {
+                let (now, later) = rest.split_at_mut(part.len());
+                let has = self.chunks.get(&i).and_then(|c| c.get(part.start..));
+                if let Some(has) = has {
+                    let n = has.len().min(now.len());
+                    now[..n].copy_from_slice(&has[..n]);
                 }
-                done += n;
-                at += n as u64;
+                rest = later;
             }
+            at += len;
             out.push(piece.freeze());
         }
         out
     }
 
-    /// Zeroes `start..end` and drops the chunks wholly in it.
-    fn free(&mut self, start: u64, end: u64) {
-        if start >= end {
-            return;
-        }
-        let touched: Vec<u64> = self
-            .chunks
-            .range(start / CHUNK..=end / CHUNK)
-            .map(|(&i, _)| i)
-            .collect();
-        for i in touched {
-            let (first, last) = (i * CHUNK, (i + 1) * CHUNK);
-            let (from, to) = (start.max(first), end.min(last));
-            if from == first && to == last {
+    /// Zeroes a range and drops the chunks wholly in it, and the end of one whose rest is in it.
+    fn free(&mut self, range: Range<u64>) {
+        let last = self.chunks.keys().next_back().map_or(0, |i| (i + 1) * CHUNK);
+        for (i, part) in chunks_of(&(range.start..range.end.min(last))) {
+            let Some(chunk) = self.chunks.get_mut(&i) else {
+                continue;
+            };
+            if part.end < chunk.len() {
+                chunk[part].fill(0);
+                continue;
+            }
+            let keep = part.start.next_multiple_of(PAGE as usize).min(chunk.len());
+            if let Some(rest) = chunk.get_mut(part.start..keep) {
+                rest.fill(0);
+            }
+            self.bytes -= (chunk.len() - keep) as u64;
+            chunk.truncate(keep);
+            chunk.shrink_to_fit();
+            if keep == 0 {
                 self.chunks.remove(&i);
-            } else if let (Some(chunk), true) = (self.chunks.get_mut(&i), from < to) {
-                chunk[(from - first) as usize..(to - first) as usize].fill(0);
             }
         }
     }
@@ -158,14 +224,18 @@ impl Object {
 
     fn attr(&self) -> ObjAttr {
         ObjAttr {
-            blocks: self.chunks.len() as u64 * (CHUNK / 512),
+            blocks: self.bytes / 512,
             ..self.attr
         }
     }
 }
 
+fn done<'a, T: Send + 'a>(done: Result<T, OsdError>) -> BoxFuture<'a, Result<T, OsdError>> {
+    Box::pin(std::future::ready(done))
+}
+
 fn ready<'a, T: Send + 'a>(t: T) -> BoxFuture<'a, Result<T, OsdError>> {
-    Box::pin(std::future::ready(Ok(t)))
+    done(Ok(t))
 }
 
 impl Objects for MemoryObjects {
@@ -184,38 +254,36 @@ impl Objects for MemoryObjects {
         data: Vec<Bytes>,
         attr: SetAttr,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.change(&fid, |o| {
+        let len: u64 = data.iter().map(|d| d.len() as u64).sum();
+        done(self.change(&fid, offset..offset + len, |o| {
             o.write(offset, &data);
             attr.apply_to(&mut o.attr);
-        });
-        ready(())
+        }))
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.change(&fid, |o| {
-            o.free(start, end.min(o.attr.size));
+        done(self.change(&fid, 0..0, |o| {
+            o.free(start..end);
             if end == u64::MAX {
                 o.attr.size = start;
             }
             attr.apply_to(&mut o.attr);
-        });
-        ready(())
+        }))
     }
 
     fn fallocate(
         &self,
         fid: Fid,
-        _start: u64,
+        start: u64,
         end: u64,
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        // Memory is not reserved: a later write takes what it needs.
-        self.change(&fid, |o| {
+        done(self.change(&fid, start..end, |o| {
+            o.reserve(&(start..end));
             if !keep_size {
                 o.attr.size = o.attr.size.max(end);
             }
-        });
-        ready(())
+        }))
     }
 
     fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
@@ -231,26 +299,24 @@ impl Objects for MemoryObjects {
     }
 
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.change(&fid, |o| attr.apply_to(&mut o.attr));
-        ready(())
+        done(self.change(&fid, 0..0, |o| attr.apply_to(&mut o.attr)))
     }
 
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
         let gone = self.shard(&fid).write().remove(&fid);
         if let Some(o) = &gone {
-            self.chunks
-                .fetch_sub(o.lock().chunks.len() as u64, Ordering::Relaxed);
+            let mut o = o.lock();
+            self.space.give_back(o.bytes);
+            self.space.count_files(false);
+            *o = Object {
+                gone: true,
+                ..Object::default()
+            };
         }
         ready(gone.is_some())
     }
 
     fn sync(&self, _fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
         ready(())
-    }
-
-    fn statfs(&self) -> BoxFuture<'_, Result<StatFs, OsdError>> {
-        ready(memory_statfs(
-            self.chunks.load(Ordering::Relaxed) * (CHUNK / 4096),
-        ))
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cpt::BoxFuture;
 use wire::{Fid, Time, Timed, Times};
 
-use crate::{OsdError, StatFs};
+use crate::OsdError;
 
 /// What an object is, besides its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,7 +150,4 @@ pub trait Objects: Send + Sync {
 
     /// Waits until one object (or all) is on disk, with its attributes, as of this call.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
-
-    /// Space used and free.
-    fn statfs(&self) -> BoxFuture<'_, Result<StatFs, OsdError>>;
 }

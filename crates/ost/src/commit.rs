@@ -45,6 +45,8 @@ struct Commits {
     begun: u64,
     done: u64,
     failed: u64,
+    /// The last one that failed did so for want of space.
+    full: bool,
     stopped: bool,
 }
 
@@ -117,7 +119,11 @@ impl Committer {
         match done {
             Ok(c) if c.done >= target => Ok(()),
             Ok(c) if c.stopped => Err(OsdError::Stopping),
-            _ => Err(OsdError::Invalid("a commit failed: see the log")),
+            Ok(c) if c.full => Err(OsdError::NoSpace),
+            _ => Err(OsdError::Failed {
+                path: "objects".into(),
+                why: "a commit failed: see the log".into(),
+            }),
         }
     }
 
@@ -137,12 +143,24 @@ impl Committer {
                 };
             self.commits.send_modify(|c| c.begun += 1);
             let done = self.commit_once().await;
+            let before = *self.commits.borrow();
             self.commits.send_modify(|c| match &done {
                 Ok(()) => c.done = c.begun,
-                Err(_) => c.failed += 1,
+                Err(e) => {
+                    c.failed += 1;
+                    c.full = matches!(e, OsdError::NoSpace);
+                }
             });
-            if let Err(e) = done {
-                tracing::error!("commit failed: {e}");
+            let failed_before = before.failed > 0 && before.done + 1 < before.begun;
+            match done {
+                Err(e) => {
+                    if !failed_before {
+                        tracing::error!("commit failed: {e}; trying again every {COMMIT_INTERVAL:?}");
+                    }
+                    self.changed.notify_one();
+                }
+                Ok(()) if failed_before => tracing::info!("commits succeed again"),
+                Ok(()) => {}
             }
             if last {
                 self.commits.send_modify(|c| c.stopped = true);
@@ -192,7 +210,7 @@ mod tests {
 
     async fn open(index: &Arc<dyn Index>) -> Arc<Committer> {
         Arc::new(
-            Committer::open(index.clone(), Arc::new(MemoryObjects::new()), "t")
+            Committer::open(index.clone(), Arc::new(MemoryObjects::default()), "t")
                 .await
                 .unwrap(),
         )
@@ -200,7 +218,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_is_committed_after_the_interval_or_when_wanted() {
-        let index: Arc<dyn Index> = Arc::new(MemoryIndex::new());
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let c = open(&index).await;
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn({
@@ -232,7 +250,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_in_flight_is_not_committed() {
-        let index: Arc<dyn Index> = Arc::new(MemoryIndex::new());
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let c = open(&index).await;
         let (_stop, stopped) = watch::channel(false);
         let running = c.clone();

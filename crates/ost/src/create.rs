@@ -35,7 +35,7 @@ impl Ost {
         let _making = sequence.making.lock().await;
         let last = sequence.last();
         let plan = plan(last, wanted.f_oid.into(), orphans);
-        if plan.last > last && !orphans && self.space.free_bytes().await < CREATE_BYTES_MIN {
+        if plan.last > last && !orphans && self.space.avail_bytes() < CREATE_BYTES_MIN {
             return Err(Errno::ENOSPC);
         }
         let transaction = self.committer.begin().await;

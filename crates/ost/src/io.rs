@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
 use lnet::Payload;
-use osd::{ObjAttr, OsdError, SetAttr};
+use osd::{Need, ObjAttr, OsdError, SetAttr};
 use rpc::{Reply, ServerRequest};
 use wire::{
     Errno, Fid, OBD_CONNECT_GRANT_PARAM, OBD_FL_SHRINK_GRANT, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM,
@@ -67,7 +67,6 @@ impl Ost {
         let set = attr::to_change(&brw.oa, precision(req), transno);
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
         self.committer.end(transaction, written);
-        self.space.used(written);
         self.stats.write_bytes.add(written);
         drop(pending);
         if brw.sync() && written > 0 {
@@ -82,12 +81,13 @@ impl Ost {
             .await
             .map_err(|e| self.failed("attributes", fid, &e))?;
         attr::put(&mut oa, after.as_ref(), precision(req));
-        if let Some(g) = &grant {
+        let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
+        // Of a reply that says an error clients take nothing else.
+        if let Some(g) = grant.as_ref().filter(|_| status == 0) {
             let more = self.more_grant(req, g, &brw).await;
             oa.o_valid |= OBD_MD_FLGRANT;
             oa.o_grant = more;
         }
-        let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
         let reply = reply(oa, &results).with_status(status);
         Ok(if written > 0 {
             reply.with_transno(transno)
@@ -114,7 +114,7 @@ impl Ost {
             if !span.is_granted() && !overwrites(span, before) {
                 let left = match free {
                     Some(left) => left,
-                    None => self.grants.left(self.space.free_bytes().await),
+                    None => self.grants.left(self.space.avail_bytes()),
                 };
                 free = Some(left.saturating_sub(span.len.into()));
                 if left < u64::from(span.len) {
@@ -122,7 +122,16 @@ impl Ost {
                     continue;
                 }
             }
-            results.push(match self.objects.write(fid, span.offset, pieces, set).await {
+            // Somebody else may have filled what was promised.
+            let may = match span.is_granted() && !overwrites(span, before) {
+                true => self.space.check(Need::Promised),
+                false => Ok(()),
+            };
+            let done = match may {
+                Ok(()) => self.objects.write(fid, span.offset, pieces, set).await,
+                Err(e) => Err(e),
+            };
+            results.push(match done {
                 Ok(()) => {
                     written += u64::from(span.len);
                     0
@@ -208,7 +217,7 @@ impl Ost {
         }
         let wanted = u64::from(oa.o_undirty()) + oa.o_dirty();
         let chunk = self.offer.chunk_bytes(self.brw_size_of(&req.export));
-        let free = self.space.free_bytes().await;
+        let free = self.space.avail_bytes();
         self.grants
             .more(grant, wanted, chunk, 1 << self.offer.block_bits, free)
     }

@@ -18,7 +18,6 @@ mod negotiate;
 mod object;
 mod params_of;
 mod sequence;
-mod space;
 mod stats;
 mod super_sequence;
 mod target;

@@ -5,7 +5,8 @@ use osd::{ObjAttr, OsdError, Seek};
 use rpc::{Reply, ServerRequest};
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID,
-    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId, Precision, WireStruct,
+    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId,
+    Precision, WireStruct,
 };
 
 use crate::{Ost, attr};
@@ -185,9 +186,13 @@ impl Ost {
         let mode = about.oa.o_falloc_mode();
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let fid = about.fid;
-        let size = self.attr_of(fid).await?.map_or(0, |a| a.size);
+        let attr = self.attr_of(fid).await?;
+        let size = attr.map_or(0, |a| a.size);
         let transno = self.change(fid, "allocate", async |transno| {
             let set = attr::to_change(&about.oa, about.precision, transno);
+            if mode & FALLOC_FL_PUNCH_HOLE == 0 {
+                self.may_allocate(start, end, attr.as_ref())?;
+            }
             match mode & !FALLOC_FL_KEEP_SIZE {
                 0 => {
                     self.objects.fallocate(fid, start, end, keep_size).await?;
@@ -207,6 +212,16 @@ impl Ost {
         let mut oa = about.reply_oa();
         attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), about.precision);
         Ok(answer(oa).with_transno(transno))
+    }
+
+    /// Whether there is space for a range. What the object has may be in the range, unless that begins at its end.
+    fn may_allocate(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
+        let has = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
+        let left = self.grants.left(self.space.avail_bytes());
+        match (end - start).saturating_sub(has) <= left {
+            true => Ok(()),
+            false => Err(OsdError::NoSpace),
+        }
     }
 
     /// `OST_SEEK`: the next data or hole; not there is an offset of `-ENXIO`.
@@ -258,9 +273,14 @@ impl Ost {
         let s = self
             .space
             .statfs()
-            .await
             .map_err(|e| self.failed("statfs", Fid::ZERO, &e))?;
-        let full = s.bavail * u64::from(s.bsize) < FULL_BYTES;
+        let mut state = 0;
+        if s.bavail * u64::from(s.bsize) < FULL_BYTES {
+            state |= OS_STATFS_ENOSPC;
+        }
+        if s.files != 0 && s.ffree == 0 {
+            state |= OS_STATFS_ENOINO;
+        }
         let out = ObdStatfs {
             os_type: OS_TYPE,
             os_blocks: s.blocks,
@@ -271,7 +291,7 @@ impl Ost {
             os_bsize: s.bsize,
             os_namelen: 255,
             os_maxbytes: self.offer.maxbytes,
-            os_state: if full { OS_STATFS_ENOSPC } else { 0 },
+            os_state: state,
             ..ObdStatfs::default()
         };
         Ok(Reply::new(vec![out.to_bytes()]))

@@ -32,7 +32,7 @@ pub(crate) fn register(ost: &Arc<Ost>, registry: &Registry) -> Vec<Group> {
         )
         .add(
             "kbytesavail",
-            read(|o| (o.space.known_free_bytes() >> 10).to_string()).about("free space, KiB"),
+            read(|o| (o.space.avail_bytes() >> 10).to_string()).about("free space, KiB"),
         )
         .add(
             "last_committed",
@@ -42,5 +42,9 @@ pub(crate) fn register(ost: &Arc<Ost>, registry: &Registry) -> Vec<Group> {
             "stats",
             read(|o| o.stats.show()).about("reads and writes: samples, smallest, largest, sum"),
         );
-    vec![own, ost.locks.show(registry)]
+    vec![
+        own,
+        ost.locks.show(registry),
+        ost.space.show(registry, &ost.svname),
+    ]
 }

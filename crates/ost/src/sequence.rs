@@ -359,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn sequences_are_given_once_and_kept() {
-        let index: Arc<dyn Index> = Arc::new(MemoryIndex::new());
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let s = Sequences::open(index.clone(), "t", 1).unwrap();
         assert!(!s.has_range());
         assert_eq!(s.give(0).await.unwrap(), None);
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn an_object_of_old_is_of_the_targets_own_sequence() {
-        let s = Sequences::open(Arc::new(MemoryIndex::new()), "t", 1).unwrap();
+        let s = Sequences::open(Arc::new(MemoryIndex::default()), "t", 1).unwrap();
         assert_eq!(
             s.fid(&OstId { oi_id: 1, oi_seq: 0 }),
             Fid::new(0x1_0001_0000, 1, 0)

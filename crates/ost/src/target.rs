@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ldlm::{LdlmConfig, LockServer};
 use mgc::FsConfig;
-use osd::{Index, Objects, StoreKind};
+use osd::{Index, Objects, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
@@ -23,7 +23,6 @@ use crate::{
     negotiate::Offer,
     params_of,
     sequence::Sequences,
-    space::Space,
     stats::Stats,
     super_sequence,
 };
@@ -75,7 +74,7 @@ pub struct Ost {
     pub(crate) sequences: Arc<Sequences>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) grants: Grants,
-    pub(crate) space: Space,
+    pub(crate) space: Arc<Space>,
     pub(crate) locks: Arc<LockServer>,
     pub(crate) stats: Stats,
     pub(crate) offer: Offer,
@@ -105,7 +104,7 @@ impl Ost {
         let objects = osd::open_objects(store, &index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
         let committer = Arc::new(Committer::open(index.clone(), objects.clone(), &svname).await?);
-        let space = Space::new(objects.clone()).await?;
+        let space = index.space().clone();
         let lvbs = Lvbs {
             objects: objects.clone(),
             sequences: sequences.clone(),
@@ -123,7 +122,7 @@ impl Ost {
             index: cfg.index,
             instance: committer.epoch() as u32,
             brw_size: cfg.brw_size.min(BRW_SIZE_MAX),
-            block_bits: space.statfs().await?.bsize.max(4096).ilog2() as u8,
+            block_bits: space.statfs()?.bsize.max(4096).ilog2() as u8,
             maxbytes: MAXBYTES,
         };
         let ost = Arc::new(Ost {
@@ -235,7 +234,7 @@ impl Target for Ost {
         let mut data = self.offer.answer(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
             let chunk = self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_NOT_AGREED));
-            let free = self.space.known_free_bytes();
+            let free = self.space.avail_bytes();
             let has = self
                 .grants
                 .connect(&req.client_uuid, req.data.ocd_grant.into(), chunk, free);

@@ -37,7 +37,7 @@ fn about(fid: Fid) -> Obdo {
 /// A node with a target in memory, a client, and an object.
 async fn with_object() -> (Node, Arc<ost::Ost>, Arc<Client>, Arc<Client>, Fid) {
     let node = Node::new();
-    let ost = node.ost(&StoreKind::Memory).await;
+    let ost = node.ost(&StoreKind::Memory(1 << 30)).await;
     let osp = node.osp().await;
     let seq = osp.wait_for_sequence().await;
     assert_eq!(osp.create(seq, 32, false).await.unwrap(), 32);
@@ -49,7 +49,7 @@ async fn with_object() -> (Node, Arc<ost::Ost>, Arc<Client>, Arc<Client>, Fid) {
 async fn sequences_come_from_mdt0_once_it_is_ready() {
     let node = Node::new();
     node.mdt0.ready.store(false, Ordering::Relaxed);
-    let _ost = node.ost(&StoreKind::Memory).await;
+    let _ost = node.ost(&StoreKind::Memory(1 << 30)).await;
     let osp = node.osp().await;
     assert!(matches!(
         osp.sequence().await,

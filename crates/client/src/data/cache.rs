@@ -68,6 +68,11 @@ impl ObjectCache {
         self.dirty.intersects(range)
     }
 
+    /// Where the last data ends that is not written yet.
+    pub(super) fn unwritten_end(&self) -> u64 {
+        self.dirty.end().max(self.writing.end())
+    }
+
     /// Bytes that wait to be written.
     pub(super) fn dirty_bytes(&self) -> u64 {
         self.dirty.len()

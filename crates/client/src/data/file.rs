@@ -255,13 +255,16 @@ impl DataFile {
     /// the server wants back is not found in the cache, and a new one waits for it to go.)
     async fn write_locked(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let len = self.fit(offset, data.len())?;
+        let mut written = Written::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
-            self.object(p.stripe)?
-                .write(p.object_offset, data.slice(from..from + p.len as usize))
-                .await?;
+            let part = data.slice(from..from + p.len as usize);
+            let done = self.object(p.stripe)?.write(p.object_offset, part).await;
+            if !written.all_of(p.len, done) {
+                break;
+            }
         }
-        Ok(len)
+        written.result()
     }
 
     /// Writes at the end, wherever another client may have put it; says how much.
@@ -279,12 +282,16 @@ impl DataFile {
     pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
         let len = self.fit(offset, data.len())?;
+        let mut written = Written::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             let part = data.slice(from..from + p.len as usize);
-            self.object(p.stripe)?.write_direct(p.object_offset, part).await?;
+            let done = self.object(p.stripe)?.write_direct(p.object_offset, part).await;
+            if !written.all_of(p.len, done) {
+                break;
+            }
         }
-        Ok(len)
+        written.result()
     }
 
     /// Does something to every object, all at once when there are several.
@@ -471,6 +478,31 @@ impl Assembled {
             self.len += zeros;
         }
         self.missing = 0;
+    }
+}
+
+/// How far a write came. Who wrote a part is told how much; the error comes with the next write.
+#[derive(Default)]
+struct Written {
+    bytes: u64,
+    error: Option<Errno>,
+}
+
+impl Written {
+    /// Takes in what became of a part; whether all of it was written.
+    fn all_of(&mut self, len: u64, done: Result<u64, Errno>) -> bool {
+        match done {
+            Ok(bytes) => self.bytes += bytes,
+            Err(e) => self.error = Some(e),
+        }
+        self.error.is_none() && done == Ok(len)
+    }
+
+    fn result(self) -> Result<usize, Errno> {
+        match self.error {
+            Some(e) if self.bytes == 0 => Err(e),
+            _ => Ok(self.bytes as usize),
+        }
     }
 }
 

@@ -299,6 +299,15 @@ impl Osc {
         }
     }
 
+    /// The kernel drops what it has of a file's data and attributes.
+    pub(super) async fn forget_in_kernel(&self, file: Fid) {
+        if let Some(kernel) = self.kernel.get() {
+            // A page of a mapping that is just being read is locked until its read has a lock, which may wait for one
+            // that is given back here: the kernel is told, but not waited for without end.
+            let _ = tokio::time::timeout(KERNEL_MAX, kernel.inval_inode(file, 0, 0)).await;
+        }
+    }
+
     /// Drops dirty data of a file that is gone.
     pub(super) fn discard(&self, file: Fid) {
         let gone: Vec<Arc<Object>> = self
@@ -509,12 +518,7 @@ impl LockOwner for Owner {
                 object.forget(range(&lock.policy));
             }
             object.release(range(&lock.policy)).await;
-            if let Some(kernel) = osc.kernel.get() {
-                // A page of a mapping that is just being read is locked until its read has a lock, which may wait for
-                // this one: the kernel is told, but not waited for without end.
-                let told = kernel.inval_inode(object.file(), 0, 0);
-                let _ = tokio::time::timeout(KERNEL_MAX, told).await;
-            }
+            osc.forget_in_kernel(object.file()).await;
             object.lock_gone(lock.cookie);
             osc.unused(object);
         })

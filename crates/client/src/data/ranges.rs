@@ -18,6 +18,11 @@ impl RangeSet {
         self.len
     }
 
+    /// Where the last one ends; 0 when there is none.
+    pub(super) fn end(&self) -> u64 {
+        self.ranges.last_key_value().map_or(0, |(_, end)| *end)
+    }
+
     /// Adds a range; what touches it is merged with it.
     pub(super) fn insert(&mut self, range: Range<u64>) {
         if range.start >= range.end {

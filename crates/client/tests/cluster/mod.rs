@@ -63,7 +63,7 @@ impl Cluster {
                 ..RpcConfig::default()
             },
         );
-        let mgs = Mgs::start(&rpc, &StoreKind::Memory, 1).await.unwrap();
+        let mgs = Mgs::start(&rpc, &StoreKind::Memory(1 << 30), 1).await.unwrap();
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
         mgc.register(info(LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
         let cfg = MdtConfig {
@@ -72,15 +72,20 @@ impl Cluster {
             seed: 2,
             params: params::Registry::default(),
         };
-        let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory, cfg)
+        let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory(1 << 30), cfg)
             .await
             .unwrap();
         let mut started = Vec::new();
         for index in 0..osts {
             let config = mgc.watch(&format!("{FSNAME}-client"));
-            let ost = Ost::start(&rpc, config, &StoreKind::Memory, OstConfig::new(FSNAME, index))
-                .await
-                .unwrap();
+            let ost = Ost::start(
+                &rpc,
+                config,
+                &StoreKind::Memory(1 << 30),
+                OstConfig::new(FSNAME, index),
+            )
+            .await
+            .unwrap();
             started.push(ost);
             mgc.register(info(LDD_F_SV_TYPE_OST, index)).await.unwrap();
         }

@@ -112,7 +112,7 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
     dir.modified(node.time);
     dir.nlink += u32::from(inode.is_dir());
 
-    let mut tx = store.begin();
+    let mut tx = store.begin_growth()?;
     tx.put_entry(
         parent,
         name,
@@ -167,7 +167,7 @@ pub fn link(
     inode.links = links::add(&inode.links, parent, name, time.sec);
     dir.modified(time);
 
-    let mut tx = store.begin();
+    let mut tx = store.begin_growth()?;
     tx.put_entry(
         parent,
         name,
@@ -199,7 +199,7 @@ pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<Done>, 
     }
     let pre_versions = [inode.version, 0, 0, 0];
     inode.lov = lov;
-    let mut tx = store.begin();
+    let mut tx = store.begin_growth()?;
     tx.put_inode(file, &mut inode);
     let transno = tx.commit()?;
     Ok(Some(Done {

@@ -36,7 +36,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new() -> Fixture {
-        Fixture::over(Store::new(Arc::new(MemoryIndex::new())))
+        Fixture::over(Store::new(Arc::new(MemoryIndex::default())))
     }
 
     fn over(store: Store) -> Fixture {

@@ -117,7 +117,10 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
     }
     let pre_versions = [inode.version, 0, 0, 0];
     let value = set.value.clone().unwrap_or_default();
-    let mut tx = store.begin();
+    let mut tx = match &set.value {
+        Some(_) => store.begin_growth()?,
+        None => store.begin(),
+    };
     match name {
         XATTR_ACCESS | XATTR_DEFAULT if !cred.owns(&inode) => return Err(Errno::EPERM),
         XATTR_ACCESS if inode.is_symlink() => return Err(Errno::EOPNOTSUPP),

@@ -4,6 +4,7 @@
 //! Each OST has an import and two tasks: one keeps objects at hand ([`pool`]), one works off what transactions queued
 //! ([`work`]). OSTs that the configuration names later join later.
 
+mod full;
 mod ost;
 pub(crate) mod pool;
 mod work;
@@ -156,7 +157,13 @@ impl Osts {
     /// The layout of a new file: objects on OSTs that have some at hand, as many as are wanted and there.
     pub(crate) async fn allocate(&self, file: Fid, wanted: &Wanted) -> Result<Bytes, Errno> {
         let wanted = &wanted.clone().or(&self.defaults.wanted());
-        let objects = match self.try_allocate(wanted)? {
+        let mut tried = self.try_allocate(wanted);
+        if matches!(tried, Err(Errno::ENOSPC)) {
+            // Something may have been removed since they were asked.
+            self.statfs().await;
+            tried = self.try_allocate(wanted);
+        }
+        let objects = match tried? {
             Some(objects) => objects,
             None => match timeout(PATIENCE, self.wait_and_allocate(wanted)).await {
                 Ok(objects) => objects?,

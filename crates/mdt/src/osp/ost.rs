@@ -30,6 +30,7 @@ use wire::{
 
 use super::{
     Changes,
+    full::{self, Full},
     pool::{Mark, Pool},
     work,
 };
@@ -63,6 +64,7 @@ pub(crate) struct Ost {
     /// Wakes the task that keeps objects at hand.
     low: Notify,
     space: Mutex<Option<(Instant, ObdStatfs)>>,
+    pub(crate) full: Full,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -149,6 +151,7 @@ impl Ost {
                 used: AtomicBool::new(false),
                 low: Notify::new(),
                 space: Mutex::default(),
+                full: Full::default(),
                 tasks: Mutex::default(),
             }
         });
@@ -198,7 +201,8 @@ impl Ost {
 
     /// Whether it has objects, and how much space, for the choice of OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
-        let ready = self.pool.lock().ready() > 0 && self.is_connected();
+        let connected = self.is_connected();
+        let ready = self.pool.lock().ready() > 0 && connected;
         let free = self
             .space
             .lock()
@@ -208,6 +212,8 @@ impl Ost {
             ost: self.index,
             free,
             ready,
+            connected,
+            full: self.full.is_full(),
         }
     }
 
@@ -252,6 +258,20 @@ impl Ost {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(1)?;
         *self.space.lock() = Some((Instant::now(), space));
+        if self.full.learn(&space) {
+            let state = if self.full.is_full() {
+                "full"
+            } else {
+                "has space again"
+            };
+            tracing::warn!(
+                "{}: {state}: {} MiB, {} inodes",
+                self.name,
+                full::avail_mib(&space),
+                space.os_ffree
+            );
+            self.changes.send_replace(());
+        }
         Ok(space)
     }
 
@@ -376,6 +396,9 @@ async fn keep_ready(ost: Arc<Ost>) {
                 Ok(()) => tokio::select! {
                     () = ost.low.notified() => {}
                     _ = connection.changed() => {}
+                    () = sleep(RETRY), if ost.full.is_full() => {
+                        ost.statfs().await;
+                    }
                     () = sleep(SPACE_AGE), if ost.used.load(Ordering::Relaxed) => {
                         ost.used.store(false, Ordering::Relaxed);
                         ost.statfs().await;
@@ -384,6 +407,7 @@ async fn keep_ready(ost: Arc<Ost>) {
                 Err(e) => {
                     tracing::debug!("{}: no objects: {e}", ost.name);
                     sleep(RETRY).await;
+                    ost.statfs().await;
                     result = ost.prepare().await;
                 }
             }

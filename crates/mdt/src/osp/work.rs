@@ -134,7 +134,16 @@ async fn send(ost: &Ost, object: Fid, work: Work) -> Result<(), Errno> {
         Err(RpcError::Status(Errno::ENOENT)) => Ok(()),
         // Work that the OST refuses is refused again and again: it must not hold up the rest for ever.
         Err(RpcError::Status(e))
-            if !matches!(e, Errno::EINPROGRESS | Errno::EAGAIN | Errno::ENOSPC | Errno::EIO) =>
+            if !matches!(
+                e,
+                Errno::EINPROGRESS
+                    | Errno::EAGAIN
+                    | Errno::ENOMEM
+                    | Errno::ENOSPC
+                    | Errno::EIO
+                    | Errno::EROFS
+                    | Errno::ESHUTDOWN
+            ) =>
         {
             tracing::error!("{}: {work:?} of {object} is refused: {e}", ost.name());
             Ok(())

@@ -4,7 +4,7 @@
 //! happened; every inode that is put carries the number as its version.
 
 use bytes::Bytes;
-use osd::{Batch, InFlight};
+use osd::{Batch, InFlight, Need};
 use wire::{Errno, Fid, Reader, Writer};
 
 use super::{Entry, Inode, Store, keys};
@@ -81,7 +81,7 @@ pub struct Tx<'a> {
 }
 
 impl Store {
-    /// Begins a transaction; the inodes that it changes are held.
+    /// Begins a transaction; the inodes that it changes are held. It may use the target's reserve.
     pub fn begin(&self) -> Tx<'_> {
         let number = self.transactions().begin();
         Tx {
@@ -91,6 +91,12 @@ impl Store {
             number,
             has_work: false,
         }
+    }
+
+    /// Begins a transaction that makes something new: not on a full target.
+    pub fn begin_growth(&self) -> Result<Tx<'_>, Errno> {
+        self.index.space().check(Need::Growth)?;
+        Ok(self.begin())
     }
 }
 

@@ -136,7 +136,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new(osts: u32) -> Fixture {
-        Fixture::on(osts, Arc::new(MemoryIndex::new())).await
+        Fixture::on(osts, Arc::new(MemoryIndex::default())).await
     }
 
     pub(crate) async fn on(osts: u32, index: Arc<dyn Index>) -> Fixture {

@@ -11,7 +11,7 @@ use super::{clean_up_after, dir_or_default};
 use crate::cli::Up;
 use crate::instance::{Instance, Store, Wanted};
 use crate::net::{self, Expected};
-use crate::node::{Here, MountFlags, Node};
+use crate::node::{Here, MountFlags, Node, memory_of};
 use crate::output::say;
 use crate::session::{Session, log_in};
 use crate::{daemon, mounts, running};
@@ -72,7 +72,10 @@ async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path, mountpoint: 
     for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {
         targets.push(match instance.store {
             Store::Local => Here::Dir(TargetDir::open(path)?),
-            Store::Memory => Here::Memory(super::mkfs::label(kind, &instance.fsname, index)?),
+            Store::Memory => {
+                let label = super::mkfs::label(kind, &instance.fsname, index)?;
+                Here::Memory(label, memory_of(kind, instance.osts))
+            }
         });
     }
     node.serve_all(targets).await?;

@@ -28,7 +28,7 @@ use rustix::{
 };
 use wire::Fid;
 
-use crate::{Batch, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, StatFs, blocking, statfs};
+use crate::{Batch, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking};
 use cache::{Cache, Dirty, Entry, State};
 
 /// Above so many files the whole file system is synced at once instead of file by file.
@@ -179,6 +179,7 @@ impl Shared {
                 None => {}
             }
         }
+        self.index.space().check_file()?;
         let open = || {
             fs::OpenOptions::new()
                 .read(true)
@@ -381,8 +382,13 @@ impl Objects for LocalObjects {
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
         self.with(fid, move |shared, entry| {
+            let (nothing, cuts) = (entry.state.lock().file.is_none(), end == u64::MAX);
+            if nothing && (start == 0 || !cuts) {
+                entry.state.lock().set(&attr);
+                return shared.write_record(entry);
+            }
             let (file, new) = shared.file(entry)?;
-            if end == u64::MAX {
+            if cuts {
                 file.set_len(start)
                     .map_err(OsdError::io("truncate", &entry.path))?;
             } else if end > start {
@@ -515,10 +521,5 @@ impl Objects for LocalObjects {
             let (files, records) = tokio::join!(files, self.shared.index.sync());
             files.and(records)
         })
-    }
-
-    fn statfs(&self) -> BoxFuture<'_, Result<StatFs, OsdError>> {
-        let root = self.shared.root.clone();
-        Box::pin(blocking(move || statfs::of_path(&root)))
     }
 }

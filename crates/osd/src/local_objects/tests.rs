@@ -95,7 +95,6 @@ async fn behaves_as_objects_do(o: &dyn Objects) {
         .await
         .unwrap();
     assert_eq!(bytes(o, 1, 0, 9).await, b"new");
-    assert!(o.statfs().await.unwrap().bfree > 0);
 }
 
 #[tokio::test]
@@ -106,7 +105,48 @@ async fn local_objects_behave() {
 
 #[tokio::test]
 async fn memory_objects_behave() {
-    behaves_as_objects_do(&MemoryObjects::new()).await;
+    behaves_as_objects_do(&MemoryObjects::default()).await;
+}
+
+#[tokio::test]
+async fn memory_is_counted_to_the_byte_refused_when_there_is_no_more_and_comes_back() {
+    let space = crate::Space::of_memory(1 << 20);
+    let o = MemoryObjects::new(space.clone());
+    let none = SetAttr::default();
+    let put = |oid, at, n: usize| o.write(fid(oid), at, vec![Bytes::from(vec![7; n])], none);
+    put(1, 0, 10).await.unwrap();
+    put(1, 5000, 10).await.unwrap();
+    assert_eq!(
+        o.attr(fid(1)).await.unwrap().unwrap().blocks,
+        16,
+        "two pages, not a chunk"
+    );
+    let used = || space.statfs().map(|s| (s.blocks - s.bfree) * 4096).unwrap();
+    assert_eq!(used(), 8192);
+    o.fallocate(fid(2), 0, 900 << 10, true).await.unwrap();
+    assert!(matches!(
+        o.fallocate(fid(2), 0, 1 << 44, true).await,
+        Err(OsdError::NoSpace)
+    ));
+    assert!(matches!(put(3, 0, 200 << 10).await, Err(OsdError::NoSpace)));
+    put(2, 0, 900 << 10).await.unwrap();
+    assert_eq!(
+        used(),
+        8192 + (900 << 10),
+        "space that is taken is not taken again"
+    );
+    o.punch(fid(2), 100, 899 << 10, none).await.unwrap();
+    assert_eq!(bytes(&o, 2, 99, 2).await, [7, 0]);
+    assert_eq!(bytes(&o, 2, (899 << 10) - 1, 2).await, [0, 7]);
+    assert!(used() < 8192 + (80 << 10), "{}", used());
+    o.punch(fid(2), 10, u64::MAX, none).await.unwrap();
+    assert_eq!(used(), 8192 + 4096);
+    assert!(
+        o.destroy(fid(1)).await.unwrap()
+            && o.destroy(fid(2)).await.unwrap()
+            && o.destroy(fid(3)).await.unwrap()
+    );
+    assert_eq!((used(), space.statfs().unwrap().files), (0, 256));
 }
 
 #[tokio::test]

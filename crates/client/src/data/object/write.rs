@@ -10,14 +10,16 @@ use rpc::Request;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
-use wire::{Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_SYNC, OstBody, Times, WireStruct};
+use wire::{
+    Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_GETATTR, OST_SYNC, OstBody, Times, WireStruct,
+};
 
 /// Ranges in one write RPC at most (the request has to fit the server's buffer).
 const RANGES_MAX: usize = 256;
 
 impl Object {
-    /// Takes `data` into the cache, or to the server when there is no room. Call with a PW lock on it.
-    pub(in crate::data) async fn write(self: &Arc<Self>, offset: u64, data: Bytes) -> Result<(), Errno> {
+    /// Takes `data` into the cache, or to the server when there is no room; how much of it. Call with a PW lock on it.
+    pub(in crate::data) async fn write(self: &Arc<Self>, offset: u64, data: Bytes) -> Result<u64, Errno> {
         let range = offset..offset + data.len() as u64;
         loop {
             let need = self.state.lock().cache.reservation(range.clone());
@@ -42,12 +44,13 @@ impl Object {
             drop(s);
             self.osc.budget().unreserve(need - needed_now);
             self.osc.wrote(self, newly_dirty, range.end - range.start);
-            return Ok(());
+            return Ok(range.end - range.start);
         }
     }
 
-    /// Sends `data` at once and waits for it: no grant, or O_DIRECT.
-    async fn write_through(self: &Arc<Self>, range: Range<u64>, data: Bytes) -> Result<(), Errno> {
+    /// Sends `data` at once and waits for it: no grant, or O_DIRECT. How much of it was written: on a full target a part
+    /// may be.
+    async fn write_through(self: &Arc<Self>, range: Range<u64>, data: Bytes) -> Result<u64, Errno> {
         self.flush(range.clone()).await;
         let now = self.osc.now().max(self.state.lock().attr.times.ctime);
         let times = Times {
@@ -60,9 +63,15 @@ impl Object {
         while !rest.is_empty() {
             let end = rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
             let part = rest.split_to((end - at) as usize);
-            self.write_rpc(&[(at..end, vec![part])], false, times).await?;
+            match self.write_rpc(&[(at..end, vec![part])], false, times).await {
+                // Grant that comes now is what lets later writes stay in the cache.
+                Ok(granted) => self.osc.budget().written(0, granted),
+                Err(e) if at == range.start => return Err(e),
+                Err(_) => break,
+            }
             at = end;
         }
+        let range = range.start..at;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
         s.attr.size = s.attr.size.max(range.end);
@@ -70,7 +79,7 @@ impl Object {
         s.unsynced = true;
         drop(s);
         self.osc.budget().unreserve(freed);
-        Ok(())
+        Ok(range.end - range.start)
     }
 
     /// Writes past the cache (O_DIRECT).
@@ -78,7 +87,7 @@ impl Object {
         self: &Arc<Self>,
         offset: u64,
         data: Bytes,
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         let range = offset..offset + data.len() as u64;
         let _lock = self.lock(LockMode::Pw, range.clone()).await?;
         self.write_through(range, data).await
@@ -119,22 +128,48 @@ impl Object {
     async fn write_back(self: Arc<Self>, taken: Writeback) {
         let times = self.state.lock().attr.times;
         let result = self.write_rpc(&taken.ranges, taken.reserved > 0, times).await;
-        let mut s = self.state.lock();
-        for (range, _) in &taken.ranges {
-            s.changed_at_server(range);
+        {
+            let mut s = self.state.lock();
+            for (range, _) in &taken.ranges {
+                s.changed_at_server(range);
+            }
+            s.cache
+                .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
+            s.unsynced = true;
+            s.error = result.err().or(s.error);
         }
-        s.cache
-            .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
-        s.unsynced = true;
         if let Err(error) = result {
             tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error,
                 bytes = taken.bytes, "data could not be written and is lost; fsync or close tells the program");
-            s.error = Some(error);
+            self.size_after_loss().await;
         }
-        drop(s);
         self.osc.budget().written(taken.reserved, result.unwrap_or(0));
         self.changed.notify_waiters();
         self.account();
+    }
+
+    /// Data was lost: the object is as long as the server says, and as what is still to be written makes it.
+    async fn size_after_loss(self: &Arc<Self>) {
+        let to_come = self.state.lock().cache.unwritten_end();
+        let body = OstBody {
+            oa: brw::obdo(self.id),
+        };
+        let reply = self
+            .osc
+            .call(Request::new(OST_GETATTR, vec![body.to_bytes()]))
+            .await;
+        let Ok(told) = reply.map_err(|e| e.errno()).and_then(|r| r.get::<OstBody>(1)) else {
+            return;
+        };
+        let mut s = self.state.lock();
+        // What was written meanwhile may be in neither answer.
+        let to_come = to_come.max(s.cache.unwritten_end());
+        s.attr.size = to_come.max(told.oa.o_size);
+        s.attr.blocks = told.oa.o_blocks;
+        drop(s);
+        let object = self.clone();
+        self.osc
+            .spawn(async move { object.osc.forget_in_kernel(object.file()).await });
     }
 
     /// Starts to write what is dirty in `range` and not on its way yet; `full_only`: only whole RPCs.

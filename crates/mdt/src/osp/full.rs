@@ -1,0 +1,116 @@
+//! Whether an OST is too full for new files: below a low mark of space or inodes it is, until it is above a high one, so
+//! that it does not change with every file.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY, ObdStatfs};
+
+/// The low mark of space is this share of the OST, unless it is set.
+const LOW_SHARE: u64 = 1000;
+/// The low mark of inodes, unless it is set.
+const INODES_LOW: u64 = 32;
+
+/// The marks, and on which side of them the OST is. A high mark is twice the low one, unless it is set.
+#[derive(Debug)]
+pub(crate) struct Full {
+    /// `osp.*.reserved_mb_low` and `_high`; 0: by the size of the OST.
+    pub(crate) mb_low: Arc<AtomicU64>,
+    pub(crate) mb_high: Arc<AtomicU64>,
+    /// `osp.*.reserved_ino_low` and `_high`.
+    pub(crate) ino_low: Arc<AtomicU64>,
+    pub(crate) ino_high: Arc<AtomicU64>,
+    full: AtomicBool,
+}
+
+impl Default for Full {
+    fn default() -> Full {
+        let atomic = |n| Arc::new(AtomicU64::new(n));
+        Full {
+            mb_low: atomic(0),
+            mb_high: atomic(0),
+            ino_low: atomic(INODES_LOW),
+            ino_high: atomic(2 * INODES_LOW),
+            full: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What users may fill, MiB.
+pub(crate) fn avail_mib(space: &ObdStatfs) -> u64 {
+    space.os_bavail.saturating_mul(space.os_bsize.into()) >> 20
+}
+
+impl Full {
+    /// Whether new files go elsewhere.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Relaxed)
+    }
+
+    /// Takes in what the OST says; true when it changes something.
+    pub(crate) fn learn(&self, space: &ObdStatfs) -> bool {
+        let was = self.is_full();
+        let total_mib = space.os_blocks.saturating_mul(space.os_bsize.into()) >> 20;
+        let mark = |low: &AtomicU64, high: &AtomicU64, default: u64| {
+            let low = match low.load(Relaxed) {
+                0 => default,
+                set => set,
+            };
+            match high.load(Relaxed) {
+                _ if !was => low,
+                high if high > low => high,
+                _ => 2 * low,
+            }
+        };
+        let mib = mark(&self.mb_low, &self.mb_high, total_mib / LOW_SHARE + 1);
+        let inodes = mark(&self.ino_low, &self.ino_high, 0);
+        let says_so = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE | OS_STATFS_READONLY;
+        let full = avail_mib(space) < mib
+            || (space.os_files != 0 && space.os_ffree < inodes)
+            || space.os_state & says_so != 0;
+        self.full.store(full, Relaxed);
+        full != was
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(avail_mib: u64, inodes: u64) -> ObdStatfs {
+        ObdStatfs {
+            os_bsize: 4096,
+            os_blocks: 256 * 10_000,
+            os_bavail: 256 * avail_mib,
+            os_files: 1000,
+            os_ffree: inodes,
+            ..ObdStatfs::default()
+        }
+    }
+
+    #[test]
+    fn it_is_full_below_the_low_mark_until_it_is_above_the_high_one() {
+        let full = Full::default();
+        let at = |mib, inodes| {
+            full.learn(&space(mib, inodes));
+            full.is_full()
+        };
+        assert!(!at(11, 500));
+        assert!(at(10, 500) && at(21, 500));
+        assert!(!at(22, 500) && !at(11, 500));
+        assert!(at(11, 31) && at(11, 500) && !at(100, 64));
+        full.mb_low.store(100, Relaxed);
+        full.mb_high.store(150, Relaxed);
+        let at = |mib| {
+            full.learn(&space(mib, 500));
+            full.is_full()
+        };
+        assert!(!at(100) && at(99) && at(149) && !at(150));
+        assert!(full.learn(&ObdStatfs {
+            os_state: OS_STATFS_ENOSPC,
+            ..space(1000, 500)
+        }));
+    }
+}

@@ -1,0 +1,68 @@
+//! The space of a target among the parameters, under Lustre's names: `osd-local.testfs-OST0000.*`, `osd-memory.*`.
+
+use std::sync::Arc;
+
+use params::{Group, Param, Registry};
+
+use crate::{Space, StatFs};
+
+/// The most that a size may be set to, MiB.
+const MIB_MAX: u64 = 1 << 30;
+
+fn kib(blocks: u64, s: &StatFs) -> u64 {
+    (blocks * u64::from(s.bsize)) >> 10
+}
+
+impl Space {
+    /// Shows the space of the target of this name, as long as the group lives.
+    pub fn show(self: &Arc<Self>, registry: &Registry, svname: &str) -> Group {
+        let kind = if self.size_bytes().is_some() {
+            "memory"
+        } else {
+            "local"
+        };
+        let mut group = registry.group(format!("osd-{kind}.{svname}"));
+        let mut add = |name: &str, show: fn(&StatFs) -> u64, about| {
+            let space = self.clone();
+            let shown = move || show(&space.statfs().unwrap_or_default()).to_string();
+            group.add(name, Param::read_only(shown).about(about));
+        };
+        add("blocksize", |s| s.bsize.into(), "bytes of a block");
+        add("kbytestotal", |s| kib(s.blocks, s), "space in all, KiB");
+        add("kbytesfree", |s| kib(s.bfree, s), "free space, KiB");
+        add(
+            "kbytesavail",
+            |s| kib(s.bavail, s),
+            "free space without the reserve, KiB",
+        );
+        add("filestotal", |s| s.files, "inodes in all; 0: not counted");
+        add("filesfree", |s| s.ffree, "free inodes without the reserve");
+        let mib = |get: fn(&Space) -> u64, set: fn(&Space, u64)| {
+            let (shown, setter) = (self.clone(), self.clone());
+            Param::read_write(
+                move || (get(&shown) >> 20).to_string(),
+                move |text| {
+                    let n = text.trim().parse().ok().filter(|n| *n <= MIB_MAX);
+                    let n: u64 = n.ok_or_else(|| format!("expected a whole number up to {MIB_MAX}"))?;
+                    set(&setter, n << 20);
+                    Ok(())
+                },
+            )
+        };
+        let reserved = mib(Space::reserved_bytes, Space::set_reserved_bytes);
+        group.add(
+            "reserved_mb",
+            reserved.about("kept free for removing, changing and committing, MiB"),
+        );
+        if self.size_bytes().is_some() {
+            let size = mib(
+                |s| s.size_bytes().unwrap_or_default(),
+                |s, bytes| {
+                    s.set_size_bytes(bytes);
+                },
+            );
+            group.add("size_mb", size.about("memory that it may take, MiB"));
+        }
+        group
+    }
+}
