@@ -134,19 +134,19 @@ impl MdAttr {
         MdAttr { attr, layout, acl }
     }
 
-    /// The whole picture: size from the objects; mtime too, once they have heard of the last change. (`utimes` sets the
-    /// objects' times, so that a time in the past is not hidden by an object's. A change that they have not heard of, a
-    /// chmod say, leaves open who knows better; then it is the later one. Objects that were never written have mtime 0.)
+    /// The whole picture: size from the objects; mtime too, when they have heard of the last change. (`utimes` sets the
+    /// objects' times, so that a time in the past is not hidden by an object's.) Otherwise it is the later one: this client's
+    /// lock lets it write, and does not keep another one from touching the file. Objects that were never written have mtime 0.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;
         attr.blocks = data.blocks;
-        attr.atime = attr.atime.max(data.times.atime);
-        let knows = data.times.ctime >= attr.ctime && data.times.mtime != Time::default();
+        attr.atime = attr.atime.or_later(data.times.atime);
+        let knows = data.times.ctime.refined(attr.ctime) >= attr.ctime && !data.times.mtime.is_none();
         attr.mtime = if knows {
             data.times.mtime
         } else {
-            attr.mtime.max(data.times.mtime)
+            attr.mtime.or_later(data.times.mtime)
         };
         attr.ctime = attr.ctime.max(data.times.ctime);
         attr
@@ -264,13 +264,10 @@ mod tests {
             });
             (attr.size, attr.blocks, attr.mtime, attr.ctime)
         };
+        let (never, before, after) = (Time::default(), Time::new(99, 7), Time::new(100, 7));
+        assert_eq!(with(after, after), (9, 8, after, after));
         let future = Time::secs(4_000_000_000);
-        let (before, after) = (Time::new(99, 7), Time::new(100, 7));
-        assert_eq!(with(after, after), (9, 8, after, after), "written since");
-        assert_eq!(
-            with(before, before),
-            (9, 8, future, Time::secs(100)),
-            "not written since"
-        );
+        assert_eq!(with(before, before), (9, 8, future, Time::secs(100)));
+        assert_eq!(with(never, never), (9, 8, future, Time::secs(100)));
     }
 }

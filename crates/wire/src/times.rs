@@ -52,6 +52,20 @@ impl Time {
         Time { sec, ns: 0 }
     }
 
+    /// Whether it is the time of an object that has none: zero, also on disk and on the wire.
+    pub const fn is_none(self) -> bool {
+        self.sec == 0 && self.ns == 0
+    }
+
+    /// The later one, of those that are times.
+    pub fn or_later(self, other: Time) -> Time {
+        match (self.is_none(), other.is_none()) {
+            (true, _) => other,
+            (_, true) => self,
+            _ => self.max(other),
+        }
+    }
+
     /// This time; if it is told in whole seconds, and `known` is a finer one of the same second, that.
     pub const fn refined(self, known: Time) -> Time {
         if self.ns == 0 && self.sec == known.sec {
@@ -174,14 +188,14 @@ impl Times {
 
     /// Of two who tell of a file's contents: who has heard of the later change knows mtime, unless it has none.
     pub fn latest(self, other: Times) -> Times {
-        let none = Time::default();
-        let mtime = match self.ctime.cmp(&other.ctime) {
-            Ordering::Less if other.mtime != none => other.mtime,
-            Ordering::Greater if self.mtime != none => self.mtime,
-            _ => self.mtime.max(other.mtime),
+        let (own, others) = (self.ctime.refined(other.ctime), other.ctime.refined(self.ctime));
+        let mtime = match own.cmp(&others) {
+            Ordering::Less if !other.mtime.is_none() => other.mtime,
+            Ordering::Greater if !self.mtime.is_none() => self.mtime,
+            _ => self.mtime.or_later(other.mtime),
         };
         Times {
-            atime: self.atime.max(other.atime),
+            atime: self.atime.or_later(other.atime),
             mtime,
             ctime: self.ctime.max(other.ctime),
         }

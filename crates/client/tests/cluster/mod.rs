@@ -107,10 +107,15 @@ impl Cluster {
 
     /// Another mount of it.
     pub async fn mount(&self) -> Arc<Client> {
+        self.mount_with(|_| {}).await
+    }
+
+    /// The same, with other options.
+    pub async fn mount_with(&self, change: impl FnOnce(&mut MountOptions)) -> Arc<Client> {
         let seed = self.mounts.fetch_add(1, Ordering::Relaxed);
-        Client::mount(&self.rpc, MountOptions::new(vec![Nid::LO], FSNAME, seed))
-            .await
-            .unwrap()
+        let mut options = MountOptions::new(vec![Nid::LO], FSNAME, seed);
+        change(&mut options);
+        Client::mount(&self.rpc, options).await.unwrap()
     }
 
     /// Stops the servers.

@@ -114,12 +114,13 @@ impl Object {
             atime: atime.unwrap_or_default(),
             ctime,
         });
-        self.osc
-            .call(Request::new(
-                OST_SETATTR,
-                vec![OstBody { oa }.to_bytes(), Bytes::new()],
-            ))
-            .await?;
+        let set = Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
+        let oa = self.osc.call(set).await?.get::<OstBody>(1)?.oa;
+        if oa.o_valid & OBD_MD_FLCTIME != 0 {
+            // Somebody with a faster clock may have touched it: what is done next is not before that.
+            let times = &mut self.state.lock().attr.times;
+            times.ctime = times.ctime.max(oa.times().at(precision).ctime);
+        }
         Ok(())
     }
 
