@@ -1,13 +1,16 @@
-//! Loads that measure a file system, and the tables that say what came out.
+//! Loads that measure a file system, and the tables that say what came out; and one that tries it.
 //!
 //! [`compare`](mod@compare) runs the same load on several subjects in turn (a bare disk, a pass-through FUSE file system, a
 //! mount, the client library), several times over, so that what disturbs the machine disturbs them all, and
-//! reports medians with their spread.
+//! reports medians with their spread. [`fsx`](mod@fsx) does random operations on one file through several mounts and compares it with
+//! memory.
 
 pub mod compare;
 mod cpu;
+pub mod fsx;
 mod load;
 mod report;
+pub mod shrink;
 mod subject;
 
 pub use compare::{Config, compare};
@@ -30,6 +33,6 @@ pub enum BenchError {
         why: String,
     },
     /// The program was interrupted.
-    #[error("interrupted; what was measured so far is reported")]
+    #[error("interrupted")]
     Interrupted,
 }

@@ -347,10 +347,13 @@ pub(crate) struct Demo {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) exercise: Option<Exercise>,
     /// Where to measure: a directory of the disk that is meant; everything made there is removed again
-    #[arg(long, value_name = "D")]
-    pub(crate) dir: PathBuf,
+    #[arg(long, value_name = "D", required = true)]
+    pub(crate) dir: Option<PathBuf>,
     /// Threads of the metadata load, each in a directory of its own
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) threads: u32,
@@ -372,6 +375,35 @@ pub(crate) struct Bench {
     /// Print the summaries as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What is not measured but tried.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Exercise {
+    /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
+    Fsx(Fsx),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Fsx {
+    /// The file, emptied first: a path for each mount that shows it
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Chooses the operations
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How many operations
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) ops: u32,
+    /// With direct I/O
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Also through mappings of the file
+    #[arg(long)]
+    pub(crate) mmap: bool,
+    /// How large the file may get, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    pub(crate) size: u64,
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `nacre bench`: the same load on the bare disk, a pass-through FUSE file system over it (bindfs, when installed), a
 //! mount of a file system on it, and the client library, in turn; and how long `up` takes and how much memory it needs.
+//! `nacre bench fsx` tries instead whether a file is what it must be.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use lnet::{Lnet, LnetConfig};
 use rpc::{Ptlrpc, RpcConfig};
 use tokio::runtime::Handle;
 
-use crate::cli::{Bench, Net};
+use crate::cli::{Bench, Exercise, Fsx, Net};
 use crate::node::random;
 use crate::output::say;
 use crate::{net, running};
@@ -26,7 +27,11 @@ const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(crate) fn run(args: Bench) -> Result<ExitCode> {
-    let base = crate::daemon::absolute(&args.dir)?;
+    if let Some(Exercise::Fsx(fsx)) = &args.exercise {
+        return exercise(fsx);
+    }
+    let dir = args.dir.as_deref().context("--dir says where to measure")?;
+    let base = crate::daemon::absolute(dir)?;
     if !base.is_dir() {
         bail!(
             "{} is not a directory: say where to measure with --dir",
@@ -39,6 +44,44 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     let ended = measure(&args, &dir);
     drop(place);
     ended
+}
+
+/// Random operations on one file through all the mounts that its paths lead to.
+fn exercise(args: &Fsx) -> Result<ExitCode> {
+    let config = bench::fsx::Config {
+        seed: args.seed,
+        operations: args.ops,
+        direct: args.direct,
+        mapped: args.mmap,
+        size_max: args.size << 10,
+        ..bench::fsx::Config::default()
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    runtime.spawn(stop_on_interrupt(stop.clone()));
+    let ended = bench::fsx::fsx(&args.paths, config, &stop, |done| {
+        eprintln!("{done} of {} operations", args.ops);
+    });
+    runtime.shutdown_background();
+    match ended {
+        Err(e @ BenchError::Interrupted) => {
+            eprintln!("{e}");
+            Ok(ExitCode::from(130))
+        }
+        Err(e) => Err(e.into()),
+        Ok(None) => {
+            say!("{} operations, seed {}: all as it must be", args.ops, args.seed);
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(Some(failure)) => {
+            eprintln!("{failure}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }
 
 /// What is removed again, whatever happens.
@@ -104,7 +147,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}");
+            eprintln!("{e}; what was measured so far is reported");
             Ok(ExitCode::from(130))
         }
         Err(e) => Err(e.into()),

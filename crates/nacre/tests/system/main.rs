@@ -18,3 +18,4 @@ mod rsync;
 mod sqlite;
 mod tar;
 mod tree;
+mod turns;

@@ -1,0 +1,141 @@
+//! What a file must hold, kept in memory, with the step that wrote each byte.
+
+/// A difference between a file and what it must hold.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Where the first wrong byte is.
+    pub(super) at: u64,
+    /// How many bytes are wrong.
+    pub(super) bytes: usize,
+    /// The first wrong ones.
+    pub(super) found: Vec<u8>,
+    /// What they must be.
+    pub(super) expected: Vec<u8>,
+    /// The step that wrote the first (0: none, it must be zero).
+    pub(super) writer: u32,
+}
+
+/// How many bytes of a difference are shown.
+const SHOWN: usize = 16;
+
+/// The file as it must be.
+#[derive(Default)]
+pub(super) struct Shadow {
+    data: Vec<u8>,
+    writers: Vec<u32>,
+}
+
+/// A byte that a step writes at a place: not zero, and another for neighbouring steps and places.
+fn byte(step: u32, at: u64) -> u8 {
+    (1 + (u64::from(step) * 41 + at + (at >> 8)) % 255) as u8
+}
+
+/// What a step writes.
+pub(super) fn pattern(step: u32, at: u64, len: usize) -> Vec<u8> {
+    (at..).take(len).map(|at| byte(step, at)).collect()
+}
+
+impl Shadow {
+    pub(super) fn size(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    pub(super) fn resize(&mut self, size: u64) {
+        self.data.resize(size as usize, 0);
+        self.writers.resize(size as usize, 0);
+    }
+
+    fn grow(&mut self, end: u64) {
+        self.resize(end.max(self.size()));
+    }
+
+    pub(super) fn write(&mut self, step: u32, at: u64, data: &[u8]) {
+        let (start, end) = (at as usize, at as usize + data.len());
+        self.grow(end as u64);
+        self.data[start..end].copy_from_slice(data);
+        self.writers[start..end].fill(step);
+    }
+
+    /// What lies in a range, as far as the file goes.
+    pub(super) fn read(&self, at: u64, len: u64) -> &[u8] {
+        let end = self.size().min(at + len);
+        &self.data[at.min(end) as usize..end as usize]
+    }
+
+    /// Makes a range zero, as far as the file goes.
+    pub(super) fn zero(&mut self, step: u32, at: u64, len: u64) {
+        let zeros = vec![0; self.read(at, len).len()];
+        if !zeros.is_empty() {
+            self.write(step, at, &zeros);
+        }
+    }
+
+    /// Grows the file to a range's end, unless it is to keep its size.
+    pub(super) fn allocate(&mut self, at: u64, len: u64, keep_size: bool) {
+        if !keep_size {
+            self.grow(at + len);
+        }
+    }
+
+    pub(super) fn copy(&mut self, step: u32, from: u64, to: u64, len: u64) {
+        let data = self.read(from, len).to_vec();
+        if !data.is_empty() {
+            self.write(step, to, &data);
+        }
+    }
+
+    /// Whether all of a range, as far as the file goes, is zero.
+    pub(super) fn is_zero(&self, at: u64, end: u64) -> bool {
+        self.read(at, end.saturating_sub(at)).iter().all(|&b| b == 0)
+    }
+
+    /// Compares what was found at a place with what must be there.
+    pub(super) fn compare(&self, at: u64, found: &[u8]) -> Result<(), Difference> {
+        let expected = self.read(at, found.len() as u64);
+        let wrong = |(i, b): (usize, &u8)| expected.get(i) != Some(b);
+        let Some(first) = found.iter().enumerate().position(wrong) else {
+            return Ok(());
+        };
+        let shown = |data: &[u8]| data.iter().skip(first).take(SHOWN).copied().collect();
+        Err(Difference {
+            at: at + first as u64,
+            bytes: found.iter().enumerate().filter(|&x| wrong(x)).count(),
+            found: shown(found),
+            expected: shown(expected),
+            writer: self.writers.get(at as usize + first).copied().unwrap_or(0),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_the_first_wrong_byte_and_who_wrote_it() {
+        let mut shadow = Shadow::default();
+        shadow.write(7, 10, &pattern(7, 10, 20));
+        let mut found = shadow.read(0, 100).to_vec();
+        assert_eq!((found.len(), shadow.compare(0, &found)), (30, Ok(())));
+        found[15] ^= 1;
+        found[29] ^= 1;
+        let difference = shadow.compare(0, &found).unwrap_err();
+        assert_eq!((difference.at, difference.bytes, difference.writer), (15, 2, 7));
+        assert_eq!(difference.expected.len(), 15);
+    }
+
+    #[test]
+    fn what_is_cut_off_and_grown_again_is_zero() {
+        let mut shadow = Shadow::default();
+        shadow.write(1, 0, &pattern(1, 0, 8));
+        shadow.resize(4);
+        shadow.allocate(0, 6, false);
+        shadow.allocate(0, 60, true);
+        assert!(shadow.size() == 6 && shadow.is_zero(4, 6) && !shadow.is_zero(3, 6));
+        shadow.zero(2, 1, 100);
+        assert!(shadow.size() == 6 && shadow.is_zero(1, 6));
+        shadow.copy(3, 0, 9, 1);
+        assert_eq!((shadow.size(), shadow.read(9, 5).len()), (10, 1));
+    }
+}
