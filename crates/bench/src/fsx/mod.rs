@@ -43,7 +43,7 @@ impl Default for Config {
             direct: false,
             mapped: false,
             size_max: 1 << 20,
-            length_max: 64 << 10,
+            length_max: 16 << 10,
         }
     }
 }

@@ -1,0 +1,442 @@
+//! Steps on the model: what they answer and what they change, in the order in which Linux checks.
+
+use crate::outcome::{Answer, Attr, Bytes, Outcome};
+use crate::step::{How, Lock, Op, RenameHow, SetHow, Space, Step};
+use crate::world::{Handle, Ino, Inode, Kind, Place, READ, ROOT, USER, WRITE, Who, World, need};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+impl World {
+    /// Does a step; gives what it must answer.
+    pub(crate) fn act(&mut self, step: &Step, mount: usize) -> Outcome {
+        let who = Who(if step.user { USER } else { 0 });
+        match &step.op {
+            Op::Open {
+                slot,
+                path,
+                how,
+                mode,
+            } => {
+                self.close(*slot);
+                let handle = self.open(who, path, *how, *mode)?;
+                self.handles.insert(*slot, Handle { mount, ..handle });
+                Ok(Answer::Done)
+            }
+            Op::Close { slot } => {
+                need(self.close(*slot), Errno::BADF)?;
+                Ok(Answer::Done)
+            }
+            Op::Mkdir { path, mode } => {
+                let inode = Inode::new(Kind::Dir(BTreeMap::new()), mode & 0o1777, who);
+                self.create(who, path, inode)
+            }
+            Op::Symlink { target, path } => {
+                let inode = Inode::new(Kind::Symlink(target.clone()), 0o777, who);
+                self.create(who, path, inode)
+            }
+            Op::Rmdir { path } => self.rmdir(who, path),
+            Op::Unlink { path } => self.unlink(who, path),
+            Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
+            Op::Link { from, to } => self.link(who, from, to),
+            Op::Readlink { path } => {
+                let ino = self.find(who, path, false)?;
+                match &self.inode(ino).kind {
+                    Kind::Symlink(target) => Ok(Answer::Text(target.clone())),
+                    _ => Err(Errno::INVAL),
+                }
+            }
+            Op::Stat { path, follow } => {
+                let ino = self.find(who, path, *follow)?;
+                Ok(Answer::Attr(self.attr(ino)))
+            }
+            Op::Readdir { path } => {
+                let ino = self.find(who, path, true)?;
+                need(self.inode(ino).is_dir(), Errno::NOTDIR)?;
+                need(self.inode(ino).permits(who, READ), Errno::ACCESS)?;
+                Ok(Answer::Names(self.entries(ino).keys().cloned().collect()))
+            }
+            Op::Access { path, want } => {
+                let ino = self.find(who, path, true)?;
+                need(self.inode(ino).permits(who, *want), Errno::ACCESS)?;
+                Ok(Answer::Done)
+            }
+            Op::Statfs => Ok(Answer::Done),
+            Op::Truncate { .. } | Op::Chmod { .. } | Op::Chown { .. } | Op::Utimens { .. } => {
+                self.set_attr(who, &step.op)
+            }
+            Op::Setxattr { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } | Op::Removexattr { .. } => {
+                self.xattr(who, &step.op)
+            }
+            op => {
+                let slot = op.slot().unwrap();
+                let handle = *self.handles.get(&slot).ok_or(Errno::BADF)?;
+                self.by_handle(slot, handle, op)
+            }
+        }
+    }
+
+    pub(crate) fn attr(&self, ino: Ino) -> Attr {
+        let inode = self.inode(ino);
+        let (kind, size) = match &inode.kind {
+            Kind::File(data) => ('f', data.len() as u64),
+            Kind::Dir(_) => ('d', 0),
+            Kind::Symlink(target) => ('l', target.len() as u64),
+        };
+        Attr {
+            kind,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            nlink: inode.nlink,
+            size,
+        }
+    }
+
+    fn close(&mut self, slot: usize) -> bool {
+        let Some(handle) = self.handles.remove(&slot) else {
+            return false;
+        };
+        self.inode_mut(handle.ino).flocks.remove(&slot);
+        self.closed(handle.mount, handle.ino);
+        self.drop_unused(handle.ino);
+        true
+    }
+
+    fn open(&mut self, who: Who, path: &str, how: How, mode: u32) -> Result<Handle, Errno> {
+        let follow = !how.nofollow && !how.exclusive;
+        let place = self.walk(who, path, follow)?;
+        let ino = match place.ino {
+            None if !how.create => return Err(Errno::NOENT),
+            None => {
+                self.may_create(who, place.dir)?;
+                self.make(&place, Inode::new(Kind::File(Vec::new()), mode, who))
+            }
+            Some(ino) => {
+                self.may_open(who, &place, ino, how)?;
+                if how.truncate {
+                    self.inode_mut(ino).mtime = None;
+                    self.data(ino)?.clear();
+                }
+                ino
+            }
+        };
+        Ok(Handle {
+            ino,
+            mount: 0,
+            read: how.read,
+            write: how.write,
+            append: how.append,
+        })
+    }
+
+    fn may_open(&self, who: Who, place: &Place, ino: Ino, how: How) -> Result<(), Errno> {
+        let inode = self.inode(ino);
+        need(!how.exclusive, Errno::EXIST)?;
+        // With O_DIRECTORY a symlink that is not to be followed is no directory.
+        need(!how.directory || inode.is_dir(), Errno::NOTDIR)?;
+        need(!inode.is_symlink(), Errno::LOOP)?;
+        need(!(inode.is_dir() && how.create), Errno::ISDIR)?;
+        let dir = self.inode(place.dir);
+        let shared = dir.mode & 0o002 != 0 || (dir.mode & 0o020 != 0 && self.dialect.protected_regular >= 2);
+        let protected = self.dialect.protected_regular > 0 && dir.mode & 0o1000 != 0 && shared;
+        let own = inode.uid == dir.uid || inode.uid == who.0;
+        need(!(how.create && protected && !own), Errno::ACCESS)?;
+        need(!(inode.is_dir() && how.write), Errno::ISDIR)?;
+        let want = if how.read { READ } else { 0 } | if how.write { WRITE } else { 0 };
+        need(inode.permits(who, want), Errno::ACCESS)
+    }
+
+    fn create(&mut self, who: Who, path: &str, inode: Inode) -> Outcome {
+        let place = self.walk(who, path, false)?;
+        need(place.ino.is_none(), Errno::EXIST)?;
+        self.may_create(who, place.dir)?;
+        self.make(&place, inode);
+        Ok(Answer::Done)
+    }
+
+    fn rmdir(&mut self, who: Who, path: &str) -> Outcome {
+        let place = self.walk(who, path, false)?;
+        let ino = place.ino.ok_or(Errno::NOENT)?;
+        self.may_delete(who, place.dir, ino, true)?;
+        need(self.entries(ino).is_empty(), Errno::NOTEMPTY)?;
+        self.take(place.dir, &place.name);
+        self.drop_link(ino);
+        Ok(Answer::Done)
+    }
+
+    fn unlink(&mut self, who: Who, path: &str) -> Outcome {
+        let place = self.walk(who, path, false)?;
+        let ino = place.ino.ok_or(Errno::NOENT)?;
+        self.may_delete(who, place.dir, ino, false)?;
+        self.take(place.dir, &place.name);
+        self.drop_link(ino);
+        Ok(Answer::Done)
+    }
+
+    fn link(&mut self, who: Who, from: &str, to: &str) -> Outcome {
+        let ino = self.find(who, from, false)?;
+        let place = self.walk(who, to, false)?;
+        need(place.ino.is_none(), Errno::EXIST)?;
+        let inode = self.inode(ino);
+        let safe = inode.is_file() && inode.permits(who, READ | WRITE);
+        let protected = self.dialect.protected_hardlinks > 0;
+        need(!protected || inode.owned_by(who) || safe, Errno::PERM)?;
+        self.may_create(who, place.dir)?;
+        need(!inode.is_dir(), Errno::PERM)?;
+        self.inode_mut(ino).nlink += 1;
+        self.put(place.dir, &place.name, ino);
+        Ok(Answer::Done)
+    }
+
+    fn rename(&mut self, who: Who, from: &str, to: &str, flags: RenameHow) -> Outcome {
+        let (old, new) = self.rename_places(who, from, to)?;
+        let ino = old.ino.ok_or(Errno::NOENT)?;
+        let exchange = flags == RenameHow::Exchange;
+        need(flags != RenameHow::NoReplace || new.ino.is_none(), Errno::EXIST)?;
+        need(!exchange || new.ino.is_some(), Errno::NOENT)?;
+        let within = |above: Option<Ino>, dir: Ino| above.is_some_and(|a| self.is_above(a, dir));
+        if old.dir != new.dir {
+            need(!within(Some(ino), new.dir), Errno::INVAL)?;
+            let error = if exchange { Errno::INVAL } else { Errno::NOTEMPTY };
+            need(!within(new.ino, old.dir), error)?;
+        }
+        if new.ino == Some(ino) {
+            return Ok(Answer::Done);
+        }
+        let is_dir = self.inode(ino).is_dir();
+        self.may_delete(who, old.dir, ino, is_dir)?;
+        match new.ino {
+            None => self.may_create(who, new.dir)?,
+            Some(victim) => {
+                let as_dir = if exchange {
+                    self.inode(victim).is_dir()
+                } else {
+                    is_dir
+                };
+                self.may_delete(who, new.dir, victim, as_dir)?;
+            }
+        }
+        if old.dir != new.dir {
+            let moved = [Some(ino), new.ino.filter(|_| exchange)];
+            for dir in moved.into_iter().flatten().filter(|i| self.inode(*i).is_dir()) {
+                need(self.inode(dir).permits(who, WRITE), Errno::ACCESS)?;
+            }
+        }
+        need(
+            flags == RenameHow::Plain || self.dialect.rename_flags,
+            Errno::INVAL,
+        )?;
+        if let Some(victim) = new.ino.filter(|v| !exchange && self.inode(*v).is_dir()) {
+            need(self.entries(victim).is_empty(), Errno::NOTEMPTY)?;
+        }
+        self.take(old.dir, &old.name);
+        if let Some(victim) = new.ino {
+            self.take(new.dir, &new.name);
+            if exchange {
+                self.put(old.dir, &old.name, victim);
+            } else {
+                self.drop_link(victim);
+            }
+        }
+        self.put(new.dir, &new.name, ino);
+        Ok(Answer::Done)
+    }
+
+    /// Both parents are looked for first, then both names.
+    fn rename_places(&self, who: Who, from: &str, to: &str) -> Result<(Place, Place), Errno> {
+        let old = self.walk(who, from, false)?;
+        let new = self.walk(who, to, false)?;
+        Ok((old, new))
+    }
+
+    fn set_attr(&mut self, who: Who, op: &Op) -> Outcome {
+        match op {
+            Op::Truncate { path, size } => {
+                let ino = self.find(who, path, true)?;
+                need(!self.inode(ino).is_dir(), Errno::ISDIR)?;
+                need(self.inode(ino).permits(who, WRITE), Errno::ACCESS)?;
+                self.inode_mut(ino).mtime = None;
+                self.data(ino)?.resize(*size as usize, 0);
+            }
+            Op::Chmod { path, mode } => {
+                let ino = self.find(who, path, true)?;
+                need(self.inode(ino).owned_by(who), Errno::PERM)?;
+                self.inode_mut(ino).mode = *mode;
+            }
+            Op::Chown { path, uid, gid } => {
+                let ino = self.find(who, path, true)?;
+                let inode = self.inode_mut(ino);
+                let own = inode.uid == who.0;
+                let may_uid = uid.is_none_or(|uid| own && uid == inode.uid);
+                let may_gid = gid.is_none_or(|gid| own && (gid == who.0 || gid == inode.gid));
+                need(who.0 == 0 || (may_uid && may_gid), Errno::PERM)?;
+                inode.uid = uid.unwrap_or(inode.uid);
+                inode.gid = gid.unwrap_or(inode.gid);
+            }
+            Op::Utimens { path, mtime } => {
+                let ino = self.find(who, path, true)?;
+                need(self.inode(ino).owned_by(who), Errno::PERM)?;
+                self.inode_mut(ino).mtime = Some(*mtime);
+            }
+            other => panic!("sets no attribute: {other:?}"),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn xattr(&mut self, who: Who, op: &Op) -> Outcome {
+        match op {
+            Op::Setxattr {
+                path,
+                name,
+                value,
+                how,
+            } => {
+                let ino = self.find(who, path, true)?;
+                self.may_set_xattr(who, ino, name)?;
+                let there = self.inode(ino).xattrs.contains_key(name);
+                need(*how != SetHow::Create || !there, Errno::EXIST)?;
+                need(*how != SetHow::Replace || there, Errno::NODATA)?;
+                self.inode_mut(ino).xattrs.insert(name.clone(), value.clone());
+            }
+            Op::Removexattr { path, name } => {
+                let ino = self.find(who, path, true)?;
+                self.may_set_xattr(who, ino, name)?;
+                let removed = self.inode_mut(ino).xattrs.remove(name);
+                need(removed.is_some(), Errno::NODATA)?;
+            }
+            Op::Getxattr { path, name } => {
+                let ino = self.find(who, path, true)?;
+                let inode = self.inode(ino);
+                if name.starts_with("trusted.") {
+                    need(who.0 == 0, Errno::NODATA)?;
+                } else {
+                    need(inode.permits(who, READ), Errno::ACCESS)?;
+                }
+                let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
+                return Ok(Answer::Text(value.clone()));
+            }
+            Op::Listxattr { path } => {
+                let ino = self.find(who, path, true)?;
+                let seen = |name: &&String| who.0 == 0 || !name.starts_with("trusted.");
+                let names = self.inode(ino).xattrs.keys().filter(seen);
+                return Ok(Answer::Names(names.cloned().collect()));
+            }
+            other => panic!("no extended attribute: {other:?}"),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn may_set_xattr(&self, who: Who, ino: Ino, name: &str) -> Result<(), Errno> {
+        let inode = self.inode(ino);
+        if name.starts_with("trusted.") {
+            return need(who.0 == 0, Errno::PERM);
+        }
+        let sticky = inode.is_dir() && inode.mode & 0o1000 != 0;
+        need(!sticky || inode.owned_by(who), Errno::PERM)?;
+        need(inode.permits(who, WRITE), Errno::ACCESS)
+    }
+
+    /// A file's bytes.
+    fn data(&mut self, ino: Ino) -> Result<&mut Vec<u8>, Errno> {
+        match &mut self.inode_mut(ino).kind {
+            Kind::File(data) => Ok(data),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn by_handle(&mut self, slot: usize, handle: Handle, op: &Op) -> Outcome {
+        let is_dir = self.inode(handle.ino).is_dir();
+        match *op {
+            Op::Pread { at, len, .. } => {
+                need(handle.read, Errno::BADF)?;
+                need(!is_dir, Errno::ISDIR)?;
+                let data = self.data(handle.ino)?;
+                let end = data.len().min(at as usize + len);
+                let read = data[(at as usize).min(end)..end].to_vec();
+                Ok(Answer::Bytes(Bytes(read)))
+            }
+            Op::Pwrite { at, len, fill, .. } => {
+                need(handle.write, Errno::BADF)?;
+                self.inode_mut(handle.ino).mtime = None;
+                let data = self.data(handle.ino)?;
+                // Linux appends, wherever it is told to write.
+                let at = if handle.append { data.len() } else { at as usize };
+                data.resize(data.len().max(at + len), 0);
+                data[at..at + len].fill(fill);
+                Ok(Answer::Count(len))
+            }
+            Op::Ftruncate { size, .. } => {
+                need(handle.write, Errno::INVAL)?;
+                self.inode_mut(handle.ino).mtime = None;
+                self.data(handle.ino)?.resize(size as usize, 0);
+                Ok(Answer::Done)
+            }
+            Op::Fallocate { kind, at, len, .. } => {
+                need(handle.write, Errno::BADF)?;
+                self.inode_mut(handle.ino).mtime = None;
+                let data = self.data(handle.ino)?;
+                let (at, end) = (at as usize, (at + len) as usize);
+                match kind {
+                    Space::Allocate => data.resize(data.len().max(end), 0),
+                    Space::Keep => {}
+                    Space::Punch => {
+                        let end = end.min(data.len());
+                        data[at.min(end)..end].fill(0);
+                    }
+                }
+                Ok(Answer::Done)
+            }
+            Op::Fsync { .. } => Ok(Answer::Done),
+            Op::Fstat { .. } => Ok(Answer::Attr(self.attr(handle.ino))),
+            Op::Flock { kind, .. } => {
+                // Anew each time: whether a change that is refused keeps what was held is nobody's promise.
+                self.inode_mut(handle.ino).flocks.remove(&slot);
+                self.meet(&self.inode(handle.ino).fcntls, kind)?;
+                lock(&mut self.inode_mut(handle.ino).flocks, slot, kind)
+            }
+            Op::Fcntl { kind, .. } => {
+                need(kind != Lock::Shared || handle.read, Errno::BADF)?;
+                need(kind != Lock::Exclusive || handle.write, Errno::BADF)?;
+                let owner = self.lock_owner(handle.mount);
+                self.meet(&self.inode(handle.ino).flocks, kind)?;
+                lock(&mut self.inode_mut(handle.ino).fcntls, owner, kind)
+            }
+            ref other => panic!("needs no open file: {other:?}"),
+        }
+    }
+
+    /// Locks of the other kind, which hold this one off where they are the same to the servers.
+    fn meet<K>(&self, others: &BTreeMap<K, bool>, kind: Lock) -> Result<(), Errno> {
+        let held_off = match kind {
+            Lock::Shared => others.values().any(|exclusive| *exclusive),
+            Lock::Exclusive => !others.is_empty(),
+            Lock::Unlock => false,
+        };
+        need(!(self.dialect.locks_meet && held_off), Errno::AGAIN)
+    }
+
+    /// Whether root may look at it: a path that leads somewhere.
+    pub(crate) fn peek(&self, path: &str) -> Result<Ino, Errno> {
+        self.find(Who(0), path, false)
+    }
+
+    /// A path of an inode, if it still has one.
+    pub(crate) fn path_of(&self, ino: Ino) -> Option<String> {
+        let all = self.tree().into_iter();
+        all.filter(|(_, i)| *i == ino && *i != ROOT)
+            .map(|(path, _)| path)
+            .next()
+    }
+}
+
+fn lock<K: Ord + Copy>(locks: &mut BTreeMap<K, bool>, owner: K, kind: Lock) -> Outcome {
+    let exclusive = kind == Lock::Exclusive;
+    if kind == Lock::Unlock {
+        locks.remove(&owner);
+        return Ok(Answer::Done);
+    }
+    let held_off = locks.iter().any(|(o, ex)| *o != owner && (*ex || exclusive));
+    need(!held_off, Errno::AGAIN)?;
+    locks.insert(owner, exclusive);
+    Ok(Answer::Done)
+}

@@ -1,0 +1,194 @@
+//! Random sequences of operations from one to four mounts, compared with a model in memory after each step: its answer on the
+//! mount that did it, and what another mount then sees. The model itself is compared with a local disk.
+//!
+//! `NACRE_MODEL_SEQUENCES` says how many, `NACRE_MODEL_SEED` with which to begin: a sequence is that of its seed.
+
+#![allow(clippy::unwrap_used)]
+
+mod act;
+#[allow(dead_code, reason = "each test uses a part of it")]
+#[path = "../system/file_system.rs"]
+mod file_system;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod outcome;
+mod real;
+mod step;
+mod trial;
+mod world;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use file_system::{FileSystem, Shape, text};
+use fixture::nacre_ok;
+use step::{Step, sequence};
+use trial::Stage;
+use world::Dialect;
+
+/// Sequences tried side by side.
+const WORKERS: u64 = 4;
+/// Mounts of one file system.
+const MOUNTS: usize = 4;
+/// How often a sequence that failed is tried to see it fail again, and how long it is made shorter.
+const AGAIN: usize = 5;
+const SHRINKING_MAX: Duration = Duration::from_secs(120);
+
+/// Sequences that found something once, as they were printed.
+const REGRESSIONS: &str = include_str!("regressions.txt");
+
+fn option(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(value) => value
+            .parse()
+            .unwrap_or_else(|e| panic!("{name}={value} is no number: {e}")),
+        Err(_) => otherwise,
+    }
+}
+
+fn sysctl(name: &str) -> u32 {
+    let value = std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
+    value.trim().parse().unwrap_or(0)
+}
+
+impl Stage {
+    /// The same directory through these paths.
+    fn new(paths: &[&Path], of_nacre: bool) -> Stage {
+        rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::thread::set_thread_groups(&[]).unwrap();
+        Stage {
+            mounts: paths
+                .iter()
+                .map(|path| File::open(path).unwrap().into())
+                .collect(),
+            dialect: Dialect {
+                rename_flags: !of_nacre,
+                owner_per_mount: of_nacre,
+                locks_meet: of_nacre,
+                protected_regular: sysctl("protected_regular"),
+                protected_hardlinks: sysctl("protected_hardlinks"),
+            },
+        }
+    }
+
+    /// Tries so many sequences, several at a time; the first that fails ends it, shortened.
+    fn try_all(&self, first_seed: u64, count: u64) {
+        let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    rustix::thread::set_thread_groups(&[]).unwrap();
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= count || failed.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        let seed = first_seed + i;
+                        let tried = self.try_in(&format!("s{seed}"), &sequence(seed), self.mounts_of(seed));
+                        if let Err(what) = tried {
+                            failed.store(true, Ordering::Relaxed);
+                            found.lock().unwrap().get_or_insert((seed, what));
+                        }
+                    }
+                });
+            }
+        });
+        let took = begun.elapsed().as_secs_f64();
+        let tried = next.load(Ordering::Relaxed).min(count);
+        println!("{tried} sequences in {took:.1} s: {:.0}/s", tried as f64 / took);
+        if let Some((seed, what)) = found.into_inner().unwrap() {
+            let mounts = self.mounts_of(seed);
+            panic!(
+                "seed {seed}, {mounts} mounts: {what}\n{}",
+                self.shortened(sequence(seed), mounts)
+            );
+        }
+    }
+
+    fn mounts_of(&self, seed: u64) -> usize {
+        1 + seed as usize % self.mounts.len()
+    }
+
+    /// The fewest steps that fail too, as they are kept in `regressions.txt`.
+    fn shortened(&self, steps: Vec<Step>, mounts: usize) -> String {
+        let (begun, mut trials, mut last) = (Instant::now(), 0, String::new());
+        let mut fails = |steps: &[Step]| {
+            trials += 1;
+            match self.try_in(&format!("t{trials}"), steps, mounts) {
+                Err(what) if begun.elapsed() < SHRINKING_MAX => {
+                    last = what;
+                    true
+                }
+                _ => false,
+            }
+        };
+        if !(0..AGAIN).any(|_| fails(&steps)) {
+            return "it did not fail again".to_owned();
+        }
+        let fewest = bench::shrink::shrink(steps, usize::MAX, fails);
+        let lines: Vec<String> = fewest.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
+        format!("{last}\n\n{mounts}\n{}\n", lines.join("\n"))
+    }
+}
+
+/// The sequences of `regressions.txt`: their number of mounts, then a step a line, then nothing.
+fn regressions() -> Vec<(usize, Vec<Step>)> {
+    let without_remarks = REGRESSIONS.lines().filter(|line| !line.starts_with('#'));
+    let text: Vec<&str> = without_remarks.collect();
+    text.split(|line| line.is_empty())
+        .filter_map(|lines| lines.split_first())
+        .map(|(mounts, steps)| {
+            let step = |line: &&str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            (mounts.parse().unwrap(), steps.iter().map(step).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn a_local_disk_agrees_with_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let stage = Stage::new(&[dir.path(); MOUNTS], false);
+    stage.try_all(option("NACRE_MODEL_SEED", 1), 2000);
+    for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
+        stage.try_in(&format!("r{i}"), &steps, mounts).unwrap();
+    }
+}
+
+#[test]
+fn one_to_four_mounts_agree_with_the_model() {
+    let mut fs = FileSystem::new(Shape::FourProcesses);
+    let more = ["m2", "m3", "m4"].into_iter().zip(5..);
+    let mut mounts = vec![fs.mount()];
+    mounts.extend(more.map(|(name, host)| fs.attach(name, host)));
+    std::fs::create_dir(mounts[0].join("base")).unwrap();
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-c",
+        "-1",
+        "-S",
+        "64K",
+        text(&mounts[0].join("base")),
+    ]);
+    let bases: Vec<_> = mounts.iter().map(|m| m.join("base")).collect();
+    let bases: Vec<&Path> = bases.iter().map(|b| &**b).collect();
+    let stage = Stage::new(&bases, true);
+    for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
+        let tried = stage.try_in(&format!("r{i}"), &steps, mounts);
+        tried.unwrap_or_else(|what| panic!("sequence {i} of regressions.txt: {what}"));
+    }
+    stage.try_all(
+        option("NACRE_MODEL_SEED", 1),
+        option("NACRE_MODEL_SEQUENCES", 10_000),
+    );
+    drop(stage);
+    mounts[1..]
+        .iter()
+        .for_each(|at| drop(nacre_ok(&["umount", text(at)])));
+    fs.stop();
+}

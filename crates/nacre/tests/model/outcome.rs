@@ -1,0 +1,48 @@
+//! What a step answers, in words that the model and a real file system share.
+
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+
+/// What one step answered.
+pub(crate) type Outcome = Result<Answer, Errno>;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Answer {
+    Done,
+    Count(usize),
+    Bytes(Bytes),
+    Text(String),
+    Names(BTreeSet<String>),
+    Attr(Attr),
+}
+
+/// Attributes that the model knows exactly.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attr {
+    pub(crate) kind: char,
+    /// Permissions; of a symlink, what nobody asks for.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+    /// Of a directory, nobody's business.
+    pub(crate) size: u64,
+}
+
+/// Content, shown short.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes:", self.0.len())?;
+        let mut rest = &self.0[..];
+        for _ in 0..12 {
+            let Some(first) = rest.first() else { return Ok(()) };
+            let run = rest.iter().take_while(|b| *b == first).count();
+            write!(f, " {first:#04x}*{run}")?;
+            rest = &rest[run..];
+        }
+        write!(f, " ...")
+    }
+}

@@ -1,0 +1,236 @@
+//! One sequence tried: each step on the model and on the mounts, what came of it looked at from another mount, and in the
+//! end the whole tree from every mount.
+
+use crate::outcome::{Answer, Bytes};
+use crate::real::{Real, attr};
+use crate::step::{Op, Step};
+use crate::world::{Dialect, Ino, Kind, ROOT, Who, World};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+/// The directories that sequences are tried in: the same one, through each mount.
+pub(crate) struct Stage {
+    pub(crate) mounts: Vec<OwnedFd>,
+    pub(crate) dialect: Dialect,
+}
+
+/// One sequence under way.
+struct Trial {
+    world: World,
+    real: Real,
+    /// Which inode of the system is which of the model.
+    same: BTreeMap<Ino, u64>,
+}
+
+impl Stage {
+    /// Tries a sequence in a directory of this name, which is removed again; tells the first difference.
+    pub(crate) fn try_in(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
+        let made = rustix::fs::mkdirat(&self.mounts[0], name, Mode::RWXU);
+        made.map_err(|e| format!("cannot make {name}: {e}"))?;
+        let tried = self.try_steps(name, steps, mounts);
+        let removed = remove(&self.mounts[steps.len() % mounts], name);
+        tried.and(removed.map_err(|e| format!("cannot remove {name}: {e}")))
+    }
+
+    fn try_steps(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |mount: &OwnedFd| rustix::fs::openat(mount, name, how, Mode::empty());
+        let roots: Result<Vec<OwnedFd>, Errno> = self.mounts[..mounts].iter().map(open).collect();
+        let roots = roots.map_err(|e| format!("{name} is not there on every mount: {e}"))?;
+        rustix::fs::fchmod(&roots[0], Mode::from_raw_mode(0o777)).map_err(|e| format!("chmod: {e}"))?;
+        let mut trial = Trial {
+            world: World::new(self.dialect),
+            real: Real::new(roots),
+            same: BTreeMap::new(),
+        };
+        for (i, step) in steps.iter().enumerate() {
+            trial
+                .step(step)
+                .map_err(|what| format!("step {i}, {step:?}: {what}"))?;
+        }
+        (0..mounts).try_for_each(|mount| {
+            trial
+                .whole(mount)
+                .map_err(|what| format!("at the end, seen from mount {mount}: {what}"))
+        })
+    }
+}
+
+impl Trial {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        let mounts = self.real.roots.len();
+        let mount = step.mount % mounts;
+        if self.locks_a_directory(&step.op) {
+            return Ok(());
+        }
+        let before: Vec<String> = self.touched(step);
+        let expected = self.world.act(step, mount);
+        let found = self.real.act(step, mount);
+        if found != expected {
+            return Err(format!("answered {found:?}, not {expected:?}"));
+        }
+        if let (Op::Truncate { path, .. }, Ok(_)) = (&step.op, &found) {
+            // It is done by opening and closing.
+            let ino = self.world.find(Who(0), path, true).map_err(|e| e.to_string())?;
+            self.world.closed(mount, ino);
+        }
+        let from = step.probe % mounts;
+        let mut paths = self.touched(step);
+        paths.extend(before);
+        paths.sort();
+        paths.dedup();
+        paths.iter().try_for_each(|path| {
+            self.probe(path, from, mount, step.probe)
+                .map_err(|what| format!("then {path} seen from mount {from}: {what}"))
+        })
+    }
+
+    /// Locks of directories are the kernel's own, on each mount: FUSE has no request for them.
+    fn locks_a_directory(&self, op: &Op) -> bool {
+        let (Op::Flock { slot, .. } | Op::Fcntl { slot, .. }) = op else {
+            return false;
+        };
+        let handle = self.world.handles.get(slot);
+        handle.is_some_and(|handle| self.world.inode(handle.ino).is_dir())
+    }
+
+    /// The paths that a step is about.
+    fn touched(&self, step: &Step) -> Vec<String> {
+        let mut paths: Vec<String> = step.op.paths().into_iter().map(str::to_owned).collect();
+        if let Some(handle) = step.op.slot().and_then(|slot| self.world.handles.get(&slot)) {
+            paths.extend(self.world.path_of(handle.ino));
+        }
+        paths
+    }
+
+    /// Looks at a path: its attributes always, what it holds and what is beside it now and then.
+    fn probe(&mut self, path: &str, from: usize, actor: usize, how: usize) -> Result<(), String> {
+        let expected = self.world.peek(path);
+        let found = self.real.stat(from, path, false);
+        let (ino, stat) = match (expected, found) {
+            (Ok(ino), Ok(stat)) => (ino, stat),
+            (Err(expected), Err(found)) if expected == found => return Ok(()),
+            (expected, found) => {
+                let found = found.map(|stat| attr(&stat));
+                return Err(format!(
+                    "{found:?}, not {:?}",
+                    expected.map(|ino| self.world.attr(ino))
+                ));
+            }
+        };
+        self.same(ino, &stat)?;
+        if from != actor {
+            let own = self.real.stat(actor, path, false).map_err(|e| e.to_string())?;
+            let times = |s: &Stat| (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
+            if times(&own) != times(&stat) {
+                return Err(format!(
+                    "mtime and ctime {:?}, but {:?} where it was done",
+                    times(&stat),
+                    times(&own)
+                ));
+            }
+        }
+        match how / 4 % 3 {
+            0 => self.content(path, ino, from),
+            1 => match path.rsplit_once('/') {
+                Some((dir, _)) => self.listing(dir, from),
+                None => self.listing(".", from),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares attributes and identity.
+    fn same(&mut self, ino: Ino, stat: &Stat) -> Result<(), String> {
+        let (found, expected) = (attr(stat), self.world.attr(ino));
+        if found != expected && ino != ROOT {
+            return Err(format!("{found:?}, not {expected:?}"));
+        }
+        let known = *self.same.entry(ino).or_insert(stat.st_ino);
+        if known != stat.st_ino {
+            return Err(format!("it is inode {}, and was {known}", stat.st_ino));
+        }
+        match self.world.inode(ino).mtime {
+            Some(mtime) if mtime != stat.st_mtime => Err(format!("mtime {}, not {mtime}", stat.st_mtime)),
+            _ => Ok(()),
+        }
+    }
+
+    fn content(&mut self, path: &str, ino: Ino, from: usize) -> Result<(), String> {
+        let Kind::File(expected) = &self.world.inode(ino).kind else {
+            return Ok(());
+        };
+        let found = self
+            .real
+            .content(from, path, expected.len() + 4096)
+            .map_err(|e| format!("cannot read: {e}"))?;
+        if found != *expected {
+            return Err(format!("{:?}, not {:?}", Bytes(found), Bytes(expected.clone())));
+        }
+        self.world.closed(from, ino);
+        Ok(())
+    }
+
+    fn listing(&self, dir: &str, from: usize) -> Result<(), String> {
+        let Ok(ino) = self.world.find(Who(0), dir, true) else {
+            return Ok(());
+        };
+        if !self.world.inode(ino).is_dir() {
+            return Ok(());
+        }
+        let found = self
+            .real
+            .names(from, dir)
+            .map_err(|e| format!("cannot list {dir}: {e}"))?;
+        if !found.iter().eq(self.world.entries(ino).keys()) {
+            return Err(format!(
+                "{dir} has {found:?}, not {:?}",
+                self.world.entries(ino).keys()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Everything, seen from one mount.
+    fn whole(&mut self, mount: usize) -> Result<(), String> {
+        for (path, ino) in self.world.tree() {
+            let on = |what: String| format!("{path}: {what}");
+            let stat = self.real.stat(mount, &path, false);
+            let stat = stat.map_err(|e| format!("{path}: {e}, though it must be there"))?;
+            self.same(ino, &stat).map_err(on)?;
+            self.content(&path, ino, mount).map_err(on)?;
+            match &self.world.inode(ino).kind {
+                Kind::Dir(_) => self.listing(&path, mount).map_err(on)?,
+                // Its own are not seen through it.
+                Kind::Symlink(_) => continue,
+                Kind::File(_) => {}
+            }
+            let names = Answer::Names(self.world.inode(ino).xattrs.keys().cloned().collect());
+            let found = self.real.xattr_names(mount, &path);
+            if found.as_ref() != Ok(&names) {
+                return Err(format!("{path}: extended attributes {found:?}, not {names:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes a directory and what is in it.
+fn remove(at: &OwnedFd, name: &str) -> Result<(), Errno> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(at, name, how, Mode::empty())?;
+    let entries: Vec<_> = rustix::fs::Dir::read_from(&dir)?.collect::<Result<_, _>>()?;
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name == "." || name == ".." {
+            continue;
+        }
+        match rustix::fs::unlinkat(&dir, name.as_str(), AtFlags::empty()) {
+            Err(Errno::ISDIR) => remove(&dir, &name)?,
+            other => other?,
+        }
+    }
+    rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR)
+}

@@ -1,0 +1,299 @@
+//! The model: a file system in memory, with names, permissions and open files as POSIX and Linux have them.
+
+use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Number of an inode of the model.
+pub(crate) type Ino = u64;
+
+/// The sequence's own directory.
+pub(crate) const ROOT: Ino = 1;
+/// The ordinary user, and his group.
+pub(crate) const USER: u32 = 1000;
+/// Symlinks on one path.
+const LINKS_MAX: usize = 40;
+
+/// Who does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Who(pub(crate) u32);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    File(Vec<u8>),
+    Dir(BTreeMap<String, Ino>),
+    Symlink(String),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Inode {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+    pub(crate) xattrs: BTreeMap<String, String>,
+    /// What it was set to, until something changes it.
+    pub(crate) mtime: Option<i64>,
+    /// `flock`, by slot: whether it is exclusive.
+    pub(crate) flocks: BTreeMap<usize, bool>,
+    /// `fcntl`, by mount.
+    pub(crate) fcntls: BTreeMap<usize, bool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handle {
+    pub(crate) ino: Ino,
+    /// Through which mount it was opened.
+    pub(crate) mount: usize,
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+}
+
+/// Where a path leads: the last name, in which directory, and what is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) dir: Ino,
+    pub(crate) name: String,
+    pub(crate) ino: Option<Ino>,
+}
+
+/// How a system differs where it may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dialect {
+    /// `RENAME_NOREPLACE` and `RENAME_EXCHANGE` are there (not in Lustre's protocol: `EINVAL`).
+    pub(crate) rename_flags: bool,
+    /// Each mount is an owner of `fcntl` locks of its own; on a local disk they are all this process.
+    pub(crate) owner_per_mount: bool,
+    /// `flock` and `fcntl` locks exclude each other, since the protocol does not tell them apart.
+    pub(crate) locks_meet: bool,
+    /// `/proc/sys/fs/protected_regular`.
+    pub(crate) protected_regular: u32,
+    /// `/proc/sys/fs/protected_hardlinks`.
+    pub(crate) protected_hardlinks: u32,
+}
+
+/// All of it.
+pub(crate) struct World {
+    inodes: BTreeMap<Ino, Inode>,
+    next: Ino,
+    pub(crate) handles: BTreeMap<usize, Handle>,
+    pub(crate) dialect: Dialect,
+}
+
+pub(crate) const READ: u32 = 4;
+pub(crate) const WRITE: u32 = 2;
+pub(crate) const EXEC: u32 = 1;
+
+impl Inode {
+    pub(crate) fn new(kind: Kind, mode: u32, who: Who) -> Inode {
+        Inode {
+            nlink: if matches!(kind, Kind::Dir(_)) { 2 } else { 1 },
+            kind,
+            mode,
+            uid: who.0,
+            gid: who.0,
+            xattrs: BTreeMap::new(),
+            mtime: None,
+            flocks: BTreeMap::new(),
+            fcntls: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        matches!(self.kind, Kind::Dir(_))
+    }
+
+    pub(crate) fn is_symlink(&self) -> bool {
+        matches!(self.kind, Kind::Symlink(_))
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.kind, Kind::File(_))
+    }
+
+    /// Whether its mode lets somebody do something; root may do all but execute what nobody may.
+    pub(crate) fn permits(&self, who: Who, want: u32) -> bool {
+        if who.0 == 0 {
+            return self.is_dir() || want & EXEC == 0 || self.mode & 0o111 != 0;
+        }
+        let shift = match () {
+            () if self.uid == who.0 => 6,
+            () if self.gid == who.0 => 3,
+            () => 0,
+        };
+        (self.mode >> shift) & want == want
+    }
+
+    pub(crate) fn owned_by(&self, who: Who) -> bool {
+        who.0 == 0 || who.0 == self.uid
+    }
+}
+
+/// `Ok`, or the error.
+pub(crate) fn need(held: bool, otherwise: Errno) -> Result<(), Errno> {
+    if held { Ok(()) } else { Err(otherwise) }
+}
+
+impl World {
+    pub(crate) fn new(dialect: Dialect) -> World {
+        let root = Inode::new(Kind::Dir(BTreeMap::new()), 0o777, Who(0));
+        World {
+            inodes: BTreeMap::from([(ROOT, root)]),
+            next: ROOT + 1,
+            handles: BTreeMap::new(),
+            dialect,
+        }
+    }
+
+    pub(crate) fn inode(&self, ino: Ino) -> &Inode {
+        &self.inodes[&ino]
+    }
+
+    pub(crate) fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
+        self.inodes.get_mut(&ino).unwrap()
+    }
+
+    pub(crate) fn entries(&self, dir: Ino) -> &BTreeMap<String, Ino> {
+        match &self.inode(dir).kind {
+            Kind::Dir(entries) => entries,
+            other => panic!("no directory: {other:?}"),
+        }
+    }
+
+    fn entries_mut(&mut self, dir: Ino) -> &mut BTreeMap<String, Ino> {
+        let inode = self.inode_mut(dir);
+        inode.mtime = None;
+        match &mut inode.kind {
+            Kind::Dir(entries) => entries,
+            other => panic!("no directory: {other:?}"),
+        }
+    }
+
+    /// Follows a path; the last name need not be there.
+    pub(crate) fn walk(&self, who: Who, path: &str, follow: bool) -> Result<Place, Errno> {
+        let parts = |p: &str| p.split('/').map(str::to_owned).collect::<Vec<_>>();
+        let mut todo: VecDeque<String> = parts(path).into();
+        let (mut dir, mut links) = (ROOT, 0);
+        loop {
+            let name = todo.pop_front().ok_or(Errno::NOENT)?;
+            need(self.inode(dir).is_dir(), Errno::NOTDIR)?;
+            need(self.inode(dir).permits(who, EXEC), Errno::ACCESS)?;
+            let ino = match name.as_str() {
+                "." => Some(dir),
+                name => self.entries(dir).get(name).copied(),
+            };
+            let last = todo.is_empty();
+            match ino {
+                Some(ino) if self.inode(ino).is_symlink() && (follow || !last) => {
+                    links += 1;
+                    need(links <= LINKS_MAX, Errno::LOOP)?;
+                    if let Kind::Symlink(target) = &self.inode(ino).kind {
+                        parts(target).into_iter().rev().for_each(|p| todo.push_front(p));
+                    }
+                }
+                ino if last => return Ok(Place { dir, name, ino }),
+                Some(ino) => dir = ino,
+                None => return Err(Errno::NOENT),
+            }
+        }
+    }
+
+    /// Follows a path to what must be there.
+    pub(crate) fn find(&self, who: Who, path: &str, follow: bool) -> Result<Ino, Errno> {
+        self.walk(who, path, follow)?.ino.ok_or(Errno::NOENT)
+    }
+
+    /// Whether somebody may make a name in a directory.
+    pub(crate) fn may_create(&self, who: Who, dir: Ino) -> Result<(), Errno> {
+        need(self.inode(dir).permits(who, WRITE | EXEC), Errno::ACCESS)
+    }
+
+    /// Whether somebody may take a name away that leads to a directory, or to something else.
+    pub(crate) fn may_delete(&self, who: Who, dir: Ino, victim: Ino, as_dir: bool) -> Result<(), Errno> {
+        self.may_create(who, dir)?;
+        let (above, victim) = (self.inode(dir), self.inode(victim));
+        let sticky = above.mode & 0o1000 != 0;
+        need(
+            !sticky || victim.owned_by(who) || above.owned_by(who),
+            Errno::PERM,
+        )?;
+        match (as_dir, victim.is_dir()) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a new inode at a name.
+    pub(crate) fn make(&mut self, place: &Place, inode: Inode) -> Ino {
+        let ino = self.next;
+        self.next += 1;
+        if inode.is_dir() {
+            self.inode_mut(place.dir).nlink += 1;
+        }
+        self.inodes.insert(ino, inode);
+        self.entries_mut(place.dir).insert(place.name.clone(), ino);
+        ino
+    }
+
+    /// Makes a name lead to an inode that is there, without counting.
+    pub(crate) fn put(&mut self, dir: Ino, name: &str, ino: Ino) {
+        if self.inode(ino).is_dir() {
+            self.inode_mut(dir).nlink += 1;
+        }
+        self.entries_mut(dir).insert(name.to_owned(), ino);
+    }
+
+    /// Takes a name away, without counting.
+    pub(crate) fn take(&mut self, dir: Ino, name: &str) {
+        let ino = self.entries_mut(dir).remove(name).unwrap();
+        if self.inode(ino).is_dir() {
+            self.inode_mut(dir).nlink -= 1;
+        }
+    }
+
+    /// One link less; what nobody has any more goes.
+    pub(crate) fn drop_link(&mut self, ino: Ino) {
+        let inode = self.inode_mut(ino);
+        inode.nlink = if inode.is_dir() { 0 } else { inode.nlink - 1 };
+        self.drop_unused(ino);
+    }
+
+    pub(crate) fn drop_unused(&mut self, ino: Ino) {
+        if self.inode(ino).nlink == 0 && !self.handles.values().any(|h| h.ino == ino) {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    /// Somebody closed the file on a mount: his `fcntl` locks go.
+    pub(crate) fn closed(&mut self, mount: usize, ino: Ino) {
+        let owner = self.lock_owner(mount);
+        self.inode_mut(ino).fcntls.remove(&owner);
+    }
+
+    pub(crate) fn lock_owner(&self, mount: usize) -> usize {
+        if self.dialect.owner_per_mount { mount } else { 0 }
+    }
+
+    /// Whether a directory is another, or lies above it.
+    pub(crate) fn is_above(&self, above: Ino, below: Ino) -> bool {
+        above == below
+            || (self.inode(above).is_dir()
+                && self.entries(above).values().any(|&ino| self.is_above(ino, below)))
+    }
+
+    /// Every path, from the root down.
+    pub(crate) fn tree(&self) -> Vec<(String, Ino)> {
+        let mut found = vec![(".".to_owned(), ROOT)];
+        let mut at = 0;
+        while let Some((path, ino)) = found.get(at).cloned() {
+            if self.inode(ino).is_dir() {
+                let below = self.entries(ino).iter();
+                found.extend(below.map(|(name, ino)| (format!("{path}/{name}"), *ino)));
+            }
+            at += 1;
+        }
+        found
+    }
+}
