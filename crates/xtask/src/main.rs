@@ -1,4 +1,4 @@
-//! The project's own chores, the same for people and CI: `cargo xtask check|test|demo|setup`.
+//! The project's own chores, the same for people and CI: `cargo xtask check|test|model|demo|setup`.
 //!
 //! Each command installs what it needs where it may (Debian packages as root, `cargo-deny` for anybody) and says what
 //! is missing where it may not. A stage that fails ends the command with its name and a non-zero status.
@@ -17,6 +17,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
 
   check   format, lints, documentation, licences and advisories
   test    install what the tests need, then run them all
+  model   random sequences on several mounts against a model: [--sequences N] [--seed S], a sequence a seed
   demo    install what the demonstration needs, then run it (options go on to `nacre demo`)
   setup   only install what the other commands need";
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("check") => check(),
         Some("test") => test(&args[1..]),
+        Some("model") => model(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
         Some("setup") => setup::packages()
             .and_then(|()| setup::cargo_deny())
@@ -105,4 +107,29 @@ fn test(more: &[String]) -> Result<(), String> {
     setup::mounts_work()?;
     let mut tests = cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
     Stage::new("tests").run(tests.args(more))
+}
+
+/// The model test alone, with as many sequences as wanted and from a seed on.
+fn model(options: &[String]) -> Result<(), String> {
+    let mut test = cargo([
+        "test",
+        "--package",
+        "nacre",
+        "--test",
+        "model",
+        "--locked",
+        "mounts",
+    ]);
+    for option in options.chunks(2) {
+        let [name, value] = option else {
+            return Err(format!("{} wants a number", option.concat()));
+        };
+        let variable = match name.as_str() {
+            "--sequences" => "NACRE_MODEL_SEQUENCES",
+            "--seed" => "NACRE_MODEL_SEED",
+            other => return Err(format!("{other} is not known: --sequences N, --seed S")),
+        };
+        test.env(variable, value);
+    }
+    Stage::new("model").run(test.args(["--", "--nocapture"]))
 }

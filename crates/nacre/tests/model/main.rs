@@ -30,7 +30,7 @@ use trial::Stage;
 use world::Dialect;
 
 /// Sequences tried side by side.
-const WORKERS: u64 = 4;
+const WORKERS: u64 = 8;
 /// Mounts of one file system.
 const MOUNTS: usize = 4;
 /// How often a sequence that failed is tried to see it fail again, and how long it is made shorter.
