@@ -51,6 +51,15 @@ impl Attr {
         self.mode & S_IFMT == S_IFDIR
     }
 
+    /// Its times.
+    pub(crate) fn times(&self) -> Times {
+        Times {
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+
     /// Whether it is something that has hard links.
     pub(crate) fn has_other_names(&self) -> bool {
         self.nlink > 1 && !self.is_dir()

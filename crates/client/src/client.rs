@@ -1,5 +1,6 @@
 //! A mount: its targets, its caches, its options. The operations are in `ops`, by what they do.
 
+use crate::atime::Atime;
 use crate::data::Lov;
 use crate::error::ClientError;
 use crate::inode::Inodes;
@@ -35,6 +36,10 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Whether servers are asked for times with nanoseconds.
     pub nanoseconds: bool,
+    /// Which reads change the time of the last access.
+    pub atime: Atime,
+    /// Whether reads of directories do (`nodiratime`: not).
+    pub diratime: bool,
 }
 
 impl MountOptions {
@@ -47,6 +52,8 @@ impl MountOptions {
             seed,
             clock: Arc::new(|| std::time::SystemTime::now().into()),
             nanoseconds: true,
+            atime: Atime::default(),
+            diratime: true,
         }
     }
 }
@@ -62,6 +69,8 @@ pub struct Client {
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
+    pub(crate) atime: Atime,
+    pub(crate) diratime: bool,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) flocks: crate::ops::Flocks,
     pub(crate) gone: AtomicBool,

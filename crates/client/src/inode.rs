@@ -21,7 +21,7 @@ use std::sync::Arc;
 use wire::dirpage::DirEntry;
 use wire::{
     Fid, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
-    MDS_INODELOCK_XATTR,
+    MDS_INODELOCK_XATTR, Time,
 };
 
 const SHARDS: usize = 64;
@@ -120,6 +120,15 @@ impl Inodes {
     /// What is known of a file, if anything.
     pub(crate) fn get(&self, fid: Fid) -> Option<Arc<Inode>> {
         self.shard(fid).lock().get(&fid).cloned()
+    }
+
+    /// A file was read, and will be known to have been: what is kept of it says so, too.
+    pub(crate) fn accessed(&self, fid: Fid, at: Time) {
+        if let Some(inode) = self.get(fid)
+            && let Some(md) = &mut inode.state.lock().md
+        {
+            md.attr.atime = md.attr.atime.max(at);
+        }
     }
 
     /// The place to keep what is learnt of a file. Called with a lock on it held.

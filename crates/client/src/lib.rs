@@ -5,6 +5,7 @@
 //! attributes and data are kept exactly as long as locks cover them; a front end whose kernel keeps them too implements
 //! [`KernelCache`].
 
+mod atime;
 mod attr;
 mod client;
 mod cred;
@@ -23,6 +24,7 @@ mod owner;
 mod pack;
 mod perm;
 
+pub use atime::Atime;
 pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
 pub use client::{Client, Clock, MountOptions};
 pub use cred::{Cred, Groups};

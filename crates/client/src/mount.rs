@@ -224,6 +224,8 @@ impl Mounting<'_> {
             inodes,
             kernel,
             clock: self.opts.clock.clone(),
+            atime: self.opts.atime,
+            diratime: self.opts.diratime,
             statfs: tokio::sync::Mutex::default(),
             flocks: Flocks::default(),
             gone: AtomicBool::new(false),

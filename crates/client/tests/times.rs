@@ -6,7 +6,7 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{Attr, Client, Clock, Cred, Fallocate, OpenFile, OpenFlags, SetAttr, SetTime};
+use client::{Atime, Attr, Client, Clock, Cred, Fallocate, OpenFile, OpenFlags, SetAttr, SetTime};
 use cluster::Cluster;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -377,6 +377,105 @@ async fn who_knows_whole_seconds_only_sees_and_sets_those() {
     assert_eq!(stat(&fine, fid).await.mtime, whole(set));
     fine.release(&file).await.unwrap();
     for c in [&fine, &coarse] {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+/// Reads a byte of an open file.
+async fn read(c: &Client, file: &OpenFile) {
+    assert_eq!(c.read(file, 0, 1).await.unwrap().concat().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_at_the_close() {
+    let cluster = Cluster::start(1).await;
+    let ticks = Ticks::new();
+    let mount = async |wrong_by: i64, atime: Atime| {
+        let options = |o: &mut client::MountOptions| (o.clock, o.atime) = (ticks.clock(wrong_by), atime);
+        cluster.mount_with(options).await
+    };
+    let (writer, reader) = (
+        mount(0, Atime::Relative).await,
+        mount(100 * SECOND, Atime::Relative).await,
+    );
+    let root = Cred::root();
+    let (found, file) = writer
+        .create(&root, writer.root(), b"f", 0o644, RW)
+        .await
+        .unwrap();
+    let (fid, created) = (found.attr.fid, found.attr.atime);
+    drop(found);
+    writer.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
+    writer.release(&file).await.unwrap();
+
+    let open = async |c: &Client| c.open(&root, fid, OpenFlags::READ).await.unwrap();
+    let first = open(&reader).await;
+    read(&reader, &first).await;
+    let seen = stat(&reader, fid).await.atime;
+    assert!(seen.sec >= BEGIN + 100, "its reader knows: {seen:?}");
+    assert_eq!(stat(&writer, fid).await.atime, created, "nobody else does yet");
+    read(&reader, &first).await;
+    assert_eq!(stat(&reader, fid).await.atime, seen, "the second read is none");
+    reader.release(&first).await.unwrap();
+    assert_eq!(stat(&reader, fid).await.atime, seen);
+    writer.umount().await;
+    let later = mount(101 * SECOND, Atime::Relative).await;
+    assert_eq!(stat(&later, fid).await.atime, seen, "told at the close");
+
+    // Less than a minute later it is a read, and not worth writing down; a time that is set is not overwritten.
+    let strict = mount(120 * SECOND, Atime::Strict).await;
+    let second = open(&strict).await;
+    read(&strict, &second).await;
+    assert!(stat(&strict, fid).await.atime > seen);
+    strict.release(&second).await.unwrap();
+    assert_eq!(stat(&later, fid).await.atime, seen);
+    let third = open(&strict).await;
+    read(&strict, &third).await;
+    let atime = Some(SetTime::At(SET[0]));
+    let set = SetAttr {
+        atime,
+        ..SetAttr::default()
+    };
+    let after = mount(300 * SECOND, Atime::Never).await;
+    after.setattr(&root, fid, &set, None).await.unwrap();
+    strict.release(&third).await.unwrap();
+    assert_eq!(stat(&later, fid).await.atime, SET[0]);
+
+    // With noatime nothing is.
+    let fourth = open(&after).await;
+    read(&after, &fourth).await;
+    assert_eq!(stat(&after, fid).await.atime, SET[0]);
+    after.release(&fourth).await.unwrap();
+    for c in [&reader, &later, &strict, &after] {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reading_a_directory_is_an_access_of_it() {
+    let cluster = Cluster::start(0).await;
+    let ticks = Ticks::new();
+    let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr;
+    let list = async |c: &Client| {
+        let open = c.opendir(&root, dir.fid).await.unwrap();
+        c.readdir(&open, 0).await.unwrap().len()
+    };
+    let quiet = cluster
+        .mount_with(|o| (o.clock, o.diratime) = (ticks.clock(0), false))
+        .await;
+    assert_eq!(list(&quiet).await, 2);
+    assert_eq!(stat(&quiet, dir.fid).await.atime, dir.atime, "nodiratime");
+    let before = ticks.now();
+    assert_eq!(list(&a).await, 2);
+    let seen = stat(&a, dir.fid).await.atime;
+    assert!(seen >= before && seen <= ticks.now());
+    let other = cluster.mount().await;
+    assert_eq!(stat(&other, dir.fid).await.atime, seen);
+    for c in [&a, &quiet, &other] {
         c.umount().await;
     }
     cluster.stop().await;

@@ -4,14 +4,15 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
     Errno, Fid, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS,
-    OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC, OS_STATFS_SUM, ObdStatfs, WireStruct,
+    OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC, OS_STATFS_SUM,
+    ObdStatfs, Precision, Timed, WireStruct,
 };
 
 use crate::{
     body::{self, Asked, Attrs},
     cred::MAY_READ,
     dirpage,
-    namespace::{lookup, xattr},
+    namespace::{self, lookup, xattr},
     target::{Handled, Mdt, cred_of_body, name_of, precision, reply},
 };
 
@@ -92,6 +93,12 @@ impl Mdt {
         let body: MdtBody = req.get(1)?;
         let dir = self.store.inode(body.mbo_fid1)?;
         cred_of_body(&body).check(&dir, MAY_READ)?;
+        if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
+            // Reading goes on where there is no room to note it.
+            if let Err(e) = namespace::accessed(&self.store, body.mbo_fid1, body.times().atime) {
+                tracing::debug!("access to {}: {e}", body.mbo_fid1);
+            }
+        }
         let bytes = (body.mbo_nlink as usize).min(READPAGE_MAX);
         if bytes < wire::dirpage::PAGE {
             return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! The target's parameters, under Lustre's names: `mdt.testfs-MDT0000.*`, `lod.testfs-MDT0000-mdtlov.*`,
+//! The target's parameters, under Lustre's names: `mdt.testfs-MDT0000.*`, `mdd.testfs-MDT0000.*`, `lod.testfs-MDT0000-mdtlov.*`,
 //! `osp.testfs-OST0000-osc-MDT0000.*`.
 
 use std::sync::{Arc, Weak};
@@ -9,6 +9,8 @@ use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
 use crate::{osp::Ost, target::Mdt};
 
+/// `atime_diff` at most: a year.
+const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
 /// A stripe is at most 4 GiB less one smallest stripe.
 const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
 
@@ -56,6 +58,13 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 .about("operations: samples, smallest, largest, sum, sum of squares; any write clears it"),
         );
 
+    let mut mdd = registry.group(format!("mdd.{svname}"));
+    mdd.add(
+        "atime_diff",
+        Param::atomic(mdt.atime_diff.clone(), 0..=ATIME_DIFF_MAX)
+            .about("a close tells of an access: noted if it is the first after a change, or so many seconds later than the last"),
+    );
+
     let mut lod = registry.group(format!("lod.{svname}-mdtlov"));
     let defaults = mdt.osts.defaults();
     lod.add(
@@ -97,6 +106,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     let space = mdt.store.index().space();
     vec![
         own,
+        mdd,
         lod,
         mdt.locks.server().show(registry),
         space.show(registry, mdt.svname()),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use client::{Client, MountOptions};
+use client::{Atime, Client, MountOptions};
 use cpt::CptTable;
 use fuse::{FuseOptions, Mounted};
 use lnet::{Lnet, LnetConfig, LnetError};
@@ -89,6 +89,8 @@ impl Here {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MountFlags {
     pub(crate) read_only: bool,
+    pub(crate) atime: Atime,
+    pub(crate) no_diratime: bool,
 }
 
 /// A running node.
@@ -347,6 +349,9 @@ impl Node {
     ) -> Result<()> {
         let options = MountOptions {
             params: self.registry.clone(),
+            // Reading what cannot be changed is no access.
+            atime: if how.read_only { Atime::Never } else { how.atime },
+            diratime: !how.no_diratime,
             ..MountOptions::new(mgs.to_vec(), fsname, random()?)
         };
         // The mount has a connection of its own; this one is for parameters.

@@ -2,11 +2,12 @@
 //! together prove, and read-ahead for who reads in order.
 
 use super::object::Object;
+use crate::atime::Access;
 use crate::attr::DataAttr;
 use crate::layout::LovLayout;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,6 +88,7 @@ pub struct DataFile {
     /// In the layout's order; none where the target is not known to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
+    access: Mutex<Access>,
     /// Appends and changes of the space exclude each other and other writes.
     appending: RwLock<()>,
 }
@@ -97,8 +99,14 @@ impl DataFile {
             layout,
             objects,
             ahead: Mutex::default(),
+            access: Mutex::default(),
             appending: RwLock::new(()),
         }
+    }
+
+    /// When it was read.
+    pub(crate) fn access(&self) -> MutexGuard<'_, Access> {
+        self.access.lock()
     }
 
     /// The layout that it goes by.
@@ -436,6 +444,9 @@ impl DataFile {
         mtime: Option<Time>,
         ctime: Time,
     ) -> Result<(), Errno> {
+        if atime.is_some() {
+            *self.access() = Access::default();
+        }
         self.each(|_, object| async move { object.set_times(mtime, atime, ctime).await })
             .await?;
         Ok(())

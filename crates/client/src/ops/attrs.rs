@@ -132,15 +132,29 @@ impl Client {
             mtime: now,
             ctime: now,
         });
-        if !file.has_written() {
-            return rec;
-        }
-        if let Some(data) = file.data.lock().cached_size() {
+        let data = file.data.lock().clone();
+        let cached = data.cached_size();
+        let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
+        // What is known of the times; without them a read counts, and the target knows better.
+        let known = match (&md, &cached) {
+            (Some(md), Some(data)) => md.with_data(data).times(),
+            (Some(md), None) => md.attr.times(),
+            (None, _) => file.opened_times,
+        };
+        let mut times = rec.times();
+        let read_at = data.access().take(self.atime, known);
+        if let Some(cached) = cached.filter(|_| file.has_written()) {
             rec.sa_valid =
                 MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;
-            (rec.sa_size, rec.sa_blocks) = (data.size, data.blocks);
-            rec.set_times(data.times.at(mdc.precision()));
+            (rec.sa_size, rec.sa_blocks) = (cached.size, cached.blocks);
+            times = cached.times;
         }
+        if let Some(atime) = read_at {
+            rec.sa_valid |= MDS_ATTR_ATIME;
+            times.atime = atime;
+            self.inodes.accessed(file.fid, mdc.precision().of(atime));
+        }
+        rec.set_times(times.at(mdc.precision()));
         rec
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use wire::dirpage::{DirEntry, DirPage};
 use wire::{
     Errno, Fid, LDLM_FL_HAS_INTENT, LUDA_FID, LUDA_TYPE, MDS_DIR_END_OFF, MDS_INODELOCK_UPDATE, MDS_READPAGE,
-    WireStruct,
+    OBD_MD_FLATIME, Precision, Time, Timed, Times, WireStruct,
 };
 
 /// The place behind the last entry, as a reader sees it: the largest that a file offset can be.
@@ -142,6 +142,18 @@ impl Client {
         mdc.locks.enqueue(enqueue).await?.lock.ok_or(Errno::EPROTO)
     }
 
+    /// The time of reading a directory now, if it counts. Only a target that knows nanoseconds is told: Lustre's learn it in
+    /// another way, from who has opened the directory.
+    fn reads_dir(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
+        if !self.diratime || mdc.precision() == Precision::Seconds {
+            return None;
+        }
+        let now = self.now(mdc);
+        let inode = self.inodes.get(fid)?;
+        let known = inode.state.lock().md.as_ref()?.attr.times();
+        self.atime.counts(known, now).then_some(now)
+    }
+
     async fn read_pages(&self, cred: &Cred, mdc: &Mdc, fid: Fid, hash: u64) -> Result<DirChunk, Errno> {
         let max = mdc.import.connect_data().ocd_brw_size.clamp(4096, MDC_BRW_SIZE);
         let len = if hash == 0 { FIRST_LEN.min(max) } else { max };
@@ -149,9 +161,20 @@ impl Client {
         body.mbo_size = hash;
         body.mbo_nlink = len;
         body.mbo_mode = LUDA_FID | LUDA_TYPE;
+        let read_at = self.reads_dir(mdc, fid);
+        if let Some(at) = read_at {
+            body.mbo_valid |= OBD_MD_FLATIME;
+            body.set_times(Times {
+                atime: at,
+                ..Times::default()
+            });
+        }
         let req =
             Request::new(MDS_READPAGE, vec![body.to_bytes(), Bytes::new()]).with_bulk(Bulk::Sink(vec![len]));
         let mut reply = mdc.import.call(req).await?;
+        if let Some(at) = read_at {
+            self.inodes.accessed(fid, at);
+        }
         let data = reply.bulk.drain(..).next().ok_or(Errno::EPROTO)?.into_bytes();
         let pages = DirPage::parse_all(&data)?;
         let next = pages.last().ok_or(Errno::EPROTO)?.hash_end;

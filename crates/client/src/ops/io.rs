@@ -1,5 +1,6 @@
 //! Reading, writing, flushing of open files.
 
+use crate::atime::Atime;
 use crate::attr::SetAttr;
 use crate::client::Client;
 use crate::cred::Cred;
@@ -55,11 +56,15 @@ impl Client {
             return Err(Errno::EBADF);
         }
         let data = self.data_of(file).await?;
-        if file.flags.direct {
-            data.read_direct(offset, len).await
+        let read = if file.flags.direct {
+            data.read_direct(offset, len).await?
         } else {
-            data.read(offset, len).await
+            data.read(offset, len).await?
+        };
+        if self.atime != Atime::Never {
+            data.access().read((self.clock)());
         }
+        Ok(read)
     }
 
     /// Writes; with `append` at the end, wherever that is.

@@ -1,8 +1,9 @@
 //! Names to files, and files to attributes: from what locks cover, else by an intent that brings the lock along.
 
-use crate::attr::{Attr, MdAttr};
+use crate::attr::{Attr, DataAttr, MdAttr};
 use crate::client::Client;
 use crate::cred::Cred;
+use crate::data::DataFile;
 use crate::inode::Child;
 use crate::layout::LovLayout;
 use crate::mdc::{IntentAsk, IntentReply, Mdc};
@@ -206,9 +207,16 @@ impl Client {
         let kept = attr_lock
             .as_ref()
             .and_then(|_| self.inodes.get(fid)?.state.lock().md.clone());
-        let attr_cached = kept.is_some() && data.as_ref().is_none_or(|(_, covered)| *covered);
+        let attr_cached = kept.is_some() && data.as_ref().is_none_or(|(_, covered, _)| *covered);
         let md = kept.unwrap_or(md);
-        let attr = data.map_or_else(|| md.attr.clone(), |(data, _)| md.with_data(&data));
+        let attr = data.map_or_else(
+            || md.attr.clone(),
+            |(data, _, file)| {
+                let mut attr = md.with_data(&data);
+                attr.atime = mdc.precision().of(file.access().atime(self.atime, attr.times()));
+                attr
+            },
+        );
         if attr.has_other_names() {
             self.take_names_from_kernel(fid, name.is_none()).await;
         }
@@ -248,8 +256,13 @@ impl Client {
         }
     }
 
-    /// Size and times of a regular file's data, and whether a lock covers them; `None` for anything without objects.
-    async fn data_attr(&self, fid: Fid, md: &MdAttr) -> Result<Option<(crate::DataAttr, bool)>, Errno> {
+    /// Size and times of a regular file's data, whether a lock covers them, and the data; `None` for anything without
+    /// objects.
+    async fn data_attr(
+        &self,
+        fid: Fid,
+        md: &MdAttr,
+    ) -> Result<Option<(DataAttr, bool, Arc<DataFile>)>, Errno> {
         if !md.attr.is_file() {
             return Ok(None);
         }
@@ -262,13 +275,12 @@ impl Client {
         }
         let file = self.lov.file(fid, layout);
         match file.cached_size() {
-            Some(data) => Ok(Some((data, true))),
+            Some(data) => Ok(Some((data, true, file))),
             None => {
                 // The answer may have come with a lock.
                 let size = file.size().await?;
-                Ok(Some(
-                    file.cached_size().map_or((size, false), |known| (known, true)),
-                ))
+                let (known, covered) = file.cached_size().map_or((size, false), |known| (known, true));
+                Ok(Some((known, covered, file)))
             }
         }
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wire::{
     DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC, MDS_FMODE_READ,
     MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND, MDS_OPEN_BY_FID,
-    MDS_OPEN_CREAT, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
+    MDS_OPEN_CREAT, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC, Times,
 };
 
 /// How a file is to be opened.
@@ -80,6 +80,8 @@ pub struct OpenFile {
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<LovLayout>>,
     pub(crate) wrote: AtomicBool,
+    /// Its times at the metadata target when it was opened.
+    pub(crate) opened_times: Times,
     /// Whether this open made the file.
     pub(crate) created: bool,
     keep: Mutex<Option<Keep>>,
@@ -224,6 +226,7 @@ impl Client {
             data: Mutex::new(self.lov.file(fid, layout.clone())),
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
+            opened_times: md.attr.times(),
             created: reply.made_file(),
             keep: Mutex::new(reply.reply.keep.clone()),
         }))

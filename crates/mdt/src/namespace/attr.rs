@@ -166,14 +166,28 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     }
 }
 
+/// What a closing client says of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Closing<'a> {
+    /// The record.
+    pub rec: &'a MdtRecSetattr,
+    /// An access is written down when it is the first after a change, or so many seconds later than the last one.
+    pub atime_diff: i64,
+}
+
 /// Takes over what a closing client knows: times, where they are newer, and the lazy size. Whether anything changed.
-pub fn close_attrs(inode: &mut Inode, rec: &MdtRecSetattr, writer: bool) -> bool {
+pub fn close_attrs(inode: &mut Inode, what: Closing<'_>, writer: bool) -> bool {
+    let rec = what.rec;
     let old = (inode.times(), inode.som);
     let told = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
-    if has(MDS_ATTR_ATIME) {
-        inode.atime = inode.atime.max(told.atime);
+    // An access before the last change is not: the time may have been set since.
+    let since = told.atime.refined(inode.ctime) >= inode.ctime;
+    let first = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
+    let worth_it = first || told.atime >= inode.atime.later(what.atime_diff);
+    if has(MDS_ATTR_ATIME) && since && worth_it {
+        inode.atime = told.atime.max(inode.atime);
     }
     let newer = modified || told.ctime > inode.ctime;
     if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && newer {

@@ -2,10 +2,10 @@
 
 use wire::{
     Errno, Fid, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_APPEND, MDS_OPEN_DIRECTORY,
-    MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, MdtRecSetattr,
+    MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time,
 };
 
-use super::{APPEND, Done, IMMUTABLE, close_attrs};
+use super::{APPEND, Closing, Done, IMMUTABLE, close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
     store::{Inode, Opens, Store},
@@ -104,8 +104,21 @@ pub fn open(
     Ok((inode, transno))
 }
 
+/// A directory was read, at a time that its reader tells.
+pub fn accessed(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
+    let _held = store.hold(&[fid]);
+    let mut inode = store.inode(fid)?;
+    if at <= inode.atime || at < inode.ctime {
+        return Ok(());
+    }
+    inode.atime = at;
+    let mut tx = store.begin();
+    tx.put_inode(fid, &mut inode);
+    tx.commit().map(drop)
+}
+
 /// Takes one handle away, with what the client says about times and size; an orphan goes with its last handle.
-pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<&MdtRecSetattr>) -> Result<Done, Errno> {
+pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>) -> Result<Done, Errno> {
     let mut held = store.hold(&[fid]);
     let opens = held.opens(fid);
     let opens = Opens {

@@ -1,5 +1,7 @@
 //! Attributes, plain and extended; and closing, which brings attributes too.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
@@ -14,7 +16,7 @@ use crate::{
     layout::Wanted,
     locks::{PERM, UPDATE, XATTR},
     namespace::{
-        self, SetAttr,
+        self, Closing, SetAttr,
         xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
     },
     target::{Handled, Mdt, name_of, precision, reply},
@@ -139,7 +141,10 @@ impl Mdt {
         let file = handles
             .remove(epoch.mio_open_handle.cookie)
             .ok_or(Errno::ESTALE)?;
-        let attrs = (file.fid == rec.sa_fid).then_some(&rec);
+        let attrs = (file.fid == rec.sa_fid).then_some(Closing {
+            rec: &rec,
+            atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
+        });
         let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
         let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &closed);
         // The file is closed whatever else was wanted; swapping layouts and the like is not done here.

@@ -3,7 +3,10 @@
 mod dispatch;
 mod start;
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::SystemTime,
+};
 
 use bytes::Bytes;
 use params::{Group, Registry};
@@ -54,6 +57,8 @@ pub struct Mdt {
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
     pub(crate) stats: Arc<MdStats>,
+    /// `mdd.*.atime_diff`.
+    pub(crate) atime_diff: Arc<AtomicU64>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     groups: Mutex<Vec<Group>>,
 }

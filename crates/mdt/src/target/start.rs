@@ -21,6 +21,9 @@ use crate::{
     store::Store,
 };
 
+/// `mdd.*.atime_diff`, as it starts.
+const ATIME_DIFF_SECS: u64 = 60;
+
 impl Mdt {
     /// Starts the target on this store: what a crash left behind is put in order, the OSTs of the configuration are
     /// used as they come, and clients are served. The target is registered with the MGS already, by whoever starts it.
@@ -71,6 +74,7 @@ impl Mdt {
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             stats: Default::default(),
+            atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),

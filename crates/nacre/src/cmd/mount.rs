@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use client::Atime;
 use wire::Nid;
 
 use crate::cli::Mount;
@@ -64,8 +65,15 @@ fn parse_options(options: &[String]) -> Result<MountFlags> {
         match option.as_str() {
             "ro" => flags.read_only = true,
             "rw" => flags.read_only = false,
+            "relatime" => flags.atime = Atime::Relative,
+            "strictatime" | "atime" => flags.atime = Atime::Strict,
+            "noatime" => flags.atime = Atime::Never,
+            "diratime" => flags.no_diratime = false,
+            "nodiratime" => flags.no_diratime = true,
             "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
-            other => bail!("mount option '{other}' is not known: use ro or rw"),
+            other => bail!(
+                "mount option '{other}' is not known: use ro, rw, relatime, strictatime, noatime or nodiratime"
+            ),
         }
     }
     Ok(flags)

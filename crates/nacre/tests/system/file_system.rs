@@ -89,9 +89,14 @@ impl FileSystem {
 
     /// Mounts it at another place, by a process of its own; gives the mount point.
     pub(crate) fn attach(&mut self, name: &str, host: u8) -> PathBuf {
+        self.attach_with(name, host, "defaults")
+    }
+
+    /// The same, with mount options.
+    pub(crate) fn attach_with(&mut self, name: &str, host: u8, options: &str) -> PathBuf {
         let (nid, source) = (self.addresses.nid(host), self.addresses.source());
-        let net = ["--listen", &nid, "--port", &self.addresses.port];
-        self.site.mount(&source, name, &net).into()
+        let how = ["-o", options, "--listen", &nid, "--port", &self.addresses.port];
+        self.site.mount(&source, name, &how).into()
     }
 
     fn serve(&mut self, name: &str, host: u8, mkfs: &[&str]) {

@@ -17,5 +17,6 @@ mod namespaces;
 mod rsync;
 mod sqlite;
 mod tar;
+mod times;
 mod tree;
 mod turns;
