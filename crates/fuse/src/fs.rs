@@ -295,13 +295,13 @@ impl Filesystem for Fs {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let state = self.0.clone();
         self.0.run(async move {
-            match state.client.read(&file, offset, size as usize).await {
+            match state.read(&file, offset, size as usize, lock_owner).await {
                 Ok(pieces) => match &pieces[..] {
                     [one] => reply.data(one),
                     many => reply.data(&many.concat()),
@@ -325,12 +325,8 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let (state, data) = (self.0.clone(), Bytes::copy_from_slice(data));
-        let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         self.0.run(async move {
-            if kill_priv && let Err(e) = state.client.kill_priv(file.fid).await {
-                return reply.error(errno(e));
-            }
-            match state.client.write(&file, offset, data).await {
+            match state.write(&file, offset, data, write_flags).await {
                 Ok(n) => reply.written(n as u32),
                 Err(e) => reply.error(errno(e)),
             }

@@ -3,8 +3,9 @@
 use crate::convert::{errno, file_attr, generation};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
+use bytes::Bytes;
 use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags, SetAttr};
-use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyEntry};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,6 +123,38 @@ impl State {
     /// The open directory of a handle.
     pub(crate) fn dir(&self, fh: FileHandle) -> Result<Arc<DirHandle>, Errno> {
         self.dirs.get(fh.0).ok_or(Errno::EBADF)
+    }
+
+    /// Reads for `reader`. Pages are read in nobody's name: where reads go past the pages, for a mapping.
+    pub(crate) async fn read(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len: usize,
+        reader: Option<LockOwner>,
+    ) -> Result<Vec<Bytes>, wire::Errno> {
+        if reader.is_none() && self.past_pages() {
+            self.client.read_mapped(file, offset, len).await
+        } else {
+            self.client.read(file, offset, len).await
+        }
+    }
+
+    /// Writes what a program wrote, or what it changed in a mapping.
+    pub(crate) async fn write(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: Bytes,
+        flags: WriteFlags,
+    ) -> Result<usize, wire::Errno> {
+        if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            return self.client.write_mapped(file, offset, data).await;
+        }
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.client.kill_priv(file.fid).await?;
+        }
+        self.client.write(file, offset, data).await
     }
 
     /// Answers with a name's file: the kernel gets a reference to it.

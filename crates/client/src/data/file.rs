@@ -171,11 +171,21 @@ impl DataFile {
 
     /// Reads; short at the end of the file.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        self.read_under(LockMode::Pr, offset, len).await
+    }
+
+    /// Reads for a mapping that may be written to: nobody says when it is, so that it is locked as if it were. What the
+    /// kernel then writes back has its lock already, and nobody else's bytes of the same page are lost.
+    pub async fn read_to_change(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        self.read_under(LockMode::Pw, offset, len).await
+    }
+
+    async fn read_under(&self, mode: LockMode, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
         if self.objects.is_empty() || len == 0 {
             return Ok(Vec::new());
         }
-        let locks = self.lock(LockMode::Pr, offset, end).await?;
+        let locks = self.lock(mode, offset, end).await?;
         let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
         if pieces.len() > 1 {
             for p in &pieces {
@@ -256,6 +266,18 @@ impl DataFile {
         let _locks = self
             .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
             .await?;
+        self.write_locked(offset, data).await
+    }
+
+    /// Writes pages of a mapping. They are within the file, wherever somebody appends: he is not waited for.
+    pub async fn write_mapped(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let mut locks = Vec::with_capacity(1);
+        let end = offset.saturating_add(data.len() as u64);
+        for stripe in 0..self.objects.len() {
+            if let Some(range) = self.object_range(stripe, offset, end) {
+                locks.push(self.object(stripe)?.lock_page(range).await?);
+            }
+        }
         self.write_locked(offset, data).await
     }
 

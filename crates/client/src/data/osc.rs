@@ -517,8 +517,9 @@ impl LockOwner for Owner {
             if lock.discard {
                 object.forget(range(&lock.policy));
             }
-            object.release(range(&lock.policy)).await;
+            // The kernel first: what a mapping has changed is written then, under this lock still.
             osc.forget_in_kernel(object.file()).await;
+            object.release(range(&lock.policy)).await;
             object.lock_gone(lock.cookie);
             osc.unused(object);
         })

@@ -67,6 +67,24 @@ impl Client {
         Ok(read)
     }
 
+    /// Reads pages for a mapping, which somebody who may write may change without a word.
+    pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let data = self.data_of(file).await?;
+        if file.flags.write {
+            data.read_to_change(offset, len).await
+        } else {
+            data.read(offset, len).await
+        }
+    }
+
+    /// Writes pages of a mapping back.
+    pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
+        file.wrote.store(true, Ordering::Release);
+        // Not by a layout that is asked for anew: giving a lock back may be waiting for this.
+        let data = file.data.lock().clone();
+        data.write_mapped(offset, bytes).await
+    }
+
     /// Writes; with `append` at the end, wherever that is.
     pub async fn write(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         if !file.flags.write {

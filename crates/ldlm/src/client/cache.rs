@@ -164,10 +164,25 @@ impl Drop for LockRef {
 impl LockClient {
     /// A cached lock that serves whoever wants at least `mode` on `policy`, and that the server does not want back.
     pub fn find(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
+        self.find_if(res, mode, policy, |lock| lock.must_go == 0)
+    }
+
+    /// The same, also one that is being given back: for what its way out waits for ([`super::LockOwner::blocking`]).
+    pub fn find_leaving(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
+        self.find_if(res, mode, policy, |_| true)
+    }
+
+    fn find_if(
+        &self,
+        res: &LdlmResId,
+        mode: LockMode,
+        policy: Policy,
+        may: impl Fn(&Cached) -> bool,
+    ) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get_mut(res)?;
-        let serves = |l: &&mut Cached| l.must_go == 0 && l.mode.covers(mode) && l.policy.covers(&policy);
+        let serves = |l: &&mut Cached| may(l) && l.mode.covers(mode) && l.policy.covers(&policy);
         let lock = locks.iter_mut().find(serves)?;
         lock.refs += 1;
         let info = lock.info(res);

@@ -183,6 +183,16 @@ impl Object {
         granted.lock.ok_or(Errno::EIO)
     }
 
+    /// A lock to write back a page of a mapping: also one that is being given back, since that waits for the kernel, which
+    /// waits for this write.
+    pub(super) async fn lock_page(&self, range: Range<u64>) -> Result<LockRef, Errno> {
+        let locks = self.osc.locks();
+        match locks.find_leaving(&self.res, LockMode::Pw, extent(&range)) {
+            Some(lock) => Ok(lock),
+            None => self.lock(LockMode::Pw, range).await,
+        }
+    }
+
     /// A lock is granted: what the server said with it is true as far as the lock reaches.
     pub(super) fn granted(&self, cookie: u64, range: Range<u64>, lvb: &OstLvb) {
         let mut s = self.state.lock();
