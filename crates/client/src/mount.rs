@@ -186,8 +186,7 @@ impl Mounting<'_> {
             });
         }
         for mdc in &lmv.all()[1..] {
-            let import = mdc.import.clone();
-            tokio::spawn(async move { import.connect().await });
+            mdc.import.begin();
         }
         let ask_root = first
             .ask(

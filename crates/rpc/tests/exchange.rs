@@ -44,6 +44,23 @@ async fn a_call_brings_the_reply_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_waits_for_a_connection_that_has_only_just_been_begun() {
+    let rpc = node(4);
+    rpc.add_target(Echo::new(MDT));
+    let import = Import::new(
+        &rpc,
+        import_config(MDT, ImportKind::Mdc, Arc::<Witness>::default()),
+    );
+    import.begin();
+    let reply = import
+        .call(Request::new(wire::MDS_GETATTR, text("early")))
+        .await
+        .unwrap();
+    assert_eq!(reply.buf(1), b"early");
+    import.disconnect().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_granted_that_was_not_asked_for() {
     let rpc = node(2);
     // It would grant everything.

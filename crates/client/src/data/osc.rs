@@ -149,6 +149,7 @@ impl Osc {
         *osc.params.lock() = vec![osc.show(&cfg.params), osc.locks().show(&cfg.params, &target.name)];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.flusher.lock() = Some(task.abort_handle());
+        import.begin();
         tokio::spawn(async move {
             if let Err(error) = import.connect().await {
                 tracing::warn!(import = target.name, %error, "not connected yet, trying on");

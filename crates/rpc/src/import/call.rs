@@ -9,6 +9,7 @@ use crate::exchange::{Arrived, ReplyBuffer};
 use crate::{ReplyMsg, Request, RpcError, opcode};
 use bytes::Bytes;
 use lnet::Payload;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -106,8 +107,10 @@ impl Call<'_> {
     async fn connected(&mut self) -> Result<Conn, RpcError> {
         let no_delay = self.req.no_delay;
         let evictions = self.evictions;
+        // New is also one that has just begun, which its driver has not come round to.
+        let begun = self.import.driven.load(Ordering::Acquire);
         let settled = |p: &Phase| {
-            let never = matches!(p.state, ImportState::New | ImportState::Closed);
+            let never = p.state == ImportState::Closed || (p.state == ImportState::New && !begun);
             p.state == ImportState::Full || never || no_delay || p.evictions != evictions
         };
         let phase = self.phase.wait_for(settled).await.map(|phase| *phase);

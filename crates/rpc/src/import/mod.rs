@@ -143,12 +143,17 @@ impl Import {
         import
     }
 
+    /// Begins to connect, and returns: calls wait from now on.
+    pub fn begin(&self) {
+        self.start();
+        self.event(Event::Open);
+    }
+
     /// Connects, and stays connected: pings, reconnections and resending go on by themselves afterwards. Returns when
     /// connected, when the server refuses for good, or with the last error when all NIDs have failed once; then the
     /// import goes on trying until it is disconnected.
     pub async fn connect(&self) -> Result<ObdConnectData, RpcError> {
-        self.start();
-        self.event(Event::Open);
+        self.begin();
         let mut phase = self.phase.subscribe();
         let settled = phase
             .wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed) || p.failed_rounds > 0)
