@@ -17,6 +17,7 @@ mod client;
 mod conflict;
 mod extent;
 mod flock;
+mod limits;
 mod lock;
 mod mode;
 mod namespace;
@@ -31,6 +32,7 @@ mod timers;
 
 pub use action::{Action, NewLock, Placed, Refusal};
 pub use client::{Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockInfo, LockOwner, LockRef};
+pub use limits::LockLimits;
 pub use lock::{Holder, Lock, LockId, Waiter};
 pub use mode::LockMode;
 pub use namespace::Namespace;

@@ -35,7 +35,7 @@ impl LockId {
         (self.0 & (Self::SHARDS_MAX as u64 - 1)) as usize
     }
 
-    fn slot(self) -> usize {
+    pub(crate) fn slot(self) -> usize {
         ((self.0 >> SHARD_BITS) & u64::from(SLOTS_MAX - 1)) as usize
     }
 }
@@ -151,6 +151,12 @@ impl LockTable {
             shard,
             serial: (seed ^ (seed >> 32)) as u32,
         }
+    }
+
+    /// All locks, those in the slots from this one on first.
+    pub(crate) fn round_from(&self, slot: usize) -> impl Iterator<Item = &Lock> {
+        let (before, from) = self.slots.split_at(slot.min(self.slots.len()));
+        from.iter().chain(before).flatten()
     }
 
     pub(crate) fn len(&self) -> usize {

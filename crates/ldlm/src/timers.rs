@@ -41,6 +41,10 @@ impl Timers {
         self.min = min;
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.asked.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.asked.is_empty()
     }

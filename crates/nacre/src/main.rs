@@ -10,6 +10,7 @@ mod cmd;
 mod control;
 mod daemon;
 mod decode;
+mod files;
 mod instance;
 mod mounts;
 mod net;

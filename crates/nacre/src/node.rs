@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use client::{Atime, Client, MountOptions};
 use cpt::CptTable;
 use fuse::{FuseOptions, Mounted};
+use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig, LnetError};
 use mdt::{Mdt, MdtConfig};
 use mgc::{FsConfig, Mgc, MgcError};
@@ -20,7 +21,7 @@ use mgs::Mgs;
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use ost::{Ost, OstConfig};
-use params::{Param, Registered, Registry};
+use params::{Group, Param, Registered, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
 use wire::{
     LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LUSTRE_VERSION_CODE, MTI_NIDS_MAX,
@@ -29,6 +30,7 @@ use wire::{
 
 use crate::answers::Parts;
 use crate::cmd::mkfs;
+use crate::files;
 use crate::net::Place;
 use crate::running::MountRecord;
 
@@ -111,6 +113,9 @@ pub(crate) struct Node {
     dirs: Vec<TargetDir>,
     /// Parameters of the process itself.
     params: Vec<Registered>,
+    /// How many locks the clients of the targets here may have, and where that is shown.
+    locks: Arc<LockLimits>,
+    _locks_shown: Group,
 }
 
 impl Node {
@@ -143,7 +148,10 @@ impl Node {
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
         let registry = Registry::default();
         let params = own_params(&registry, &cpts, &lnet, &rpc);
+        let locks = Arc::<LockLimits>::default();
         let node = Node {
+            _locks_shown: locks.show(&registry),
+            locks,
             place,
             lnet,
             rpc,
@@ -164,6 +172,7 @@ impl Node {
     /// they start, the OSTs before those that use them. Their portals are open from the beginning: who comes too early
     /// is told so at once, and tries again much sooner than whom nobody answers.
     pub(crate) async fn serve_all(&mut self, targets: Vec<Here>) -> Result<()> {
+        files::enough_for(targets.len())?;
         let order = |t: &Here| match t.label().kind {
             TargetKind::Mgs => 0,
             TargetKind::Ost => 1,
@@ -230,6 +239,7 @@ impl Node {
                     index,
                     seed: random()?,
                     params: self.registry.clone(),
+                    locks: self.locks.clone(),
                 };
                 self.mdts
                     .push(Mdt::start(self.rpc.clone(), &mgc, store, config).await?);
@@ -238,6 +248,7 @@ impl Node {
                 let log = self.mgc_of(label).await?.watch(&format!("{fsname}-client"));
                 let config = OstConfig {
                     params: self.registry.clone(),
+                    locks: self.locks.clone(),
                     ..OstConfig::new(&fsname, index)
                 };
                 self.osts.push(Ost::start(&self.rpc, log, store, config).await?);

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::control::{self, Asker, Request};
 use crate::node::Node;
 use crate::running::{self, Running};
-use crate::{daemon, instance, output};
+use crate::{daemon, files, instance, output};
 
 /// What a process is started for.
 pub(crate) struct Session {
@@ -63,6 +63,7 @@ impl Session {
         F: FnOnce(Arc<CptTable>) -> Fut,
         Fut: Future<Output = Result<(Node, String)>>,
     {
+        files::raise_limit();
         let cpts = CptTable::build(&CptConfig::default()).context("cannot start the CPU partitions")?;
         let first = cpts
             .iter()

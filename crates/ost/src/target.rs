@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ldlm::{LdlmConfig, LockServer};
+use ldlm::{LdlmConfig, LockLimits, LockServer};
 use mgc::FsConfig;
 use osd::{Index, Objects, Space, StoreKind};
 use params::{Group, Registry};
@@ -45,6 +45,8 @@ pub struct OstConfig {
     pub brw_size: u32,
     /// Where the target's parameters are to be found.
     pub params: Registry,
+    /// How many locks its clients may have.
+    pub locks: Arc<LockLimits>,
 }
 
 impl OstConfig {
@@ -55,6 +57,7 @@ impl OstConfig {
             index,
             brw_size: BRW_SIZE_MAX,
             params: Registry::default(),
+            locks: Arc::default(),
         }
     }
 
@@ -115,6 +118,7 @@ impl Ost {
             Arc::new(lvbs),
             LdlmConfig {
                 seed,
+                limits: cfg.locks.clone(),
                 ..LdlmConfig::default()
             },
         );

@@ -47,13 +47,20 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
             .map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
             .sum()
     };
+    // A file takes an inode of the MDT and, mostly, one object.
+    let objects: Option<u64> = osts
+        .clone()
+        .filter(|o| o.os_files > 0)
+        .map(|o| o.os_ffree)
+        .reduce(u64::saturating_add);
+    let ffree = mdt.os_ffree.min(objects.unwrap_or(u64::MAX));
     StatFs {
         bsize,
         blocks: blocks(|o| o.os_blocks),
         bfree: blocks(|o| o.os_bfree),
         bavail: blocks(|o| o.os_bavail),
-        files: mdt.os_files,
-        ffree: mdt.os_ffree,
+        files: mdt.os_files - mdt.os_ffree.min(mdt.os_files) + ffree,
+        ffree,
         namelen: if mdt.os_namelen == 0 { 255 } else { mdt.os_namelen },
     }
 }
@@ -164,6 +171,21 @@ mod tests {
         };
         let sum = aggregate(&mdt, [ost(10, 4096), ost(40, 1024)].iter());
         assert_eq!((sum.bsize, sum.blocks, sum.files, sum.ffree), (4096, 20, 100, 60));
+    }
+
+    #[test]
+    fn there_are_no_more_files_than_objects() {
+        let of = |os_files, os_ffree| ObdStatfs {
+            os_files,
+            os_ffree,
+            os_bsize: 4096,
+            ..ObdStatfs::default()
+        };
+        let (mdt, few) = (of(100, 60), [of(50, 10), of(50, 20)]);
+        let sum = aggregate(&mdt, few.iter());
+        assert_eq!((sum.files, sum.ffree), (70, 30));
+        // One that does not count has as many as are wanted.
+        assert_eq!(aggregate(&mdt, [of(0, 0)].iter()).ffree, 60);
     }
 
     #[test]

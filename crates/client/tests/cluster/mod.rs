@@ -67,6 +67,7 @@ impl Cluster {
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
         mgc.register(info(LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
         let cfg = MdtConfig {
+            locks: Arc::default(),
             fsname: FSNAME.to_owned(),
             index: 0,
             seed: 2,

@@ -28,6 +28,7 @@ impl LockServer {
         if flags & wire::LDLM_FL_HAS_INTENT != 0 && new.policy.ty() == LockType::Extent {
             return self.glimpse(req, &dlm, new).await;
         }
+        self.room().await?;
         let placed = self.place(&new).map_err(errno_of)?;
         match placed {
             Placed::Granted(id) => {

@@ -86,6 +86,10 @@ impl LockServer {
     ) -> Result<GrantedLock, Errno> {
         self.know(export)?;
         self.forget_attempt(export, client_cookie, &res);
+        if bits == 0 && self.limits.is_full() {
+            return Ok(GrantedLock::default());
+        }
+        self.room().await?;
         let policy = Policy::Ibits(Ibits { bits, try_bits });
         let new = NewLock::local(holder(export), client_cookie, res, mode, policy);
         let Some(id) = self.wait_for(&new).await? else {

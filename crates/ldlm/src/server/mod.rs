@@ -10,12 +10,14 @@ mod enqueue;
 mod glimpse;
 mod local;
 mod lvb;
+mod reclaim;
 mod timeouts;
 
 pub use local::{GrantedLock, LocalLock};
 pub use lvb::{LvbOps, NoLvb};
 
 use crate::action::Action;
+use crate::limits::LockLimits;
 use crate::lock::{Holder, Lock, LockId};
 use crate::namespace::Namespace;
 use crate::policy::LockType;
@@ -31,12 +33,14 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use wire::{Errno, LdlmReply, LdlmResId, WireStruct};
 
 /// The limits and times of a lock server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LdlmConfig {
     /// Keeps lock handles apart from those of an earlier life of the server.
     pub seed: u64,
     /// What a client that must give a lock back has at least (`ldlm_enqueue_min`).
     pub enqueue_min: Duration,
+    /// How many locks there may be.
+    pub limits: Arc<LockLimits>,
 }
 
 impl Default for LdlmConfig {
@@ -44,6 +48,7 @@ impl Default for LdlmConfig {
         LdlmConfig {
             seed: 0,
             enqueue_min: Duration::from_secs(100),
+            limits: Arc::default(),
         }
     }
 }
@@ -64,6 +69,7 @@ pub struct LockServer {
     /// Some client was asked for a lock: the watch over deadlines begins.
     asking: Arc<Notify>,
     counters: Counters,
+    limits: Arc<LockLimits>,
     me: Weak<LockServer>,
     tasks: Spawner,
 }
@@ -131,10 +137,12 @@ impl LockServer {
             exports: RwLock::new(HashMap::new()),
             asking: Arc::new(Notify::new()),
             counters: Counters::default(),
+            limits: cfg.limits.clone(),
             me: me.clone(),
             tasks: Spawner::current(),
         });
         timeouts::watch(&server);
+        reclaim::watch(&server);
         server
     }
 
@@ -271,7 +279,9 @@ impl LockServer {
     fn with<T>(&self, shard: usize, f: impl FnOnce(&mut Namespace, Instant, &mut Vec<Action>) -> T) -> T {
         let mut actions = Vec::new();
         let mut guard = self.shards[shard].lock();
+        let before = guard.ns.lock_count();
         let result = f(&mut guard.ns, now(), &mut actions);
+        self.limits.changed(before, guard.ns.lock_count());
         guard.wake(&mut actions);
         drop(guard);
         if !actions.is_empty() {

@@ -41,6 +41,10 @@ impl LockServer {
 
 impl Drop for LockServer {
     fn drop(&mut self) {
+        for shard in &self.shards {
+            self.limits.changed(shard.lock().ns.lock_count(), 0);
+        }
         self.asking.notify_one();
+        self.limits.exceeded.notify_waiters();
     }
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use ldlm::LockLimits;
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
@@ -38,6 +39,8 @@ pub struct MdtConfig {
     pub seed: u64,
     /// Where its parameters are shown.
     pub params: Registry,
+    /// How many locks its clients may have.
+    pub locks: Arc<LockLimits>,
 }
 
 impl MdtConfig {

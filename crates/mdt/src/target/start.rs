@@ -67,6 +67,7 @@ impl Mdt {
         let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
         let ldlm = LdlmConfig {
             seed: cfg.seed,
+            limits: cfg.locks.clone(),
             ..LdlmConfig::default()
         };
         let mdt = Arc::new(Mdt {

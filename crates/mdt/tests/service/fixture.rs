@@ -193,6 +193,7 @@ impl Fixture {
 
 fn mdt_config() -> MdtConfig {
     MdtConfig {
+        locks: Arc::default(),
         fsname: "testfs".into(),
         index: 0,
         seed: 7,

@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod disk;
+mod files;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod locks;
 mod space;
 
 use std::time::{Duration, Instant};
@@ -53,6 +55,11 @@ impl Servers {
         let source = format!("{}:/lus", self.nid(1));
         site.mount(&source, "mnt", &["--port", &self.port])
     }
+}
+
+/// Sets a parameter in the process that works for a directory of the site.
+fn set_param(site: &Site, name: &str, assignment: &str) {
+    nacre_ok(&["lctl", "set_param", "--dir", &site.at(name), assignment]);
 }
 
 /// The value of a parameter, of the only object that it is of.

@@ -227,3 +227,46 @@ fn a_local_file_system_that_others_fill_up_is_survived() {
     let log = sh(&format!("cat {mdt}/nacre.log {ost0}/nacre.log"));
     assert!(!log.contains("read-only"), "{log}");
 }
+
+#[test]
+fn an_ost_without_inodes_gets_no_new_files_until_some_are_removed() {
+    let disk = Disk::new("2G", "-N 2048");
+    let (mut site, servers) = (Site::new(), Servers::new(54));
+    let ost0 = disk.target("ost0");
+    servers.mgs_and_mdt(&mut site);
+    servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site);
+    let free = || -> u64 { sh(&format!("stat -fc %d {at}")).trim().parse().unwrap() };
+    let before = free();
+    assert!((1000..2048).contains(&before), "{before}");
+    sh(&format!(
+        "mkdir {at}/d && cd {at}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {at}/d"
+    ));
+    until("they are counted", || free() + 200 <= before);
+    // Somebody else's files take what is left.
+    sh(&format!(
+        "mkdir {0}/others && cd {0}/others && (touch {{1..2000}} 2> /dev/null || true)",
+        disk.root()
+    ));
+    sh(&format!(
+        "cd {at}/d && cat f* | sort -n | cmp - <(seq 200) && echo more >> f1 && sync -f f1"
+    ));
+    until("the MDT knows", || {
+        !run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok || {
+            sh(&format!("echo x > {at}/d/new; rm {at}/d/new"));
+            false
+        }
+    });
+    fails(&format!("touch {at}/d/new"), "No space left");
+    assert_eq!(free(), 0);
+    sh(&format!(
+        "cd {at}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
+    ));
+    sh(&format!("rm -r {}/others", disk.root()));
+    until("files can be made again", || {
+        run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok
+    });
+    sh(&format!(
+        "cd {at}/d && echo new > new && sync -f new && test $(cat new) = new"
+    ));
+}

@@ -13,7 +13,9 @@ use wire::Fid;
 use crate::ObjAttr;
 
 const SHARDS: usize = 16;
-/// Open objects of one store, of all shards: between these, an eighth of the descriptors that the process may have.
+/// Open objects of one store, of all shards: between these, a share of the descriptors that the process may have, which
+/// may have many stores.
+const OPEN_SHARE: u64 = 128;
 const OPEN_MIN: u64 = 64;
 const OPEN_MAX: u64 = 1024;
 
@@ -72,7 +74,7 @@ impl Cache {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
             .current
             .unwrap_or(u64::MAX);
-        let open = (limit / 8).clamp(OPEN_MIN, OPEN_MAX) as usize;
+        let open = (limit / OPEN_SHARE).clamp(OPEN_MIN, OPEN_MAX) as usize;
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             capacity: open / SHARDS,

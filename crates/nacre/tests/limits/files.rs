@@ -1,0 +1,37 @@
+//! Open files: what is open in a mount costs its processes no descriptors; too few of them for a target are refused.
+
+use crate::fixture::{Site, run, sh};
+use std::process::Command;
+
+#[test]
+fn thousands_of_files_are_open_with_few_descriptors() {
+    let mut site = Site::new();
+    let (dir, nacre) = (site.directory("d"), env!("CARGO_BIN_EXE_nacre"));
+    let up = |hard: u32| {
+        let line = format!("ulimit -n {hard} && exec {nacre} up --dir {dir} --osts 1");
+        run(Command::new("bash").args(["-c", &line]))
+    };
+    let refused = up(256);
+    assert!(
+        !refused.ok && refused.err.contains("ulimit -Hn 512"),
+        "{}",
+        refused.err
+    );
+    let ended = up(512);
+    assert!(ended.ok, "{}", ended.err);
+    let at = format!("{dir}/mnt");
+    // Each is open for writing while all the others are, and has data.
+    let program = "import sys\n\
+        files = [open('%s/f%d' % (sys.argv[1], i), 'w+') for i in range(3000)]\n\
+        [f.write(str(i)) for i, f in enumerate(files)]\n\
+        [f.flush() for f in files]\n\
+        [f.seek(0) for f in files]\n\
+        print(all(f.read() == str(i) for i, f in enumerate(files)))";
+    let said = sh(&format!(
+        "ulimit -n 4000 && python3 -c \"{program}\" {at} && ls {at} | wc -l"
+    ));
+    assert_eq!(said, "True\n3000\n");
+    let log = std::fs::read_to_string(format!("{dir}/nacre.log")).unwrap();
+    assert!(!log.contains("Too many open files"), "{log}");
+    site.down("d");
+}
