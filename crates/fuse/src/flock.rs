@@ -5,8 +5,27 @@ use crate::creds::is_signalled;
 use crate::state::State;
 use client::{Cred, FlockRange, FlockType};
 use fuser::{Errno, ReplyLock};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use wire::Fid;
+
+/// Who has asked for locks through which open file. A process's locks go with its first close; those of an open file itself
+/// (flock(2), and fcntl(2)'s open file description locks, of whose end the kernel says nothing) with its last.
+#[derive(Default)]
+pub(crate) struct Lockers(Mutex<HashMap<u64, BTreeSet<u64>>>);
+
+impl Lockers {
+    /// An owner asks for a lock through an open file.
+    pub(crate) fn note(&self, fh: u64, owner: u64) {
+        self.0.lock().entry(fh).or_default().insert(owner);
+    }
+
+    /// All owners that asked through an open file, which is closed.
+    pub(crate) fn take(&self, fh: u64) -> BTreeSet<u64> {
+        self.0.lock().remove(&fh).unwrap_or_default()
+    }
+}
 
 /// How often a process that waits for a lock is looked at for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(250);

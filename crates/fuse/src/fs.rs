@@ -10,7 +10,7 @@ use crate::readdir;
 use crate::reply::{empty, xattr};
 use crate::state::State;
 use bytes::Bytes;
-use client::{Fallocate, FlockRange, Seek, SetAttr};
+use client::{Fallocate, FlockRange, FlockType, Seek, SetAttr};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -352,7 +352,7 @@ impl Filesystem for Fs {
         ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
-        lock_owner: Option<LockOwner>,
+        _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
@@ -361,9 +361,10 @@ impl Filesystem for Fs {
         };
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred) = (self.0.clone(), cred(req, 0));
+        let owners = self.0.lockers.take(fh.0);
         self.0.run(async move {
-            if let Some(owner) = lock_owner {
-                let _ = state.client.release_locks(&cred, fid, owner.0, cred.pid).await;
+            for owner in owners {
+                let _ = state.client.release_locks(&cred, fid, owner, cred.pid).await;
             }
             empty(state.client.release(&file).await, reply);
         });
@@ -516,7 +517,7 @@ impl Filesystem for Fs {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         lock_owner: LockOwner,
         start: u64,
         end: u64,
@@ -536,6 +537,9 @@ impl Filesystem for Fs {
             owner: lock_owner.0,
             pid,
         };
+        if ty != FlockType::Unlock {
+            self.0.lockers.note(fh.0, lock_owner.0);
+        }
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         let waits = sleep.then_some(caller);
         self.0

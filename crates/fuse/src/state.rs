@@ -1,6 +1,7 @@
 //! What all requests of a mount share, and how a request is run.
 
 use crate::convert::{errno, file_attr, generation};
+use crate::flock::Lockers;
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use bytes::Bytes;
@@ -28,6 +29,7 @@ pub(crate) struct State {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) files: Handles<OpenFile>,
     pub(crate) dirs: Handles<DirHandle>,
+    pub(crate) lockers: Lockers,
     pub(crate) runtime: Handle,
     /// Whether reads and writes go past the kernel's pages, which then are for mappings only.
     past_pages: AtomicBool,
@@ -40,6 +42,7 @@ impl State {
             client,
             files: Handles::new(),
             dirs: Handles::new(),
+            lockers: Lockers::default(),
             runtime,
             past_pages: AtomicBool::new(past_pages),
         }

@@ -12,6 +12,7 @@ mod exec;
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod locks;
 mod names;
 mod place;
 mod removed;
