@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::stage::{Stage, cargo};
 
 /// A program that tests or the demonstration run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("cc", "build-essential"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
@@ -14,6 +14,10 @@ const PROGRAMS: [(&str, &str); 8] = [
     ("sqlite3", "sqlite3"),
     ("setfattr", "attr"),
     ("setfacl", "acl"),
+    ("fio", "fio"),
+    ("stress-ng", "stress-ng"),
+    ("dbench", "dbench"),
+    ("bonnie++", "bonnie++"),
 ];
 
 /// Installs the packages of programs that are not there.
