@@ -4,7 +4,7 @@ use crate::convert::errno;
 use crate::creds::is_signalled;
 use crate::state::State;
 use client::{Cred, FlockRange, FlockType};
-use fuser::{Errno, ReplyLock};
+use fuser::{Errno, FileHandle, ReplyLock};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -57,14 +57,17 @@ pub(crate) async fn get(state: &State, cred: &Cred, fid: Fid, want: FlockRange, 
     }
 }
 
-/// Takes or gives up a lock. `waits`: the process that waits until it is free, unless a signal ends the wait.
+/// Takes or gives up a lock, through an open file. `waits`: the process that waits until it is free, unless a signal ends the wait.
 pub(crate) async fn set(
     state: &State,
     cred: &Cred,
-    fid: Fid,
+    (fid, fh): (Fid, FileHandle),
     want: FlockRange,
     waits: Option<u32>,
 ) -> Result<(), wire::Errno> {
+    if want.ty != FlockType::Unlock {
+        state.lockers.note(fh.0, want.owner);
+    }
     let Some(caller) = waits else {
         return state.client.setlk(cred, fid, want, false).await;
     };

@@ -10,7 +10,7 @@ use crate::readdir;
 use crate::reply::{empty, xattr};
 use crate::state::State;
 use bytes::Bytes;
-use client::{Fallocate, FlockRange, FlockType, Seek, SetAttr};
+use client::{Fallocate, FlockRange, Seek, SetAttr};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -537,13 +537,10 @@ impl Filesystem for Fs {
             owner: lock_owner.0,
             pid,
         };
-        if ty != FlockType::Unlock {
-            self.0.lockers.note(fh.0, lock_owner.0);
-        }
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         let waits = sleep.then_some(caller);
         self.0
-            .run(async move { empty(flock::set(&state, &cred, fid, want, waits).await, reply) });
+            .run(async move { empty(flock::set(&state, &cred, (fid, fh), want, waits).await, reply) });
     }
 
     fn fallocate(
