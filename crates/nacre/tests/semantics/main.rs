@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod dirs;
 mod exec;
 #[path = "../system/file_system.rs"]
 #[allow(dead_code)]
