@@ -92,3 +92,10 @@ fn the_space_of_a_removed_file_comes_back_with_its_last_close() {
     drop(reader);
     wait_until_nothing_is_stored(&place);
 }
+
+/// Other than on a local disk, where it would be empty.
+#[test]
+fn a_removed_directory_is_gone_for_who_is_in_it() {
+    let place = Place::new();
+    place.sh("mkdir d; cd d; rmdir ../d; ls . 2> /dev/null && exit 1; touch x 2> /dev/null && exit 2; true");
+}
