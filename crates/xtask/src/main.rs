@@ -109,17 +109,11 @@ fn test(more: &[String]) -> Result<(), String> {
     Stage::new("tests").run(tests.args(more))
 }
 
-/// The model test alone, with as many sequences as wanted and from a seed on.
+/// The model test alone, optimised, with as many sequences as wanted (10,000) and from a seed on.
 fn model(options: &[String]) -> Result<(), String> {
-    let mut test = cargo([
-        "test",
-        "--package",
-        "nacre",
-        "--test",
-        "model",
-        "--locked",
-        "mounts",
-    ]);
+    let mut test = cargo(["test", "--release", "--locked"]);
+    test.args(["--package", "nacre", "--test", "model", "mounts"]);
+    test.env("NACRE_MODEL_SEQUENCES", "10000");
     for option in options.chunks(2) {
         let [name, value] = option else {
             return Err(format!("{} wants a number", option.concat()));
