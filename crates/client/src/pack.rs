@@ -6,11 +6,12 @@ use crate::attr::{SetAttr, SetTime};
 use crate::cred::{Cred, NO_GROUP};
 use bytes::Bytes;
 use wire::{
-    Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_GID,
-    MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch,
-    MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLXATTR,
-    OBD_MD_FLXATTRRM, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
-    REINT_UNLINK, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
+    Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET,
+    MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody,
+    MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink,
+    OBD_MD_FLCTIME, OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK,
+    REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, Stamped, Time, Timed, Times,
+    WireStruct, nul_terminated,
 };
 
 /// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
@@ -31,12 +32,14 @@ pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
     v.into()
 }
 
-/// The body of a request about `fid1` (and `fid2` in it), on behalf of `cred`.
+/// The body of a request about `fid1` (and `fid2` in it), on behalf of `cred`. Lustre's servers look at a FID only where
+/// `OBD_MD_FLID` says that there is one.
 pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) -> MdtBody {
+    let has_fid = if fid1 == Fid::ZERO { 0 } else { OBD_MD_FLID };
     MdtBody {
         mbo_fid1: fid1,
         mbo_fid2: fid2,
-        mbo_valid: valid,
+        mbo_valid: valid | has_fid,
         mbo_uid: cred.uid,
         mbo_gid: cred.gid,
         mbo_fsuid: cred.uid,
@@ -86,16 +89,11 @@ fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
 /// The buffers of an open intent, after the `ldlm_intent`.
 pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes) -> Vec<Bytes> {
     let e = Bytes::new;
-    let name = if name.is_empty() {
-        e()
-    } else {
-        nul_terminated(name)
-    };
     vec![
         create_rec(cred, REINT_OPEN, c),
         e(),
         e(),
-        name,
+        nul_terminated(name),
         eadata,
         e(),
         e(),
@@ -264,6 +262,23 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
     rec
 }
 
+/// Times as this peer takes them. A server of Lustre has regard only to times that are marked as set, so that all are;
+/// one of Nacre sees by the mark whether "now" is meant, which must not be before the last change.
+pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
+    rec.set_times(rec.times().at(peer));
+    if peer == Precision::Seconds {
+        for (time, mark) in [
+            (MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET),
+            (MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET),
+            (MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET),
+        ] {
+            if rec.sa_valid & time != 0 {
+                rec.sa_valid |= mark;
+            }
+        }
+    }
+}
+
 /// A setattr; `open` is the handle through which a truncation is made, `eadata` a default layout to set.
 pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
@@ -308,9 +323,9 @@ pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         sx_suppgid2: NO_GROUP,
         sx_fid: x.fid,
         sx_valid: if x.value.is_some() {
-            OBD_MD_FLXATTR
+            OBD_MD_FLXATTR | OBD_MD_FLCTIME
         } else {
-            OBD_MD_FLXATTRRM
+            OBD_MD_FLXATTRRM | OBD_MD_FLCTIME
         },
         sx_size: x.value.as_ref().map_or(0, |v| v.len() as u32),
         sx_flags: x.flags,
@@ -331,12 +346,12 @@ pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{elc_buf, setattr_rec};
+    use super::{elc_buf, setattr_rec, times_for};
     use crate::attr::{SetAttr, SetTime};
     use crate::cred::{Cred, NO_GROUP};
     use wire::{
-        Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE,
-        Time, Timed, WireStruct,
+        Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET, MDS_ATTR_MTIME,
+        MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, Precision, Time, Timed, WireStruct,
     };
 
     #[test]
@@ -364,6 +379,20 @@ mod tests {
             rec.sa_valid,
             MDS_ATTR_CTIME | MDS_ATTR_ATIME | MDS_ATTR_MTIME | MDS_ATTR_MTIME_SET
         );
+    }
+
+    #[test]
+    fn a_server_of_lustre_is_told_that_times_are_set() {
+        let set = SetAttr {
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        };
+        let mut rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, Time::new(100, 1), NO_GROUP);
+        times_for(Precision::Nanoseconds, &mut rec);
+        assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_MTIME);
+        times_for(Precision::Seconds, &mut rec);
+        let marks = MDS_ATTR_CTIME_SET | MDS_ATTR_MTIME_SET;
+        assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_MTIME | marks);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Pings (guide 2.4): which NIDs a node has.
 //!
-//! This node says that it knows interface status, and neither multi-rail nor discovery: peers then treat it as a simple
-//! peer and push nothing to it. A push that comes all the same is acknowledged and not used.
+//! This node says that it does no discovery, as a Lustre node whose discovery is switched off does: peers then treat it as
+//! a simple peer and push nothing to it. A push that comes all the same is acknowledged and not used.
 
 use crate::LnetError;
 use wire::frame::PingReply;

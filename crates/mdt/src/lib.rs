@@ -15,6 +15,7 @@ mod error;
 mod fid2path;
 mod getattr;
 mod handles;
+mod hsm;
 mod intent;
 pub mod layout;
 mod locks;

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use wire::config::Config as Record;
 use wire::llog_file::{CHUNK, records};
 use wire::{
-    Errno, LLOG_CONFIG_ORIG_CTXT, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
+    Errno, LLOG_CONFIG_ORIG_CTXT, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogHdr, LlogdBody, MGS_CFG_T_CONFIG,
     MGS_CFG_T_PARAMS, MGS_TARGET_REG, MdtBody, Message, MgsTargetInfo, Nid, OBD_CFG_REC, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
@@ -288,6 +288,8 @@ impl Mgc {
             .map_err(|e| bad(format!("no answer to opening it: {e}")))?;
         let ask = LlogdBody {
             lgd_logid: opened.lgd_logid,
+            // Where the log is empty, the server makes its header of this.
+            lgd_llh_flags: LLOG_F_IS_PLAIN,
             ..ask
         };
 

@@ -126,7 +126,7 @@ async fn what_is_not_to_be_served_is_refused() {
     let unknown = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, 99);
     assert_eq!(status(unknown).await, Errno::ENOTCONN.status());
     let version = body(wire::MDS_STATFS, wire::LUSTRE_OST_VERSION, handle);
-    assert_eq!(status(version).await, Errno::EINVAL.status());
+    assert_eq!(status(version).await, Errno::EPROTO.status());
     let portal = body(wire::OST_READ, wire::LUSTRE_OST_VERSION, handle);
     assert_eq!(status(portal).await, Errno::EPROTO.status());
     let arrived = PtlrpcBody {

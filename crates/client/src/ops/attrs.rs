@@ -46,7 +46,7 @@ impl Client {
             _ => self.suppgid(cred, fid).await,
         };
         let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
-        rec.set_times(rec.times().at(mdc.precision()));
+        pack::times_for(mdc.precision(), &mut rec);
         // A truncation may take set-ID bits.
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
@@ -154,7 +154,8 @@ impl Client {
             times.atime = atime;
             self.inodes.accessed(file.fid, mdc.precision().of(atime));
         }
-        rec.set_times(times.at(mdc.precision()));
+        rec.set_times(times);
+        pack::times_for(mdc.precision(), &mut rec);
         rec
     }
 

@@ -131,7 +131,7 @@ impl Client {
         }
         let mut body = pack::body(cred, fid, fid, GETATTR, crate::cred::NO_GROUP);
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
-        let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new(), Bytes::new()];
+        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b""), Bytes::new()];
         let reply = mdc
             .intent(IntentAsk::new(
                 fid,

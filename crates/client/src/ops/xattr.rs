@@ -157,12 +157,14 @@ impl Client {
             return Ok(None);
         }
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR | OBD_MD_FLXATTRLS, NO_GROUP);
-        body.mbo_eadatasize = ALL_MAX;
+        // A server of Lustre refuses more than it grants at connect.
+        let max = mdc.import.connect_data().ocd_max_easize.clamp(4096, ALL_MAX) & !3;
+        body.mbo_eadatasize = max;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
         let ask = IntentAsk::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
         let done = mdc
             .intent(IntentAsk {
-                reply_len: ALL_MAX,
+                reply_len: max,
                 ..ask
             })
             .await?;

@@ -60,7 +60,7 @@ async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
 fn check(arrival: &Arrival) -> Result<(), Errno> {
     let (opc, version) = (arrival.body.pb_opc, arrival.body.pb_version);
     if version != opcode::version(opc) | PTLRPC_MSG_VERSION {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EPROTO);
     }
     let io = matches!(opc, OST_READ | OST_WRITE);
     if io && !matches!(arrival.portal, OST_IO_PORTAL | MDS_IO_PORTAL) {

@@ -58,24 +58,24 @@ impl Reply {
     }
 }
 
-/// Errors that say something about the operation, not about the request: their replies are replies (guide 3.4).
-fn is_ordinary(status: i32) -> bool {
-    let ordinary = [
-        Errno::ENOSPC,
-        Errno::EACCES,
-        Errno::EPERM,
-        Errno::ENOENT,
-        Errno::EINPROGRESS,
-        Errno::EDQUOT,
-        Errno::EROFS,
+/// Errors that say that the request could not be taken, as distinct from what the operation said (guide 3.4). Lustre's
+/// clients log them.
+fn is_serious(status: i32) -> bool {
+    let serious = [
+        Errno::EPROTO,
+        Errno::EFAULT,
+        Errno::ENOTSUPP,
+        Errno::ENOTCONN,
+        Errno::ENODEV,
+        Errno::ENOMEM,
     ];
-    Errno::from_status(status).is_none_or(|errno| ordinary.contains(&errno))
+    Errno::from_status(status).is_some_and(|errno| serious.contains(&errno))
 }
 
 /// The reply's message.
 fn message(arrival: &Arrival, result: Result<Reply, Errno>, last_committed: u64, now: Instant) -> Message {
     let reply = result.unwrap_or_else(|errno| Reply::status(errno.status()));
-    let is_err = reply.bufs.is_empty() && !is_ordinary(reply.status);
+    let is_err = reply.bufs.is_empty() && is_serious(reply.status);
     let body = PtlrpcBody {
         pb_handle: LustreHandle { cookie: reply.handle },
         pb_type: if is_err {
@@ -158,13 +158,13 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: &
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Reply, is_ordinary};
+    use super::{Reply, is_serious};
     use wire::Errno;
 
     #[test]
     fn errors_of_the_operation_are_replies_and_others_are_not() {
-        assert!(is_ordinary(0) && is_ordinary(301) && is_ordinary(Errno::ENOENT.status()));
-        assert!(!is_ordinary(Errno::ENOTCONN.status()) && !is_ordinary(Errno::ENOTSUPP.status()));
+        assert!(!is_serious(0) && !is_serious(301) && !is_serious(Errno::ENODATA.status()));
+        assert!(is_serious(Errno::ENOTCONN.status()) && is_serious(Errno::ENOTSUPP.status()));
         assert_eq!(Reply::status(-2).with_transno(5).transno, 5);
     }
 }

@@ -1,0 +1,124 @@
+//! The state of a file in hierarchical storage: kept, as `trusted.hsm`, and told. Nothing is archived here; but Lustre's
+//! clients ask, and mark files that they restored or changed, in the course of ordinary work.
+
+use rpc::{Reply, ServerRequest};
+use wire::{
+    Errno, HS_ARCHIVED, HS_DIRTY, HS_EXISTS, HS_LOST, HS_RELEASED, HSM_FLAGS_MASK, HSM_USER_MASK,
+    HSS_ARCHIVE_ID, HSS_CLEARMASK, HSS_SETMASK, HsmAttrs, HsmStateSet, HsmUserState, MdtBody, WireStruct,
+    XATTR_NAME_HSM,
+};
+
+use crate::{
+    cred::Cred,
+    locks::XATTR,
+    namespace::xattr::{SetXattr, getxattr, setxattr},
+    target::{Handled, Mdt, cred_of_body, reply, wall_clock},
+};
+
+impl Mdt {
+    /// MDS_HSM_STATE_GET.
+    pub(crate) fn hsm_state(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let state = self.hsm_attrs(&body)?;
+        let told = HsmUserState {
+            hus_states: state.hsm_flags,
+            hus_archive_id: state.hsm_arch_id as u32,
+            ..HsmUserState::default()
+        };
+        Ok(reply(3, [MdtBody::default().to_bytes(), told.to_bytes()]))
+    }
+
+    /// MDS_HSM_STATE_SET.
+    pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let set: HsmStateSet = req.get(3)?;
+        let (fid, cred) = (body.mbo_fid1, cred_of_body(&body));
+        let _inode = self.locks.inode(fid, XATTR).await?;
+        if !cred.owns(&self.store.inode(fid)?) {
+            return Err(Errno::EPERM);
+        }
+        let state = changed(self.hsm_attrs(&body)?, &set, cred.is_admin())?;
+        let done = setxattr(
+            &self.store,
+            &Cred::root(),
+            &SetXattr {
+                fid,
+                name: XATTR_NAME_HSM.as_bytes(),
+                value: Some(state.to_bytes()),
+                flags: 0,
+                time: wall_clock(),
+            },
+        )?;
+        Ok(Reply::default().with_transno(done.transno))
+    }
+
+    fn hsm_attrs(&self, body: &MdtBody) -> Result<HsmAttrs, Errno> {
+        match getxattr(
+            &self.store,
+            &Cred::root(),
+            body.mbo_fid1,
+            XATTR_NAME_HSM.as_bytes(),
+        ) {
+            Ok(value) => HsmAttrs::from_bytes(&value).map_err(|_| Errno::EIO),
+            Err(Errno::ENODATA) => Ok(HsmAttrs::default()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The state after a change; or why it may not be. A copy that does not exist cannot be outdated, one that is outdated
+/// cannot stand in for the data, and only what is archived can be released or lost.
+fn changed(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, Errno> {
+    let masks = set.hss_setmask | set.hss_clearmask;
+    if masks & !u64::from(HSM_FLAGS_MASK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if masks & !u64::from(HSM_USER_MASK) != 0 && !admin {
+        return Err(Errno::EPERM);
+    }
+    let mut new = old;
+    if set.hss_valid & HSS_SETMASK != 0 {
+        new.hsm_flags |= set.hss_setmask as u32;
+    }
+    if set.hss_valid & HSS_CLEARMASK != 0 {
+        new.hsm_flags &= !(set.hss_clearmask as u32);
+    }
+    let has = |flags: u32| new.hsm_flags & flags == flags;
+    if set.hss_valid & HSS_ARCHIVE_ID != 0 && has(HS_EXISTS) {
+        new.hsm_arch_id = set.hss_archive_id.into();
+    }
+    let impossible = (has(HS_DIRTY) && !has(HS_EXISTS))
+        || has(HS_RELEASED | HS_DIRTY)
+        || (has(HS_RELEASED) && !has(HS_ARCHIVED))
+        || (has(HS_LOST) && !has(HS_ARCHIVED));
+    if impossible { Err(Errno::EINVAL) } else { Ok(new) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::changed;
+    use wire::{Errno, HS_ARCHIVED, HS_DIRTY, HS_EXISTS, HS_NORELEASE, HSS_SETMASK, HsmAttrs, HsmStateSet};
+
+    fn set(flags: u32) -> HsmStateSet {
+        HsmStateSet {
+            hss_valid: HSS_SETMASK,
+            hss_setmask: flags.into(),
+            ..HsmStateSet::default()
+        }
+    }
+
+    #[test]
+    fn states_that_contradict_themselves_are_refused() {
+        let none = HsmAttrs::default();
+        assert_eq!(changed(none, &set(HS_DIRTY), true), Err(Errno::EINVAL));
+        assert_eq!(changed(none, &set(HS_EXISTS), false), Err(Errno::EPERM));
+        assert_eq!(changed(none, &set(1 << 20), true), Err(Errno::EINVAL));
+        let flags = |old, new| changed(old, &set(new), true).map(|s| s.hsm_flags);
+        assert_eq!(flags(none, HS_NORELEASE), Ok(HS_NORELEASE));
+        let there = HsmAttrs {
+            hsm_flags: HS_EXISTS | HS_ARCHIVED,
+            ..none
+        };
+        assert_eq!(flags(there, HS_DIRTY), Ok(HS_EXISTS | HS_ARCHIVED | HS_DIRTY));
+    }
+}
