@@ -10,7 +10,7 @@ use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
 use std::sync::Arc;
 use wire::{
     Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody,
-    OBD_MD_FLNLINK,
+    OBD_MD_FLNLINK, Precision,
 };
 
 impl Client {
@@ -54,16 +54,12 @@ impl Client {
             self.forget_in_kernel(parent, name);
         }
         let reply = done?;
-        self.discard_if_gone(child, &reply.get::<MdtBody>(1)?);
+        self.discard_if_gone(mdc, child, &reply.get::<MdtBody>(1)?);
         Ok(())
     }
 
-    /// A file that has lost its last name and that nobody has open: its dirty data need not be written any more.
-    fn discard_if_gone(&self, fid: Fid, body: &MdtBody) {
-        let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
-        // An orphan is open somewhere, perhaps here.
-        let gone = last && body.mbo_flags & LUSTRE_ORPHAN_FL == 0;
-        if gone && !fid.is_zero() && body.mbo_fid1 == fid {
+    fn discard_if_gone(&self, mdc: &Mdc, fid: Fid, body: &MdtBody) {
+        if !fid.is_zero() && body.mbo_fid1 == fid && is_gone(mdc.precision(), body) {
             self.lov.discard(fid);
         }
     }
@@ -99,7 +95,7 @@ impl Client {
             self.forget_in_kernel(to.0, to.1);
         }
         let reply = done?;
-        self.discard_if_gone(target, &reply.get::<MdtBody>(1)?);
+        self.discard_if_gone(mdc, target, &reply.get::<MdtBody>(1)?);
         if self.kernel.get().is_none() {
             return Ok(());
         }
@@ -122,5 +118,40 @@ impl Client {
                 cache.inval_entry(parent, &name, Fid::ZERO).await;
             }
         });
+    }
+}
+
+/// Whether a file has lost its last name and nobody has it open, so that its dirty data need not be written any more. A
+/// server of Lustre does not say who has it open; its OSTs say so later, by a callback.
+fn is_gone(peer: Precision, body: &MdtBody) -> bool {
+    let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
+    // An orphan is open somewhere, perhaps here.
+    peer == Precision::Nanoseconds && last && body.mbo_flags & LUSTRE_ORPHAN_FL == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_gone;
+    use wire::{LUSTRE_ORPHAN_FL, MdtBody, OBD_MD_FLNLINK, Precision};
+
+    #[test]
+    fn data_of_an_unlinked_file_that_may_be_open_is_kept() {
+        let unlinked = MdtBody {
+            mbo_valid: OBD_MD_FLNLINK,
+            ..MdtBody::default()
+        };
+        let open = MdtBody {
+            mbo_flags: LUSTRE_ORPHAN_FL,
+            ..unlinked.clone()
+        };
+        let linked = MdtBody {
+            mbo_nlink: 1,
+            ..unlinked.clone()
+        };
+        assert!(is_gone(Precision::Nanoseconds, &unlinked));
+        for body in [&open, &linked, &MdtBody::default()] {
+            assert!(!is_gone(Precision::Nanoseconds, body));
+        }
+        assert!(!is_gone(Precision::Seconds, &unlinked), "Lustre does not tell");
     }
 }
