@@ -142,11 +142,11 @@ mod tests {
         };
         let open = MdtBody {
             mbo_flags: LUSTRE_ORPHAN_FL,
-            ..unlinked.clone()
+            ..unlinked
         };
         let linked = MdtBody {
             mbo_nlink: 1,
-            ..unlinked.clone()
+            ..unlinked
         };
         assert!(is_gone(Precision::Nanoseconds, &unlinked));
         for body in [&open, &linked, &MdtBody::default()] {
