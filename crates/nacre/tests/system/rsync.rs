@@ -6,7 +6,8 @@ use crate::inventory::assert_same;
 use crate::life::{Place, Workload, live};
 use crate::tree;
 
-const RSYNC: &str = "rsync -aHAX --checksum --delete --numeric-ids --itemize-changes";
+/// Times to the nanosecond, which it does not compare of itself.
+const RSYNC: &str = "rsync -aHAX --modify-window=-1 --checksum --delete --numeric-ids --itemize-changes";
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
