@@ -16,6 +16,7 @@ mod node;
 mod payload;
 mod ping;
 mod portals;
+mod seldom;
 mod tasks;
 mod tcp;
 
@@ -25,4 +26,5 @@ pub use error::LnetError;
 pub use node::{Lnet, PeerEvent, PutDone};
 pub use payload::Payload;
 pub use portals::{Attached, Full, Incoming, Match, Md, MdEvent, PortalGuard, PutSink};
+pub use seldom::Seldom;
 pub use wire::frame::PingReply as PingInfo;

@@ -1,8 +1,8 @@
 //! Who asks: the identity that a request carries, and what it may do to an inode.
 //!
 //! A request's identity is what the client packed (`fsuid`, `fsgid`, capabilities, up to two supplementary groups that
-//! matter for the objects at hand); there is no identity upcall. The rules are POSIX's: owner, then access ACL, then
-//! group, then others; capabilities override as in Linux.
+//! matter for the objects at hand), as far as [`crate::squash`] believes it; there is no identity upcall. The rules are
+//! POSIX's: owner, then access ACL, then group, then others; capabilities override as in Linux.
 
 use wire::Errno;
 
@@ -22,6 +22,23 @@ const CAP_FSETID: u32 = 1 << 4;
 const CAP_LINUX_IMMUTABLE: u32 = 1 << 9;
 /// `CAP_SYS_ADMIN`: `trusted.*` attributes.
 const CAP_SYS_ADMIN: u32 = 1 << 21;
+/// `CAP_MKNOD`: make devices.
+const CAP_MKNOD: u32 = 1 << 27;
+/// `CAP_SETFCAP`: give programs capabilities.
+const CAP_SETFCAP: u32 = 1 << 31;
+
+/// The capabilities that this target looks at, by their names.
+pub(crate) const CAPABILITIES: [(&str, u32); 9] = [
+    ("cap_chown", CAP_CHOWN),
+    ("cap_dac_override", CAP_DAC_OVERRIDE),
+    ("cap_dac_read_search", CAP_DAC_READ_SEARCH),
+    ("cap_fowner", CAP_FOWNER),
+    ("cap_fsetid", CAP_FSETID),
+    ("cap_linux_immutable", CAP_LINUX_IMMUTABLE),
+    ("cap_sys_admin", CAP_SYS_ADMIN),
+    ("cap_mknod", CAP_MKNOD),
+    ("cap_setfcap", CAP_SETFCAP),
+];
 
 /// Execute, or search a directory.
 pub const MAY_EXEC: u32 = 1;
@@ -92,6 +109,16 @@ impl Cred {
     /// Whether it administers the file system.
     pub fn is_admin(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
+    }
+
+    /// Whether it may make block and character devices.
+    pub fn may_make_devices(&self) -> bool {
+        self.has(CAP_MKNOD)
+    }
+
+    /// Whether it may give programs capabilities.
+    pub fn may_set_capabilities(&self) -> bool {
+        self.has(CAP_SETFCAP | CAP_SYS_ADMIN)
     }
 
     /// Checks the access `want` (`MAY_*`) to an inode.

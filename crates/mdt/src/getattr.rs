@@ -13,7 +13,7 @@ use crate::{
     cred::MAY_READ,
     dirpage,
     namespace::{self, lookup, xattr},
-    target::{Handled, Mdt, cred_of_body, name_of, precision, reply},
+    target::{Handled, Mdt, name_of, precision, reply},
 };
 
 /// Bytes of directory pages in one bulk at most.
@@ -51,7 +51,7 @@ impl Mdt {
         let body: MdtBody = req.get(1)?;
         let name = name_of(req, 3);
         let _name = self.locks.name_read(body.mbo_fid1, &name).await?;
-        let found = lookup(&self.store, &cred_of_body(&body), body.mbo_fid1, &name)?;
+        let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name)?;
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
     }
 
@@ -68,7 +68,7 @@ impl Mdt {
             }
             Bytes::from(list)
         } else if body.mbo_valid & OBD_MD_FLXATTR != 0 {
-            xattr::getxattr(&self.store, &cred_of_body(&body), fid, &name_of(req, 3))?
+            xattr::getxattr(&self.store, &self.cred_of_body(req, &body), fid, &name_of(req, 3))?
         } else {
             return Err(Errno::EINVAL);
         };
@@ -92,7 +92,7 @@ impl Mdt {
     pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
         let dir = self.store.inode(body.mbo_fid1)?;
-        cred_of_body(&body).check(&dir, MAY_READ)?;
+        self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
             // Reading goes on where there is no room to note it.
             if let Err(e) = namespace::accessed(&self.store, body.mbo_fid1, body.times().atime) {
@@ -111,7 +111,7 @@ impl Mdt {
     /// MDS_GET_ROOT: the root, or the directory of a fileset's path.
     pub(crate) fn get_root(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
-        let cred = cred_of_body(&body);
+        let cred = self.cred_of_body(req, &body);
         let mut fid = Fid::ROOT;
         let path = name_of(req, 2);
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {

@@ -59,6 +59,11 @@ impl Handles {
         self.files.lock().get(&cookie).copied()
     }
 
+    /// Whether any handle is such.
+    pub(crate) fn any(&self, such: impl Fn(&OpenFile) -> bool) -> bool {
+        self.files.lock().values().any(such)
+    }
+
     /// Takes a handle away.
     pub(crate) fn remove(&self, cookie: u64) -> Option<OpenFile> {
         self.files.lock().remove(&cookie)

@@ -7,7 +7,7 @@ use params::{Group, Param, Registry};
 use rpc::TargetExports;
 use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
-use crate::{osp::Ost, target::Mdt};
+use crate::{osp::Ost, squash::Squash, target::Mdt};
 
 /// `atime_diff` at most: a year.
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
@@ -63,6 +63,35 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         "atime_diff",
         Param::atomic(mdt.atime_diff.clone(), 0..=ATIME_DIFF_MAX)
             .about("a close tells of an access: noted if it is the first after a change, or so many seconds later than the last"),
+    );
+
+    let set = |f: fn(&Squash, &str) -> Result<(), String>, show: fn(&Squash) -> String, about| {
+        let (shown, changed) = (mdt.squash.clone(), mdt.squash.clone());
+        Param::read_write(move || show(&shown), move |text| f(&changed, text)).about(about)
+    };
+    own.add(
+        "root_squash",
+        set(
+            Squash::set_root,
+            Squash::show_root,
+            "the user and group, UID:GID, that root of a client is; 0:0: root",
+        ),
+    )
+    .add(
+        "nosquash_nids",
+        set(
+            Squash::set_exempt,
+            Squash::show_exempt,
+            "clients whose root stays root: NIDs and ranges such as `10.0.0.[1-9]@tcp 0@lo`, or `NONE`",
+        ),
+    )
+    .add(
+        "enable_cap_mask",
+        set(
+            Squash::set_caps,
+            Squash::show_caps,
+            "capabilities that users other than root may have, such as `+cap_chown,cap_fowner`",
+        ),
     );
 
     let mut lod = registry.group(format!("lod.{svname}-mdtlov"));

@@ -4,7 +4,10 @@
 //! and notes in the database whose they are. Every MDT hands out single sequences from its own to clients. What was
 //! handed out is on disk before the reply leaves: a sequence that two got would give two files one FID.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use osd::{Batch, prefix_end};
@@ -19,8 +22,10 @@ use crate::store::{Store, keys};
 
 /// Where the sequences that are not handed out yet are kept.
 pub(crate) const OWN: &str = "seq.own";
-/// Servers' super-sequences at most: one for each possible target.
+/// Servers' super-sequences at most: two for each possible target.
 const RANGES_MAX: usize = 1 << 17;
+/// Super-sequences of one server at most: each is 2^30 sequences.
+const RANGES_PER_SERVER: usize = 16;
 
 /// The sequences of one MDT.
 pub(crate) struct Sequences {
@@ -29,6 +34,8 @@ pub(crate) struct Sequences {
     /// Sorted by start.
     locations: RwLock<Vec<LuSeqRange>>,
     own: Mutex<Own>,
+    /// The part of the own super-sequence that nobody has yet: from the first to before the second.
+    free: [AtomicU64; 2],
     /// One allocation of a super-sequence at a time.
     controller: Mutex<()>,
 }
@@ -66,12 +73,14 @@ impl Sequences {
             }
             None => Own::default(),
         };
+        let free = [AtomicU64::new(own.next), AtomicU64::new(own.end)];
         let (locations, own) = (RwLock::new(locations), Mutex::new(own));
         Ok(Sequences {
             store,
             index,
             locations,
             own,
+            free,
             controller: Mutex::default(),
         })
     }
@@ -91,6 +100,21 @@ impl Sequences {
         Ok(*found)
     }
 
+    /// Whether some client was given this sequence, now or in an earlier life of the target.
+    pub(crate) fn was_given(&self, seq: u64) -> bool {
+        let asked = LuSeqRange {
+            lsr_start: seq,
+            lsr_flags: LU_SEQ_RANGE_MDT,
+            ..Default::default()
+        };
+        let ours = self
+            .locate(&asked)
+            .is_ok_and(|range| range.lsr_index == self.index);
+        let [next, end] = &self.free;
+        let free = next.load(Ordering::Acquire)..end.load(Ordering::Acquire);
+        seq >= FID_SEQ_NORMAL && ours && !free.contains(&seq)
+    }
+
     /// Allocates a super-sequence for the server of `asked`'s index and kind (MDT0000 only).
     pub(crate) async fn allocate_super(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         if self.index != 0 {
@@ -99,6 +123,18 @@ impl Sequences {
         let _one = self.controller.lock().await;
         let start = {
             let locations = self.locations.read();
+            let of_server =
+                |r: &&LuSeqRange| (r.lsr_index, r.lsr_flags) == (asked.lsr_index, asked.lsr_flags);
+            if locations.iter().filter(of_server).count() >= RANGES_PER_SERVER
+                || locations.len() >= RANGES_MAX
+            {
+                tracing::warn!(
+                    "no more super-sequences for server {} ({:#x})",
+                    asked.lsr_index,
+                    asked.lsr_flags
+                );
+                return Err(Errno::ENOSPC);
+            }
             locations
                 .iter()
                 .map(|r| r.lsr_end)
@@ -147,6 +183,9 @@ impl Sequences {
         }
         let start = own.next;
         own.next += 1;
+        let [next, end] = &self.free;
+        next.store(own.next, Ordering::Release);
+        end.store(own.end, Ordering::Release);
         Ok(LuSeqRange {
             lsr_start: start,
             lsr_end: start + 1,
@@ -208,6 +247,45 @@ mod tests {
         let mut unique = seen.clone();
         unique.dedup();
         assert_eq!(unique.len(), 15);
+    }
+
+    #[tokio::test]
+    async fn only_what_was_given_to_a_client_counts_as_given() {
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
+        let sequences = Sequences::load(store.clone(), 0).unwrap();
+        assert!(!sequences.was_given(0x2_0000_0400));
+        let own = sequences.allocate_meta().await.unwrap().lsr_start;
+        let ost = LuSeqRange {
+            lsr_index: 0,
+            lsr_flags: LU_SEQ_RANGE_OST,
+            ..LuSeqRange::default()
+        };
+        let objects = sequences.allocate_super(&ost).await.unwrap().lsr_start;
+        for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
+            assert!(sequences.was_given(own));
+            assert!(!sequences.was_given(own + 100_000) && !sequences.was_given(objects));
+            assert!(!sequences.was_given(FID_SEQ_ROOT) && !sequences.was_given(u64::MAX));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_does_not_take_all_the_sequences_there_are() {
+        let sequences = Sequences::load(Arc::new(Store::new(Arc::new(MemoryIndex::new()))), 0).unwrap();
+        let ost = LuSeqRange {
+            lsr_index: 3,
+            lsr_flags: LU_SEQ_RANGE_OST,
+            ..LuSeqRange::default()
+        };
+        for _ in 0..16 {
+            sequences.allocate_super(&ost).await.unwrap();
+        }
+        assert_eq!(sequences.allocate_super(&ost).await.unwrap_err(), Errno::ENOSPC);
+        assert!(
+            sequences
+                .allocate_super(&LuSeqRange { lsr_index: 4, ..ost })
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]

@@ -144,7 +144,9 @@ impl Grants {
 
     /// Cached by all clients, as far as they said.
     pub(crate) fn total_dirty(&self) -> u64 {
-        self.clients.lock().values().map(|c| c.0.lock().dirty_bytes).sum()
+        let clients = self.clients.lock();
+        let dirty = clients.values().map(|c| c.0.lock().dirty_bytes);
+        dirty.fold(0, u64::saturating_add)
     }
 
     fn give(&self, client: &ClientGrant, bytes: u64, free_bytes: u64) -> u64 {
@@ -188,6 +190,21 @@ mod tests {
         g.forget("a");
         assert_eq!(g.total_granted(), 0);
         assert_eq!(g.more(&a, 14 * MIB, 8 * MIB, 4096, 1000 * MIB), 0);
+    }
+
+    #[test]
+    fn clients_that_say_that_everything_is_dirty_are_added_up() {
+        let g = Grants::default();
+        let report = Report {
+            dirty_bytes: u64::MAX,
+            used_bytes: u64::MAX,
+            dropped_bytes: u64::MAX,
+        };
+        drop((
+            g.incoming(&g.client("a"), &report),
+            g.incoming(&g.client("b"), &report),
+        ));
+        assert_eq!((g.total_dirty(), g.total_granted()), (u64::MAX, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use ldlm::{LdlmConfig, LockLimits, LockServer};
+use lnet::warn_seldom;
 use mgc::FsConfig;
 use osd::{Index, Objects, Space, StoreKind};
 use params::{Group, Registry};
@@ -10,9 +11,9 @@ use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
 use tokio::{sync::watch, task::JoinHandle};
 use wire::{
-    Errno, Fid, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OST_CREATE, OST_DESTROY, OST_FALLOCATE,
-    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO, OST_SETATTR, OST_STATFS,
-    OST_SYNC, OST_WRITE, ObdConnectData, OstId, SEQ_QUERY,
+    Errno, Fid, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_CONNECT_MDS, OST_CREATE, OST_DESTROY,
+    OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO, OST_SETATTR,
+    OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstId, SEQ_QUERY,
 };
 
 use crate::{
@@ -257,6 +258,12 @@ impl Target for Ost {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
+            // Objects come and go as the MDTs say; only they are connected as servers are.
+            let for_servers = matches!(req.opc, OST_CREATE | OST_DESTROY | SEQ_QUERY);
+            if for_servers && !req.export.has(OBD_CONNECT_MDS) {
+                warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "only an MDT may ask this");
+                return Err(Errno::EPERM);
+            }
             match req.opc {
                 OST_READ => self.read(req).await,
                 OST_WRITE => self.write(req).await,

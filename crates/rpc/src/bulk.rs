@@ -69,7 +69,7 @@ impl BulkBuffers {
 
 /// The match bits of the first of `mds` MDs of a request whose `pb_mbits` names the last.
 pub(crate) fn base(mbits: u64, mds: usize) -> u64 {
-    (mbits + 1).saturating_sub(mds as u64)
+    mbits.saturating_sub((mds as u64).saturating_sub(1))
 }
 
 /// Runs all futures at once; fails with the first failure.
@@ -107,6 +107,8 @@ mod tests {
         assert_eq!(base(0x1000_0000, 1), 0x1000_0000);
         assert_eq!(base(0x1000_0003, 4), 0x1000_0000);
         assert_eq!(base(0, 4), 0);
+        assert_eq!(base(u64::MAX, 1), u64::MAX);
+        assert_eq!(base(7, 0), 7);
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::conn::Conn;
 use super::pool::Pool;
+use super::reader::End;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -38,9 +39,10 @@ impl Input<'_> {
     }
 
     /// The head of the next frame. Waits as long as it takes, but not inside of a head.
-    pub(super) async fn head(&mut self) -> Result<FrameHead, String> {
+    pub(super) async fn head(&mut self) -> Result<FrameHead, End> {
         loop {
-            if let Some((head, len)) = FrameHead::parse(&self.buf).map_err(|e| e.to_string())? {
+            let parsed = FrameHead::parse(&self.buf).map_err(|e| End::Wrong(e.to_string()))?;
+            if let Some((head, len)) = parsed {
                 self.buf.advance(len);
                 return Ok(head);
             }
@@ -49,7 +51,7 @@ impl Input<'_> {
             } else {
                 usize::MAX
             };
-            self.read_more(limit).await?;
+            self.read_more(limit).await.map_err(End::Lost)?;
         }
     }
 

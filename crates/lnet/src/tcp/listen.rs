@@ -7,10 +7,13 @@ use super::Tcp;
 use super::conn::set_options;
 use super::hello::{ConnType, RETRY, hello};
 use super::peer::Admission;
-use crate::LnetError;
+use crate::{LnetError, warn_seldom};
+use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,6 +25,11 @@ use wire::{
     LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct,
 };
 
+/// Connections of one host that are saying who they are: some are silent for all the time that they have, and others
+/// want to be heard. A peer opens three at once.
+const PENDING_PER_HOST: usize = 16;
+/// Why a connection is refused that another one races with.
+const AGAIN: &str = "it is to try again";
 /// Connections that the kernel keeps for us until we accept them.
 const BACKLOG: i32 = 127;
 
@@ -68,10 +76,15 @@ pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
         Err(e) => return tracing::error!("cannot accept connections: {e}"),
     };
     let pending = Arc::new(Semaphore::new(tcp.shared.cfg.accept_pending_max.max(1)));
+    let hosts = Hosts::default();
     // Never closed: the loop ends with its task.
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
+                let Some(guest) = hosts.enter(from.ip()) else {
+                    warn_seldom!(%from, "connection refused: {PENDING_PER_HOST} others of this host have not said who they are");
+                    continue;
+                };
                 let at = tcp.clone();
                 let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
                 tcp.shared.tasks.spawn(cpt, async move {
@@ -81,15 +94,51 @@ pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
                         Err(_) => Some(format!("no hello within {limit:?}")),
                     };
                     if let Some(why) = refused {
-                        tracing::debug!(%from, "connection refused: {why}");
+                        // Two nodes that connect to each other at once are no trouble.
+                        if why == AGAIN {
+                            tracing::debug!(%from, "connection refused: {why}");
+                        } else {
+                            warn_seldom!(%from, "connection refused: {why}");
+                        }
                     }
-                    drop(slot);
+                    drop((slot, guest));
                 });
             }
             Err(e) => {
                 // Out of descriptors or memory: others may give some back.
                 tracing::warn!("cannot accept a connection: {e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// How many connections of each host are saying who they are.
+#[derive(Clone, Default)]
+struct Hosts(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One of them.
+struct Guest(Hosts, IpAddr);
+
+impl Hosts {
+    fn enter(&self, host: IpAddr) -> Option<Guest> {
+        let mut hosts = self.0.lock();
+        let count = hosts.entry(host).or_default();
+        if *count >= PENDING_PER_HOST {
+            return None;
+        }
+        *count += 1;
+        Some(Guest(self.clone(), host))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut hosts = self.0.0.lock();
+        if let Entry::Occupied(mut count) = hosts.entry(self.1) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
     }
@@ -123,7 +172,7 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream) -> Result<(), String> {
     )
     .await?;
     if admission == Admission::Retry {
-        return Err(format!("{nid} is to try again"));
+        return Err(AGAIN.to_owned());
     }
     set_options(&stream, shared.cfg.sock_timeout).map_err(|e| e.to_string())?;
     // From here on the socket belongs to the peer's partition.

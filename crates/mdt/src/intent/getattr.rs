@@ -15,7 +15,7 @@ use crate::{
     locks,
     namespace::lookup,
     store::Inode,
-    target::{Mdt, cred_of_body, name_of, wall_clock},
+    target::{Mdt, name_of, wall_clock},
 };
 
 /// How long an inode must not have changed before a mere lookup also gets its attributes to cache: what is being
@@ -65,7 +65,8 @@ impl Mdt {
             }
         } else {
             name_lock = Some(self.locks.name_read(asked.mbo_fid1, name).await?);
-            let found = lookup(&self.store, &cred_of_body(asked), asked.mbo_fid1, name)?;
+            let cred = self.cred_of_body(req, asked);
+            let found = lookup(&self.store, &cred, asked.mbo_fid1, name)?;
             found.ok_or(Errno::ENOENT)?.fid
         };
         let inode = self.store.inode(fid)?;

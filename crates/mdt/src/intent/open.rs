@@ -40,10 +40,10 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(req: &ServerRequest, cookie: u64) -> Result<Asked, Errno> {
+    fn of(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<Asked, Errno> {
         let rec: MdtRecCreate = req.get(3)?;
         let flags = OpenMode(u64::from(rec.cr_flags_l) | u64::from(rec.cr_flags_h) << 32);
-        let cred = Cred {
+        let claimed = Cred {
             fsuid: rec.cr_fsuid,
             fsgid: rec.cr_fsgid,
             suppgids: [rec.cr_suppgid1, rec.cr_suppgid2],
@@ -60,7 +60,7 @@ impl Asked {
             time: precision(req).of(rec.time()),
             rec,
             flags,
-            cred,
+            cred: mdt.believed(req, claimed),
             name: name_of(req, 6),
             wanted,
             cookie,
@@ -84,7 +84,7 @@ impl Mdt {
             bufs: vec![MdtBody::default().to_bytes()],
             ..Outcome::default()
         };
-        let result = match Asked::of(req, cookie) {
+        let result = match Asked::of(self, req, cookie) {
             Ok(asked) => self.open(req, &asked, &mut out).await,
             Err(e) => Err(e),
         };
@@ -97,7 +97,7 @@ impl Mdt {
             return Err(Errno::EOPNOTSUPP);
         }
         self.room().await;
-        let Some(found) = self.find_or_create(asked, out).await? else {
+        let Some(found) = self.find_or_create(req, asked, out).await? else {
             return Ok(());
         };
         let mut inode = self.store.inode(found.fid)?;
@@ -133,7 +133,12 @@ impl Mdt {
     }
 
     /// `None`: there is no such name, and none is to be made.
-    async fn find_or_create(&self, asked: &Asked, out: &mut Outcome) -> Result<Option<Found>, Errno> {
+    async fn find_or_create(
+        &self,
+        req: &ServerRequest,
+        asked: &Asked,
+        out: &mut Outcome,
+    ) -> Result<Option<Found>, Errno> {
         let (parent, name) = (asked.rec.cr_fid1, &asked.name);
         if asked.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
             let fid = if asked.rec.cr_fid2 == Fid::ZERO {
@@ -174,6 +179,7 @@ impl Mdt {
         if !creates {
             return Ok(None);
         }
+        self.check_new_fid(req, asked.rec.cr_fid2)?;
         let done = self.create_file(asked).await?;
         out.disposition |= DISP_OPEN_CREATE;
         Ok(Some(Found {

@@ -1,10 +1,9 @@
 //! Changing attributes: chmod, chown, utimes, truncate, inode flags, and what a close brings.
 
 use wire::{
-    Errno, MDS_ATTR_ATIME, MDS_ATTR_ATTR_FLAG, MDS_ATTR_CTIME, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
-    MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MODE, MDS_ATTR_MTIME,
-    MDS_ATTR_MTIME_SET, MDS_ATTR_OVERRIDE, MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED,
-    MdtRecSetattr, Timed,
+    Errno, MDS_ATTR_ATIME, MDS_ATTR_ATTR_FLAG, MDS_ATTR_CTIME, MDS_ATTR_GID, MDS_ATTR_KILL_SGID,
+    MDS_ATTR_KILL_SUID, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET,
+    MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MdtRecSetattr, Timed,
 };
 
 use super::{APPEND, Done, IMMUTABLE};
@@ -25,12 +24,16 @@ const KEPT_FLAGS: u32 = IMMUTABLE
     | wire::LUSTRE_DIRSYNC_FL
     | wire::LUSTRE_PROJINHERIT_FL;
 
+/// What is checked by rules of its own.
+const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
+
 /// A change of attributes: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
 #[derive(Clone, Copy, Debug)]
 pub struct SetAttr<'a> {
     /// The record.
     pub rec: &'a MdtRecSetattr,
-    /// Whether the caller has the file open for writing, which is what truncating through a handle needs.
+    /// Whether the caller's client has the file open for writing (or truncating), which is what truncating through a
+    /// handle needs: permission was checked when it was opened.
     pub open_for_write: bool,
 }
 
@@ -93,13 +96,12 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
         if !inode.is_file() {
             return Err(Errno::EINVAL);
         }
-        let by_handle = set.open_for_write || changes(MDS_ATTR_FROM_OPEN | MDS_ATTR_OVERRIDE);
-        if !by_handle {
+        if !set.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if changes(MDS_ATTR_ATIME | MDS_ATTR_MTIME) && !cred.owns(inode) {
+    } else if !changes(OWNERS) && !cred.owns(inode) {
         // The client marks all times as set, so who only "touches" cannot be told from who sets a time: both need
-        // what touching needs, and the client has checked the rest.
+        // what touching needs, and the client has checked the rest. Set-ID bits go when somebody writes.
         cred.check(inode, MAY_WRITE)?;
     }
     Ok(())

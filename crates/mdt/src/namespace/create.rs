@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, Time};
 
-use super::{APPEND, DIR_SIZE, Done, ENOENT_VERSION, IMMUTABLE, check_name, directory, may_add};
+use super::{APPEND, DIR_SIZE, Done, ENOENT_VERSION, IMMUTABLE, check_name, may_add, searched};
 use crate::{
     acl,
     cred::Cred,
@@ -33,13 +33,17 @@ pub struct Node {
 }
 
 impl Node {
-    fn check(&self) -> Result<(), Errno> {
+    fn check(&self, cred: &Cred) -> Result<(), Errno> {
         // Only FIDs that clients were given: never the target's own objects.
         if !self.fid.is_normal() || self.fid.f_oid == 0 {
             return Err(Errno::EINVAL);
         }
         match self.mode & S_IFMT {
-            S_IFREG | 0o040000 | 0o010000 | 0o140000 | 0o020000 | 0o060000 => Ok(()),
+            S_IFREG | 0o040000 | 0o010000 | 0o140000 => Ok(()),
+            // A device that is no device marks what an overlay has removed: anybody may make it.
+            0o020000 if self.rdev == 0 => Ok(()),
+            0o020000 | 0o060000 if cred.may_make_devices() => Ok(()),
+            0o020000 | 0o060000 => Err(Errno::EPERM),
             0o120000 if self.symlink.is_empty() => Err(Errno::ENOENT),
             0o120000 if self.symlink.len() > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
             0o120000 => Ok(()),
@@ -94,9 +98,9 @@ impl Node {
 /// Creates a file, directory, symlink or special file under a name.
 pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node) -> Result<Done, Errno> {
     check_name(name)?;
-    node.check()?;
+    node.check(cred)?;
     let _held = store.hold(&[parent, node.fid]);
-    let mut dir = directory(store, parent)?;
+    let mut dir = searched(store, cred, parent)?;
     if store.entry(parent, name)?.is_some() {
         return Err(Errno::EEXIST);
     }
@@ -146,7 +150,7 @@ pub fn link(
 ) -> Result<Done, Errno> {
     check_name(name)?;
     let _held = store.hold(&[parent, file]);
-    let mut dir = directory(store, parent)?;
+    let mut dir = searched(store, cred, parent)?;
     let mut inode = store.inode(file)?;
     if inode.is_dir() {
         return Err(Errno::EPERM);

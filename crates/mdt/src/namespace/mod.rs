@@ -68,6 +68,13 @@ fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     }
 }
 
+/// The directory of a name operation, for somebody who may know what is in it.
+pub(crate) fn searched(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
+    let dir = directory(store, fid)?;
+    cred.check(&dir, MAY_EXEC)?;
+    Ok(dir)
+}
+
 /// Checks that entries may be added to a directory.
 fn may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     if dir.flags & IMMUTABLE != 0 {

@@ -2,7 +2,9 @@
 
 use wire::{Errno, Fid, Time};
 
-use super::{Done, ENOENT_VERSION, check_name, directory, may_add, may_delete, parent, unlink::drop_link};
+use super::{
+    Done, ENOENT_VERSION, check_name, directory, may_add, may_delete, parent, searched, unlink::drop_link,
+};
 use crate::{
     cred::{Cred, MAY_WRITE},
     store::{Entry, Store, links},
@@ -57,6 +59,8 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
     } = what;
     check_name(src_name)?;
     check_name(dst_name)?;
+    searched(store, cred, src_dir)?;
+    searched(store, cred, dst_dir)?;
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
     let mut fids = vec![src_dir, dst_dir, src.fid];

@@ -2,7 +2,7 @@
 
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
-use super::{Done, check_name, directory, may_delete};
+use super::{Done, check_name, directory, may_delete, searched};
 use crate::{
     cred::Cred,
     store::{Held, Inode, Store, Tx, keys, links},
@@ -27,6 +27,7 @@ pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errn
         parent, name, time, ..
     } = what;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
+    searched(store, cred, parent)?;
     let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
     let held = store.hold(&[parent, entry.fid]);
     if store.entry(parent, name)? != Some(entry) {

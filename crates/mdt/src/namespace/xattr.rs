@@ -18,6 +18,7 @@ pub const XATTR_LUSTRE_LOV: &[u8] = b"lustre.lov";
 const XATTR_LINK: &[u8] = wire::XATTR_NAME_LINK.as_bytes();
 const XATTR_LMA: &[u8] = wire::XATTR_NAME_LMA.as_bytes();
 const XATTR_SOM: &[u8] = wire::XATTR_NAME_SOM.as_bytes();
+const XATTR_CAPABILITIES: &[u8] = b"security.capability";
 /// Linux's flag: the attribute must not be there yet.
 const XATTR_CREATE: u32 = 1;
 /// Linux's flag: the attribute must be there.
@@ -49,6 +50,8 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
         cred.check(&inode, MAY_READ)?;
     }
     match shown(fid, &inode, name) {
+        // As if it was not there: who may not see it may not know of it.
+        None if name.starts_with(b"trusted.") && !cred.is_admin() => Err(Errno::ENODATA),
         Some(value) if value.is_empty() => Err(Errno::ENODATA),
         Some(value) => Ok(value),
         None if inode.has_xattrs => store.xattr(fid, name)?.ok_or(Errno::ENODATA),
@@ -176,6 +179,13 @@ fn may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
         cred.check(inode, MAY_WRITE)
     } else if name.starts_with(b"trusted.") {
         if cred.is_admin() {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    } else if name == XATTR_CAPABILITIES {
+        // A program's capabilities are nothing that its owner may give.
+        if cred.may_set_capabilities() {
             Ok(())
         } else {
             Err(Errno::EPERM)

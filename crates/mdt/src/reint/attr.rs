@@ -5,14 +5,16 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    Errno, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MdtBody, MdtIoepoch,
-    MdtRecReint, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct,
+    Errno, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
+    MDS_OPEN_TRUNC, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM,
+    Timed, WireStruct,
 };
 
-use super::{cred_of, done, time_of, with_transaction};
+use super::{done, time_of, with_transaction};
 use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
-    cred::MAY_WRITE,
+    cred::{Cred, MAY_WRITE},
+    handles::OpenFile,
     layout::Wanted,
     locks::{PERM, UPDATE, XATTR},
     namespace::{
@@ -29,20 +31,13 @@ fn times_of(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
 }
 
 impl Mdt {
-    pub(super) async fn reint_setattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+    pub(super) async fn reint_setattr(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let set = times_of(req, req.get(1)?);
-        let cred = crate::cred::Cred {
-            suppgids: [set.sa_suppgid, u32::MAX],
-            umask: 0,
-            ..cred_of(rec)
-        };
         let ea = req.bytes(4);
         if !ea.is_empty() {
-            return self.set_default_layout(req, &set, &cred, ea).await;
+            return self.set_default_layout(req, &set, cred, ea).await;
         }
-        let handle = req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie);
-        let open = self.handles(&req.export).get(handle);
-        let open_for_write = open.is_some_and(|f| f.fid == set.sa_fid && f.mode.writes());
+        let open_for_write = self.is_open_for_write(req, &set);
         let mut bits = UPDATE;
         let takes_set_id = set.sa_valid & MDS_ATTR_SIZE != 0 && !cred.may_write_set_id();
         if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 || takes_set_id {
@@ -51,7 +46,7 @@ impl Mdt {
         let _inode = self.locks.inode(set.sa_fid, bits).await?;
         let changed = namespace::setattr(
             &self.store,
-            &cred,
+            cred,
             SetAttr {
                 rec: &set,
                 open_for_write,
@@ -60,12 +55,22 @@ impl Mdt {
         Ok(done(req, &changed, 5, true))
     }
 
+    /// Whether the client has the file open for writing: by the handle that it names, or, where it only says that the
+    /// change is part of an open, by any.
+    fn is_open_for_write(&self, req: &ServerRequest, set: &MdtRecSetattr) -> bool {
+        let named = req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie);
+        let handles = self.handles(&req.export);
+        let allows = |f: &OpenFile| f.fid == set.sa_fid && (f.mode.writes() || f.mode.has(MDS_OPEN_TRUNC));
+        let by_name = handles.get(named).is_some_and(|f| allows(&f));
+        by_name || (set.sa_valid & MDS_ATTR_FROM_OPEN != 0 && handles.any(allows))
+    }
+
     /// A directory's default layout comes as a change of attributes with a layout.
     async fn set_default_layout(
         &self,
         req: &ServerRequest,
         set: &MdtRecSetattr,
-        cred: &crate::cred::Cred,
+        cred: &Cred,
         ea: Bytes,
     ) -> Handled {
         let fid = set.sa_fid;
@@ -81,10 +86,9 @@ impl Mdt {
         Ok(done(req, &changed, 5, true))
     }
 
-    pub(super) async fn reint_setxattr(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+    pub(super) async fn reint_setxattr(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let set: MdtRecSetxattr = req.get(1)?;
         let (fid, name) = (set.sx_fid, name_of(req, 3));
-        let cred = cred_of(rec);
         let value = match set.sx_valid {
             valid if valid & OBD_MD_FLXATTRRM != 0 => None,
             valid if valid & OBD_MD_FLXATTR != 0 => Some(req.bytes(4)),
@@ -92,7 +96,7 @@ impl Mdt {
         };
         let is_layout = *name == *XATTR_LOV || *name == *XATTR_LUSTRE_LOV;
         if is_layout && self.store.inode(fid)?.is_file() {
-            return self.set_file_layout(&set, &cred, value).await;
+            return self.set_file_layout(&set, cred, value).await;
         }
         let bits = match &name[..] {
             XATTR_ACCESS => UPDATE | XATTR | PERM,
@@ -107,17 +111,12 @@ impl Mdt {
             flags: set.sx_flags,
             time: time_of(req, &set),
         };
-        let changed = namespace::xattr::setxattr(&self.store, &cred, &change)?;
+        let changed = namespace::xattr::setxattr(&self.store, cred, &change)?;
         Ok(done(req, &changed, 1, false))
     }
 
     /// A file without objects gets them as its owner wants; one that has some keeps them.
-    async fn set_file_layout(
-        &self,
-        set: &MdtRecSetxattr,
-        cred: &crate::cred::Cred,
-        value: Option<Bytes>,
-    ) -> Handled {
+    async fn set_file_layout(&self, set: &MdtRecSetxattr, cred: &Cred, value: Option<Bytes>) -> Handled {
         let inode = self.store.inode(set.sx_fid)?;
         let wanted = value.map(|ea| Wanted::parse(&ea)).transpose()?.flatten();
         cred.check(&inode, MAY_WRITE)?;

@@ -35,23 +35,28 @@ impl Mdt {
             .server()
             .cancel(&req.export, &ldlm::handles(req.buf(dlm_req), 0));
         self.room().await;
+        let cred = self.believed(req, claimed(&rec));
         match rec.rr_opcode {
-            REINT_SETATTR => self.reint_setattr(req, &rec).await,
-            REINT_CREATE => self.reint_create(req, &rec).await,
-            REINT_LINK => self.reint_link(req, &rec).await,
-            REINT_UNLINK => self.reint_unlink(req, &rec).await,
-            REINT_RENAME => self.reint_rename(req, &rec).await,
-            _ => self.reint_setxattr(req, &rec).await,
+            REINT_SETATTR => self.reint_setattr(req, &cred).await,
+            REINT_CREATE => self.reint_create(req, &cred).await,
+            REINT_LINK => self.reint_link(req, &cred).await,
+            REINT_UNLINK => self.reint_unlink(req, &cred).await,
+            REINT_RENAME => self.reint_rename(req, &cred).await,
+            _ => self.reint_setxattr(req, &cred).await,
         }
     }
 }
 
-/// The identity in a record.
-fn cred_of(rec: &MdtRecReint) -> Cred {
+/// The identity that a record claims. A change of attributes has room for one supplementary group only.
+fn claimed(rec: &MdtRecReint) -> Cred {
+    let one_group = rec.rr_opcode == REINT_SETATTR;
     Cred {
         fsuid: rec.rr_fsuid,
         fsgid: rec.rr_fsgid,
-        suppgids: [rec.rr_suppgid1, rec.rr_suppgid2],
+        suppgids: [
+            rec.rr_suppgid1,
+            if one_group { u32::MAX } else { rec.rr_suppgid2 },
+        ],
         cap: rec.rr_cap,
         umask: rec.rr_umask,
     }

@@ -1,10 +1,11 @@
 //! Names: create, link, unlink, rename.
 
 use rpc::ServerRequest;
-use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecUnlink};
+use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink};
 
-use super::{cred_of, done, text, time_of};
+use super::{done, text, time_of};
 use crate::{
+    cred::Cred,
     locks::{End, UPDATE},
     namespace::{self, Node, Rename, Unlink},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
@@ -12,7 +13,7 @@ use crate::{
 };
 
 impl Mdt {
-    pub(super) async fn reint_create(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+    pub(super) async fn reint_create(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let create: MdtRecCreate = req.get(1)?;
         let name = name_of(req, 3);
         let mut node = Node {
@@ -25,12 +26,13 @@ impl Mdt {
         if create.cr_mode & S_IFMT == S_IFLNK {
             node.symlink = text(&req.bytes(4));
         }
+        self.check_new_fid(req, node.fid)?;
         let _name = self.locks.name_write(create.cr_fid1, &name).await?;
-        let made = namespace::create(&self.store, &cred_of(rec), create.cr_fid1, &name, &node)?;
+        let made = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
         Ok(done(req, &made, 3, true))
     }
 
-    pub(super) async fn reint_link(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+    pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let link: MdtRecLink = req.get(1)?;
         let (file, dir) = (link.lk_fid1, link.lk_fid2);
         let name = name_of(req, 4);
@@ -39,11 +41,11 @@ impl Mdt {
         }
         let _name = self.locks.name_write(dir, &name).await?;
         let _file = self.locks.inode(file, UPDATE).await?;
-        let linked = namespace::link(&self.store, &cred_of(rec), file, dir, &name, time_of(req, &link))?;
+        let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
         Ok(done(req, &linked, 1, false))
     }
 
-    pub(super) async fn reint_unlink(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+    pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let unlink: MdtRecUnlink = req.get(1)?;
         let name = name_of(req, 3);
         let parent = unlink.ul_fid1;
@@ -54,13 +56,14 @@ impl Mdt {
             time: time_of(req, &unlink),
         };
         let _name = self.locks.name_write(parent, &name).await?;
+        namespace::searched(&self.store, cred, parent)?;
         let child = self.store.entry(parent, &name)?.ok_or(Errno::ENOENT)?.fid;
         let _child = self.locks.removal(child).await?;
-        let removed = namespace::unlink(&self.store, &cred_of(rec), what)?;
+        let removed = namespace::unlink(&self.store, cred, what)?;
         Ok(done(req, &removed, 5, true))
     }
 
-    pub(super) async fn reint_rename(&self, req: &ServerRequest, rec: &MdtRecReint) -> Handled {
+    pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let rename: MdtRecRename = req.get(1)?;
         let (src_name, dst_name) = (name_of(req, 4), name_of(req, 5));
         let what = Rename {
@@ -78,8 +81,10 @@ impl Mdt {
             dir: what.dst_dir,
             name: &dst_name,
         };
+        namespace::searched(&self.store, cred, src.dir)?;
+        namespace::searched(&self.store, cred, dst.dir)?;
         let _locks = self.locks.rename(&self.store, src, dst).await?;
-        let renamed = namespace::rename(&self.store, &cred_of(rec), what)?;
+        let renamed = namespace::rename(&self.store, cred, what)?;
         Ok(done(req, &renamed, 5, false))
     }
 }

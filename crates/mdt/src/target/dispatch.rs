@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
-    MDS_HSM_STATE_SET, MDS_QUOTACTL, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, ObdConnectData,
-    SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    MDS_HSM_STATE_SET, MDS_QUOTACTL, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, OBD_CONNECT_LIGHTWEIGHT,
+    ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
 use super::{Handled, Mdt, reply};
@@ -46,6 +46,7 @@ impl Target for Mdt {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);
+            self.owners.forget(export);
         })
     }
 
@@ -53,6 +54,7 @@ impl Target for Mdt {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);
+            self.owners.forget(export);
         })
     }
 }
@@ -93,7 +95,14 @@ impl Mdt {
 
     async fn seq_query(&self, req: &ServerRequest) -> Handled {
         let range = match operation(req)? {
-            SEQ_ALLOC_META => self.sequences.allocate_meta().await?,
+            SEQ_ALLOC_META => {
+                self.owners.room(&req.export)?;
+                let range = self.sequences.allocate_meta().await?;
+                self.owners.may_use(&req.export, range.lsr_start, || true);
+                range
+            }
+            // Only servers have such: they are connected as servers are.
+            SEQ_ALLOC_SUPER if !req.export.has(OBD_CONNECT_LIGHTWEIGHT) => return Err(Errno::EPERM),
             SEQ_ALLOC_SUPER => self.sequences.allocate_super(&req.get(2)?).await?,
             _ => return Err(Errno::EINVAL),
         };

@@ -14,7 +14,7 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::task::JoinHandle;
-use wire::{Errno, MdtBody, Precision, Time};
+use wire::{Errno, Fid, MdtBody, Precision, Time};
 
 use crate::{
     cred::Cred,
@@ -23,7 +23,9 @@ use crate::{
     locks::Locks,
     namespace,
     osp::Osts,
+    owners::Owners,
     sequences::Sequences,
+    squash::Squash,
     stats::MdStats,
     store::Store,
 };
@@ -57,8 +59,10 @@ pub struct Mdt {
     pub(crate) store: Arc<Store>,
     pub(crate) locks: Locks,
     pub(crate) sequences: Sequences,
+    pub(crate) owners: Owners,
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
+    pub(crate) squash: Arc<Squash>,
     pub(crate) stats: Arc<MdStats>,
     /// `mdd.*.atime_diff`.
     pub(crate) atime_diff: Arc<AtomicU64>,
@@ -90,6 +94,33 @@ impl Mdt {
         self.store.index().room().await;
     }
 
+    /// The identity that a request is handled with: what it claims, as far as that is believed.
+    pub(crate) fn believed(&self, req: &ServerRequest, claimed: Cred) -> Cred {
+        self.squash.believed(claimed, req.peer)
+    }
+
+    /// The identity in a request's body.
+    pub(crate) fn cred_of_body(&self, req: &ServerRequest, body: &MdtBody) -> Cred {
+        let claimed = Cred {
+            fsuid: body.mbo_fsuid,
+            fsgid: body.mbo_fsgid,
+            suppgids: [body.mbo_suppgid, u32::MAX],
+            cap: body.mbo_capability,
+            umask: 0,
+        };
+        self.believed(req, claimed)
+    }
+
+    /// Checks the FID that a client wants to make something by: of a sequence of its own.
+    pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
+        let was_given = || self.sequences.was_given(fid.f_seq);
+        if self.owners.may_use(&req.export, fid.f_seq, was_given) {
+            return Ok(());
+        }
+        tracing::warn!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create in a sequence that is not the client's");
+        Err(Errno::EPERM)
+    }
+
     /// The open files of a client.
     pub(crate) fn handles(&self, export: &Arc<Export>) -> Arc<Handles> {
         export.ext::<Handles>()
@@ -107,17 +138,6 @@ impl Mdt {
                 );
             }
         }
-    }
-}
-
-/// The identity in a request's body.
-pub(crate) fn cred_of_body(body: &MdtBody) -> Cred {
-    Cred {
-        fsuid: body.mbo_fsuid,
-        fsgid: body.mbo_fsgid,
-        suppgids: [body.mbo_suppgid, u32::MAX],
-        cap: body.mbo_capability,
-        umask: 0,
     }
 }
 

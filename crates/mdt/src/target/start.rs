@@ -74,6 +74,8 @@ impl Mdt {
             locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(NoLvb), ldlm)),
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
+            owners: Default::default(),
+            squash: Default::default(),
             stats: Default::default(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             tasks: Default::default(),

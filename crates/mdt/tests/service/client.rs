@@ -30,7 +30,7 @@ const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
 
 pub(crate) struct Client {
     import: Arc<Import>,
-    seq: u64,
+    pub(crate) seq: u64,
     oid: AtomicU32,
     cookie: AtomicU64,
     /// Resources of locks that were called back.
@@ -46,6 +46,7 @@ pub(crate) struct Intent {
     pub(crate) bits: u64,
     pub(crate) mode: u32,
     pub(crate) lock_fid: Fid,
+    pub(crate) lock_handle: u64,
     pub(crate) body: MdtBody,
     pub(crate) reply: ReplyMsg,
 }
@@ -147,7 +148,7 @@ impl Client {
             .map_err(|e: RpcError| e.errno())
     }
 
-    async fn modify(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+    pub(crate) async fn modify(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         self.import
             .call(Request::modifying(opc, bufs))
             .await
@@ -155,12 +156,16 @@ impl Client {
     }
 
     async fn cancel(&self, handle: u64) {
+        // The server may have let the lock go by itself.
+        let _ = self.try_cancel(handle).await;
+    }
+
+    pub(crate) async fn try_cancel(&self, handle: u64) -> Result<ReplyMsg, Errno> {
         let dlm = LdlmRequest {
             lock_count: 1,
             ..LdlmRequest::default()
         };
-        // The server may have let the lock go by itself.
-        let _ = self.call(LDLM_CANCEL, vec![dlm.to_bytes_with(&[handle])]).await;
+        self.call(LDLM_CANCEL, vec![dlm.to_bytes_with(&[handle])]).await
     }
 
     fn dlm(&self, fid: Fid, mode: u32, bits: u64, flags: u32) -> Bytes {
@@ -213,6 +218,7 @@ impl Client {
             bits: rep.lock_desc.l_policy_data.bits(),
             mode: rep.lock_desc.l_granted_mode,
             lock_fid: Fid::from_res_id(&rep.lock_desc.l_resource.lr_name),
+            lock_handle: rep.lock_handle.cookie,
             body: reply.get(2).unwrap_or_default(),
             reply,
         }
@@ -333,6 +339,7 @@ impl Client {
             ul_opcode: REINT_UNLINK,
             ul_cap: creds.2,
             ul_fsuid: creds.0,
+            ul_fsgid: creds.1,
             ul_fid1: parent,
             ul_time: 1001,
             ul_mode: if dir { 0o040000 } else { 0 },
@@ -343,9 +350,12 @@ impl Client {
     }
 
     pub(crate) async fn link(&self, file: Fid, parent: Fid, name: &str) -> Result<ReplyMsg, Errno> {
+        let creds = *self.creds.lock();
         let rec = MdtRecLink {
             lk_opcode: REINT_LINK,
-            lk_cap: u32::MAX,
+            lk_fsuid: creds.0,
+            lk_fsgid: creds.1,
+            lk_cap: creds.2,
             lk_fid1: file,
             lk_fid2: parent,
             lk_time: 1002,
@@ -361,9 +371,12 @@ impl Client {
     }
 
     pub(crate) async fn rename(&self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ReplyMsg, Errno> {
+        let creds = *self.creds.lock();
         let rec = MdtRecRename {
             rn_opcode: REINT_RENAME,
-            rn_cap: u32::MAX,
+            rn_fsuid: creds.0,
+            rn_fsgid: creds.1,
+            rn_cap: creds.2,
             rn_fid1: src.0,
             rn_fid2: dst.0,
             rn_time: 1003,
@@ -378,9 +391,12 @@ impl Client {
     }
 
     pub(crate) async fn setattr(&self, rec: MdtRecSetattr, ea: &[u8]) -> Result<MdtBody, Errno> {
+        let creds = *self.creds.lock();
         let rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
-            sa_cap: u32::MAX,
+            sa_fsuid: creds.0,
+            sa_fsgid: creds.1,
+            sa_cap: creds.2,
             ..rec
         };
         let ea = Bytes::copy_from_slice(ea);
@@ -399,9 +415,12 @@ impl Client {
     }
 
     pub(crate) async fn setxattr(&self, fid: Fid, name: &str, value: &[u8]) -> Result<ReplyMsg, Errno> {
+        let creds = *self.creds.lock();
         let rec = MdtRecSetxattr {
             sx_opcode: REINT_SETXATTR,
-            sx_cap: u32::MAX,
+            sx_fsuid: creds.0,
+            sx_fsgid: creds.1,
+            sx_cap: creds.2,
             sx_fid: fid,
             sx_valid: wire::OBD_MD_FLXATTR,
             sx_time: 1004,
@@ -411,6 +430,23 @@ impl Client {
         let value = Bytes::copy_from_slice(value);
         self.reint(rec.to_bytes(), vec![Bytes::new(), name, value, Bytes::new()])
             .await
+    }
+
+    /// One attribute, without a lock.
+    pub(crate) async fn getxattr(&self, fid: Fid, name: &str) -> Result<Bytes, Errno> {
+        let creds = *self.creds.lock();
+        let body = MdtBody {
+            mbo_fid1: fid,
+            mbo_valid: wire::OBD_MD_FLXATTR,
+            mbo_fsuid: creds.0,
+            mbo_fsgid: creds.1,
+            mbo_capability: creds.2,
+            mbo_eadatasize: 4096,
+            ..MdtBody::default()
+        };
+        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes())];
+        let reply = self.call(wire::MDS_GETXATTR, bufs).await?;
+        Ok(Bytes::copy_from_slice(reply.buf(2)))
     }
 
     /// All xattrs, under a lock.

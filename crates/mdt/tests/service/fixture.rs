@@ -131,6 +131,7 @@ pub(crate) struct Fixture {
     pub(crate) osts: Vec<Arc<CountingOst>>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) mdt: Arc<Mdt>,
+    pub(crate) params: params::Registry,
     config: watch::Sender<Arc<FsConfig>>,
 }
 
@@ -146,14 +147,21 @@ impl Fixture {
             rpc.add_target(ost.clone());
         }
         let config = watch::Sender::new(Arc::new(config_of(&osts)));
-        let mdt = Mdt::start_on(rpc.clone(), index.clone(), config.subscribe(), mdt_config())
-            .await
-            .unwrap();
+        let params = params::Registry::default();
+        let mdt = Mdt::start_on(
+            rpc.clone(),
+            index.clone(),
+            config.subscribe(),
+            mdt_config(&params),
+        )
+        .await
+        .unwrap();
         Fixture {
             rpc,
             osts,
             index,
             mdt,
+            params,
             config,
         }
     }
@@ -185,19 +193,19 @@ impl Fixture {
     async fn begin_again(&mut self) {
         let config = self.config.subscribe();
         let index = self.index.clone();
-        self.mdt = Mdt::start_on(self.rpc.clone(), index, config, mdt_config())
+        self.mdt = Mdt::start_on(self.rpc.clone(), index, config, mdt_config(&self.params))
             .await
             .unwrap();
     }
 }
 
-fn mdt_config() -> MdtConfig {
+fn mdt_config(params: &params::Registry) -> MdtConfig {
     MdtConfig {
         locks: Arc::default(),
         fsname: "testfs".into(),
         index: 0,
         seed: 7,
-        params: params::Registry::default(),
+        params: params.clone(),
     }
 }
 

@@ -6,5 +6,6 @@ mod client;
 mod fixture;
 mod names;
 mod open;
+mod rude;
 mod shared;
 mod survive;

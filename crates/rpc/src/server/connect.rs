@@ -32,8 +32,15 @@ impl Claim {
     /// Whether this is a later life of the client that has `export`.
     fn succeeds(&self, export: &Export, from: Nid) -> bool {
         let other_life = export.client_cookie() != self.cookie;
-        other_life && self.initial && (self.server || export.peer() == from)
+        // A server may come back from elsewhere: in place of a server.
+        let moved = self.server && is_server(&export.data());
+        other_life && self.initial && (moved || export.peer() == from)
     }
+}
+
+/// Whether somebody connects as servers do.
+fn is_server(asked: &ObdConnectData) -> bool {
+    asked.ocd_connect_flags & (OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT) != 0
 }
 
 /// Answers a connect: the reply, and what is committed.
@@ -75,7 +82,7 @@ async fn connect_to(
         cookie: conn.cookie,
         conn_cnt: arrival.body.pb_conn_cnt,
         initial: arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0,
-        server: asked.ocd_connect_flags & (OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT) != 0,
+        server: is_server(&asked),
     };
     let clearing = clear(exports, &claim, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)

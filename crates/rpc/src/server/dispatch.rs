@@ -5,12 +5,13 @@ use super::request::{Arrival, Route, Running};
 use super::{Export, Reply, ServerRequest, connect, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
+use lnet::warn_seldom;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use wire::{
-    Errno, LDLM_ENQUEUE, MDS_IO_PORTAL, MSG_REPLAY, MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE,
-    PTLRPC_MSG_VERSION,
+    Errno, LDLM_CANCEL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CONVERT, LDLM_ENQUEUE, MDS_IO_PORTAL, MSG_REPLAY,
+    MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE, PTLRPC_MSG_VERSION,
 };
 
 /// Handles one request.
@@ -20,6 +21,8 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
             return;
         }
         if let Err(errno) = check(&arrival) {
+            let (portal, opc, version) = (arrival.portal, arrival.body.pb_opc, arrival.body.pb_version);
+            warn_seldom!(peer = %arrival.from, portal, opc, version, "a request that is not for this service is refused");
             return reply::send(&rpc, &arrival, &arrival.route(), Err(errno), 0).await;
         }
         if opcode::is_connect(arrival.body.pb_opc) {
@@ -29,6 +32,11 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
         let Some(export) = rpc.exports().get(arrival.body.pb_handle.cookie) else {
             return refuse_unknown(&rpc, &arrival).await;
         };
+        if export.peer() != arrival.from {
+            let client = &export.client_uuid;
+            warn_seldom!(peer = %arrival.from, %client, owner = %export.peer(), "a request with the handle of somebody else is refused");
+            return refuse_unknown(&rpc, &arrival).await;
+        }
         if arrival.body.pb_conn_cnt < export.conn_cnt() {
             tracing::debug!(peer = %arrival.from, xid = arrival.xid, "a request of an older connection is dropped");
             return;
@@ -66,6 +74,11 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
     if io && !matches!(arrival.portal, OST_IO_PORTAL | MDS_IO_PORTAL) {
         return Err(Errno::EPROTO);
     }
+    // What lets others go on never waits behind what may have to wait for it.
+    let frees = matches!(opc, LDLM_CANCEL | LDLM_CONVERT | OBD_PING);
+    if arrival.portal == LDLM_CANCEL_REQUEST_PORTAL && !frees {
+        return Err(Errno::EPROTO);
+    }
     Ok(())
 }
 
@@ -79,6 +92,11 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
         }
         let last_committed = export.target().last_committed();
         return reply::send(rpc, arrival, &route, Ok(Reply::default()), last_committed).await;
+    }
+    if arrival.body.pb_tag > export.data().ocd_maxmodrpcs.max(1) {
+        let (client, tag) = (&export.client_uuid, arrival.body.pb_tag);
+        warn_seldom!(peer = %arrival.from, %client, tag, "a slot that the client does not have");
+        return reply::send(rpc, arrival, &route, Err(Errno::EPROTO), 0).await;
     }
     let Some(running) = admit(rpc, arrival, export, route).await else {
         return;

@@ -3,7 +3,7 @@
 use super::Export;
 use crate::bulk::{all, base};
 use cpt::CptId;
-use lnet::{Lnet, LnetError, Payload};
+use lnet::{Lnet, LnetError, Payload, warn_seldom};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ impl ServerRequest {
     /// The structure at the front of buffer `i`; `EPROTO` when it is too short.
     pub fn get<T: WireStruct>(&self, i: usize) -> Result<T, Errno> {
         self.msg.get(i).map_err(|e| {
-            tracing::debug!(xid = self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
+            warn_seldom!(peer = %self.peer, xid = self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
             Errno::EPROTO
         })
     }
@@ -217,7 +217,7 @@ impl ServerRequest {
         let first = base(route.bulk_bits, md_lens.len());
         let gets = md_lens
             .iter()
-            .zip(first..)
+            .zip((0..).map(|i| first.wrapping_add(i)))
             .map(|(&len, bits)| self.lnet.get(route.peer, portal, bits, 0, len));
         self.bulk(route, gets).await
     }
@@ -228,7 +228,7 @@ impl ServerRequest {
         let first = base(route.bulk_bits, mds.len());
         let puts = mds
             .into_iter()
-            .zip(first..)
+            .zip((0..).map(|i| first.wrapping_add(i)))
             .map(|(data, bits)| self.lnet.put(route.peer, portal, bits, 0, 0, data, true));
         self.bulk(route, puts).await.map(|_| ())
     }
@@ -248,7 +248,7 @@ impl ServerRequest {
             Ok(Err(e)) => e.to_string(),
             Err(e) => e.to_string(),
         };
-        tracing::warn!(peer = %route.peer, xid = self.xid, opc = self.opc, why, "bulk transfer failed");
+        warn_seldom!(peer = %route.peer, xid = self.xid, opc = self.opc, why, "bulk transfer failed");
         self.running.bulk_failed.store(true, Ordering::Release);
         Err(Errno::ETIMEDOUT)
     }

@@ -10,7 +10,7 @@ use super::request::Arrival;
 use crate::at::{Estimate, wire_secs};
 use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread, opcode};
 use cpt::{CptId, CptTable};
-use lnet::{Full, Incoming, Lnet, PortalGuard, PutSink};
+use lnet::{Full, Incoming, Lnet, PortalGuard, PutSink, warn_seldom};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -224,7 +224,7 @@ impl PutSink for Service {
     fn put(&self, m: Incoming) -> Result<(), Full> {
         let part = self.part(m.cpt);
         let Some(arrival) = read(&m, part.cpt) else {
-            tracing::info!(service = part.name, peer = %m.from, xid = m.match_bits, "a request that is none is dropped");
+            warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request that is none is dropped");
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };

@@ -1,0 +1,202 @@
+//! What of a claimed identity is believed (`root_squash`, `nosquash_nids`, `enable_cap_mask`).
+//!
+//! Users and groups are believed, as clients claim them. Root is somebody else where root is squashed, unless the client
+//! is exempt by its NID; and capabilities are root's alone, but for those that the administrator lets others have.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use wire::{Nid, NidList};
+
+use crate::cred::{CAPABILITIES, Cred};
+
+/// The settings; each is read with every request.
+#[derive(Debug, Default)]
+pub(crate) struct Squash {
+    /// User and group that root becomes, in the upper and the lower half. User 0: nothing is squashed.
+    root: AtomicU64,
+    /// The capabilities that users other than root may have.
+    caps_of_users: AtomicU32,
+    /// Whose root stays root. Looked at only for root, and only where root is squashed.
+    exempt: RwLock<NidList>,
+}
+
+impl Squash {
+    /// The identity that somebody at `peer` has who claims to be `claimed`.
+    pub(crate) fn believed(&self, claimed: Cred, peer: Nid) -> Cred {
+        if claimed.fsuid != 0 {
+            let cap = claimed.cap & self.caps_of_users.load(Ordering::Relaxed);
+            return Cred { cap, ..claimed };
+        }
+        let (fsuid, fsgid) = self.root();
+        if fsuid == 0 || self.exempt.read().has(peer) {
+            return claimed;
+        }
+        Cred {
+            fsuid,
+            fsgid,
+            suppgids: [u32::MAX; 2],
+            cap: 0,
+            umask: claimed.umask,
+        }
+    }
+
+    fn root(&self) -> (u32, u32) {
+        let both = self.root.load(Ordering::Relaxed);
+        ((both >> 32) as u32, both as u32)
+    }
+
+    /// `root_squash`.
+    pub(crate) fn show_root(&self) -> String {
+        let (uid, gid) = self.root();
+        format!("{uid}:{gid}")
+    }
+
+    /// Sets `root_squash`.
+    pub(crate) fn set_root(&self, text: &str) -> Result<(), String> {
+        let number = |s: &str| s.parse::<u32>().ok().filter(|n| *n != u32::MAX);
+        let both = text.trim().split_once(':');
+        let both = both.and_then(|(uid, gid)| Some((number(uid)?, number(gid)?)));
+        let (uid, gid) = both.ok_or("expected UID:GID, such as 65534:65534; 0:0 squashes nobody")?;
+        self.root
+            .store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// `nosquash_nids`.
+    pub(crate) fn show_exempt(&self) -> String {
+        let list = self.exempt.read();
+        if list.is_empty() {
+            "NONE".to_owned()
+        } else {
+            list.to_string()
+        }
+    }
+
+    /// Sets `nosquash_nids`.
+    pub(crate) fn set_exempt(&self, text: &str) -> Result<(), String> {
+        let list = match text.trim() {
+            "NONE" | "clear" => NidList::default(),
+            ranges => ranges.parse().map_err(|e: wire::WireError| e.to_string())?,
+        };
+        *self.exempt.write() = list;
+        Ok(())
+    }
+
+    /// `enable_cap_mask`.
+    pub(crate) fn show_caps(&self) -> String {
+        let caps = self.caps_of_users.load(Ordering::Relaxed);
+        let names = CAPABILITIES.iter().filter(|(_, cap)| caps & cap != 0);
+        match names.map(|(name, _)| *name).collect::<Vec<_>>().join(",") {
+            none if none.is_empty() => "0".to_owned(),
+            names => names,
+        }
+    }
+
+    /// Sets `enable_cap_mask`: names, with `+` or `-` before them to add them or take them away; or a number.
+    pub(crate) fn set_caps(&self, text: &str) -> Result<(), String> {
+        let text = text.trim();
+        let known = CAPABILITIES.iter().fold(0, |all, (_, cap)| all | cap);
+        let digits = text.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16));
+        if let Ok(mask) = digits.unwrap_or_else(|| text.parse()) {
+            self.caps_of_users.store(mask as u32 & known, Ordering::Relaxed);
+            return Ok(());
+        }
+        let changes = text.starts_with(['+', '-']);
+        let mut caps = if changes {
+            self.caps_of_users.load(Ordering::Relaxed)
+        } else {
+            0
+        };
+        let mut adds = true;
+        for word in text.split([',', ' ']).filter(|w| !w.is_empty()) {
+            let name = word.trim_start_matches(['+', '-']).to_lowercase();
+            if changes && word.len() > name.len() {
+                adds = word.starts_with('+');
+            }
+            let found = CAPABILITIES.iter().find(|(known, _)| *known == name);
+            let (_, cap) = found.ok_or_else(|| {
+                let names: Vec<_> = CAPABILITIES.iter().map(|(name, _)| *name).collect();
+                format!("expected a number, or some of {}", names.join(","))
+            })?;
+            caps = if adds { caps | cap } else { caps & !cap };
+        }
+        self.caps_of_users.store(caps, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Squash;
+    use crate::cred::Cred;
+    use wire::Nid;
+
+    fn at(nid: &str) -> Nid {
+        nid.parse().unwrap()
+    }
+
+    fn user(uid: u32) -> Cred {
+        Cred {
+            fsuid: uid,
+            fsgid: uid,
+            suppgids: [4, 5],
+            cap: u32::MAX,
+            umask: 0o22,
+        }
+    }
+
+    #[test]
+    fn root_is_somebody_else_where_it_is_squashed() {
+        let squash = Squash::default();
+        assert_eq!(squash.show_root(), "0:0");
+        assert_eq!(squash.believed(user(0), Nid::LO), user(0));
+        squash.set_root("99:98\n").unwrap();
+        squash.set_exempt("10.0.0.*@tcp 0@lo").unwrap();
+        let squashed = Cred {
+            fsuid: 99,
+            fsgid: 98,
+            suppgids: [u32::MAX; 2],
+            cap: 0,
+            umask: 0o22,
+        };
+        assert_eq!(squash.believed(user(0), at("10.0.1.1@tcp")), squashed);
+        assert_eq!(squash.believed(user(0), at("10.0.0.1@tcp")), user(0));
+        assert_eq!(squash.believed(user(0), Nid::LO), user(0));
+        // Others stay who they are.
+        assert_eq!(squash.believed(user(7), at("10.0.1.1@tcp")).fsuid, 7);
+        squash.set_exempt("NONE").unwrap();
+        assert_eq!(squash.believed(user(0), Nid::LO), squashed);
+        assert_eq!(
+            (squash.show_root(), squash.show_exempt()),
+            ("99:98".into(), "NONE".into())
+        );
+        for wrong in ["", "99", "99:", "a:b", "-1:0", "1:2:3", "4294967295:0"] {
+            assert!(squash.set_root(wrong).is_err(), "{wrong}");
+        }
+        assert!(squash.set_exempt("10.0.0.1@nothing").is_err());
+        assert_eq!(squash.show_root(), "99:98");
+    }
+
+    #[test]
+    fn users_have_only_the_capabilities_that_they_are_let_have() {
+        let squash = Squash::default();
+        let caps = |uid| squash.believed(user(uid), Nid::LO).cap;
+        assert_eq!((caps(7), caps(0)), (0, u32::MAX));
+        squash.set_caps("+cap_chown,cap_fowner").unwrap();
+        assert_eq!(
+            (squash.show_caps(), caps(7)),
+            ("cap_chown,cap_fowner".into(), 0b1001)
+        );
+        squash.set_caps("-cap_chown").unwrap();
+        assert_eq!(squash.show_caps(), "cap_fowner");
+        squash.set_caps("cap_mknod").unwrap();
+        assert_eq!(squash.show_caps(), "cap_mknod");
+        squash.set_caps("0x3").unwrap();
+        assert_eq!(squash.show_caps(), "cap_chown,cap_dac_override");
+        assert!(squash.set_caps("cap_unheard_of").is_err());
+        squash.set_caps("0").unwrap();
+        assert_eq!((squash.show_caps(), caps(7)), ("0".into(), 0));
+    }
+}

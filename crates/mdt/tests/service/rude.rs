@@ -1,0 +1,326 @@
+//! Clients that skip what a client should check: what they ask for, and in whose name, is checked here.
+
+use bytes::Bytes;
+use wire::{
+    Errno, Fid, LuSeqRange, MDS_ATTR_CTIME, MDS_ATTR_FROM_OPEN, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE,
+    MDS_ATTR_OVERRIDE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MdtRecCreate, MdtRecSetattr, REINT_CREATE, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+};
+
+use crate::{client::Client, fixture::Fixture};
+
+/// A user who claims all capabilities that there are.
+const USER: (u32, u32, u32) = (5, 5, u32::MAX);
+const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
+
+fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
+    MdtRecSetattr {
+        sa_fid: fid,
+        sa_valid: valid,
+        ..MdtRecSetattr::default()
+    }
+}
+
+async fn make_by(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+    let rec = MdtRecCreate {
+        cr_opcode: REINT_CREATE,
+        cr_cap: u32::MAX,
+        cr_fid1: Fid::ROOT,
+        cr_fid2: fid,
+        cr_mode: 0o010666,
+        ..MdtRecCreate::default()
+    };
+    let bufs = vec![
+        rec.to_bytes(),
+        Bytes::new(),
+        Bytes::copy_from_slice(name),
+        Bytes::new(),
+    ];
+    c.modify(wire::MDS_REINT, bufs).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_users_capabilities_are_not_believed() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let file = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let dir = c.mkdir(Fid::ROOT, "dir").await;
+    let mode = MdtRecSetattr {
+        sa_mode: 0o040700,
+        ..set(dir, MDS_ATTR_MODE)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+    c.make(dir, "inside", 0o010666, "").await.unwrap();
+    *c.creds.lock() = USER;
+    let fid = file.fid();
+    assert_eq!(
+        c.setattr(set(fid, MDS_ATTR_MODE), &[]).await.unwrap_err(),
+        Errno::EPERM
+    );
+    assert_eq!(
+        c.setattr(set(fid, MDS_ATTR_UID), &[]).await.unwrap_err(),
+        Errno::EPERM
+    );
+    assert_eq!(
+        c.unlink(Fid::ROOT, "file", false).await.unwrap_err(),
+        Errno::EACCES
+    );
+    assert_eq!(
+        c.setxattr(fid, "trusted.t", b"1").await.unwrap_err(),
+        Errno::EPERM
+    );
+    assert_eq!(c.getattr(dir, "inside").await.status, Errno::EACCES.status());
+    // What the administrator lets users have is.
+    f.params
+        .set("mdt.*.enable_cap_mask", "+cap_chown,cap_dac_override")
+        .unwrap();
+    assert_eq!(c.getattr(dir, "inside").await.status, 0);
+    let given = MdtRecSetattr {
+        sa_uid: 5,
+        ..set(fid, MDS_ATTR_UID)
+    };
+    assert_eq!(c.setattr(given, &[]).await.unwrap().mbo_uid, 5);
+}
+
+#[tokio::test]
+async fn a_squashed_root_is_nobody_and_an_exempt_one_is_root() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let open = c.mkdir(Fid::ROOT, "open").await;
+    let mode = MdtRecSetattr {
+        sa_mode: 0o041777,
+        ..set(open, MDS_ATTR_MODE)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+    c.make(open, "roots", 0o010666, "").await.unwrap();
+    f.params.set("mdt.testfs-MDT0000.root_squash", "99:98").unwrap();
+    f.params
+        .set("mdt.testfs-MDT0000.nosquash_nids", "10.0.0.*@tcp")
+        .unwrap();
+    assert_eq!(
+        c.make(Fid::ROOT, "x", 0o010666, "").await.unwrap_err(),
+        Errno::EACCES
+    );
+    assert_eq!(c.unlink(open, "roots", false).await.unwrap_err(), Errno::EPERM);
+    assert_eq!(
+        c.rename((open, "roots"), (open, "mine")).await.unwrap_err(),
+        Errno::EPERM
+    );
+    assert_eq!(
+        c.make(open, "device", 0o060666, "").await.unwrap_err(),
+        Errno::EPERM
+    );
+    c.make(open, "nobodys", 0o010666, "").await.unwrap();
+    let made = c.open(open, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    for (name, fid) in [("nobodys", None), ("file", Some(made.fid()))] {
+        let found = c.getattr(open, name).await;
+        assert_eq!((found.body.mbo_uid, found.body.mbo_gid), (99, 98), "{name}");
+        assert!(fid.is_none_or(|fid| fid == found.fid()));
+    }
+    assert_eq!(
+        c.setattr(set(made.fid(), MDS_ATTR_UID), &[]).await.unwrap_err(),
+        Errno::EPERM
+    );
+    f.params.set("mdt.*.nosquash_nids", "10.0.0.*@tcp 0@lo").unwrap();
+    c.make(Fid::ROOT, "x", 0o010666, "").await.unwrap();
+    let shown = f.params.get("mdt.*.nosquash_nids");
+    assert_eq!(shown[0].1, "10.0.0.*@tcp 0@lo");
+    f.params.set("mdt.*.nosquash_nids", "NONE").unwrap();
+    assert_eq!(
+        c.make(Fid::ROOT, "y", 0o010666, "").await.unwrap_err(),
+        Errno::EACCES
+    );
+    f.params.set("mdt.*.root_squash", "0:0").unwrap();
+    c.make(Fid::ROOT, "y", 0o010666, "").await.unwrap();
+    assert!(f.params.set("mdt.*.root_squash", "nobody").is_err());
+}
+
+#[tokio::test]
+async fn who_may_not_search_learns_nothing_of_names() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let x = c.make(d, "x", 0o010666, "").await.unwrap();
+    let mode = MdtRecSetattr {
+        sa_mode: 0o040700,
+        ..set(d, MDS_ATTR_MODE)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+    *c.creds.lock() = USER;
+    for name in ["x", "none"] {
+        assert_eq!(c.make(d, name, 0o010666, "").await.unwrap_err(), Errno::EACCES);
+        assert_eq!(c.unlink(d, name, false).await.unwrap_err(), Errno::EACCES);
+        assert_eq!(c.link(x, d, name).await.unwrap_err(), Errno::EACCES);
+        assert_eq!(c.rename((d, name), (d, "y")).await.unwrap_err(), Errno::EACCES);
+        assert_eq!(
+            c.rename((Fid::ROOT, "d"), (d, name)).await.unwrap_err(),
+            Errno::EACCES
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_truncated_by_who_may_write_it_or_has_it_open_for_writing() {
+    let f = Fixture::new(1).await;
+    let (c, other) = (f.client().await, f.client().await);
+    let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let fid = made.fid();
+    let mode = MdtRecSetattr {
+        sa_mode: 0o104444,
+        ..set(fid, MDS_ATTR_MODE)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+    *c.creds.lock() = USER;
+    *other.creds.lock() = USER;
+    let claim = set(fid, MDS_ATTR_SIZE | MDS_ATTR_FROM_OPEN | MDS_ATTR_OVERRIDE);
+    assert_eq!(other.setattr(claim, &[]).await.unwrap_err(), Errno::EACCES);
+    let reading = other.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_READ).await;
+    assert_eq!(reading.status, 0);
+    assert_eq!(other.setattr(claim, &[]).await.unwrap_err(), Errno::EACCES);
+    assert_eq!(
+        other
+            .setattr(set(fid, MDS_ATTR_KILL_SUID), &[])
+            .await
+            .unwrap_err(),
+        Errno::EACCES
+    );
+    assert_eq!(
+        other.setattr(set(fid, MDS_ATTR_CTIME), &[]).await.unwrap_err(),
+        Errno::EACCES
+    );
+    // This one's client has it open, since before it was read-only.
+    c.setattr(claim, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn fids_outside_of_the_clients_sequences_make_nothing() {
+    let mut f = Fixture::new(1).await;
+    let (c, other) = (f.client().await, f.client().await);
+    let foreign = [
+        Fid::new(other.seq, 1, 0),
+        // Given to nobody yet, an OST's, and those that are nobody's.
+        Fid::new(c.seq + 1000, 1, 0),
+        Fid::new(0x2_4000_0400, 1, 0),
+        Fid::new(u64::MAX, 1, 0),
+        Fid::ROOT,
+        Fid::ZERO,
+        Fid::new(2, 1, 0),
+        Fid::new(0x1_0000_0000, 1, 0),
+    ];
+    for fid in foreign {
+        let refused = make_by(&c, fid, b"x\0").await.unwrap_err();
+        assert!(
+            [Errno::EPERM, Errno::EINVAL].contains(&refused),
+            "{fid}: {refused}"
+        );
+    }
+    make_by(&c, Fid::new(c.seq, 99, 0), b"x\0").await.unwrap();
+    assert_eq!(
+        make_by(&c, Fid::new(c.seq, 99, 0), b"y\0").await.unwrap_err(),
+        Errno::EEXIST
+    );
+    let opc = Bytes::copy_from_slice(&SEQ_ALLOC_SUPER.to_le_bytes());
+    let asked = vec![opc, LuSeqRange::default().to_bytes()];
+    assert_eq!(c.call(SEQ_QUERY, asked).await.unwrap_err(), Errno::EPERM);
+    // After a restart a client goes on with what it had, and so nobody else can.
+    let (seq, again) = (c.seq, other.seq);
+    f.restart().await;
+    let (c, other) = (f.client().await, f.client().await);
+    make_by(&c, Fid::new(seq, 100, 0), b"z\0").await.unwrap();
+    assert_eq!(
+        make_by(&other, Fid::new(seq, 101, 0), b"w\0").await.unwrap_err(),
+        Errno::EPERM
+    );
+    make_by(&other, Fid::new(again, 100, 0), b"w\0").await.unwrap();
+}
+
+#[tokio::test]
+async fn names_that_are_none_make_nothing() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    let long = [b'x'; 256];
+    for (name, errno) in [
+        (&b"a/b\0"[..], Errno::EINVAL),
+        (b"", Errno::EINVAL),
+        (b"\0", Errno::EINVAL),
+        (b".\0", Errno::EINVAL),
+        (b"..\0", Errno::EINVAL),
+        (&long, Errno::ENAMETOOLONG),
+    ] {
+        assert_eq!(
+            make_by(&c, c.new_fid(), name).await.unwrap_err(),
+            errno,
+            "{name:?}"
+        );
+    }
+    // What stands behind a NUL is no part of a name.
+    make_by(&c, c.new_fid(), b"a\0/../b\0").await.unwrap();
+    assert_eq!(c.readdir(Fid::ROOT).await, [".", "..", "a"]);
+}
+
+#[tokio::test]
+async fn handles_and_locks_of_others_are_out_of_reach() {
+    let f = Fixture::new(1).await;
+    let (c, other) = (f.client().await, f.client().await);
+    let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let stale = Errno::ESTALE;
+    assert_eq!(other.close(made.fid(), made.handle()).await.unwrap_err(), stale);
+    assert_eq!(other.close(made.fid(), 0).await.unwrap_err(), stale);
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let lock = c.getattr(Fid::ROOT, "d").await.lock_handle;
+    assert_eq!(other.try_cancel(lock).await.unwrap().status, stale.0);
+    assert_eq!(other.try_cancel(u64::MAX).await.unwrap().status, stale.0);
+    // Both are still there.
+    other.setattr(set(d, MDS_ATTR_MODE), &[]).await.unwrap();
+    assert!(c.called_back.lock().iter().any(|(fid, _)| *fid == d));
+    c.close(made.fid(), made.handle()).await.unwrap();
+    assert_eq!(c.close(made.fid(), made.handle()).await.unwrap_err(), stale);
+}
+
+#[tokio::test]
+async fn what_only_root_may_make_a_user_does_not() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let mode = MdtRecSetattr {
+        sa_mode: 0o040777,
+        ..set(d, MDS_ATTR_MODE)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+    c.setxattr(d, "trusted.secret", b"x").await.unwrap();
+    assert_eq!(&c.getxattr(d, "trusted.secret").await.unwrap()[..], b"x");
+    *c.creds.lock() = USER;
+    assert_eq!(c.make(d, "disk", 0o060666, "").await.unwrap_err(), Errno::EPERM);
+    let whiteout = c.make(d, "whiteout", 0o020666, "").await.unwrap();
+    assert_eq!(c.getxattr(d, "trusted.secret").await.unwrap_err(), Errno::ENODATA);
+    let own = c.make(d, "own", 0o010666, "").await.unwrap();
+    c.setxattr(own, "security.selinux", b"label").await.unwrap();
+    assert_eq!(
+        c.setxattr(own, "security.capability", b"all").await.unwrap_err(),
+        Errno::EPERM
+    );
+    *c.creds.lock() = ROOT;
+    c.setxattr(whiteout, "security.capability", b"all").await.unwrap();
+    c.make(d, "disk", 0o060666, "").await.unwrap();
+}
+
+#[tokio::test]
+async fn times_at_the_end_of_time_do_no_harm() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    for time in [i64::MAX, i64::MIN] {
+        let rec = MdtRecSetattr {
+            sa_ctime: time,
+            ..set(d, MDS_ATTR_CTIME)
+        };
+        c.setattr(rec, &[]).await.unwrap();
+        assert_eq!(
+            c.getattr_as(wire::IT_LOOKUP, Fid::ROOT, Fid::ZERO, "d")
+                .await
+                .status,
+            0
+        );
+        c.make(d, &format!("at {time}"), 0o010666, "").await.unwrap();
+    }
+}

@@ -1,0 +1,204 @@
+//! Lists of NIDs as settings have them: `10.0.0.*@tcp 192.168.[1-4,9].[0-254/2]@tcp1 0@lo`.
+//!
+//! Ranges are separated by white space. Each number of an address is a number, `*`, or a bracket of numbers, ranges
+//! `FROM-TO` and ranges with a step `FROM-TO/STEP`; `*@tcp` is the whole network.
+
+use crate::codec::{Result, WireError};
+use crate::consts::lnet::LOLND;
+use crate::nid::Nid;
+use std::fmt;
+use std::str::FromStr;
+
+/// Ranges in one list at most.
+const RANGES_MAX: usize = 1024;
+
+/// A set of NIDs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NidList {
+    ranges: Vec<Range>,
+}
+
+/// One range: the network, and which numbers each byte of the address may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Range {
+    text: String,
+    net: u32,
+    bytes: [Numbers; 4],
+}
+
+/// Some of the numbers 0 to 255, a bit for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbers([u128; 2]);
+
+impl Numbers {
+    const ALL: Numbers = Numbers([u128::MAX; 2]);
+
+    fn has(self, n: u8) -> bool {
+        self.0[usize::from(n / 128)] >> (n % 128) & 1 == 1
+    }
+
+    fn parse(text: &str) -> Option<Numbers> {
+        if text == "*" {
+            return Some(Numbers::ALL);
+        }
+        let list = match text.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']')?,
+            None if text.contains(['-', ',', '/']) => return None,
+            None => text,
+        };
+        let mut numbers = Numbers([0; 2]);
+        for part in list.split(',') {
+            let (range, step) = part.split_once('/').unwrap_or((part, "1"));
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            let (from, to, step) = (number(from)?, number(to)?, number(step)?);
+            if from > to || step == 0 {
+                return None;
+            }
+            for n in (from..=to).step_by(usize::from(step)) {
+                numbers.0[usize::from(n / 128)] |= 1 << (n % 128);
+            }
+        }
+        Some(numbers)
+    }
+}
+
+/// Digits alone: no sign.
+fn number(text: &str) -> Option<u8> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Range> {
+        let (address, net) = text.split_once('@')?;
+        let bytes = if net == "lo" {
+            (address == "0" || address == "*").then_some([Numbers::parse("0")?; 4])?
+        } else if address == "*" {
+            [Numbers::ALL; 4]
+        } else {
+            let mut bytes = [Numbers::ALL; 4];
+            let mut parts = address.split('.');
+            for byte in &mut bytes {
+                *byte = Numbers::parse(parts.next()?)?;
+            }
+            parts.next().is_none().then_some(bytes)?
+        };
+        // The network's name is read as a NID's is.
+        let net = if net == "lo" {
+            LOLND << 16
+        } else {
+            format!("0.0.0.0@{net}").parse::<Nid>().ok()?.net()
+        };
+        let text = text.to_owned();
+        Some(Range { text, net, bytes })
+    }
+
+    fn has(&self, nid: Nid) -> bool {
+        let octets = nid.addr().octets();
+        self.net == nid.net() && self.bytes.iter().zip(octets).all(|(numbers, n)| numbers.has(n))
+    }
+}
+
+impl NidList {
+    /// Whether a NID is in one of the ranges.
+    pub fn has(&self, nid: Nid) -> bool {
+        self.ranges.iter().any(|range| range.has(nid))
+    }
+
+    /// Whether there are no ranges.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+impl FromStr for NidList {
+    type Err = WireError;
+
+    fn from_str(text: &str) -> Result<NidList> {
+        let bad = |part: &str| WireError::Text {
+            what: "list of NIDs",
+            expected: "ranges such as 10.0.0.*@tcp, 10.0.[1-4].[0-255]@tcp or 0@lo, with spaces between them",
+            text: part.chars().take(64).collect(),
+        };
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        if parts.len() > RANGES_MAX {
+            return Err(bad("more than 1024 ranges"));
+        }
+        let ranges = parts
+            .iter()
+            .map(|part| Range::parse(part).ok_or_else(|| bad(part)));
+        let ranges = ranges.collect::<Result<_>>()?;
+        Ok(NidList { ranges })
+    }
+}
+
+impl fmt::Display for NidList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<&str> = self.ranges.iter().map(|r| r.text.as_str()).collect();
+        f.write_str(&texts.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::NidList;
+    use crate::nid::Nid;
+    use proptest::prelude::{any, proptest};
+
+    fn has(list: &str, nid: &str) -> bool {
+        list.parse::<NidList>().unwrap().has(nid.parse().unwrap())
+    }
+
+    #[test]
+    fn ranges_are_those_that_administrators_write() {
+        assert!(has("10.0.0.*@tcp 0@lo", "10.0.0.255@tcp"));
+        assert!(!has("10.0.0.*@tcp", "10.0.1.0@tcp"));
+        assert!(!has("10.0.0.*@tcp", "10.0.0.1@tcp1"));
+        assert!(has("10.0.0.*@tcp 0@lo", "0@lo"));
+        assert!(!has("*@tcp", "0@lo"));
+        assert!(has("*@tcp3", "1.2.3.4@tcp3"));
+        assert!(has("192.168.[1-4,9].[0-254/2]@tcp", "192.168.9.254@tcp"));
+        assert!(!has("192.168.[1-4,9].[0-254/2]@tcp", "192.168.9.253@tcp"));
+        assert!(!has("192.168.[1-4,9].[0-254/2]@tcp", "192.168.5.2@tcp"));
+        assert!("".parse::<NidList>().unwrap().is_empty());
+        let kept: NidList = " 10.0.0.*@tcp \n 0@lo".parse().unwrap();
+        assert_eq!(kept.to_string(), "10.0.0.*@tcp 0@lo");
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for text in [
+            "10.0.0.1",
+            "10.0.0@tcp",
+            "10.0.0.1.2@tcp",
+            "10.0.0.256@tcp",
+            "10.0.0.[3-1]@tcp",
+            "10.0.0.[1-4/0]@tcp",
+            "10.0.0.1-4@tcp",
+            "10.0.0.[1@tcp",
+            "1@lo",
+            "10.0.0.1@o2ib",
+            "10.0.0.+1@tcp",
+            "10.0.0.[]@tcp",
+            "@",
+            "*@",
+        ] {
+            assert!(text.parse::<NidList>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_nid_is_in_the_list_of_itself_and_any_text_is_read_without_harm(addr: u32, net in 0u16..9, text: String) {
+            let nid = Nid::tcp(addr.into(), net);
+            assert!(nid.to_string().parse::<NidList>().unwrap().has(nid));
+            let _ = text.parse::<NidList>();
+        }
+
+        #[test]
+        fn a_star_is_every_number(last in any::<u8>()) {
+            assert!(has("1.2.3.*@tcp", &format!("1.2.3.{last}@tcp")));
+        }
+    }
+}
