@@ -251,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_was_given_to_a_client_counts_as_given() {
-        let store = Arc::new(Store::new(Arc::new(MemoryIndex::new())));
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         assert!(!sequences.was_given(0x2_0000_0400));
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
@@ -270,7 +270,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_does_not_take_all_the_sequences_there_are() {
-        let sequences = Sequences::load(Arc::new(Store::new(Arc::new(MemoryIndex::new()))), 0).unwrap();
+        let sequences = Sequences::load(Arc::new(Store::new(Arc::new(MemoryIndex::default()))), 0).unwrap();
         let ost = LuSeqRange {
             lsr_index: 3,
             lsr_flags: LU_SEQ_RANGE_OST,

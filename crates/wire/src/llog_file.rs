@@ -288,7 +288,7 @@ impl Log {
         let smallest = Some(self.header.llh_size).filter(|s| *s > 0).unwrap_or(u32::MAX);
         self.header.llh_size = smallest.min(size as u32);
         self.header.set_live(index, true);
-        self.header.llh_count += 1;
+        self.header.llh_count = self.header.llh_count.saturating_add(1);
         Ok(index)
     }
 
@@ -312,12 +312,12 @@ impl Log {
     pub fn cancel(&mut self, index: u32) {
         if index > 0 && self.header.is_live(index) {
             self.header.set_live(index, false);
-            self.header.llh_count -= 1;
+            self.header.llh_count = self.header.llh_count.saturating_sub(1);
         }
     }
 
     fn push(&mut self, kind: u32, id: u32, data: &[u8]) -> Result<u32> {
-        let index = self.header.last_index() + 1;
+        let index = self.header.last_index().saturating_add(1);
         if index > INDEX_MAX {
             let (limit, found) = (INDEX_MAX as usize, index as usize);
             return Err(WireError::TooLong {

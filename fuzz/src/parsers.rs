@@ -1,0 +1,123 @@
+//! Bytes as parsers take them: what can be read is built again, and reads as the same thing.
+
+use bytes::Bytes;
+use wire::{
+    Fid, KsockHelloMsgNid4, LnetAcceptorConnreq, LuSeqRange, Message, Nid, WireStruct,
+    acl::PosixAcl,
+    config::Config,
+    dirpage::DirPage,
+    format,
+    frame::{FrameHead, PingReply},
+    linkea::LinkEa,
+    llog_file::{Log, records},
+    striping::{LmvLayout, LovLayout},
+};
+
+/// What a socket brings before the first message, and the heads of frames: an acceptor's request, a hello, frames.
+pub fn socklnd(bytes: &[u8]) {
+    if let Ok(request) = LnetAcceptorConnreq::from_bytes(bytes) {
+        let _ = request.check();
+        assert_eq!(request.to_bytes(), bytes[..LnetAcceptorConnreq::SIZE]);
+    }
+    if let Ok(hello) = KsockHelloMsgNid4::from_bytes(bytes) {
+        let _ = hello.check();
+        assert_eq!(hello.to_bytes(), bytes[..KsockHelloMsgNid4::SIZE]);
+    }
+    let mut rest = bytes;
+    while let Ok(Some((head, len))) = FrameHead::parse(rest) {
+        let built = head.build();
+        assert_eq!(FrameHead::parse(&built), Ok(Some((head, len))));
+        rest = rest.get(len + head.payload_len()..).unwrap_or_default();
+    }
+}
+
+/// LNet: the answer to a ping, NIDs as text, and a capture of everything.
+pub fn lnet(bytes: &[u8]) {
+    if let Ok(ping) = PingReply::parse(bytes) {
+        assert_eq!(PingReply::parse(&ping.build()), Ok(ping));
+    }
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(nid) = text.parse::<Nid>()
+    {
+        assert_eq!(nid.to_string().parse::<Nid>().as_ref(), Ok(&nid));
+    }
+    // A capture is a file that anybody may hand over: segments in any order, with holes.
+    if let Ok(capture) = wire::pcap::Capture::open(Bytes::copy_from_slice(bytes)) {
+        let (mut flows, mut tracker) = (wire::flow::Flows::new(), wire::trace::Tracker::new());
+        for event in capture.flat_map(|segment| flows.feed(segment)) {
+            tracker.meaning(&event);
+        }
+    }
+}
+
+/// A message of the RPC layer, and each of its buffers by the format of its opcode.
+pub fn ptlrpc(bytes: &[u8]) {
+    let Ok(msg) = Message::parse(&Bytes::copy_from_slice(bytes)) else {
+        return;
+    };
+    assert_eq!(Message::parse(&msg.build()).as_ref(), Ok(&msg));
+    let Ok(body) = msg.body() else { return };
+    let Some(format) = format::of_request(body.pb_opc, &msg) else {
+        return;
+    };
+    for (buf, rmf) in msg.bufs.iter().zip(format.request).chain(msg.bufs.iter().zip(format.reply)) {
+        let codec = rmf.codec();
+        if let Ok(built) = codec.rebuild(buf) {
+            assert_eq!(codec.rebuild(&built).as_ref(), Ok(&built), "{}", rmf.name());
+        }
+        let _ = codec.show(buf);
+    }
+}
+
+/// Configuration logs: files, chunks as a server sends them, records.
+pub fn llog(bytes: &[u8]) {
+    for record in records(bytes) {
+        let Ok(record) = record else { break };
+        if let Ok(config) = Config::parse(record.data) {
+            assert_eq!(Config::parse(&config.build()).as_ref(), Ok(&config));
+            config.as_marker();
+        }
+    }
+    if let Ok(mut log) = Log::parse(bytes) {
+        let again = Log::parse(&log.build());
+        assert!(again.is_ok_and(|again| again.build() == log.build()));
+        let first = log.live().filter_map(Result::ok).map(|r| (r.index, r.data.len())).next();
+        if let Some((index, len)) = first {
+            log.rewrite(index, &vec![0; len]);
+            log.cancel(index);
+        }
+        if log.append(wire::OBD_CFG_REC, 0, b"twelve bytes").is_ok() {
+            assert!(Log::parse(&log.build()).is_ok());
+        }
+    }
+}
+
+/// What inodes carry: layouts of files and directories, links, ACLs; and pages of directories.
+pub fn layout(bytes: &[u8]) {
+    if let Ok(layout) = LovLayout::parse(bytes) {
+        let built = layout.build();
+        // Components may lie over each other in what came: they do not in what is built.
+        assert_eq!(LovLayout::parse(&built).map(|l| l.build()), Ok(built));
+    }
+    if let Ok(layout) = LmvLayout::parse(bytes) {
+        assert_eq!(LmvLayout::parse(&layout.build()).as_ref(), Ok(&layout));
+    }
+    if let Ok(links) = LinkEa::parse(bytes) {
+        assert!(LinkEa::parse(&links.build()).is_ok());
+    }
+    if let Ok(acl) = PosixAcl::parse(bytes) {
+        assert_eq!(PosixAcl::parse(&acl.build()).as_ref(), Ok(&acl));
+    }
+    let _ = DirPage::parse_all(&Bytes::copy_from_slice(bytes));
+    if let Ok(wanted) = mdt::layout::Wanted::parse(bytes) {
+        let _ = wanted.map(|w| w.to_default());
+    }
+    if let Ok(range) = LuSeqRange::from_bytes(bytes) {
+        assert_eq!(range.to_bytes(), bytes[..LuSeqRange::SIZE]);
+    }
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(fid) = text.parse::<Fid>()
+    {
+        assert_eq!(fid.to_string().parse::<Fid>().as_ref(), Ok(&fid));
+    }
+}

@@ -1,0 +1,142 @@
+//! What the fuzzers begin with: captured traffic, cut into what each target takes, and requests made here, each in a
+//! scenario that gets somewhere (a file that is made, opened, written and closed).
+
+use std::{collections::BTreeMap, io::Read, path::Path};
+
+use bytes::Bytes;
+use wire::{
+    Message,
+    flow::{Flows, Said},
+    pcap::Capture,
+    trace::{Meaning, Tracker},
+};
+
+use crate::server::{KEEP_BODY, Sent, TO_OST};
+
+mod scenarios;
+
+/// Inputs by target.
+#[derive(Default)]
+pub struct Seeds(BTreeMap<&'static str, Vec<Vec<u8>>>);
+
+/// Longer ones are left out: they slow everything down and hold nothing new.
+const LEN_MAX: usize = 16 << 10;
+
+impl Seeds {
+    fn add(&mut self, target: &'static str, input: Vec<u8>) {
+        if !input.is_empty() && input.len() <= LEN_MAX {
+            self.0.entry(target).or_default().push(input);
+        }
+    }
+
+    /// Seeds from the files of `tests` of the crate `wire`, and those made here.
+    pub fn all(tests: &Path) -> std::io::Result<Seeds> {
+        let mut seeds = Seeds::default();
+        for entry in std::fs::read_dir(tests.join("captures"))? {
+            seeds.capture(unzipped(&entry?.path())?);
+        }
+        for entry in std::fs::read_dir(tests.join("llogs"))? {
+            let file = unzipped(&entry?.path())?;
+            seeds.add("llog", file.to_vec());
+            file.chunks(8192).for_each(|chunk| seeds.add("llog", chunk.to_vec()));
+        }
+        for (target, input) in scenarios::all() {
+            seeds.add(target, input);
+        }
+        for text in ["10.0.0.1@tcp", "0@lo", "10.1.2.3@o2ib7"] {
+            seeds.add("lnet", text.into());
+        }
+        seeds.add("layout", b"[0x200000402:0x1:0x0]".to_vec());
+        Ok(seeds)
+    }
+
+    /// Writes them to a directory for each target, and says how many there are.
+    pub fn write(mut self, corpus: &Path) -> std::io::Result<Vec<(&'static str, usize)>> {
+        let mut counts = Vec::new();
+        for (target, inputs) in &mut self.0 {
+            inputs.sort();
+            inputs.dedup();
+            let dir = corpus.join(target);
+            std::fs::create_dir_all(&dir)?;
+            for (i, input) in inputs.iter().enumerate() {
+                std::fs::write(dir.join(format!("seed-{i:04}")), input)?;
+            }
+            counts.push((*target, inputs.len()));
+        }
+        Ok(counts)
+    }
+
+    fn capture(&mut self, file: Bytes) {
+        let mut flows = Flows::new();
+        let mut tracker = Tracker::new();
+        self.add("lnet", file.to_vec());
+        let Ok(capture) = Capture::open(file) else { return };
+        let events: Vec<_> = capture.flat_map(|segment| flows.feed(segment)).collect();
+        for event in events {
+            match &event.said {
+                Said::Connreq(_) | Said::Hello(_) | Said::Frame(..) => self.add("socklnd", event.raw.to_vec()),
+                Said::Lost(_) => {}
+            }
+            match tracker.meaning(&event) {
+                Some(Meaning::Request(r)) => {
+                    self.request(r.portal, r.body.pb_opc, &r.msg);
+                }
+                Some(Meaning::Reply { msg, .. }) => {
+                    self.add("ptlrpc", msg.build().to_vec());
+                    self.contents(&msg);
+                }
+                Some(Meaning::Bulk(Some(r), data)) if r.body.pb_opc == wire::MDS_READPAGE => {
+                    self.add("layout", data.to_vec());
+                }
+                Some(Meaning::Ping(data)) => self.add("lnet", data.to_vec()),
+                _ => {}
+            }
+        }
+    }
+
+    fn request(&mut self, portal: u32, opc: u32, msg: &Message) {
+        self.add("ptlrpc", msg.build().to_vec());
+        self.contents(msg);
+        let to_ost = matches!(portal, wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL);
+        let target = match opc {
+            wire::LDLM_ENQUEUE..=wire::LDLM_SET_INFO if msg.buf(2).is_empty() => "ldlm",
+            _ if to_ost => "ost",
+            _ => "mdt",
+        };
+        for options in [0, KEEP_BODY] {
+            let sent = Sent {
+                options: options | if to_ost { TO_OST } else { 0 },
+                portal: portal as u8,
+                message: msg.build(),
+            };
+            if sent.message.len() < LEN_MAX {
+                let mut input = Vec::new();
+                sent.write(&mut input);
+                self.add(target, input);
+            }
+        }
+    }
+
+    /// Buffers that may be layouts, links or ACLs: the target tells which they are.
+    fn contents(&mut self, msg: &Message) {
+        for buf in msg.bufs.iter().skip(1).filter(|b| (16..4096).contains(&b.len())) {
+            let known = wire::striping::LovLayout::is_layout(buf)
+                || wire::acl::PosixAcl::parse(buf).is_ok()
+                || wire::striping::LmvLayout::parse(buf).is_ok()
+                || wire::linkea::LinkEa::parse(buf).is_ok();
+            if known {
+                self.add("layout", buf.to_vec());
+            }
+        }
+    }
+}
+
+fn unzipped(path: &Path) -> std::io::Result<Bytes> {
+    let raw = std::fs::read(path)?;
+    if path.extension().is_none_or(|e| e != "gz") {
+        return Ok(raw.into());
+    }
+    let mut out = Vec::new();
+    flate2::read::GzDecoder::new(&raw[..]).read_to_end(&mut out)?;
+    Ok(out.into())
+}

@@ -1,0 +1,314 @@
+//! A metadata target and an object target in memory, and a client without manners: it sends what the input says, request
+//! after request. When it is through, somebody else still gets their answers.
+//!
+//! Time is virtual, handles and sequences come from fixed seeds, and each input has servers of its own: an input does
+//! the same every time.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use mdt::{Mdt, MdtConfig};
+use mgc::{FsConfig, TargetConf};
+use osd::{MemoryIndex, StoreKind};
+use ost::{Ost, OstConfig};
+use rpc::{Ptlrpc, testing};
+use tokio::{sync::watch, time::timeout};
+use wire::{
+    LustreHandle, MDS_BULK_PORTAL, MDS_REQUEST_PORTAL, MSG_CONNECT_INITIAL, MdtBody, Message, Nid,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT2_REP_MBITS, OST_BULK_PORTAL,
+    OST_REQUEST_PORTAL, ObdConnectData, PTL_RPC_MSG_REQUEST, PtlrpcBody, WireStruct,
+};
+
+const MDT: &str = "testfs-MDT0000_UUID";
+const OST: &str = "testfs-OST0000_UUID";
+/// Requests of one input at most.
+const REQUESTS_MAX: usize = 12;
+/// Longer than anything that a server waits for.
+const PATIENCE: Duration = Duration::from_secs(1000);
+/// All that a client may ask for, but not what makes replies go elsewhere than to the xid.
+pub(crate) const FLAGS: u64 = !(OBD_CONNECT_BULK_MBITS | OBD_CONNECT_LIGHTWEIGHT);
+const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
+
+/// One request of an input: a byte of options, the portal, the length of the message, the message.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// Bits of `KEEP_*`, and `TO_OST`.
+    pub options: u8,
+    /// Where it goes.
+    pub portal: u8,
+    /// The message.
+    pub message: Bytes,
+}
+
+/// To the object target's export instead of the metadata target's.
+pub const TO_OST: u8 = 1;
+/// The export's handle stays as it is in the message.
+pub const KEEP_HANDLE: u8 = 2;
+/// Times and counts stay as they are in the message.
+pub const KEEP_BODY: u8 = 4;
+
+impl Sent {
+    /// The requests of an input, as far as they are whole.
+    pub fn read(mut input: &[u8]) -> Vec<Sent> {
+        let mut all = Vec::new();
+        while let [options, portal, low, high, rest @ ..] = input
+            && all.len() < REQUESTS_MAX
+        {
+            let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+            let (message, behind) = rest.split_at(len);
+            all.push(Sent {
+                options: *options,
+                portal: *portal,
+                message: Bytes::copy_from_slice(message),
+            });
+            input = behind;
+        }
+        all
+    }
+
+    /// As part of an input.
+    pub fn write(&self, input: &mut Vec<u8>) {
+        let len = u16::try_from(self.message.len()).expect("seeds are short");
+        input.extend([self.options, self.portal]);
+        input.extend(len.to_le_bytes());
+        input.extend(&self.message);
+    }
+}
+
+/// Sends an input, and looks whether the servers still serve.
+pub fn serve(input: &[u8]) {
+    let sent = Sent::read(input);
+    if sent.is_empty() {
+        return;
+    }
+    run(async {
+        let servers = Servers::start().await;
+        let rude = Peer::connect(&servers.rpc, "rude", FLAGS).await;
+        for request in &sent {
+            rude.send(request).await;
+        }
+        let polite = Peer::connect(&servers.rpc, "polite", FLAGS).await;
+        let root = MdtBody {
+            mbo_fid1: wire::Fid::ROOT,
+            mbo_valid: wire::OBD_MD_FLID,
+            ..MdtBody::default()
+        };
+        let bufs = [root.to_bytes(), Bytes::new()];
+        let found = polite.ask(false, MDS_REQUEST_PORTAL, wire::MDS_GETATTR, bufs).await;
+        assert!(found.get::<MdtBody>(1).is_ok_and(|b| b.mbo_fid1 == wire::Fid::ROOT));
+        let space = polite.ask(true, OST_REQUEST_PORTAL, wire::OST_STATFS, []).await;
+        assert_eq!(space.body().map(|b| b.pb_status), Ok(0));
+        servers.stop().await;
+    });
+}
+
+/// Runs something in virtual time.
+pub fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(work)
+}
+
+/// The servers.
+pub struct Servers {
+    /// Their node.
+    pub rpc: Arc<Ptlrpc>,
+    mdt: Arc<Mdt>,
+    ost: Arc<Ost>,
+    _config: watch::Sender<Arc<FsConfig>>,
+}
+
+impl Servers {
+    /// A file system of one metadata target and one object target that can take files.
+    pub async fn start() -> Servers {
+        let rpc = testing::node(7);
+        let target = |uuid: &str| TargetConf {
+            name: uuid.trim_end_matches("_UUID").to_owned(),
+            uuid: uuid.to_owned(),
+            nids: vec![Nid::LO],
+            active: true,
+            ..TargetConf::default()
+        };
+        let config = watch::Sender::new(Arc::new(FsConfig {
+            fsname: "testfs".into(),
+            mdts: vec![target(MDT)],
+            osts: vec![target(OST)],
+            ..FsConfig::default()
+        }));
+        let ost = OstConfig::new("testfs", 0);
+        let ost = Ost::start(&rpc, config.subscribe(), &StoreKind::Memory, ost);
+        let ost = ost.await.expect("the object target starts");
+        let cfg = MdtConfig {
+            fsname: "testfs".into(),
+            index: 0,
+            seed: 7,
+            params: params::Registry::default(),
+        };
+        let index = Arc::new(MemoryIndex::default());
+        let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);
+        let mdt = mdt.await.expect("the metadata target starts");
+        timeout(PATIENCE, mdt.osts_ready(1)).await.expect("files can be made");
+        Servers {
+            rpc,
+            mdt,
+            ost,
+            _config: config,
+        }
+    }
+
+    /// Ends them: nothing of an input is left for the next.
+    pub async fn stop(self) {
+        self.mdt.stop().await;
+        self.ost.stop().await.expect("the object target stops");
+        self.rpc.shutdown().await;
+        self.rpc.lnet().shutdown().await;
+    }
+}
+
+/// A client by hand, connected to both.
+pub struct Peer {
+    lnet: Arc<Lnet>,
+    handles: [u64; 2],
+    xid: std::cell::Cell<u64>,
+}
+
+impl Peer {
+    /// Connects to both targets.
+    pub async fn connect(rpc: &Arc<Ptlrpc>, uuid: &str, flags: u64) -> Peer {
+        let mut peer = Peer {
+            lnet: rpc.lnet().clone(),
+            handles: [0; 2],
+            xid: std::cell::Cell::new(1 << 40),
+        };
+        let data = ObdConnectData {
+            ocd_connect_flags: flags,
+            ocd_connect_flags2: FLAGS2,
+            ocd_brw_size: 1 << 20,
+            ocd_ibits_known: 0x7f,
+            ocd_cksum_types: u32::MAX,
+            ocd_grant: 2 << 20,
+            ..ObdConnectData::default()
+        };
+        for (to_ost, target) in [(false, MDT), (true, OST)] {
+            let (portal, opc) = if to_ost {
+                (OST_REQUEST_PORTAL, wire::OST_CONNECT)
+            } else {
+                (MDS_REQUEST_PORTAL, wire::MDS_CONNECT)
+            };
+            let bufs = [
+                wire::nul_terminated(target.as_bytes()),
+                wire::nul_terminated(uuid.as_bytes()),
+                LustreHandle { cookie: 5 }.to_bytes(),
+                data.to_bytes(),
+                Bytes::new(),
+            ];
+            let reply = peer.ask(to_ost, portal, opc, bufs).await;
+            let body = reply.body().expect("a reply has a body");
+            assert_eq!(body.pb_status, 0, "connecting to {target}");
+            peer.handles[usize::from(to_ost)] = body.pb_handle.cookie;
+        }
+        peer
+    }
+
+    fn next_xid(&self) -> u64 {
+        self.xid.set(self.xid.get() + 128);
+        self.xid.get()
+    }
+
+    fn attach(&self, portal: u32, xid: u64, md: Md) -> Attached {
+        let at = Match {
+            portal,
+            match_bits: xid,
+            from: None,
+        };
+        self.lnet.attach(at, md)
+    }
+
+    /// Asks something and waits for the answer.
+    pub async fn ask(
+        &self,
+        to_ost: bool,
+        portal: u32,
+        opc: u32,
+        bufs: impl IntoIterator<Item = Bytes>,
+    ) -> Message {
+        let body = PtlrpcBody {
+            pb_version: wire::format::service_version(opc) | 3,
+            pb_opc: opc,
+            pb_op_flags: MSG_CONNECT_INITIAL,
+            ..PtlrpcBody::default()
+        };
+        let message = Message::new(&body, bufs).build();
+        let sent = Sent {
+            options: if to_ost { TO_OST } else { 0 },
+            portal: portal as u8,
+            message,
+        };
+        self.send(&sent).await.expect("an answer")
+    }
+
+    /// Sends what an input says, and waits for an answer as long as there may be one.
+    pub async fn send(&self, sent: &Sent) -> Option<Message> {
+        let xid = self.next_xid();
+        let mut message = sent.message.clone();
+        let mut opc = 0;
+        if let Ok(mut parsed) = Message::parse(&message)
+            && let Ok(mut body) = parsed.body()
+        {
+            self.complete(&mut body, sent.options);
+            opc = body.pb_opc;
+            parsed.set_body(&body);
+            message = parsed.build();
+        }
+        let replies = [4, 10, 18, 25, 16].map(|portal| self.attach(portal, xid, Md::Sink { max_len: 1 << 20 }));
+        let _bulk = match opc {
+            wire::OST_WRITE => {
+                let zeros = Payload::from(vec![0; 1 << 16]);
+                Some(self.attach(OST_BULK_PORTAL, xid, Md::Source(zeros)))
+            }
+            wire::OST_READ => Some(self.attach(OST_BULK_PORTAL, xid, Md::Sink { max_len: 1 << 20 })),
+            wire::MDS_READPAGE => Some(self.attach(MDS_BULK_PORTAL, xid, Md::Sink { max_len: 1 << 20 })),
+            _ => None,
+        };
+        let put = self.lnet.put(Nid::LO, sent.portal.into(), xid, 0, 0, Payload::from(message), false);
+        put.await.ok()?;
+        timeout(PATIENCE, first_of(replies)).await.ok()
+    }
+
+    /// What every request needs to be looked at at all.
+    fn complete(&self, body: &mut PtlrpcBody, options: u8) {
+        if options & KEEP_HANDLE == 0 {
+            body.pb_handle.cookie = self.handles[usize::from(options & TO_OST != 0)];
+        }
+        if options & KEEP_BODY == 0 {
+            body.pb_type = PTL_RPC_MSG_REQUEST;
+            body.pb_conn_cnt = 1;
+            body.pb_timeout = 100;
+            body.pb_last_xid = 0;
+            body.pb_tag = 0;
+        }
+    }
+}
+
+/// The first answer that is not an early one.
+async fn first_of([mut a, mut b, mut c, mut d, mut e]: [Attached; 5]) -> Message {
+    loop {
+        let event = tokio::select! {
+            event = a.next() => event,
+            event = b.next() => event,
+            event = c.next() => event,
+            event = d.next() => event,
+            event = e.next() => event,
+        };
+        if let Some(MdEvent::Put { payload, .. }) = event
+            && let Ok(msg) = Message::parse(&payload.into_bytes())
+            && msg.cksum == 0
+        {
+            return msg;
+        }
+    }
+}
