@@ -221,6 +221,11 @@ impl Namespace {
         self.timers.allowed()
     }
 
+    /// What a holder who is told has at least.
+    pub fn timeout_min(&self) -> Duration {
+        self.timers.min()
+    }
+
     /// Changes what a holder who is told has at least.
     pub fn set_timeout_min(&mut self, min: Duration) {
         self.timers.set_min(min);

@@ -6,6 +6,9 @@ use params::{Group, Param, Registry};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who waits for a lock for longer than this is not helped by it any more.
+const ENQUEUE_MIN_MAX: u64 = 3600;
+
 impl LockServer {
     /// Shows the server below `ldlm.namespaces.`, as long as the group lives.
     pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
@@ -26,8 +29,37 @@ impl LockServer {
             .add(
                 "lock_timeouts",
                 read(|s| s.evictions).about("clients evicted because of a lock"),
+            )
+            .add(
+                "ldlm_enqueue_min",
+                self.enqueue_min_param()
+                    .about("seconds that a client has to give a lock back, at least"),
             );
         group
+    }
+
+    fn enqueue_min_param(self: &Arc<Self>) -> Param {
+        let (shown, server) = (Arc::downgrade(self), Arc::downgrade(self));
+        Param::read_write(
+            move || {
+                shown
+                    .upgrade()
+                    .map_or(0, |s| s.enqueue_min().as_secs())
+                    .to_string()
+            },
+            move |value| {
+                let seconds = value
+                    .trim()
+                    .parse()
+                    .ok()
+                    .filter(|s| (1..=ENQUEUE_MIN_MAX).contains(s));
+                let seconds = seconds.ok_or_else(|| format!("expected 1 to {ENQUEUE_MIN_MAX} seconds"))?;
+                if let Some(server) = server.upgrade() {
+                    server.set_enqueue_min(Duration::from_secs(seconds));
+                }
+                Ok(())
+            },
+        )
     }
 }
 

@@ -37,6 +37,10 @@ impl Timers {
         self.min.max(self.estimate.mul_f32(1.5))
     }
 
+    pub(crate) fn min(&self) -> Duration {
+        self.min
+    }
+
     pub(crate) fn set_min(&mut self, min: Duration) {
         self.min = min;
     }

@@ -12,7 +12,7 @@ use crate::{
     cred::Cred,
     locks::XATTR,
     namespace::xattr::{SetXattr, getxattr, setxattr},
-    target::{Handled, Mdt, cred_of_body, reply, wall_clock},
+    target::{Handled, Mdt, reply, wall_clock},
 };
 
 impl Mdt {
@@ -32,7 +32,7 @@ impl Mdt {
     pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
         let set: HsmStateSet = req.get(3)?;
-        let (fid, cred) = (body.mbo_fid1, cred_of_body(&body));
+        let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
         let _inode = self.locks.inode(fid, XATTR).await?;
         if !cred.owns(&self.store.inode(fid)?) {
             return Err(Errno::EPERM);

@@ -4,6 +4,12 @@ mod fixture;
 
 use fixture::{Site, nacre_ok, sh};
 
+/// Stops it; a check of it finds nothing.
+fn ends_consistent(site: &Site) {
+    site.down("d");
+    nacre_ok(&["fsck", &site.at("d")]);
+}
+
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 #[test]
@@ -21,6 +27,7 @@ fn what_was_synced_is_there_after_a_kill() {
     sh(&format!(
         "rm -rf {at}/later && cp -r {TREE} {at}/later && diff -r {TREE} {at}/later"
     ));
+    ends_consistent(&site);
 }
 
 #[test]
@@ -35,6 +42,7 @@ fn what_fsync_returned_for_is_there_after_a_kill() {
     site.kill("d");
     site.up("d", &[]);
     assert_eq!(sh(&sums), before);
+    ends_consistent(&site);
 }
 
 #[test]
@@ -56,6 +64,7 @@ fn a_database_is_whole_after_a_kill() {
         )),
         "ok\n465\n"
     );
+    ends_consistent(&site);
 }
 
 #[test]
@@ -72,4 +81,5 @@ fn new_files_after_a_kill_get_objects_of_their_own() {
     sh(&format!(
         "cd {at}; for f in *; do test $(cat $f) = $f; done; test $(ls | wc -l) = 120"
     ));
+    ends_consistent(&site);
 }

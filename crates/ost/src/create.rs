@@ -40,6 +40,9 @@ impl Ost {
         }
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
+        if let Some(above) = plan.destroy_above {
+            self.gone.add_range(wanted.f_seq, above + 1, last);
+        }
         let done = async {
             for oid in plan.destroy_above.map_or(0..0, |above| above + 1..last + 1) {
                 self.objects
@@ -82,6 +85,7 @@ impl Ost {
                 break;
             }
             let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
+            self.gone.add(fid);
             transno = self
                 .change(fid, "destroy", async |_| {
                     self.objects.destroy(fid).await.map(drop)

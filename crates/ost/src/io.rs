@@ -39,7 +39,7 @@ impl Ost {
     /// `OST_WRITE`.
     pub(crate) async fn write(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), self.offer.maxbytes)?;
-        let fid = self.object(&brw.object.ioo_oid)?;
+        let fid = self.object_to_change(&brw.object.ioo_oid)?;
         let data = fetch(req, &brw).await?;
         let computed = brw.checksum.map(|ty| (ty, ty.of(&data)));
         let mut oa = reply_oa(&brw);

@@ -11,6 +11,7 @@ pub mod check;
 mod commit;
 mod create;
 mod error;
+mod gone;
 mod grant;
 mod io;
 mod lvb;

@@ -65,6 +65,12 @@ impl Ost {
         })
     }
 
+    fn about_to_change(&self, req: &ServerRequest) -> Result<About, Errno> {
+        let about = self.about(req)?;
+        self.object_to_change(&about.oa.o_oi)?;
+        Ok(about)
+    }
+
     async fn attr_of(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
         self.objects
             .attr(fid)
@@ -123,7 +129,7 @@ impl Ost {
 
     /// `OST_SETATTR`.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about(req)?;
+        let about = self.about_to_change(req)?;
         let set = attr::to_set(&about.oa, about.precision);
         let transno = self.change(about.fid, "set attributes", async |_| {
             self.objects.setattr(about.fid, set).await
@@ -136,7 +142,7 @@ impl Ost {
 
     /// `OST_PUNCH`: truncation, up and down, or a hole.
     pub(crate) async fn punch(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about(req)?;
+        let about = self.about_to_change(req)?;
         if !about.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
             return Err(Errno::EPROTO);
         }
@@ -168,7 +174,7 @@ impl Ost {
 
     /// `OST_FALLOCATE`.
     pub(crate) async fn fallocate(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about(req)?;
+        let about = self.about_to_change(req)?;
         let (start, end) = (about.oa.o_size, about.oa.o_blocks);
         if !about.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
             return Err(Errno::EINVAL);

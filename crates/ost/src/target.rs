@@ -19,6 +19,7 @@ use wire::{
 use crate::{
     OstError,
     commit::Committer,
+    gone::Gone,
     grant::{ClientGrant, Grants},
     lvb::Lvbs,
     negotiate::Offer,
@@ -76,6 +77,7 @@ pub struct Ost {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) sequences: Arc<Sequences>,
+    pub(crate) gone: Gone,
     pub(crate) committer: Arc<Committer>,
     pub(crate) grants: Grants,
     pub(crate) space: Arc<Space>,
@@ -137,6 +139,7 @@ impl Ost {
             objects,
             index,
             sequences,
+            gone: Gone::default(),
             committer,
             grants: Grants::default(),
             space,
@@ -196,6 +199,15 @@ impl Ost {
         // The committing task has done that; what matters here is its result.
         self.objects.sync(None).await?;
         Ok(())
+    }
+
+    /// The object of a request that changes it: one that was destroyed does not come back.
+    pub(crate) fn object_to_change(&self, id: &OstId) -> Result<Fid, Errno> {
+        let fid = self.object(id)?;
+        if self.gone.has(&fid) {
+            return Err(Errno::ENOENT);
+        }
+        Ok(fid)
     }
 
     /// The object of a request, if it was made.

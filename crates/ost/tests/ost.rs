@@ -79,6 +79,7 @@ async fn objects_are_made_in_advance_and_orphans_destroyed() {
     // The MDT has used 40: what is above goes, but its ids are not used again.
     assert_eq!(osp.create(seq, 40, true).await.unwrap(), 64);
     assert_eq!(client.read(Fid::new(seq, 50, 0), 0, 100).await, b"");
+    client.writes_in_vain(Fid::new(seq, 50, 0)).await;
     assert_eq!(osp.create(seq, 10, false).await.unwrap(), 65);
     assert_eq!(last_fid().await, 64);
     // A sequence that was never given, and an object that was never made.
@@ -86,11 +87,7 @@ async fn objects_are_made_in_advance_and_orphans_destroyed() {
         osp.create(seq + 1, 5, false).await,
         Err(RpcError::Status(Errno::EINVAL))
     ));
-    let data = Bytes::from_static(b"x");
-    let reply = client
-        .write_how(Fid::new(seq, 65, 0), &[(0, data)], How::default())
-        .await;
-    assert_eq!(Errno::from_status(reply.status), Some(Errno::ENOENT));
+    client.writes_in_vain(Fid::new(seq, 65, 0)).await;
 }
 
 #[tokio::test]
@@ -357,6 +354,11 @@ async fn attributes_are_set_and_the_last_lock_of_a_destroyed_object_goes() {
     assert_eq!(client.read(fid, 0, 100).await, b"");
     // A second time does no harm.
     osp.ask(OST_DESTROY, about(fid)).await.unwrap();
+    // Who does not know yet does not bring it back.
+    client.writes_in_vain(fid).await;
+    assert_eq!(client.read(fid, 0, 100).await, b"");
+    let changed = osp.ask(OST_SETATTR, oa).await;
+    assert!(matches!(changed, Err(RpcError::Status(Errno::ENOENT))));
 }
 
 #[tokio::test]

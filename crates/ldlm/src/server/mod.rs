@@ -226,6 +226,13 @@ impl LockServer {
         stats
     }
 
+    /// What a client that must give a lock back has at least.
+    pub fn enqueue_min(&self) -> Duration {
+        self.shards
+            .first()
+            .map_or(Duration::ZERO, |s| s.lock().ns.timeout_min())
+    }
+
     /// Changes what a client that must give a lock back has at least.
     pub fn set_enqueue_min(&self, min: Duration) {
         for shard in &self.shards {

@@ -2,11 +2,12 @@
 //! giving away objects of files that are gone or have a new owner; how full they are.
 //!
 //! Each OST has an import and two tasks: one keeps objects at hand ([`pool`]), one works off what transactions queued
-//! ([`work`]). OSTs that the configuration names later join later.
+//! ([`work`]). After a crash, objects that no file got are removed ([`settle`]). OSTs that the configuration names later join later.
 
 mod full;
 mod ost;
 pub(crate) mod pool;
+pub(crate) mod settle;
 mod work;
 
 use std::{
@@ -226,6 +227,9 @@ impl Osts {
         self.groups.lock().clear();
         for ost in &osts {
             ost.stop().await;
+        }
+        if let Err(e) = settle::note_exact(&self.store) {
+            tracing::warn!("{}: objects are looked through at the next start: {e}", self.mdt);
         }
     }
 }

@@ -188,10 +188,21 @@ impl Ost {
         &self.name
     }
 
-    /// Waits until the OST is connected.
-    pub(super) async fn connected(&self) {
+    /// Waits until the OST is connected; which connection it is.
+    pub(super) async fn connected(&self) -> u64 {
         // The sender is this OST's own, so that the wait cannot fail.
-        let _ = self.connection.subscribe().wait_for(|c| c % 2 == 1).await;
+        let connected = self
+            .connection
+            .subscribe()
+            .wait_for(|c| c % 2 == 1)
+            .await
+            .map(|c| *c);
+        connected.unwrap_or_default()
+    }
+
+    /// The OST's last transaction that is known to be on its disk.
+    pub(super) fn last_committed(&self) -> u64 {
+        self.import.last_committed()
     }
 
     /// Sends a request.

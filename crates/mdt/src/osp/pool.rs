@@ -13,7 +13,7 @@ pub(crate) const MIN_PRECREATE: u32 = 32;
 /// Ids that one precreation asks for at most.
 pub(crate) const MAX_PRECREATE: u32 = 10_000;
 /// By how much the mark on disk runs ahead of what is given out.
-const MARK_STEP: u32 = 256;
+pub(crate) const MARK_STEP: u32 = 256;
 
 /// What the store keeps of an OST's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

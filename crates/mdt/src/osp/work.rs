@@ -1,11 +1,13 @@
 //! Working off what transactions queued for an OST: objects to remove or to give to a new owner.
 //!
 //! The queue is in the store, put there by the transaction itself, so that a crash forgets nothing. Work is sent once
-//! its transaction is on disk (a file whose unlink a crash takes back keeps its data) and leaves the queue when the OST
-//! has answered. Doing it twice does no harm.
+//! its transaction is on disk (a file whose unlink a crash takes back keeps its data) and leaves the queue when what the
+//! OST did is on its disk: until then a crash of the OST may undo it. After each new connection everything that is in the
+//! queue is done again; doing it twice does no harm.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use osd::Batch;
 use rpc::{Request, RpcError};
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
@@ -21,21 +23,38 @@ use crate::store::{Work, keys};
 const FETCH: usize = 512;
 /// Requests in flight.
 const PARALLEL: usize = 8;
+/// Work that is done and not on the OST's disk; what is more waits in the queue.
+const UNCOMMITTED_MAX: usize = 65536;
 /// Before work that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Work that the OST has done, by the OST's transaction.
+#[derive(Default)]
+struct Done {
+    uncommitted: BTreeMap<u64, Vec<Bytes>>,
+    count: usize,
+}
 
 /// Works off the queue of one OST, for ever. The queue is in the order of transactions, so that what is done lies
 /// behind and is not looked at again.
 pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
-    let mut next = 0;
+    let mut connection = None;
+    let (mut next, mut done) = (0, Done::default());
     loop {
-        ost.connected().await;
+        let now = ost.connected().await;
+        if connection.replace(now) != Some(now) {
+            // What was done before may be undone.
+            (next, done) = (0, Done::default());
+        }
+        if let Err(e) = done.leave_queue(&ost) {
+            tracing::error!("{}: what is done stays in the queue: {e}", ost.name());
+        }
         let newest = *queued.borrow_and_update();
         let upto = *committed.borrow_and_update();
-        if next <= upto && (next == 0 || next <= newest) {
-            match work_off(&ost, next, upto).await {
+        if next <= upto && (next == 0 || next <= newest) && done.count < UNCOMMITTED_MAX {
+            match work_off(&ost, next, upto, &mut done).await {
                 Ok(()) => next = upto + 1,
                 Err(e) => {
                     tracing::debug!("{}: work waits: {e}", ost.name());
@@ -44,10 +63,10 @@ pub(super) async fn run(ost: Arc<Ost>) {
             }
             continue;
         }
-        let changed = if next <= newest {
-            committed.changed().await
-        } else {
-            queued.changed().await
+        let changed = tokio::select! {
+            changed = committed.changed(), if next <= newest => changed,
+            changed = queued.changed(), if next > newest => changed,
+            () = sleep(RETRY), if done.count > 0 => Ok(()),
         };
         if changed.is_err() {
             return;
@@ -55,8 +74,26 @@ pub(super) async fn run(ost: Arc<Ost>) {
     }
 }
 
+impl Done {
+    /// Takes from the queue what is on the OST's disk by now.
+    fn leave_queue(&mut self, ost: &Ost) -> Result<(), Errno> {
+        let upto = ost.last_committed();
+        let mut batch = Batch::new();
+        while let Some(first) = self.uncommitted.first_entry().filter(|e| *e.key() <= upto) {
+            for key in first.remove() {
+                batch.delete(key);
+            }
+        }
+        self.count -= batch.deletes.len();
+        if !batch.is_empty() {
+            ost.store.index().apply(batch)?;
+        }
+        Ok(())
+    }
+}
+
 /// Does what the transactions `first..=last` queued.
-async fn work_off(ost: &Arc<Ost>, first: u64, last: u64) -> Result<(), Errno> {
+async fn work_off(ost: &Arc<Ost>, first: u64, last: u64, done: &mut Done) -> Result<(), Errno> {
     let index = ost.store.index();
     let end = keys::work_from(ost.index(), last + 1);
     let mut from = keys::work_from(ost.index(), first);
@@ -77,24 +114,25 @@ async fn work_off(ost: &Arc<Ost>, first: u64, last: u64) -> Result<(), Errno> {
                 (key, send(&ost, object, work).await)
             });
         }
-        let mut batch = Batch::new();
         let mut failed = None;
         while let Some(result) = sent.join_next().await {
             match result.map_err(|_| Errno::EIO)? {
-                (key, Ok(())) => {
-                    batch.delete(key);
+                (key, Ok(transno)) => {
+                    done.uncommitted.entry(transno).or_default().push(key);
+                    done.count += 1;
                 }
                 (_, Err(e)) => failed = Some(e),
             }
         }
-        index.apply(batch)?;
+        done.leave_queue(ost)?;
         if let Some(e) = failed {
             return Err(e);
         }
     }
 }
 
-async fn send(ost: &Ost, object: Fid, work: Work) -> Result<(), Errno> {
+/// Has the OST do it; the OST's transaction, or 0 where there was nothing to do.
+async fn send(ost: &Ost, object: Fid, work: Work) -> Result<u64, Errno> {
     let oa = Obdo {
         o_oi: object.into(),
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
@@ -129,9 +167,9 @@ async fn send(ost: &Ost, object: Fid, work: Work) -> Result<(), Errno> {
     };
     req.portal = Some(OST_REQUEST_PORTAL);
     match ost.call(req).await {
-        Ok(_) => Ok(()),
+        Ok(reply) => Ok(reply.body.pb_transno),
         // There is no object: it was never written, or the work was done before.
-        Err(RpcError::Status(Errno::ENOENT)) => Ok(()),
+        Err(RpcError::Status(Errno::ENOENT)) => Ok(0),
         // Work that the OST refuses is refused again and again: it must not hold up the rest for ever.
         Err(RpcError::Status(e))
             if !matches!(
@@ -146,7 +184,7 @@ async fn send(ost: &Ost, object: Fid, work: Work) -> Result<(), Errno> {
             ) =>
         {
             tracing::error!("{}: {work:?} of {object} is refused: {e}", ost.name());
-            Ok(())
+            Ok(0)
         }
         Err(e) => Err(e.errno()),
     }

@@ -135,9 +135,12 @@ pub fn work_parts(key: &[u8]) -> Option<(u32, Fid)> {
     Some((objects_ost(key)?, work_object(key)?))
 }
 
+/// The tag of object sequences.
+pub const OBJECTS: &[u8] = b"u";
+
 /// An OST's object sequence.
 pub fn objects(ost: u32) -> Bytes {
-    let mut key = vec![b'u'];
+    let mut key = OBJECTS.to_vec();
     key.extend_from_slice(&ost.to_be_bytes());
     key.into()
 }

@@ -150,13 +150,21 @@ impl Tx<'_> {
 
     /// Queues work on each object of a layout.
     pub fn put_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
-        let value = work.encode();
-        for Object { ost, fid } in layout::objects(lov)? {
-            self.batch
-                .put(keys::work(ost, self.transno(), fid), value.clone());
-            self.has_work = true;
+        for object in layout::objects(lov)? {
+            self.put_work_on(object, work);
         }
         Ok(())
+    }
+
+    /// Queues the destruction of an object that is no file's.
+    pub fn put_destroy(&mut self, object: Object) {
+        self.put_work_on(object, Work::Destroy);
+    }
+
+    fn put_work_on(&mut self, Object { ost, fid }: Object, work: Work) {
+        self.batch
+            .put(keys::work(ost, self.transno(), fid), work.encode());
+        self.has_work = true;
     }
 
     /// Removes an inode with all that belongs to it, its objects on OSTs too.

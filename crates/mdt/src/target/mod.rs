@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use ldlm::LockLimits;
+use osd::check::Progress;
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
@@ -66,6 +67,8 @@ pub struct Mdt {
     pub(crate) stats: Arc<MdStats>,
     /// `mdd.*.atime_diff`.
     pub(crate) atime_diff: Arc<AtomicU64>,
+    /// Ends the look through the store that follows a crash.
+    settling: Arc<Progress>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     groups: Mutex<Vec<Group>>,
 }

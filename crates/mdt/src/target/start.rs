@@ -15,7 +15,7 @@ use crate::{
     handles::Cookies,
     locks::Locks,
     namespace::{destroy_orphan, make_root},
-    osp::Osts,
+    osp::{Osts, settle},
     params_of,
     sequences::Sequences,
     store::Store,
@@ -64,6 +64,7 @@ impl Mdt {
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;
+        let doubtful = settle::doubtful(&store).map_err(contents("objects of OSTs"))?;
         let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
         let ldlm = LdlmConfig {
             seed: cfg.seed,
@@ -78,6 +79,7 @@ impl Mdt {
             squash: Default::default(),
             stats: Default::default(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
+            settling: Default::default(),
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),
@@ -96,9 +98,17 @@ impl Mdt {
         rpc.serve(services::LDLM).map_err(failed)?;
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = params_of::register(&mdt, &exports, &cfg.params);
-        mdt.tasks
-            .lock()
-            .push(tokio::spawn(follow(Arc::downgrade(&mdt), config)));
+        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.settling.clone());
+        let settling =
+            tokio::task::spawn_blocking(move || match settle::settle(&store, &doubtful, &progress) {
+                Ok(0) => {}
+                Ok(n) => {
+                    tracing::info!("{uuid}: after a crash, {n} objects that may be nobody's are destroyed")
+                }
+                Err(e) => tracing::error!("{uuid}: objects that are nobody's may be left: {e}"),
+            });
+        let following = tokio::spawn(follow(Arc::downgrade(&mdt), config));
+        mdt.tasks.lock().extend([settling, following]);
         Ok(mdt)
     }
 
@@ -110,6 +120,7 @@ impl Mdt {
     /// Stops: clients are let go, OSTs too, and everything is on disk when this returns.
     pub async fn stop(&self) {
         self.rpc.remove_target(&self.uuid).await;
+        self.settling.stop();
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }

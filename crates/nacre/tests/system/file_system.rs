@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::fixture::{Site, nacre_ok, sh};
+use crate::fixture::{Site, nacre, nacre_ok, sh};
 
 /// How many processes it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +77,22 @@ impl FileSystem {
                     .up("d", &[&net[..], &["--osts", "2", "--fsname", "lus"]].concat());
             }
             Shape::FourProcesses => {
-                let mgs = self.addresses.nid(MGS);
-                let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", &mgs];
-                self.serve("mgs", MGS, &["--mgs"]);
-                self.serve("mdt", MDT, &[&["--mdt"], &of_it[..]].concat());
-                self.serve("ost", OST, &[&["--ost"], &of_it[..]].concat());
+                ["mgs", "mdt", "ost"]
+                    .iter()
+                    .for_each(|name| self.start_server(name));
                 self.attach("mnt", CLIENT);
             }
+        }
+    }
+
+    /// Starts one of the servers of four processes, also again.
+    pub(crate) fn start_server(&mut self, name: &str) {
+        let mgs = self.addresses.nid(MGS);
+        let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", &mgs];
+        match name {
+            "mgs" => self.serve(name, MGS, &["--mgs"]),
+            "mdt" => self.serve(name, MDT, &[&["--mdt"], &of_it[..]].concat()),
+            _ => self.serve(name, OST, &[&["--ost"], &of_it[..]].concat()),
         }
     }
 
@@ -120,6 +129,15 @@ impl FileSystem {
         }
     }
 
+    /// Fails unless a check of it, now stopped, finds nothing.
+    pub(crate) fn is_consistent(&self) {
+        let dirs: Vec<String> = self.dirs().iter().map(|dir| self.site.at(dir)).collect();
+        let mut fsck = vec!["fsck"];
+        fsck.extend(dirs.iter().map(String::as_str));
+        let checked = nacre(&fsck);
+        assert!(checked.ok, "{}{}", checked.out, checked.err);
+    }
+
     /// Stops it in order.
     pub(crate) fn stop(&self) {
         if self.shape == Shape::FourProcesses {
@@ -146,7 +164,7 @@ impl FileSystem {
 }
 
 /// The process that `nacre mount` left for a mount point.
-fn pid_of_mount(at: &Path) -> u64 {
+pub(crate) fn pid_of_mount(at: &Path) -> u64 {
     let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).unwrap();
     all.as_array()
         .unwrap()

@@ -40,4 +40,5 @@ pub(crate) fn live(shape: Shape, workload: &Workload) {
     fs.start();
     (workload.check)(&place);
     fs.stop();
+    fs.is_consistent();
 }

@@ -7,6 +7,7 @@
 
 mod cargo_build;
 mod clients;
+mod crash_matrix;
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;
