@@ -58,7 +58,7 @@ fn fio_reads_what_it_wrote_through_the_cache_past_it_mapped_and_by_another_mount
     let job = fs.site.at("verify.fio");
     fs::write(
         &job,
-        "[global]\ndirectory=${AT}\nsize=12m\nverify=crc32c\nverify_fatal=1\nfallocate=none\nend_fsync=1\nbs=4k-64k\n\
+        "[global]\ndirectory=${AT}\nsize=12m\nverify=crc32c\nverify_fatal=1\nverify_state_save=0\nfallocate=none\nend_fsync=1\nbs=4k-64k\n\
          rw=randwrite\nioengine=psync\ngroup_reporting\n\
          [buffered]\nnumjobs=2\n[direct]\ndirect=1\nnumjobs=2\n[deep]\nioengine=libaio\ndirect=1\niodepth=8\n\
          [mapped]\nioengine=mmap\nbs=4k\n[mixed]\nrw=randrw\n",
