@@ -27,6 +27,9 @@ const KEPT_FLAGS: u32 = IMMUTABLE
 /// What is checked by rules of its own.
 const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
 
+/// What goes with every change.
+const NOTED: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET;
+
 /// A change of attributes: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
 #[derive(Clone, Copy, Debug)]
 pub struct SetAttr<'a> {
@@ -45,7 +48,11 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Err
     let old = store.inode(fid)?;
     check(cred, &old, set)?;
     let mut inode = old.clone();
-    apply(cred, &mut inode, rec);
+    // Everybody may ask for no change (`chown` to nobody), which notes the time; it is not noted for strangers.
+    let strange = rec.sa_valid & !NOTED == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();
+    if !strange {
+        apply(cred, &mut inode, rec);
+    }
 
     let mut tx = store.begin();
     let owner = |i: &Inode| (i.uid, i.gid, i.projid);
@@ -75,7 +82,7 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
     if guarded && !cred.may_set_immutable() {
         return Err(Errno::EPERM);
     }
-    let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET) == 0;
+    let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | NOTED) == 0;
     if inode.flags & GUARDED_FLAGS != 0 && !only_flags {
         return Err(Errno::EPERM);
     }
@@ -99,7 +106,7 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
         if !set.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if !changes(OWNERS) && !cred.owns(inode) {
+    } else if changes(!(OWNERS | NOTED)) && !changes(OWNERS) && !cred.owns(inode) {
         // The client marks all times as set, so who only "touches" cannot be told from who sets a time: both need
         // what touching needs, and the client has checked the rest. Set-ID bits go when somebody writes.
         cred.check(inode, MAY_WRITE)?;

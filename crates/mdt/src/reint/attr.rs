@@ -58,7 +58,11 @@ impl Mdt {
     /// Whether the client has the file open for writing: by the handle that it names, or, where it only says that the
     /// change is part of an open, by any.
     fn is_open_for_write(&self, req: &ServerRequest, set: &MdtRecSetattr) -> bool {
-        let named = req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie);
+        // Not there where the file is not open.
+        let named = match req.buf(3) {
+            [] => 0,
+            _ => req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie),
+        };
         let handles = self.handles(&req.export);
         let allows = |f: &OpenFile| f.fid == set.sa_fid && (f.mode.writes() || f.mode.has(MDS_OPEN_TRUNC));
         let by_name = handles.get(named).is_some_and(|f| allows(&f));
