@@ -28,7 +28,7 @@ fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
 #[test]
 fn direct_io_reads_what_it_wrote() {
     let fs = FileSystem::new(Shape::OneProcess);
-    fsx(&[&fs.mount()], 1..6, &["--direct", "--ops", "20000"]);
+    fsx(&[&fs.mount()], 1..3, &["--direct", "--ops", "10000"]);
     fs.stop();
 }
 
@@ -36,7 +36,7 @@ fn direct_io_reads_what_it_wrote() {
 fn two_mounts_that_take_turns_read_what_both_wrote() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
-    fsx(&[&fs.mount(), &other], 11..16, &["--ops", "20000"]);
+    fsx(&[&fs.mount(), &other], 11..13, &["--ops", "5000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
