@@ -433,6 +433,27 @@ async fn own_locks_in_the_way_travel_along_with_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn locks_that_come_with_each_open_do_not_pile_up() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
+    for _ in 0..200 {
+        // The same once more; and once part of it, once all.
+        for (file, policy) in [(1, some), (2, some), (2, all)] {
+            drop(a.enqueue(directory(file), LockMode::Pr, policy).await.unwrap());
+        }
+        assert_eq!(a.locks.lock_count(), 2);
+        assert!(cluster.server.stats().locks <= 4);
+    }
+    // The one that the server has not heard of is in nobody's way.
+    for file in [1, 2] {
+        drop(b.enqueue(directory(file), LockMode::Ex, all).await.unwrap());
+    }
+    let stats = cluster.server.stats();
+    assert_eq!((a.locks.lock_count(), stats.locks, stats.evictions), (0, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_glimpse_sees_what_the_writer_has_not_written_back() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);

@@ -206,9 +206,19 @@ impl LockClient {
             .collect()
     }
 
-    /// Puts a granted lock into the cache, with one reference.
+    /// Puts a granted lock into the cache, with one reference. Opens and lookups bring locks of inode bits that are there
+    /// already, all or in part: one that serves as well is taken instead, and unused ones that this one covers leave, or
+    /// they would pile up.
     pub(super) fn insert(&self, res: LdlmResId, lock: Cached, lvb: &[u8]) -> Option<LockRef> {
         let client = self.me.upgrade()?;
+        if matches!(lock.policy, Policy::Ibits(_))
+            && let Some(same) = self.find(&res, lock.mode, lock.policy)
+        {
+            // An eviction meanwhile has taken both.
+            self.name_shard(lock.cookie).lock().remove(&lock.cookie)?;
+            self.cancel_later(lock.handle);
+            return Some(same);
+        }
         let info = lock.info(&res);
         let mut names = self.name_shard(lock.cookie).lock();
         // Evicted, or broken off, meanwhile: there is no such request any more.
@@ -219,16 +229,42 @@ impl LockClient {
         let discard = lock.discard | pending.discard;
         names.insert(lock.cookie, Name::Cached(res));
         self.owner.granted(info, lvb);
-        self.cache_shard(&res).lock().insert(
-            res,
-            Cached {
-                refs: 1,
-                must_go,
-                discard,
-                ..lock
-            },
-        );
+        let mut shard = self.cache_shard(&res).lock();
+        let covered = match must_go {
+            0 => self.take_covered(&mut shard, &info),
+            _ => Vec::new(),
+        };
+        let lock = Cached {
+            refs: 1,
+            must_go,
+            discard,
+            ..lock
+        };
+        shard.insert(res, lock);
+        drop(shard);
+        drop(names);
+        for old in covered {
+            self.name_shard(old.cookie).lock().remove(&old.cookie);
+            self.cancel_later(old.handle);
+        }
         Some(LockRef::new(client, info))
+    }
+
+    /// Takes those unused locks of inode bits out of a shard that a new one covers.
+    fn take_covered(&self, shard: &mut Shard, new: &LockInfo) -> Vec<Cached> {
+        let Policy::Ibits(_) = new.policy else {
+            return Vec::new();
+        };
+        let locks = shard.by_res.get(&new.res).into_iter().flatten();
+        let covered = |l: &&Cached| {
+            l.can_leave() && l.must_go == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
+        };
+        let cookies: Vec<u64> = locks.filter(covered).map(|l| l.cookie).collect();
+        let take = |cookie| {
+            self.no_more_unused(shard, &new.res, cookie);
+            shard.remove(&new.res, cookie)
+        };
+        cookies.into_iter().filter_map(take).collect()
     }
 
     /// A user lets go of a lock.

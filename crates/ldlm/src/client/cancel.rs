@@ -14,6 +14,8 @@ use wire::{LdlmLockDesc, LdlmResId};
 
 /// Handles that one `LDLM_CANCEL` takes.
 const HANDLES_PER_RPC: usize = 256;
+/// Handles that nobody is in a hurry about wait for a request of at least so many.
+const LATER_MAX: usize = 64;
 /// Locks whose owners write back at once when many are given back.
 const AT_ONCE: usize = 64;
 
@@ -27,6 +29,8 @@ pub(super) struct Canceller {
 #[derive(Debug, Default)]
 struct Cancels {
     handles: Vec<u64>,
+    /// Of locks that another one made superfluous: they go with the next request that has room.
+    later: Vec<u64>,
     sending: bool,
 }
 
@@ -108,6 +112,7 @@ impl LockClient {
             }
             left.await;
         }
+        self.cancel_handles(&[]);
         self.all_sent().await;
     }
 
@@ -127,7 +132,11 @@ impl LockClient {
                 .fetch_sub(shard.unused.len(), std::sync::atomic::Ordering::Relaxed);
             shard.unused.clear();
         }
-        self.canceller.state.lock().handles.clear();
+        {
+            let mut state = self.canceller.state.lock();
+            state.handles.clear();
+            state.later.clear();
+        }
         gone.into_iter()
             .for_each(|info| self.owner.dropped(info, info.policy.bits()));
         self.left.notify_waiters();
@@ -259,10 +268,30 @@ impl LockClient {
         }
     }
 
+    /// A lock that stands in nobody's way is free: the server is told when there is something else to tell it. If it wants
+    /// the lock back first, it hears that there is none.
+    pub(super) fn cancel_later(&self, handle: u64) {
+        let mut state = self.canceller.state.lock();
+        state.later.push(handle);
+        let many = state.later.len() >= LATER_MAX;
+        drop(state);
+        if many {
+            self.cancel_handles(&[]);
+        }
+    }
+
+    /// Handles that a request takes along, so many at most.
+    pub(super) fn taken_along(&self, most: usize) -> Vec<u64> {
+        let later = &mut self.canceller.state.lock().later;
+        later.split_off(later.len() - most.min(later.len()))
+    }
+
     async fn send_cancels(self: Arc<Self>) {
         loop {
             let batch: Vec<u64> = {
                 let mut state = self.canceller.state.lock();
+                let state = &mut *state;
+                state.handles.append(&mut state.later);
                 let n = state.handles.len().min(HANDLES_PER_RPC);
                 if n == 0 {
                     state.sending = false;

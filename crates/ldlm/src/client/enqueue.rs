@@ -8,7 +8,7 @@ use super::cache::{Cached, EVERYTHING, LockRef};
 use super::{LockClient, Name};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
-use crate::request::dlm_req;
+use crate::request::{HANDLES_MAX, dlm_req};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::sync::Arc;
@@ -179,7 +179,8 @@ impl Attempt {
             flags |= wire::LDLM_FL_HAS_INTENT;
         }
         let mut handles = vec![self.cookie];
-        handles.extend(e.elc.iter().take(crate::request::HANDLES_MAX - 1));
+        handles.extend(e.elc.iter().take(HANDLES_MAX - 1));
+        handles.extend(self.client.taken_along(HANDLES_MAX - handles.len()));
         bufs.push(dlm_req(flags, handles.len() as u32, desc, handles.into_iter()));
         if let Some(intent) = e.intent {
             bufs.push(LdlmIntent { opc: intent.opc }.to_bytes());
