@@ -4,7 +4,11 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+        fence,
+    },
 };
 
 use params::{Group, Param, Registry};
@@ -25,7 +29,7 @@ pub struct LockLimits {
     locks: AtomicU64,
     reclaim_mib: Arc<AtomicU64>,
     limit_mib: Arc<AtomicU64>,
-    /// Told while there are too many.
+    /// Told when there come to be too many. Who is told looks for itself, until there are not.
     pub(crate) exceeded: Notify,
 }
 
@@ -51,6 +55,7 @@ impl LockLimits {
     pub fn set(&self, reclaim_mib: u64, limit_mib: u64) {
         self.reclaim_mib.store(reclaim_mib, Relaxed);
         self.limit_mib.store(limit_mib, Relaxed);
+        self.moved();
     }
 
     /// Shows them below `ldlm.`, as long as the group lives.
@@ -58,7 +63,10 @@ impl LockLimits {
         let mut group = registry.group("ldlm".to_owned());
         let limits = self.clone();
         let count = Param::read_only(move || limits.locks().to_string());
-        let mib = |value: &Arc<AtomicU64>| Param::atomic(value.clone(), 1..=MIB_MAX);
+        let mib = |value: &Arc<AtomicU64>| {
+            let limits = self.clone();
+            Param::atomic(value.clone(), 1..=MIB_MAX).when_set(move || limits.moved())
+        };
         group
             .add(
                 "lock_granted_count",
@@ -84,12 +92,22 @@ impl LockLimits {
     /// A server has so many more, or fewer.
     pub(crate) fn changed(&self, before: usize, after: usize) {
         if after > before {
-            self.locks.fetch_add((after - before) as u64, Relaxed);
-            if self.surplus() > 0 {
+            let more = (after - before) as u64;
+            let had = self.locks.fetch_add(more, SeqCst);
+            // Only by the one that makes them too many: a notice takes a lock that all partitions share.
+            if (had..had + more).contains(&self.threshold()) {
                 self.exceeded.notify_waiters();
             }
         } else if after < before {
             self.locks.fetch_sub((before - after) as u64, Relaxed);
+        }
+    }
+
+    /// A limit was set. Either this sees the locks that were made meanwhile, or who makes them sees the new limit.
+    fn moved(&self) {
+        fence(SeqCst);
+        if self.surplus() > 0 {
+            self.exceeded.notify_waiters();
         }
     }
 
@@ -100,7 +118,52 @@ impl LockLimits {
 
     /// How many locks there are above the threshold.
     pub(crate) fn surplus(&self) -> u64 {
-        let mib = self.reclaim_mib.load(Relaxed).min(self.limit_mib.load(Relaxed));
-        self.locks().saturating_sub(mib * LOCKS_PER_MIB)
+        self.locks().saturating_sub(self.threshold())
+    }
+
+    fn threshold(&self) -> u64 {
+        let mib = self.reclaim_mib.load(SeqCst).min(self.limit_mib.load(SeqCst));
+        mib * LOCKS_PER_MIB
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    fn told(waiting: Pin<&mut tokio::sync::futures::Notified<'_>>) -> bool {
+        waiting.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn only_the_lock_that_makes_them_too_many_tells() {
+        let limits = LockLimits::default();
+        limits.set(1, 2);
+        let mut waiting = Box::pin(limits.exceeded.notified());
+        limits.changed(0, 1024);
+        assert!(!told(waiting.as_mut()), "as many as may be");
+        limits.changed(1024, 1025);
+        assert!(told(waiting.as_mut()));
+        let mut waiting = Box::pin(limits.exceeded.notified());
+        limits.changed(1025, 1500);
+        assert!(!told(waiting.as_mut()), "who was told looks for itself");
+        limits.changed(1500, 1000);
+        limits.changed(1000, 2000);
+        assert!(told(waiting.as_mut()), "anew, and by many at once");
+    }
+
+    #[test]
+    fn a_limit_that_is_set_below_what_there_is_tells() {
+        let limits = LockLimits::default();
+        limits.set(2, 3);
+        limits.changed(0, 1500);
+        let mut waiting = Box::pin(limits.exceeded.notified());
+        limits.set(2, 2);
+        assert!(!told(waiting.as_mut()));
+        limits.set(1, 2);
+        assert!(told(waiting.as_mut()));
     }
 }

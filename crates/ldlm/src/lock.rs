@@ -153,10 +153,15 @@ impl LockTable {
         }
     }
 
-    /// All locks, those in the slots from this one on first.
-    pub(crate) fn round_from(&self, slot: usize) -> impl Iterator<Item = &Lock> {
-        let (before, from) = self.slots.split_at(slot.min(self.slots.len()));
-        from.iter().chain(before).flatten()
+    /// Up to `most` slots from this one on.
+    pub(crate) fn window(&self, from: usize, most: usize) -> &[Option<Lock>] {
+        let (_, rest) = self.slots.split_at(from.min(self.slots.len()));
+        rest.split_at(most.min(rest.len())).0
+    }
+
+    /// How many slots there are, empty ones included.
+    pub(crate) fn slot_count(&self) -> usize {
+        self.slots.len()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -10,6 +10,7 @@ use crate::extent;
 use crate::lock::{Holder, Lock, LockId, LockTable, Waiter};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
+use crate::reclaim::Hand;
 use crate::resource::Resource;
 use crate::timers::Timers;
 use std::collections::{BTreeSet, HashMap};
@@ -26,8 +27,7 @@ pub struct Namespace {
     /// The waiting flocks of an owner, for finding deadlocks.
     pub(crate) flock_waits: HashMap<(Holder, u64), Vec<LockId>>,
     pub(crate) timers: Timers,
-    /// The slot where the next locks to be asked back for their number are looked for: all have their turn.
-    hand: usize,
+    pub(crate) hand: Hand,
 }
 
 impl Namespace {
@@ -40,7 +40,7 @@ impl Namespace {
             by_client: BTreeSet::new(),
             flock_waits: HashMap::new(),
             timers: Timers::new(timeout_min),
-            hand: 0,
+            hand: Hand::default(),
         }
     }
 
@@ -157,42 +157,6 @@ impl Namespace {
         }
     }
 
-    /// Asks clients for up to `most` locks that nobody waits for, because there are too many. How many were asked for.
-    pub fn reclaim(&mut self, now: Instant, most: usize, out: &mut Vec<Action>) -> usize {
-        let spare = |l: &&Lock| {
-            let kind = matches!(l.policy, Policy::Extent(_) | Policy::Ibits(_)) && l.mode != LockMode::Group;
-            l.granted && !l.ast_sent && l.holder != Holder::SERVER && kind
-        };
-        let chosen: Vec<LockId> = self
-            .locks
-            .round_from(self.hand)
-            .filter(spare)
-            .take(most)
-            .map(|l| l.id)
-            .collect();
-        if let Some(last) = chosen.last() {
-            self.hand = last.slot() + 1;
-        }
-        for id in &chosen {
-            let Some(lock) = self.locks.get_mut(*id) else {
-                continue;
-            };
-            lock.ast_sent = true;
-            let mut blocked = lock.desc();
-            (blocked.l_req_mode, blocked.l_granted_mode) = (LockMode::Ex.wire(), 0);
-            if let Policy::Ibits(i) = lock.policy {
-                blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
-            }
-            out.push(Action::Blocking {
-                lock: lock.clone(),
-                blocked,
-                discard: false,
-            });
-            self.timers.arm(*id, now);
-        }
-        chosen.len()
-    }
-
     /// How many locks were asked for and have not been given back yet.
     pub fn asked_count(&self) -> usize {
         self.timers.len()
@@ -296,6 +260,7 @@ impl Namespace {
             .entry(new.res)
             .or_insert_with(|| Resource::new(new.policy.ty()));
         if new.holder != Holder::SERVER {
+            self.hand.in_vain = 0;
             self.by_client.insert((new.holder, new.cookie, id));
         }
         Ok(id)
@@ -386,29 +351,6 @@ mod tests {
 
     fn welcome(bits: u64, try_bits: u64) -> Policy {
         Policy::Ibits(Ibits { bits, try_bits })
-    }
-
-    #[test]
-    fn locks_that_are_too_many_are_asked_back_in_turn_but_for_groups_and_what_is_asked_already() {
-        let mut s = Shard::new();
-        let whole = Policy::Extent(Extent::WHOLE);
-        let held: Vec<LockId> = (1..=4).map(|n| s.granted(n, Pr, whole)).collect();
-        assert_eq!(s.ns.reclaim(s.now, 2, &mut s.out), 2);
-        assert_eq!((s.ns.reclaim(s.now, 9, &mut s.out), s.ns.asked_count()), (2, 4));
-        assert_eq!(s.ns.reclaim(s.now, 9, &mut s.out), 0);
-        let asked: Vec<LockId> = s
-            .out
-            .iter()
-            .filter_map(|a| match a {
-                Action::Blocking { lock, .. } => Some(lock.id),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(asked, held);
-        held.into_iter().for_each(|id| s.cancel(id));
-        assert_eq!((s.ns.lock_count(), s.ns.asked_count()), (0, 0));
-        s.granted(9, Group, whole);
-        assert_eq!(s.ns.reclaim(s.now, 9, &mut s.out), 0);
     }
 
     #[test]

@@ -69,6 +69,18 @@ impl Param {
         )
     }
 
+    /// The same parameter, with something that is done after each time it was set.
+    pub fn when_set(self, then: impl Fn() + Send + Sync + 'static) -> Param {
+        let set = self.set.map(|set| -> Arc<Set> {
+            Arc::new(move |text| {
+                set(text)?;
+                then();
+                Ok(())
+            })
+        });
+        Param { set, ..self }
+    }
+
     /// The same parameter with a line of documentation.
     pub fn about(self, about: &'static str) -> Param {
         Param { about, ..self }
@@ -90,6 +102,20 @@ mod tests {
         assert_eq!(value.load(Ordering::Relaxed), 8);
         set(" 16\n").unwrap();
         assert_eq!((p.show)(), "16");
+    }
+
+    #[test]
+    fn what_follows_a_setting_is_done_when_it_was_taken() {
+        let value = Arc::new(AtomicU64::new(1));
+        let seen = Arc::new(AtomicU64::new(0));
+        let (from, to) = (value.clone(), seen.clone());
+        let p = Param::atomic(value, 1..=9)
+            .when_set(move || to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
+        let set = p.set.clone().unwrap();
+        assert!(set("10").is_err());
+        assert_eq!(seen.load(Ordering::Relaxed), 0);
+        set("7").unwrap();
+        assert_eq!(seen.load(Ordering::Relaxed), 7);
     }
 
     #[test]

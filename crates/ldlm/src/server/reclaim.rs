@@ -44,19 +44,24 @@ impl LockServer {
             asked += shard.ns.asked_count() as u64;
         }
         let (surplus, all) = (self.limits.surplus(), self.limits.locks().max(1));
-        if surplus == 0 || own == 0 {
+        if surplus == 0 {
             return None;
+        }
+        // Its share may grow while there is too much, of which nobody would tell it.
+        if own == 0 {
+            return Some(IDLE);
         }
         let share = (u128::from(surplus) * u128::from(own) / u128::from(all)) as u64 + 1;
         let mut more = share.min(ASKED_MAX).saturating_sub(asked);
-        let wanted = more;
+        let (wanted, mut exhausted) = (more > 0, true);
         for shard in 0..SHARDS {
             let part = more.div_ceil((SHARDS - shard) as u64);
             let found = self.with(shard, |ns, now, out| ns.reclaim(now, part as usize, out));
-            more -= (found as u64).min(more);
+            more -= (found.asked as u64).min(more);
+            exhausted &= found.exhausted;
         }
         // What is left may be such as cannot be asked for.
-        Some(if wanted > 0 && more == wanted { IDLE } else { PAUSE })
+        Some(if wanted && exhausted { IDLE } else { PAUSE })
     }
 
     /// Waits, at the limit, until clients have given locks back.
