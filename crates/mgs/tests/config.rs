@@ -10,9 +10,13 @@ use lnet::{Lnet, LnetConfig};
 use mgc::{FsConfig, Mgc, MgcError};
 use mgs::Mgs;
 use osd::StoreKind;
-use rpc::{Ptlrpc, RpcConfig};
+use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
 use tokio::sync::watch;
-use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text};
+use wire::{
+    Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LLOG_ORIGIN_HANDLE_CREATE,
+    LLOG_ORIGIN_HANDLE_DESTROY, LlogdBody, MGS_EXCEPTION, MGS_SET_INFO, MGS_TARGET_DEL, MgsSendParam,
+    MgsTargetInfo, Nid, Text, WireStruct,
+};
 
 /// A node at an address of its own, or only on `0@lo`.
 async fn node(addr: Option<&str>, seed: u64) -> Arc<Ptlrpc> {
@@ -115,4 +119,34 @@ async fn an_mgs_that_is_not_there_is_an_error_that_says_where() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("127.0.0.74@tcp"), "{error}");
+}
+
+#[tokio::test]
+async fn no_request_changes_what_is_kept() {
+    let node = testing::node(1);
+    let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
+    let (import, _) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let param = MgsSendParam {
+        mgs_param: Text::truncated("mdt.*.root_squash=0:0"),
+    };
+    for opc in [
+        MGS_SET_INFO,
+        MGS_EXCEPTION,
+        MGS_TARGET_DEL,
+        LLOG_ORIGIN_HANDLE_DESTROY,
+    ] {
+        let refused = import.call(Request::new(opc, vec![param.to_bytes()])).await;
+        let why = refused.map(|reply| reply.status).unwrap_err();
+        assert_eq!(why.errno(), Errno::ENOTSUPP, "{opc}: {why}");
+    }
+    // There is no log of parameters, and asking for one by name does not make it.
+    let asked = vec![LlogdBody::default().to_bytes(), wire::nul_terminated(b"params")];
+    let opened = import.call(Request::new(LLOG_ORIGIN_HANDLE_CREATE, asked)).await;
+    assert_eq!(
+        opened.map(|reply| reply.status).unwrap_err().errno(),
+        Errno::ENOENT
+    );
+    import.disconnect().await;
+    mgs.stop().await.unwrap();
+    node.shutdown().await;
 }

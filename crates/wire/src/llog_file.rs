@@ -362,6 +362,29 @@ mod tests {
     }
 
     #[test]
+    fn a_log_whose_header_counts_wrong_is_cancelled_and_added_to_without_harm() {
+        let mut log = empty();
+        let index = log.append(OBD_CFG_REC, 0, b"a").unwrap();
+        let with = |count, last| {
+            let mut wrong = log.clone();
+            wrong.header.llh_count = count;
+            wrong.header.llh_tail.lrt_index = last;
+            Log::parse(&wrong.build()).unwrap()
+        };
+        let mut none_counted = with(0, index);
+        none_counted.cancel(index);
+        assert_eq!(
+            (none_counted.header().llh_count, none_counted.live().count()),
+            (0, 0)
+        );
+        let mut all_counted = with(u32::MAX, index);
+        assert_eq!(all_counted.append(OBD_CFG_REC, 0, b"b").unwrap(), index + 1);
+        assert_eq!(all_counted.header().llh_count, u32::MAX);
+        // As after the last index there is.
+        assert!(with(2, u32::MAX).append(OBD_CFG_REC, 0, b"b").is_err());
+    }
+
+    #[test]
     fn a_record_is_rewritten_in_place() {
         let mut log = empty();
         let indices: Vec<u32> = (0..9)
