@@ -60,7 +60,12 @@ pub fn ptlrpc(bytes: &[u8]) {
     let Some(format) = format::of_request(body.pb_opc, &msg) else {
         return;
     };
-    for (buf, rmf) in msg.bufs.iter().zip(format.request).chain(msg.bufs.iter().zip(format.reply)) {
+    for (buf, rmf) in msg
+        .bufs
+        .iter()
+        .zip(format.request)
+        .chain(msg.bufs.iter().zip(format.reply))
+    {
         let codec = rmf.codec();
         if let Ok(built) = codec.rebuild(buf) {
             assert_eq!(codec.rebuild(&built).as_ref(), Ok(&built), "{}", rmf.name());
@@ -81,7 +86,11 @@ pub fn llog(bytes: &[u8]) {
     if let Ok(mut log) = Log::parse(bytes) {
         let again = Log::parse(&log.build());
         assert!(again.is_ok_and(|again| again.build() == log.build()));
-        let first = log.live().filter_map(Result::ok).map(|r| (r.index, r.data.len())).next();
+        let first = log
+            .live()
+            .filter_map(Result::ok)
+            .map(|r| (r.index, r.data.len()))
+            .next();
         if let Some((index, len)) = first {
             log.rewrite(index, &vec![0; len]);
             log.cancel(index);

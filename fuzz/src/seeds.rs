@@ -1,7 +1,11 @@
 //! What the fuzzers begin with: captured traffic, cut into what each target takes, and requests made here, each in a
 //! scenario that gets somewhere (a file that is made, opened, written and closed).
 
-use std::{collections::BTreeMap, io::Read, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+    path::Path,
+};
 
 use bytes::Bytes;
 use wire::{
@@ -17,7 +21,11 @@ mod scenarios;
 
 /// Inputs by target.
 #[derive(Default)]
-pub struct Seeds(BTreeMap<&'static str, Vec<Vec<u8>>>);
+pub struct Seeds {
+    inputs: BTreeMap<&'static str, Vec<Vec<u8>>>,
+    /// Kinds of captured messages that there is one of: opcode, lengths of the buffers, what the first one begins with.
+    kinds: BTreeSet<(u32, Vec<usize>, u8)>,
+}
 
 /// Longer ones are left out: they slow everything down and hold nothing new.
 const LEN_MAX: usize = 16 << 10;
@@ -25,7 +33,7 @@ const LEN_MAX: usize = 16 << 10;
 impl Seeds {
     fn add(&mut self, target: &'static str, input: Vec<u8>) {
         if !input.is_empty() && input.len() <= LEN_MAX {
-            self.0.entry(target).or_default().push(input);
+            self.inputs.entry(target).or_default().push(input);
         }
     }
 
@@ -38,7 +46,8 @@ impl Seeds {
         for entry in std::fs::read_dir(tests.join("llogs"))? {
             let file = unzipped(&entry?.path())?;
             seeds.add("llog", file.to_vec());
-            file.chunks(8192).for_each(|chunk| seeds.add("llog", chunk.to_vec()));
+            file.chunks(8192)
+                .for_each(|chunk| seeds.add("llog", chunk.to_vec()));
         }
         for (target, input) in scenarios::all() {
             seeds.add(target, input);
@@ -53,11 +62,17 @@ impl Seeds {
     /// Writes them to a directory for each target, and says how many there are.
     pub fn write(mut self, corpus: &Path) -> std::io::Result<Vec<(&'static str, usize)>> {
         let mut counts = Vec::new();
-        for (target, inputs) in &mut self.0 {
+        for (target, inputs) in &mut self.inputs {
             inputs.sort();
             inputs.dedup();
             let dir = corpus.join(target);
             std::fs::create_dir_all(&dir)?;
+            for old in std::fs::read_dir(&dir)? {
+                let old = old?;
+                if old.file_name().to_string_lossy().starts_with("seed-") {
+                    std::fs::remove_file(old.path())?;
+                }
+            }
             for (i, input) in inputs.iter().enumerate() {
                 std::fs::write(dir.join(format!("seed-{i:04}")), input)?;
             }
@@ -74,7 +89,10 @@ impl Seeds {
         let events: Vec<_> = capture.flat_map(|segment| flows.feed(segment)).collect();
         for event in events {
             match &event.said {
-                Said::Connreq(_) | Said::Hello(_) | Said::Frame(..) => self.add("socklnd", event.raw.to_vec()),
+                Said::Frame(..) if !self.is_new(u32::MAX, [&event.raw]) => {}
+                Said::Connreq(_) | Said::Hello(_) | Said::Frame(..) => {
+                    self.add("socklnd", event.raw.to_vec())
+                }
                 Said::Lost(_) => {}
             }
             match tracker.meaning(&event) {
@@ -82,8 +100,10 @@ impl Seeds {
                     self.request(r.portal, r.body.pb_opc, &r.msg);
                 }
                 Some(Meaning::Reply { msg, .. }) => {
-                    self.add("ptlrpc", msg.build().to_vec());
                     self.contents(&msg);
+                    if self.is_new(0, &msg.bufs) {
+                        self.add("ptlrpc", msg.build().to_vec());
+                    }
                 }
                 Some(Meaning::Bulk(Some(r), data)) if r.body.pb_opc == wire::MDS_READPAGE => {
                     self.add("layout", data.to_vec());
@@ -94,10 +114,26 @@ impl Seeds {
         }
     }
 
+    /// Whether there is none of this kind yet. Captures are full of the same: one of each kind says as much.
+    fn is_new<'a>(&mut self, opc: u32, bufs: impl IntoIterator<Item = &'a Bytes>) -> bool {
+        let (mut lens, mut begins) = (Vec::new(), None);
+        for buf in bufs {
+            lens.push(buf.len().next_multiple_of(16));
+            begins = begins.or(buf.first().copied());
+        }
+        self.kinds.insert((opc, lens, begins.unwrap_or(0)))
+    }
+
     fn request(&mut self, portal: u32, opc: u32, msg: &Message) {
-        self.add("ptlrpc", msg.build().to_vec());
         self.contents(msg);
-        let to_ost = matches!(portal, wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL);
+        if !self.is_new(opc, msg.bufs.iter().skip(1)) {
+            return;
+        }
+        self.add("ptlrpc", msg.build().to_vec());
+        let to_ost = matches!(
+            portal,
+            wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL
+        );
         let target = match opc {
             wire::LDLM_ENQUEUE..=wire::LDLM_SET_INFO if msg.buf(2).is_empty() => "ldlm",
             _ if to_ost => "ost",

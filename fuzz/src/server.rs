@@ -95,8 +95,14 @@ pub fn serve(input: &[u8]) {
             ..MdtBody::default()
         };
         let bufs = [root.to_bytes(), Bytes::new()];
-        let found = polite.ask(false, MDS_REQUEST_PORTAL, wire::MDS_GETATTR, bufs).await;
-        assert!(found.get::<MdtBody>(1).is_ok_and(|b| b.mbo_fid1 == wire::Fid::ROOT));
+        let found = polite
+            .ask(false, MDS_REQUEST_PORTAL, wire::MDS_GETATTR, bufs)
+            .await;
+        assert!(
+            found
+                .get::<MdtBody>(1)
+                .is_ok_and(|b| b.mbo_fid1 == wire::Fid::ROOT)
+        );
         let space = polite.ask(true, OST_REQUEST_PORTAL, wire::OST_STATFS, []).await;
         assert_eq!(space.body().map(|b| b.pb_status), Ok(0));
         servers.stop().await;
@@ -140,18 +146,21 @@ impl Servers {
             ..FsConfig::default()
         }));
         let ost = OstConfig::new("testfs", 0);
-        let ost = Ost::start(&rpc, config.subscribe(), &StoreKind::Memory, ost);
+        let ost = Ost::start(&rpc, config.subscribe(), &StoreKind::Memory(1 << 30), ost);
         let ost = ost.await.expect("the object target starts");
         let cfg = MdtConfig {
             fsname: "testfs".into(),
             index: 0,
             seed: 7,
             params: params::Registry::default(),
+            locks: Arc::default(),
         };
         let index = Arc::new(MemoryIndex::default());
         let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);
         let mdt = mdt.await.expect("the metadata target starts");
-        timeout(PATIENCE, mdt.osts_ready(1)).await.expect("files can be made");
+        timeout(PATIENCE, mdt.osts_ready(1))
+            .await
+            .expect("files can be made");
         Servers {
             rpc,
             mdt,
@@ -264,7 +273,8 @@ impl Peer {
             parsed.set_body(&body);
             message = parsed.build();
         }
-        let replies = [4, 10, 18, 25, 16].map(|portal| self.attach(portal, xid, Md::Sink { max_len: 1 << 20 }));
+        let replies =
+            [4, 10, 18, 25, 16].map(|portal| self.attach(portal, xid, Md::Sink { max_len: 1 << 20 }));
         let _bulk = match opc {
             wire::OST_WRITE => {
                 let zeros = Payload::from(vec![0; 1 << 16]);
@@ -274,7 +284,15 @@ impl Peer {
             wire::MDS_READPAGE => Some(self.attach(MDS_BULK_PORTAL, xid, Md::Sink { max_len: 1 << 20 })),
             _ => None,
         };
-        let put = self.lnet.put(Nid::LO, sent.portal.into(), xid, 0, 0, Payload::from(message), false);
+        let put = self.lnet.put(
+            Nid::LO,
+            sent.portal.into(),
+            xid,
+            0,
+            0,
+            Payload::from(message),
+            false,
+        );
         put.await.ok()?;
         timeout(PATIENCE, first_of(replies)).await.ok()
     }

@@ -1,9 +1,10 @@
-//! The project's own chores, the same for people and CI: `cargo xtask check|test|model|demo|setup`.
+//! The project's own chores, the same for people and CI: `cargo xtask check|test|model|fuzz|demo|setup`.
 //!
 //! Each command installs what it needs where it may (Debian packages as root, `cargo-deny` for anybody) and says what
 //! is missing where it may not. A stage that fails ends the command with its name and a non-zero status.
 
 mod demo;
+mod fuzz;
 mod setup;
 mod stage;
 #[cfg(test)]
@@ -18,6 +19,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   check   format, lints, documentation, licences and advisories
   test    install what the tests need, then run them all
   model   random sequences on several mounts against a model: [--sequences N] [--seed S], a sequence a seed
+  fuzz    the fuzz targets, or some of them: [--seconds N] [TARGET...]; one input again: TARGET FILE
   demo    install what the demonstration needs, then run it (options go on to `nacre demo`)
   setup   only install what the other commands need";
 
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         Some("check") => check(),
         Some("test") => test(&args[1..]),
         Some("model") => model(&args[1..]),
+        Some("fuzz") => fuzz::run(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
         Some("setup") => setup::packages()
             .and_then(|()| setup::cargo_deny())
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
 /// Everything that looks at the code without running it.
 fn check() -> Result<(), String> {
     Stage::new("format").run(cargo(["fmt", "--all", "--check"]))?;
+    Stage::new("format of fuzz").run(cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
     let lints = [
         "clippy",
         "--workspace",

@@ -3,10 +3,11 @@
 
 use bytes::Bytes;
 use wire::{
-    FLD_LOOKUP, Fid, GetinfoFid2path, LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest,
-    LdlmResId, LdlmResourceDesc, LuSeqRange, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename,
-    MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, NiobufRemote, ObdIoobj, Obdo, OstBody, OstId,
-    PtlrpcBody, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, WireStruct, nul_terminated, striping::PlainLayout,
+    FLD_LOOKUP, Fid, GetinfoFid2path, LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply,
+    LdlmRequest, LdlmResId, LdlmResourceDesc, LuSeqRange, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
+    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, NiobufRemote, ObdIoobj, Obdo,
+    OstBody, OstId, PtlrpcBody, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, WireStruct, nul_terminated,
+    striping::PlainLayout,
 };
 
 use crate::server::{FLAGS, Peer, Sent, Servers, TO_OST, run};
@@ -89,8 +90,13 @@ impl Player {
 
     /// Not noted: the sequence of the first client is always the same.
     async fn take_sequence(&mut self) {
-        let bufs = vec![Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()), LuSeqRange::default().to_bytes()];
-        let reply = self.send(false, wire::SEQ_METADATA_PORTAL, wire::SEQ_QUERY, bufs).await;
+        let bufs = vec![
+            Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()),
+            LuSeqRange::default().to_bytes(),
+        ];
+        let reply = self
+            .send(false, wire::SEQ_METADATA_PORTAL, wire::SEQ_QUERY, bufs)
+            .await;
         self.seq = reply.get::<LuSeqRange>(1).map_or(0, |r| r.lsr_start);
     }
 
@@ -120,7 +126,12 @@ impl Player {
             cr_mode: mode,
             ..MdtRecCreate::default()
         };
-        let bufs = vec![rec.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes()), nul_terminated(target.as_bytes())];
+        let bufs = vec![
+            rec.to_bytes(),
+            Bytes::new(),
+            nul_terminated(name.as_bytes()),
+            nul_terminated(target.as_bytes()),
+        ];
         self.mdt(wire::MDS_REINT, bufs).await;
         fid
     }
@@ -146,7 +157,11 @@ impl Player {
     async fn enqueue(&mut self, to_ost: bool, lock: LdlmRequest, more: Vec<Bytes>) -> Message {
         let mut bufs = vec![lock.to_bytes_with(&[0x77])];
         bufs.extend(more);
-        let portal = if to_ost { wire::OST_REQUEST_PORTAL } else { wire::MDS_REQUEST_PORTAL };
+        let portal = if to_ost {
+            wire::OST_REQUEST_PORTAL
+        } else {
+            wire::MDS_REQUEST_PORTAL
+        };
         self.send(to_ost, portal, wire::LDLM_ENQUEUE, bufs).await
     }
 
@@ -170,7 +185,13 @@ impl Player {
             cr_flags_h: (flags >> 32) as u32,
             ..MdtRecCreate::default()
         };
-        let bufs = vec![rec.to_bytes(), Bytes::new(), Bytes::new(), nul_terminated(name.as_bytes()), ea];
+        let bufs = vec![
+            rec.to_bytes(),
+            Bytes::new(),
+            Bytes::new(),
+            nul_terminated(name.as_bytes()),
+            ea,
+        ];
         self.intent(parent, wire::IT_OPEN | wire::IT_CREAT, bufs).await
     }
 
@@ -182,11 +203,18 @@ impl Player {
         let rec = MdtRecSetattr {
             sa_opcode: wire::REINT_SETATTR,
             sa_fid: opened.mbo_fid1,
-            sa_valid: wire::MDS_ATTR_MTIME | wire::MDS_ATTR_CTIME | wire::MDS_ATTR_LSIZE | wire::MDS_ATTR_LBLOCKS,
+            sa_valid: wire::MDS_ATTR_MTIME
+                | wire::MDS_ATTR_CTIME
+                | wire::MDS_ATTR_LSIZE
+                | wire::MDS_ATTR_LBLOCKS,
             sa_size: 7,
             ..MdtRecSetattr::default()
         };
-        self.mdt(wire::MDS_CLOSE, vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()]).await;
+        self.mdt(
+            wire::MDS_CLOSE,
+            vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()],
+        )
+        .await;
     }
 
     async fn directories(&mut self) {
@@ -201,7 +229,17 @@ impl Player {
             ..MdtRecLink::default()
         };
         let empty = Bytes::new;
-        self.mdt(wire::MDS_REINT, vec![link.to_bytes(), empty(), empty(), nul_terminated(b"other"), empty()]).await;
+        self.mdt(
+            wire::MDS_REINT,
+            vec![
+                link.to_bytes(),
+                empty(),
+                empty(),
+                nul_terminated(b"other"),
+                empty(),
+            ],
+        )
+        .await;
         let rename = MdtRecRename {
             rn_opcode: wire::REINT_RENAME,
             rn_cap: u32::MAX,
@@ -218,20 +256,34 @@ impl Player {
             mbo_nlink: 4096,
             ..self.body(dir)
         };
-        self.send(false, wire::MDS_READPAGE_PORTAL, wire::MDS_READPAGE, vec![pages.to_bytes(), empty()]).await;
+        self.send(
+            false,
+            wire::MDS_READPAGE_PORTAL,
+            wire::MDS_READPAGE,
+            vec![pages.to_bytes(), empty()],
+        )
+        .await;
         let unlink = MdtRecUnlink {
             ul_opcode: wire::REINT_UNLINK,
             ul_cap: u32::MAX,
             ul_fid1: dir,
             ..MdtRecUnlink::default()
         };
-        self.mdt(wire::MDS_REINT, vec![unlink.to_bytes(), empty(), nul_terminated(b"link"), empty()]).await;
+        self.mdt(
+            wire::MDS_REINT,
+            vec![unlink.to_bytes(), empty(), nul_terminated(b"link"), empty()],
+        )
+        .await;
         let rmdir = MdtRecUnlink {
             ul_fid1: Fid::ROOT,
             ul_mode: 0o040000,
             ..unlink
         };
-        self.mdt(wire::MDS_REINT, vec![rmdir.to_bytes(), empty(), nul_terminated(b"dir"), empty()]).await;
+        self.mdt(
+            wire::MDS_REINT,
+            vec![rmdir.to_bytes(), empty(), nul_terminated(b"dir"), empty()],
+        )
+        .await;
     }
 
     async fn files(&mut self) {
@@ -239,15 +291,39 @@ impl Player {
         let made = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
         let opened: MdtBody = made.get(2).unwrap_or_default();
         self.close(&opened).await;
-        let layout = PlainLayout::parse(made.buf(3)).map(|l| l.build()).unwrap_or_default();
-        let again = self.open(Fid::ROOT, "striped", flags | wire::MDS_OPEN_HAS_EA, layout).await;
+        let layout = PlainLayout::parse(made.buf(3))
+            .map(|l| l.build())
+            .unwrap_or_default();
+        let again = self
+            .open(Fid::ROOT, "striped", flags | wire::MDS_OPEN_HAS_EA, layout)
+            .await;
         self.close(&again.get(2).unwrap_or_default()).await;
         let body = self.body(Fid::ROOT).to_bytes();
-        self.intent(Fid::ROOT, wire::IT_GETATTR, vec![body.clone(), Bytes::new(), nul_terminated(b"file")]).await;
-        self.intent(Fid::ROOT, wire::IT_LOOKUP, vec![body.clone(), Bytes::new(), nul_terminated(b"none")]).await;
-        self.intent(opened.mbo_fid1, wire::IT_LAYOUT, vec![Bytes::from_static(&[0; 24]), Bytes::new()]).await;
+        self.intent(
+            Fid::ROOT,
+            wire::IT_GETATTR,
+            vec![body.clone(), Bytes::new(), nul_terminated(b"file")],
+        )
+        .await;
+        self.intent(
+            Fid::ROOT,
+            wire::IT_LOOKUP,
+            vec![body.clone(), Bytes::new(), nul_terminated(b"none")],
+        )
+        .await;
+        self.intent(
+            opened.mbo_fid1,
+            wire::IT_LAYOUT,
+            vec![Bytes::from_static(&[0; 24]), Bytes::new()],
+        )
+        .await;
         let body = self.body(opened.mbo_fid1).to_bytes();
-        self.intent(opened.mbo_fid1, wire::IT_GETXATTR, vec![body, Bytes::new(), Bytes::new()]).await;
+        self.intent(
+            opened.mbo_fid1,
+            wire::IT_GETXATTR,
+            vec![body, Bytes::new(), Bytes::new()],
+        )
+        .await;
         self.intent(Fid::ROOT, wire::IT_READDIR, Vec::new()).await;
     }
 
@@ -264,18 +340,31 @@ impl Player {
             ..MdtRecSetattr::default()
         };
         let empty = Bytes::new;
-        self.mdt(wire::MDS_REINT, vec![set.to_bytes(), empty(), empty(), empty(), empty(), empty()]).await;
+        self.mdt(
+            wire::MDS_REINT,
+            vec![set.to_bytes(), empty(), empty(), empty(), empty(), empty()],
+        )
+        .await;
         let acl = wire::acl::PosixAcl {
-            entries: [(1, 7, u32::MAX), (2, 5, 9), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 0, u32::MAX)]
-                .map(|(e_tag, e_perm, e_id)| wire::PosixAclXattrEntry { e_tag, e_perm, e_id })
-                .to_vec(),
+            entries: [
+                (1, 7, u32::MAX),
+                (2, 5, 9),
+                (4, 5, u32::MAX),
+                (16, 5, u32::MAX),
+                (32, 0, u32::MAX),
+            ]
+            .map(|(e_tag, e_perm, e_id)| wire::PosixAclXattrEntry { e_tag, e_perm, e_id })
+            .to_vec(),
         };
         for (name, value) in [
             ("user.a", Bytes::from_static(b"value")),
             ("trusted.b", Bytes::from_static(b"")),
             ("system.posix_acl_access", acl.build()),
             ("system.posix_acl_default", acl.build()),
-            ("trusted.lov", PlainLayout::raid0(Fid::ZERO, 1 << 20, Vec::new()).build()),
+            (
+                "trusted.lov",
+                PlainLayout::raid0(Fid::ZERO, 1 << 20, Vec::new()).build(),
+            ),
         ] {
             let rec = MdtRecSetxattr {
                 sx_opcode: wire::REINT_SETXATTR,
@@ -285,7 +374,13 @@ impl Player {
                 sx_size: value.len() as u32,
                 ..MdtRecSetxattr::default()
             };
-            let bufs = vec![rec.to_bytes(), empty(), nul_terminated(name.as_bytes()), value, empty()];
+            let bufs = vec![
+                rec.to_bytes(),
+                empty(),
+                nul_terminated(name.as_bytes()),
+                value,
+                empty(),
+            ];
             self.mdt(wire::MDS_REINT, bufs).await;
         }
         for valid in [wire::OBD_MD_FLXATTR, wire::OBD_MD_FLXATTRLS] {
@@ -293,16 +388,26 @@ impl Player {
                 mbo_valid: valid,
                 ..self.body(dir)
             };
-            let bufs = vec![body.to_bytes(), empty(), nul_terminated(b"system.posix_acl_access")];
+            let bufs = vec![
+                body.to_bytes(),
+                empty(),
+                nul_terminated(b"system.posix_acl_access"),
+            ];
             self.mdt(wire::MDS_GETXATTR, bufs).await;
         }
     }
 
     async fn questions(&mut self) {
         let root = self.body(Fid::ROOT).to_bytes();
-        self.mdt(wire::MDS_GETATTR, vec![root.clone(), Bytes::new()]).await;
-        self.mdt(wire::MDS_GETATTR_NAME, vec![root.clone(), Bytes::new(), nul_terminated(b"..")]).await;
-        self.mdt(wire::MDS_GET_ROOT, vec![root.clone(), nul_terminated(b"/a/b")]).await;
+        self.mdt(wire::MDS_GETATTR, vec![root.clone(), Bytes::new()])
+            .await;
+        self.mdt(
+            wire::MDS_GETATTR_NAME,
+            vec![root.clone(), Bytes::new(), nul_terminated(b"..")],
+        )
+        .await;
+        self.mdt(wire::MDS_GET_ROOT, vec![root.clone(), nul_terminated(b"/a/b")])
+            .await;
         self.mdt(wire::MDS_STATFS, vec![root.clone()]).await;
         self.mdt(wire::MDS_SYNC, vec![root, Bytes::new()]).await;
         let gf = GetinfoFid2path {
@@ -311,8 +416,14 @@ impl Player {
             gf_linkno: 0,
             gf_pathlen: 4096,
         };
-        let key = [&b"fid2path\0\0\0\0\0\0\0\0"[..], &gf.to_bytes(), &Fid::ROOT.to_bytes()].concat();
-        self.mdt(wire::MDS_GET_INFO, vec![key.into(), Bytes::from_static(&[0; 4])]).await;
+        let key = [
+            &b"fid2path\0\0\0\0\0\0\0\0"[..],
+            &gf.to_bytes(),
+            &Fid::ROOT.to_bytes(),
+        ]
+        .concat();
+        self.mdt(wire::MDS_GET_INFO, vec![key.into(), Bytes::from_static(&[0; 4])])
+            .await;
         let range = LuSeqRange {
             lsr_start: self.seq,
             lsr_flags: 3,
@@ -340,9 +451,11 @@ impl Player {
                 },
                 ..lock
             };
-            self.mdt(wire::LDLM_CONVERT, vec![convert.to_bytes_with(&[handle])]).await;
+            self.mdt(wire::LDLM_CONVERT, vec![convert.to_bytes_with(&[handle])])
+                .await;
             let bufs = vec![lock.to_bytes_with(&[handle])];
-            self.send(false, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs).await;
+            self.send(false, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs)
+                .await;
         }
     }
 
@@ -362,7 +475,11 @@ impl Player {
 
     async fn extents(&mut self) {
         let object = self.object().await;
-        for (mode, start, end, flags) in [(4, 0, 4095, 0), (2, 8192, u64::MAX, 0), (4, 0, u64::MAX, LDLM_FL_HAS_INTENT)] {
+        for (mode, start, end, flags) in [
+            (4, 0, 4095, 0),
+            (2, 8192, u64::MAX, 0),
+            (4, 0, u64::MAX, LDLM_FL_HAS_INTENT),
+        ] {
             let lock = Self::lock(object.res_id(), 11, mode, extent_policy(start, end), flags);
             let intent = match flags {
                 0 => Vec::new(),
@@ -371,7 +488,8 @@ impl Player {
             let reply = self.enqueue(true, lock, intent).await;
             let handle = reply.get::<LdlmReply>(1).map_or(0, |r| r.lock_handle.cookie);
             let bufs = vec![lock.to_bytes_with(&[handle])];
-            self.send(true, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs).await;
+            self.send(true, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs)
+                .await;
         }
         let plain = Self::lock(object.res_id(), 10, 4, LdlmPolicyData::default(), 0);
         self.enqueue(true, plain, Vec::new()).await;
@@ -394,7 +512,10 @@ impl Player {
     }
 
     async fn transfer(&mut self, opc: u32, object: OstId, at: u64, len: u32, short: Option<Bytes>) {
-        let mut oa = Self::oa(object, wire::OBD_MD_FLFLAGS | wire::OBD_MD_FLBLOCKS | wire::OBD_MD_FLGRANT);
+        let mut oa = Self::oa(
+            object,
+            wire::OBD_MD_FLFLAGS | wire::OBD_MD_FLBLOCKS | wire::OBD_MD_FLGRANT,
+        );
         if short.is_some() {
             oa.o_flags = wire::OBD_FL_SHORT_IO;
         }
@@ -409,14 +530,22 @@ impl Player {
             rnb_flags: wire::OBD_BRW_FROM_GRANT,
         };
         let data = short.unwrap_or_default();
-        let bufs = vec![OstBody { oa }.to_bytes(), whole.to_bytes(), range.to_bytes(), Bytes::new(), data];
+        let bufs = vec![
+            OstBody { oa }.to_bytes(),
+            whole.to_bytes(),
+            range.to_bytes(),
+            Bytes::new(),
+            data,
+        ];
         self.ost(wire::OST_IO_PORTAL, opc, bufs).await;
     }
 
     async fn data(&mut self) {
         let object = self.object().await;
-        self.transfer(wire::OST_WRITE, object, 0, 5, Some(Bytes::from_static(b"hello"))).await;
-        self.transfer(wire::OST_READ, object, 0, 4096, Some(Bytes::new())).await;
+        self.transfer(wire::OST_WRITE, object, 0, 5, Some(Bytes::from_static(b"hello")))
+            .await;
+        self.transfer(wire::OST_READ, object, 0, 4096, Some(Bytes::new()))
+            .await;
         self.transfer(wire::OST_READ, object, 1, 8192, None).await;
         for (opc, size, blocks, mode) in [
             (wire::OST_GETATTR, 0, 0, 0),
@@ -430,9 +559,17 @@ impl Player {
                 o_size: size,
                 o_blocks: blocks,
                 o_mode: mode,
-                ..Self::oa(object, wire::OBD_MD_FLSIZE | wire::OBD_MD_FLBLOCKS | wire::OBD_MD_FLMTIME)
+                ..Self::oa(
+                    object,
+                    wire::OBD_MD_FLSIZE | wire::OBD_MD_FLBLOCKS | wire::OBD_MD_FLMTIME,
+                )
             };
-            self.ost(wire::OST_REQUEST_PORTAL, opc, vec![OstBody { oa }.to_bytes(), Bytes::new()]).await;
+            self.ost(
+                wire::OST_REQUEST_PORTAL,
+                opc,
+                vec![OstBody { oa }.to_bytes(), Bytes::new()],
+            )
+            .await;
         }
     }
 
@@ -444,24 +581,43 @@ impl Player {
 
     async fn objects(&mut self) {
         let object = self.object().await;
-        self.ost(wire::OST_CREATE_PORTAL, wire::OST_STATFS, Vec::new()).await;
+        self.ost(wire::OST_CREATE_PORTAL, wire::OST_STATFS, Vec::new())
+            .await;
         for (key, value) in [
             (&b"last_id\0"[..], Bytes::new()),
             (b"last_fid\0", object.fid().to_bytes()),
             (b"fiemap\0", Bytes::from_static(&[0; 64])),
         ] {
-            self.ost(wire::OST_REQUEST_PORTAL, wire::OST_GET_INFO, vec![Bytes::from_static(key), value]).await;
+            self.ost(
+                wire::OST_REQUEST_PORTAL,
+                wire::OST_GET_INFO,
+                vec![Bytes::from_static(key), value],
+            )
+            .await;
         }
         let oa = Self::oa(object, wire::OBD_MD_FLGRANT);
-        for (key, value) in [(&b"grant_shrink\0"[..], OstBody { oa }.to_bytes()), (b"checksum\0", Bytes::new())] {
-            self.ost(wire::OST_REQUEST_PORTAL, wire::OST_SET_INFO, vec![Bytes::from_static(key), value]).await;
+        for (key, value) in [
+            (&b"grant_shrink\0"[..], OstBody { oa }.to_bytes()),
+            (b"checksum\0", Bytes::new()),
+        ] {
+            self.ost(
+                wire::OST_REQUEST_PORTAL,
+                wire::OST_SET_INFO,
+                vec![Bytes::from_static(key), value],
+            )
+            .await;
         }
         let next = Fid::new(object.fid().f_seq, object.fid().f_oid + 100, 0);
         for (opc, oa) in [
             (wire::OST_CREATE, Self::oa(next.into(), 0)),
             (wire::OST_DESTROY, Self::oa(object, 0)),
         ] {
-            self.ost(wire::OST_CREATE_PORTAL, opc, vec![OstBody { oa }.to_bytes(), Bytes::new()]).await;
+            self.ost(
+                wire::OST_CREATE_PORTAL,
+                opc,
+                vec![OstBody { oa }.to_bytes(), Bytes::new()],
+            )
+            .await;
         }
         let range = LuSeqRange::default().to_bytes();
         let bufs = vec![Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()), range];

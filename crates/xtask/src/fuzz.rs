@@ -1,0 +1,211 @@
+//! Fuzzing: builds the targets of `fuzz/` with coverage counters, makes their seeds, and runs each for a while, as many at once
+//! as there are CPUs. A target that fails says how to try its input again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use crate::stage::{Stage, cargo, root};
+
+/// The targets; those that start servers, which take longest, first.
+const TARGETS: [&str; 8] = [
+    "mdt", "ost", "ldlm", "ptlrpc", "socklnd", "lnet", "llog", "layout",
+];
+/// How long each runs, unless told otherwise.
+const SECONDS: u32 = 12;
+/// What a run may take: an input that takes longer hangs, one that takes more memory takes too much.
+const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+enum Job<'a> {
+    /// Runs these targets.
+    Run { targets: Vec<&'a str>, seconds: u32 },
+    /// Tries one input again.
+    Again { target: &'a str, input: &'a str },
+}
+
+/// Runs it.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let job = parse(args)?;
+    build()?;
+    match job {
+        Job::Again { target, input } => {
+            let mut again = Command::new(binary(target));
+            Stage::new("fuzz: the input").run(again.args(LIMITS).arg(input))
+        }
+        Job::Run { targets, seconds } => {
+            let seeds = root().join("fuzz/target/release/examples/seeds");
+            let mut seeds = Command::new(seeds);
+            seeds.arg(place("corpus")).arg(root().join("crates/wire/tests"));
+            Stage::new("fuzz: seeds").run(seeds)?;
+            run_targets(&targets, seconds)
+        }
+    }
+}
+
+fn parse(args: &[String]) -> Result<Job<'_>, String> {
+    let mut seconds = SECONDS;
+    let mut words = Vec::new();
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        if arg == "--seconds" {
+            let number = args.next().and_then(|n| n.parse().ok());
+            seconds = number.ok_or("--seconds wants a number")?;
+        } else {
+            words.push(arg);
+        }
+    }
+    let known = |word: &&str| TARGETS.contains(word);
+    match &words[..] {
+        [] => Ok(Job::Run {
+            targets: TARGETS.to_vec(),
+            seconds,
+        }),
+        [target, input] if known(target) && !known(input) => Ok(Job::Again { target, input }),
+        targets if targets.iter().all(known) => Ok(Job::Run {
+            targets: targets.to_vec(),
+            seconds,
+        }),
+        _ => Err(format!("the targets are {}", TARGETS.join(", "))),
+    }
+}
+
+fn place(name: &str) -> PathBuf {
+    root().join("fuzz").join(name)
+}
+
+fn binary(target: &str) -> PathBuf {
+    place("target/release").join(target)
+}
+
+/// Builds targets and seeds, in a build directory of their own. Only our own crates count what they do
+/// (`fuzz/rustc.sh`).
+fn build() -> Result<(), String> {
+    let mut build = cargo(["build", "--release", "--locked", "--bins", "--example", "seeds"]);
+    build.arg("--manifest-path").arg(place("Cargo.toml"));
+    build.arg("--target-dir").arg(place("target"));
+    build.env("NACRE_ROOT", root());
+    build.env("RUSTC_WRAPPER", place("rustc.sh"));
+    Stage::new("fuzz: build").run(build)
+}
+
+fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
+    let artifacts = place("artifacts");
+    fs::create_dir_all(&artifacts).map_err(|e| format!("!!! fuzz: {}: {e}", artifacts.display()))?;
+    println!("=== fuzz: {seconds} s each");
+    let left = Mutex::new(targets.iter());
+    let next = || left.lock().ok()?.next();
+    let failed = Mutex::new(Vec::new());
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(target) = next() {
+                    match run_target(target, seconds) {
+                        Ok(done) => println!("{target}: {done}"),
+                        Err(why) => {
+                            println!("{target}: {why}");
+                            failed.lock().unwrap_or_else(|e| e.into_inner()).push(*target);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("!!! fuzz failed: {}", failed.join(", ")))
+}
+
+/// Runs one target: what it says of itself at the end, or how to see again what it found.
+fn run_target(target: &str, seconds: u32) -> Result<String, String> {
+    let corpus = place("corpus").join(target);
+    let log = place("artifacts").join(format!("{target}.log"));
+    let found = place("artifacts").join(format!("{target}-"));
+    let broken = |e: std::io::Error| format!("cannot be run: {e}");
+    let out = fs::File::create(&log).map_err(broken)?;
+    let status = Command::new(binary(target))
+        .args(LIMITS)
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-artifact_prefix={}", found.display()))
+        .arg(corpus)
+        .stdout(Stdio::null())
+        .stderr(out)
+        .status()
+        .map_err(broken)?;
+    let said = fs::read(&log).map_err(broken)?;
+    let said = String::from_utf8_lossy(&said);
+    let done = said.lines().rev().find(|l| l.starts_with("Done "));
+    match done.filter(|_| status.success()) {
+        Some(done) => Ok(done.to_owned()),
+        None => Err(failure(target, &said)),
+    }
+}
+
+/// What a failed target said from its panic on, and the input, so that it can be tried again elsewhere too.
+fn failure(target: &str, said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    let panicked = lines.iter().position(|l| l.contains("panicked at"));
+    let end = lines[panicked.unwrap_or(lines.len().saturating_sub(60))..].join("\n");
+    let written = said
+        .lines()
+        .find_map(|l| l.split_once("Test unit written to ").map(|(_, path)| path.trim()));
+    let Some(input) = written else {
+        return format!("failed\n{end}");
+    };
+    let name = Path::new(input).strip_prefix(root()).unwrap_or(Path::new(input));
+    let name = name.display();
+    let base64 = Command::new("base64").arg("-w0").arg(input).output();
+    let base64 = base64.map_or_else(
+        |_| String::new(),
+        |o| String::from_utf8_lossy(&o.stdout).into_owned(),
+    );
+    format!(
+        "failed\n{end}\nagain:      cargo xtask fuzz {target} {name}\nelsewhere:  base64 -d > {name} <<< {base64}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Job, SECONDS, TARGETS, parse, root};
+
+    #[test]
+    fn targets_times_and_inputs_are_told_apart() {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let all = TARGETS.to_vec();
+        let run = |targets, seconds| Ok(Job::Run { targets, seconds });
+        assert_eq!(parse(&words("")), run(all.clone(), SECONDS));
+        assert_eq!(parse(&words("--seconds 5")), run(all, 5));
+        assert_eq!(parse(&words("mdt --seconds 7 ost")), run(vec!["mdt", "ost"], 7));
+        let (target, input) = ("mdt", "fuzz/artifacts/mdt-crash-1");
+        assert_eq!(
+            parse(&words("mdt fuzz/artifacts/mdt-crash-1")),
+            Ok(Job::Again { target, input })
+        );
+        for wrong in ["mtd", "--seconds", "--seconds x", "file mdt"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_target_that_there_is_runs() -> std::io::Result<()> {
+        let mut there = Vec::new();
+        for entry in std::fs::read_dir(root().join("fuzz/fuzz_targets"))? {
+            there.push(entry?.path().with_extension(""));
+        }
+        let mut there: Vec<String> = there
+            .iter()
+            .filter_map(|p| Some(p.file_name()?.to_string_lossy().into_owned()))
+            .collect();
+        there.sort();
+        let mut known = TARGETS.map(str::to_owned).to_vec();
+        known.sort();
+        assert_eq!(there, known);
+        Ok(())
+    }
+}
