@@ -6,13 +6,15 @@ use client::{Attr, Cred, DirHandle, DirItem, Found};
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
 /// Names whose attributes are asked for at once.
-const AHEAD: usize = 32;
+const AHEAD: usize = 128;
 
 /// Names and types.
 pub(crate) async fn plain(state: &State, dir: &DirHandle, place: u64, mut reply: ReplyDirectory) {
@@ -51,7 +53,8 @@ fn is_dot(item: &DirItem) -> bool {
     matches!(&item.entry.name[..], b"." | b"..")
 }
 
-/// The attributes of some entries, asked for together.
+/// The attributes of some entries, asked for together. What is held for one answer must not wait for another: somebody's
+/// change of the first may be in the way of the second. So they are let go, and taken again as far as that needs no wait.
 async fn look_up(
     state: &Arc<State>,
     cred: &Cred,
@@ -62,7 +65,10 @@ async fn look_up(
     let mut tasks = JoinSet::new();
     for (i, item) in items.iter().enumerate().filter(|(_, item)| !is_dot(item)) {
         let (asker, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
-        let ask = async move { (i, asker.client.lookup(&cred, dir, &name).await) };
+        let ask = async move {
+            let asked = asker.client.lookup(&cred, dir, &name).await;
+            (i, asked.map(Found::let_go))
+        };
         tasks.spawn_on(ask, &state.runtime);
     }
     while let Some(done) = tasks.join_next().await {
@@ -70,7 +76,22 @@ async fn look_up(
             found[i] = Some(result);
         }
     }
+    for (item, found) in items.iter().zip(&mut found) {
+        if let Some(Ok(found)) = found
+            && let Some(Ok(again)) = at_once(state.client.lookup(cred, dir, &item.entry.name))
+        {
+            *found = again;
+        }
+    }
     found
+}
+
+/// What a future comes to, if it does not wait.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
 }
 
 /// Names with attributes: the kernel gets a reference to each file but `.` and `..`.
@@ -81,29 +102,44 @@ pub(crate) async fn plus(
     place: u64,
     mut reply: ReplyDirectoryPlus,
 ) {
-    let items = match state.client.readdir(dir, place).await {
-        Ok(items) => items,
-        Err(e) => return reply.error(errno(e)),
-    };
-    let mut taken = 0;
-    'all: for batch in items.chunks(AHEAD) {
-        let found = look_up(state, cred, dir.fid, batch).await;
-        for (item, found) in batch.iter().zip(found) {
-            let full = match found {
-                None => add_dot(state, item, &mut reply),
-                Some(Ok(found)) => add(state, item, &found, &mut reply),
-                // Gone since it was listed.
-                Some(Err(Errno::ENOENT | Errno::ESTALE)) => false,
-                Some(Err(e)) if taken == 0 => return reply.error(errno(e)),
-                Some(Err(_)) => break 'all,
-            };
-            if full {
-                break 'all;
+    let mut at = place;
+    loop {
+        let items = match state.client.readdir(dir, at).await {
+            Ok(items) => items,
+            Err(e) => return reply.error(errno(e)),
+        };
+        let Some(last) = items.last() else { break };
+        for batch in items.chunks(AHEAD) {
+            let found = look_up(state, cred, dir.fid, batch).await;
+            let (mut taken, mut given, mut full) = (0, false, false);
+            for (item, found) in batch.iter().zip(&found) {
+                full = match found {
+                    None => add_dot(state, item, &mut reply),
+                    Some(Ok(found)) => add(state, item, found, &mut reply),
+                    // Gone since it was listed.
+                    Some(Err(Errno::ENOENT | Errno::ESTALE)) => {
+                        taken += 1;
+                        continue;
+                    }
+                    Some(Err(e)) if !given => return reply.error(errno(*e)),
+                    Some(Err(_)) => true,
+                };
+                if full {
+                    break;
+                }
+                (taken, given) = (taken + 1, true);
             }
-            taken += 1;
+            dir.took(batch, taken);
+            // An empty answer would be the directory's end.
+            if given || full {
+                reply.ok();
+                // The kernel has it now: what was said to stay true may be called back.
+                drop(found);
+                return;
+            }
         }
+        at = last.next;
     }
-    dir.took(&items, taken);
     reply.ok();
 }
 

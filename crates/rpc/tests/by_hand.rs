@@ -129,6 +129,11 @@ async fn what_is_not_to_be_served_is_refused() {
     assert_eq!(status(version).await, Errno::EPROTO.status());
     let portal = body(wire::OST_READ, wire::LUSTRE_OST_VERSION, handle);
     assert_eq!(status(portal).await, Errno::EPROTO.status());
+    let slot = PtlrpcBody {
+        pb_tag: 3,
+        ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)
+    };
+    assert_eq!(status(slot).await, Errno::EPROTO.status());
     let arrived = PtlrpcBody {
         pb_last_xid: 1 << 41,
         ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)

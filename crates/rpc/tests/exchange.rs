@@ -346,6 +346,13 @@ async fn slots_bound_what_is_in_flight() {
     // Multiple modifying requests were not asked for: one at a time.
     assert_eq!(run(|| Request::modifying(MDS_REINT, Vec::new()), 10).await, 1);
     assert_eq!(run(|| Request::new(wire::LDLM_CANCEL, Vec::new()), 20).await, 20);
+    // Not even a close waits for them; the server knows of its slot, and of no other.
+    target.most.store(0, Ordering::SeqCst);
+    let reint = import.call(Request::modifying(MDS_REINT, Vec::new()));
+    let close = import.call(Request::modifying(wire::MDS_CLOSE, Vec::new()));
+    let (reint, close) = tokio::join!(reint, close);
+    assert!(reint.is_ok() && close.is_ok(), "{close:?}");
+    assert_eq!(target.most.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]

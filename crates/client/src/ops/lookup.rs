@@ -47,6 +47,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// The same without a lock held: true now, and not known to stay so.
+    pub fn let_go(self) -> Found {
+        Found::uncached(self.attr)
+    }
+
     /// A file whose attributes are true now, and not known to stay so.
     pub(crate) fn uncached(attr: Attr) -> Found {
         Found {

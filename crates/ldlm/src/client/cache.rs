@@ -215,8 +215,10 @@ impl LockClient {
             && let Some(same) = self.find(&res, lock.mode, lock.policy)
         {
             // An eviction meanwhile has taken both.
-            self.name_shard(lock.cookie).lock().remove(&lock.cookie)?;
-            self.cancel_later(lock.handle);
+            match self.name_shard(lock.cookie).lock().remove(&lock.cookie)? {
+                Name::Pending(p) if lock.must_go | p.must_go != 0 => self.cancel_handles(&[lock.handle]),
+                _ => self.cancel_later(lock.handle),
+            }
             return Some(same);
         }
         let info = lock.info(&res);

@@ -93,7 +93,9 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
         let last_committed = export.target().last_committed();
         return reply::send(rpc, arrival, &route, Ok(Reply::default()), last_committed).await;
     }
-    if arrival.body.pb_tag > export.data().ocd_maxmodrpcs.max(1) {
+    // One more, for a close while all others are taken.
+    let tag_max = export.data().ocd_maxmodrpcs.max(1).saturating_add(1);
+    if arrival.body.pb_tag > tag_max {
         let (client, tag) = (&export.client_uuid, arrival.body.pb_tag);
         warn_seldom!(peer = %arrival.from, %client, tag, "a slot that the client does not have");
         return reply::send(rpc, arrival, &route, Err(Errno::EPROTO), 0).await;
