@@ -216,6 +216,7 @@ impl LockClient {
         {
             // An eviction meanwhile has taken both.
             match self.name_shard(lock.cookie).lock().remove(&lock.cookie)? {
+                // The server has been answered that it is on its way.
                 Name::Pending(p) if lock.must_go | p.must_go != 0 => self.cancel_handles(&[lock.handle]),
                 _ => self.cancel_later(lock.handle),
             }

@@ -1,6 +1,7 @@
 //! Clients and a server of locks over the real RPC layer, in one process: what they promise each other.
 #![allow(clippy::unwrap_used)]
 
+mod cancels;
 mod fixture;
 
 use fixture::{Cluster, FILE_A, FILE_B, OBJECT, directory};
@@ -372,85 +373,6 @@ async fn a_lock_that_the_client_does_not_know_is_let_go_when_asked_for() {
     );
     let stats = cluster.server.stats();
     assert_eq!((stats.locks, stats.evictions, stats.blocking_asts), (0, 0, 1));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn cancels_that_cross_callbacks_hurt_nobody() {
-    let cluster = Cluster::new().await;
-    let mut running = tokio::task::JoinSet::new();
-    let clients = [cluster.client("a").await, cluster.client("b").await];
-    for client in &clients {
-        let client = client.clone();
-        running.spawn(async move {
-            for i in 0..200u64 {
-                let lock = client
-                    .enqueue(directory(i % 3), LockMode::Ex, Policy::ibits(LOOKUP | UPDATE))
-                    .await
-                    .unwrap();
-                drop(lock);
-                if i % 2 == 0 {
-                    client.locks.let_go_unused();
-                } else {
-                    client
-                        .enqueue_after_cancelling(directory(i % 3), LookupWith(UPDATE))
-                        .await;
-                }
-            }
-        });
-    }
-    running.join_all().await;
-    for client in &clients {
-        client.locks.cancel_all().await;
-    }
-    let stats = cluster.server.stats();
-    assert_eq!((stats.locks, stats.resources, stats.evictions), (0, 0, 0));
-}
-
-struct LookupWith(u64);
-
-impl fixture::Client {
-    /// Takes own locks out of the cache and along with the next request.
-    async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupWith) {
-        let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits.0));
-        e.elc = self.locks.elc(&res, bits.0, true);
-        self.locks.enqueue(e).await.unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn own_locks_in_the_way_travel_along_with_the_request() {
-    let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    drop(
-        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(UPDATE))
-            .await
-            .unwrap(),
-    );
-    a.enqueue_after_cancelling(directory(1), LookupWith(UPDATE)).await;
-    let stats = cluster.server.stats();
-    assert_eq!((stats.locks, stats.blocking_asts), (1, 0));
-    assert_eq!(a.owner.dropped_count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn locks_that_come_with_each_open_do_not_pile_up() {
-    let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
-    for _ in 0..200 {
-        // The same once more; and once part of it, once all.
-        for (file, policy) in [(1, some), (2, some), (2, all)] {
-            drop(a.enqueue(directory(file), LockMode::Pr, policy).await.unwrap());
-        }
-        assert_eq!(a.locks.lock_count(), 2);
-        assert!(cluster.server.stats().locks <= 4);
-    }
-    // The one that the server has not heard of is in nobody's way.
-    for file in [1, 2] {
-        drop(b.enqueue(directory(file), LockMode::Ex, all).await.unwrap());
-    }
-    let stats = cluster.server.stats();
-    assert_eq!((a.locks.lock_count(), stats.locks, stats.evictions), (0, 2, 0));
 }
 
 #[tokio::test(start_paused = true)]
