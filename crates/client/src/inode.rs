@@ -12,13 +12,13 @@
 //! | XATTR | extended attributes; a symbolic link's target never changes |
 
 use crate::attr::MdAttr;
+use crate::dircache::{DirChunk, Kept, Ticket};
 use crate::layout::LovLayout;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use wire::dirpage::DirEntry;
 use wire::{
     Fid, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
     MDS_INODELOCK_XATTR, Time,
@@ -27,17 +27,6 @@ use wire::{
 const SHARDS: usize = 64;
 /// Names that a directory is known not to have, at most.
 const NEGATIVE_MAX: usize = 4096;
-/// Entries of one directory that are kept, at most.
-const DIR_ENTRIES_MAX: usize = 256 << 10;
-
-/// A run of a directory's entries, as one request brought them.
-#[derive(Debug)]
-pub(crate) struct DirChunk {
-    /// In order of their hash.
-    pub(crate) entries: Vec<DirEntry>,
-    /// Where the next run starts; `MDS_DIR_END_OFF` at the end.
-    pub(crate) next: u64,
-}
 
 /// Where a name leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +51,8 @@ pub(crate) struct InodeState {
     names: HashSet<(Fid, Box<[u8]>)>,
     /// Those of the names that the kernel may have kept.
     shown: HashSet<(Fid, Box<[u8]>)>,
-    chunks: BTreeMap<u64, Arc<DirChunk>>,
-    chunk_entries: usize,
+    /// A directory's entries, by where they start.
+    chunks: BTreeMap<u64, (Ticket, Arc<DirChunk>)>,
 }
 
 /// What is known of one file.
@@ -72,21 +61,10 @@ pub(crate) struct Inode {
 }
 
 impl InodeState {
-    /// A run of entries that starts at or spans `hash`.
+    /// A run of entries that spans `hash`.
     pub(crate) fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
-        let (_, chunk) = self.chunks.range(..=hash).next_back()?;
-        (hash < chunk.next).then(|| chunk.clone())
-    }
-
-    /// Keeps a run of entries, unless the directory is too large to be kept.
-    pub(crate) fn keep_chunk(&mut self, start: u64, chunk: Arc<DirChunk>) {
-        if self.chunk_entries + chunk.entries.len() > DIR_ENTRIES_MAX {
-            return;
-        }
-        self.chunk_entries += chunk.entries.len();
-        if let Some(old) = self.chunks.insert(start, chunk) {
-            self.chunk_entries -= old.entries.len();
-        }
+        let (_, (_, chunk)) = self.chunks.range(..=hash).next_back()?;
+        chunk.spans(hash).then(|| chunk.clone())
     }
 
     fn is_empty(&self) -> bool {
@@ -103,11 +81,13 @@ impl InodeState {
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
     hash: RandomState,
+    kept: Kept,
 }
 
 impl Inodes {
-    pub(crate) fn new() -> Inodes {
+    pub(crate) fn new(kept: Kept) -> Inodes {
         Inodes {
+            kept,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hash: RandomState::new(),
         }
@@ -185,6 +165,38 @@ impl Inodes {
         shown.unwrap_or_default().into_iter().collect()
     }
 
+    /// Keeps a run of a directory's entries; others may leave for it. Called with the directory's UPDATE lock held.
+    pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>) {
+        let inode = self.entry(dir);
+        let leaving = {
+            let mut s = inode.state.lock();
+            let Some((ticket, leaving)) = self.kept.add(dir, chunk.entries.len()) else {
+                return;
+            };
+            if let Some((old, _)) = s.chunks.insert(chunk.start, (ticket, chunk)) {
+                self.kept.remove(old);
+            }
+            leaving
+        };
+        for (dir, ticket) in leaving {
+            let Some(inode) = self.get(dir) else { continue };
+            let empty = {
+                let mut s = inode.state.lock();
+                s.chunks.retain(|_, (held, _)| *held != ticket);
+                s.is_empty()
+            };
+            if empty {
+                self.prune(dir, inode);
+            }
+        }
+    }
+
+    fn drop_chunks(&self, s: &mut InodeState) {
+        for (ticket, _) in std::mem::take(&mut s.chunks).into_values() {
+            self.kept.remove(ticket);
+        }
+    }
+
     /// Learns that a directory does not have a name, under its UPDATE lock with this cookie.
     pub(crate) fn add_negative(&self, parent: Fid, name: &[u8], cookie: u64) {
         let dir = self.entry(parent);
@@ -212,8 +224,7 @@ impl Inodes {
                 s.md = None;
             }
             if bits & MDS_INODELOCK_UPDATE != 0 {
-                s.chunks.clear();
-                s.chunk_entries = 0;
+                self.drop_chunks(&mut s);
                 drop_negative(&mut s);
             }
             if bits & MDS_INODELOCK_LAYOUT != 0 {
@@ -278,10 +289,13 @@ impl Inodes {
 
     /// Forgets everything (the client was evicted: all locks are gone); returns what there was.
     pub(crate) fn clear(&self) -> Vec<Fid> {
-        self.shards
-            .iter()
-            .flat_map(|s| s.lock().drain().map(|(fid, _)| fid).collect::<Vec<_>>())
-            .collect()
+        let drain = |s: &Mutex<HashMap<Fid, Arc<Inode>>>| s.lock().drain().collect::<Vec<_>>();
+        let gone = self.shards.iter().flat_map(drain);
+        gone.map(|(fid, inode)| {
+            self.drop_chunks(&mut inode.state.lock());
+            fid
+        })
+        .collect()
     }
 
     /// Number of files that something is known of.
@@ -301,16 +315,28 @@ fn drop_negative(s: &mut InodeState) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Child, DirChunk, Inodes};
+    use super::{Child, DirChunk, Inodes, Kept};
+    use bytes::Bytes;
     use std::sync::Arc;
+    use wire::dirpage::DirEntry;
     use wire::{Fid, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE};
 
     const DIR: Fid = Fid::new(0x400, 1, 0);
     const FILE: Fid = Fid::new(0x400, 2, 0);
 
+    /// A run with an entry for each hash from the one to the other.
+    fn chunk(start: u64, next: u64) -> Arc<DirChunk> {
+        let entry = |hash| DirEntry::new(FILE, hash, Bytes::from_static(b"x"), 0o100_000);
+        Arc::new(DirChunk {
+            start,
+            entries: (start..next).map(entry).collect(),
+            next,
+        })
+    }
+
     #[test]
     fn a_lookup_lock_takes_all_names_of_its_file() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(Kept::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"b", FILE);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
@@ -323,26 +349,21 @@ mod tests {
 
     #[test]
     fn an_update_lock_takes_absent_names_and_entries_but_not_present_names() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(Kept::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_negative(DIR, b"x", 7);
-        inodes.entry(DIR).state.lock().keep_chunk(
-            0,
-            Arc::new(DirChunk {
-                entries: Vec::new(),
-                next: 9,
-            }),
-        );
+        inodes.keep_chunk(DIR, chunk(0, 9));
         assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(7)));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
         assert!(inodes.get(DIR).unwrap().state.lock().chunk(0).is_none());
+        assert_eq!(inodes.kept.entries(), 0);
     }
 
     #[test]
     fn a_name_that_moved_to_another_file_is_not_lost_with_the_first() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(Kept::default());
         let other = Fid::new(0x400, 3, 0);
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"a", other);
@@ -352,23 +373,36 @@ mod tests {
 
     #[test]
     fn a_chunk_answers_for_the_hashes_it_spans() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(Kept::default());
         let inode = inodes.entry(DIR);
-        inode.state.lock().keep_chunk(
-            10,
-            Arc::new(DirChunk {
-                entries: Vec::new(),
-                next: 20,
-            }),
-        );
+        inodes.keep_chunk(DIR, chunk(10, 20));
         let s = inode.state.lock();
         assert!(s.chunk(9).is_none() && s.chunk(20).is_none());
         assert!(s.chunk(10).is_some() && s.chunk(19).is_some());
     }
 
     #[test]
+    fn entries_are_bounded_over_all_directories_and_the_latest_are_kept() {
+        let inodes = Inodes::new(Kept::new(1000));
+        let dir = |i: u32| Fid::new(0x500, i, 0);
+        let runs = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
+        for (i, start) in runs() {
+            inodes.keep_chunk(dir(i), chunk(start, start + 50));
+            assert!(inodes.kept.entries() <= 1000);
+        }
+        let kept = |(i, start)| {
+            let inode = inodes.get(dir(i))?;
+            inode.state.lock().chunk(start)
+        };
+        assert!(runs().all(|run| kept(run).is_some() == (run.0 >= 90)));
+        assert_eq!(inodes.len(), 10, "what knows nothing any more is gone");
+        inodes.clear();
+        assert_eq!(inodes.kept.entries(), 0);
+    }
+
+    #[test]
     fn absent_names_are_bounded() {
-        let inodes = Inodes::new();
+        let inodes = Inodes::new(Kept::default());
         for i in 0..10_000u32 {
             inodes.add_negative(DIR, &i.to_le_bytes(), 1);
         }

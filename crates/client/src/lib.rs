@@ -10,6 +10,7 @@ mod attr;
 mod client;
 mod cred;
 pub mod data;
+mod dircache;
 mod error;
 mod fidgen;
 mod fld;

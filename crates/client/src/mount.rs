@@ -2,6 +2,7 @@
 
 use crate::client::{Client, MountOptions};
 use crate::data::{DataConfig, Lov};
+use crate::dircache::Kept;
 use crate::error::ClientError;
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
@@ -149,7 +150,7 @@ struct Mounting<'a> {
 impl Mounting<'_> {
     async fn connect(self, mgc: &Arc<Mgc>) -> Result<Arc<Client>, ClientError> {
         let fsname = &self.opts.fsname;
-        let (inodes, kernel) = (Arc::new(Inodes::new()), Kernel::default());
+        let (inodes, kernel) = (Arc::new(Inodes::new(Kept::default())), Kernel::default());
         let mut mdts: Vec<_> = self.config.mdts.iter().filter(|t| t.active).collect();
         mdts.sort_by_key(|t| t.index);
         if mdts.first().is_none_or(|t| t.index != 0) {

@@ -5,8 +5,9 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{Cred, OpenFlags, SetAttr, SetTime};
+use client::{Client, Cred, DirHandle, DirItem, OpenFlags, SetAttr, SetTime};
 use cluster::Cluster;
+use std::sync::Arc;
 use wire::{Errno, Time};
 
 /// A time that is set, and is not of a whole second.
@@ -76,22 +77,9 @@ async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
             .await
             .unwrap();
     }
-    let names = |c: std::sync::Arc<client::Client>| async move {
+    let names = |c: Arc<Client>| async move {
         let handle = c.opendir(&Cred::root(), dir).await.unwrap();
-        let (mut place, mut names) = (0, Vec::new());
-        loop {
-            let items = c.readdir(&handle, place).await.unwrap();
-            let Some(last) = items.last() else { break };
-            place = last.next;
-            handle.took(&items, items.len());
-            names.extend(
-                items
-                    .into_iter()
-                    .map(|i| String::from_utf8(i.entry.name.to_vec()).unwrap()),
-            );
-        }
-        names.sort();
-        names
+        names_from(&c, &handle, 0).await
     };
     let mut expected: Vec<String> = (0..500).map(|i| format!("file{i}")).collect();
     expected.extend([".".to_owned(), "..".to_owned()]);
@@ -101,6 +89,48 @@ async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
     a.unlink(&root, dir, b"file7").await.unwrap();
     expected.retain(|n| n != "file7");
     assert_eq!(names(b.clone()).await, expected);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+/// The names in an open directory from a place on, sorted.
+async fn names_from(c: &Client, handle: &DirHandle, mut place: u64) -> Vec<String> {
+    let mut names = Vec::new();
+    loop {
+        let items = c.readdir(handle, place).await.unwrap();
+        let Some(last) = items.last() else { break };
+        place = last.next;
+        handle.took(&items, items.len());
+        let text = |i: &DirItem| String::from_utf8(i.entry.name.to_vec()).unwrap();
+        names.extend(items.iter().map(text));
+    }
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_a_directory_need_not_ask_anew_for_each_change_and_does_from_the_beginning() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    for i in 0..20 {
+        let name = format!("file{i:02}");
+        a.mknod(&root, dir, name.as_bytes(), 0o010_644, 0).await.unwrap();
+    }
+    let handle = a.opendir(&root, dir).await.unwrap();
+    let items = a.readdir(&handle, 0).await.unwrap();
+    handle.took(&items, 5);
+    b.unlink(&root, dir, &items[9].entry.name).await.unwrap();
+    b.mknod(&root, dir, b"new", 0o010_644, 0).await.unwrap();
+    let rest = names_from(&a, &handle, items[4].next).await;
+    assert_eq!(rest.len(), 17, "{rest:?}");
+    let gone = String::from_utf8(items[9].entry.name.to_vec()).unwrap();
+    assert!(rest.contains(&gone));
+    let anew = names_from(&a, &handle, 0).await;
+    assert_eq!(anew.len(), 22);
+    assert!(anew.contains(&"new".to_owned()) && !anew.contains(&gone));
     a.umount().await;
     b.umount().await;
     cluster.stop().await;

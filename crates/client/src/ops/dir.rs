@@ -1,11 +1,13 @@
 //! Directories read: runs of entries, kept under the directory's UPDATE lock.
 //!
 //! A place in a directory is the hash of the entry that comes next. Several entries may have one hash: an open directory
-//! remembers how many of them it has given out, so that a reader who stops between them gets each once.
+//! remembers how many of them it has given out, so that a reader who stops between them gets each once. It also has the
+//! run that it is reading: what came or went since it began may be seen or not, so that it need not ask again when the
+//! directory changes. From the beginning it is as it is then.
 
 use crate::client::Client;
 use crate::cred::{Cred, Groups};
-use crate::inode::DirChunk;
+use crate::dircache::DirChunk;
 use crate::mdc::Mdc;
 use crate::mount::MDC_BRW_SIZE;
 use crate::pack;
@@ -25,6 +27,9 @@ const END: u64 = i64::MAX as u64;
 /// Bytes that the first request of a directory asks for; one that has more is read in full requests.
 const FIRST_LEN: u32 = 64 << 10;
 
+/// Entries that one call gives out.
+const ITEMS_MAX: usize = 1024;
+
 /// An entry and the place behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirItem {
@@ -40,11 +45,26 @@ pub struct DirHandle {
     pub fid: Fid,
     /// Who opened it, and may therefore read it, whoever asks later.
     opener: Cred,
-    /// The hash at which a reader stopped, and how many entries of that hash it had by then.
-    stopped: Mutex<(u64, usize)>,
+    reader: Mutex<Reader>,
+}
+
+#[derive(Default)]
+struct Reader {
+    /// The hash at which it stopped, and how many entries of that hash it had by then.
+    stopped: Option<(u64, usize)>,
+    /// What it is reading.
+    chunk: Option<Arc<DirChunk>>,
 }
 
 impl DirHandle {
+    fn new(fid: Fid, opener: Cred) -> DirHandle {
+        DirHandle {
+            fid,
+            opener,
+            reader: Mutex::default(),
+        }
+    }
+
     /// Remembers where a reader of `items` stopped, who took the first `taken` of them.
     pub fn took(&self, items: &[DirItem], taken: usize) {
         let Some(last) = taken.checked_sub(1).and_then(|i| items.get(i)) else {
@@ -55,19 +75,32 @@ impl DirHandle {
             .rev()
             .take_while(|i| i.entry.hash == last.next)
             .count();
-        let mut stopped = self.stopped.lock();
-        let before = if same == taken && stopped.0 == last.next {
-            stopped.1
-        } else {
-            0
+        let mut reader = self.reader.lock();
+        let before = match reader.stopped {
+            Some((hash, count)) if same == taken && hash == last.next => count,
+            _ => 0,
         };
-        *stopped = (last.next, before + same);
+        reader.stopped = Some((last.next, before + same));
+        if last.next >= END {
+            reader.chunk = None;
+        }
     }
 
     /// How many entries of the hash `place` were given out already.
     fn skip(&self, place: u64) -> usize {
-        let stopped = self.stopped.lock();
-        if stopped.0 == place { stopped.1 } else { 0 }
+        let stopped = self.reader.lock().stopped;
+        stopped
+            .filter(|(hash, _)| *hash == place)
+            .map_or(0, |(_, count)| count)
+    }
+
+    /// What it is reading, if that goes on at `hash`.
+    fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
+        let mut reader = self.reader.lock();
+        if hash == 0 {
+            reader.chunk = None;
+        }
+        reader.chunk.clone().filter(|chunk| chunk.spans(hash))
     }
 }
 
@@ -81,21 +114,22 @@ impl Client {
         }
         crate::perm::check(cred, &md, crate::perm::READ)?;
         let group = self.suppgid(cred, fid).await;
-        Ok(Arc::new(DirHandle {
-            fid,
-            opener: Cred {
-                groups: Groups::Known(Arc::from([group])),
-                ..cred.clone()
-            },
-            stopped: Mutex::new((u64::MAX, 0)),
-        }))
+        let opener = Cred {
+            groups: Groups::Known(Arc::from([group])),
+            ..cred.clone()
+        };
+        Ok(Arc::new(DirHandle::new(fid, opener)))
     }
 
-    /// Entries from `place` on (0: the beginning), as many as are at hand; none: the end.
+    /// Entries from `place` on (0: the beginning), some of those that are at hand; none: the end.
     pub async fn readdir(&self, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
         let mut at = place;
         while at < END {
-            let chunk = self.dir_chunk(&dir.opener, dir.fid, at).await?;
+            let chunk = match dir.chunk(at) {
+                Some(chunk) => chunk,
+                None => self.dir_chunk(&dir.opener, dir.fid, at).await?,
+            };
+            dir.reader.lock().chunk = Some(chunk.clone());
             let skip = if at == place { dir.skip(place) } else { 0 };
             let items = items(&chunk, at, skip);
             if !items.is_empty() {
@@ -122,11 +156,7 @@ impl Client {
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == before
         {
-            self.inodes
-                .entry(fid)
-                .state
-                .lock()
-                .keep_chunk(hash, chunk.clone());
+            self.inodes.keep_chunk(fid, chunk.clone());
         }
         Ok(chunk)
     }
@@ -187,13 +217,14 @@ impl Client {
             return Err(Errno::EPROTO);
         }
         Ok(DirChunk {
+            start: hash,
             entries,
             next: next.min(END),
         })
     }
 }
 
-/// The entries of a run from a hash on, less the first `skip` of that very hash, each with the place behind it.
+/// Entries of a run from a hash on, less the first `skip` of that very hash, each with the place behind it.
 fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = chunk.entries.partition_point(|e| e.hash < from);
     let same = chunk.entries[first..]
@@ -203,6 +234,7 @@ fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = first + skip.min(same);
     let next = |i: usize| chunk.entries.get(i + 1).map_or(chunk.next, |e| e.hash);
     (first..chunk.entries.len())
+        .take(ITEMS_MAX)
         .map(|i| DirItem {
             entry: chunk.entries[i].clone(),
             next: next(i),
@@ -214,9 +246,8 @@ fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
 mod tests {
     use super::{DirHandle, items};
     use crate::cred::Cred;
-    use crate::inode::DirChunk;
+    use crate::dircache::DirChunk;
     use bytes::Bytes;
-    use parking_lot::Mutex;
     use wire::Fid;
     use wire::dirpage::DirEntry;
 
@@ -230,6 +261,7 @@ mod tests {
             )
         };
         DirChunk {
+            start: 0,
             entries: hashes.iter().enumerate().map(entry).collect(),
             next,
         }
@@ -246,11 +278,7 @@ mod tests {
     fn entries_of_one_hash_are_each_given_out_once_however_the_reader_stops() {
         let chunk = chunk(&[5, 7, 7, 7, 7, 9], 20);
         for step in 1..=6 {
-            let dir = DirHandle {
-                fid: Fid::ROOT,
-                opener: Cred::root(),
-                stopped: Mutex::new((u64::MAX, 0)),
-            };
+            let dir = DirHandle::new(Fid::ROOT, Cred::root());
             let (mut place, mut seen) = (0, Vec::new());
             while place < 20 {
                 let got = items(&chunk, place, dir.skip(place));
