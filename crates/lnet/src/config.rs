@@ -11,6 +11,10 @@ pub struct LnetConfig {
     pub accept_timeout: Duration,
     /// How many accepted connections may be saying who they are at once.
     pub accept_pending_max: usize,
+    /// How many connections one host may have opened.
+    pub accept_host_max: usize,
+    /// Peers that one partition remembers.
+    pub peers_max: usize,
     /// Messages on their way out through all connections; split over the partitions.
     pub credits: u32,
     /// Messages on their way out to one peer.
@@ -33,6 +37,8 @@ impl Default for LnetConfig {
             accept_port: 988,
             accept_timeout: Duration::from_secs(5),
             accept_pending_max: 127,
+            accept_host_max: 1024,
+            peers_max: 1 << 16,
             credits: 256,
             peer_credits: 8,
             connect_timeout: Duration::from_secs(5),

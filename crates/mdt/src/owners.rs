@@ -27,7 +27,7 @@ impl Owners {
         if export.ext::<Own>().0.lock().len() < PER_CLIENT {
             return Ok(());
         }
-        tracing::warn!(client = %export.client_uuid, "no more sequences: it has {PER_CLIENT}");
+        lnet::warn_seldom!(client = %export.client_uuid, "no more sequences: it has {PER_CLIENT}");
         Err(Errno::ENOSPC)
     }
 

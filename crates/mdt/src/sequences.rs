@@ -128,7 +128,7 @@ impl Sequences {
             if locations.iter().filter(of_server).count() >= RANGES_PER_SERVER
                 || locations.len() >= RANGES_MAX
             {
-                tracing::warn!(
+                lnet::warn_seldom!(
                     "no more super-sequences for server {} ({:#x})",
                     asked.lsr_index,
                     asked.lsr_flags

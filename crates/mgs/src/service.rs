@@ -103,7 +103,7 @@ impl Mgs {
             fsdb::register(&mut logs, info, now()).and_then(|done| logs.save().map(|()| done))
         };
         let done = done.map_err(|e| {
-            tracing::warn!("{e}");
+            lnet::warn_seldom!("{e}");
             e.errno()
         })?;
         if done.changed {

@@ -35,3 +35,9 @@ pub(crate) fn enough_for(targets: usize) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+/// How many connections one host may have opened: some of the descriptors are for the others, and for the targets.
+pub(crate) fn connections_of_a_host() -> usize {
+    let has = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(has / 8).unwrap_or(usize::MAX).clamp(64, 1024)
+}

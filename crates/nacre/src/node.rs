@@ -130,6 +130,7 @@ impl Node {
         let (place, lnet) = loop {
             let place = choose()?;
             let config = LnetConfig {
+                accept_host_max: crate::files::connections_of_a_host(),
                 accept_port: place.port,
                 ..LnetConfig::default()
             };

@@ -128,7 +128,7 @@ impl Brw {
         let lengths = md_lengths(self.spans.iter().map(|s| s.offset..s.end()));
         let attached = req.bulk_mds((self.object.ioo_max_brw >> 16) as usize + 1);
         if attached != lengths.len() {
-            tracing::warn!(peer = %req.peer, expected = lengths.len(), found = attached, "memory descriptors of a transfer");
+            lnet::warn_seldom!(peer = %req.peer, expected = lengths.len(), found = attached, "memory descriptors of a transfer");
             return Err(Errno::EPROTO);
         }
         Ok(lengths)

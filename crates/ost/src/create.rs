@@ -25,7 +25,7 @@ impl Ost {
         let asked = req.get::<OstBody>(1)?.oa;
         let wanted = self.sequences.fid(&asked.o_oi);
         let sequence = self.sequences.find(wanted.f_seq).ok_or_else(|| {
-            tracing::warn!(ost = %self.svname, seq = wanted.f_seq, "objects of a sequence that was not given");
+            lnet::warn_seldom!(ost = %self.svname, seq = wanted.f_seq, "objects of a sequence that was not given");
             Errno::EINVAL
         })?;
         if u64::from(wanted.f_oid) > SEQ_WIDTH {

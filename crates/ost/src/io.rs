@@ -50,7 +50,7 @@ impl Ost {
             if sum != brw.oa.o_cksum() {
                 // The client sees the other sum and sends the data again. What came is not written.
                 let (expected, found) = (brw.oa.o_cksum(), sum);
-                tracing::warn!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "checksum of a write");
+                lnet::warn_seldom!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "checksum of a write");
                 return Ok(reply(oa, &vec![0; brw.spans.len()]));
             }
         }
@@ -262,7 +262,7 @@ async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
     };
     let found: u64 = data.iter().map(|d| d.len() as u64).sum();
     if found != brw.len() {
-        tracing::warn!(peer = %req.peer, expected = brw.len(), found, "bytes of a write");
+        lnet::warn_seldom!(peer = %req.peer, expected = brw.len(), found, "bytes of a write");
         return Err(Errno::EPROTO);
     }
     Ok(data)

@@ -72,7 +72,7 @@ impl Offer {
         if req.wants(OBD_CONNECT_INDEX) {
             if asked.ocd_index != self.index {
                 let (expected, found) = (self.index, asked.ocd_index);
-                tracing::warn!(client = %req.client_uuid, expected, found, "connect for another target's index");
+                lnet::warn_seldom!(client = %req.client_uuid, expected, found, "connect for another target's index");
                 return Err(Errno::EBADF);
             }
             data.ocd_index = self.index;
@@ -83,7 +83,7 @@ impl Offer {
         if req.wants(OBD_CONNECT_BRW_SIZE) {
             let size = asked.ocd_brw_size.min(self.brw_size);
             if size < 4096 {
-                tracing::warn!(client = %req.client_uuid, ocd_brw_size = asked.ocd_brw_size, "less than a page");
+                lnet::warn_seldom!(client = %req.client_uuid, ocd_brw_size = asked.ocd_brw_size, "less than a page");
                 return Err(Errno::EPROTO);
             }
             data.ocd_brw_size = 1 << size.ilog2();

@@ -57,7 +57,7 @@ impl ReplyBuffer {
             {
                 match self.read(offset, payload.into_bytes()) {
                     Some(arrived) => return Some(arrived),
-                    None => tracing::warn!(%from, offset, "a reply that is none is dropped"),
+                    None => lnet::warn_seldom!(%from, offset, "a reply that is none is dropped"),
                 }
             }
         }

@@ -141,7 +141,6 @@ impl LockServer {
 
     async fn evict(&self, export: &Arc<Export>, why: &str) {
         self.counters.evicted.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(ns = self.name, client = export.client_uuid, "evicting: {why}");
         export.evict(why).await;
         // The target drops the locks when it learns of it; should it not have had any part in it, this does.
         self.drop_export(export).await;

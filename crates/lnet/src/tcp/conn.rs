@@ -4,13 +4,14 @@
 //! before the connection broke comes back: the peer drops a half frame, so it is safe to send it again elsewhere.
 
 use super::hello::ConnType;
+use super::hosts::Guest;
 use super::zc::Cookies;
 use crate::LnetError;
 use crate::message::Msg;
 use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::VecDeque;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -71,6 +72,9 @@ pub(super) struct Conn {
     pub(super) local: Nid,
     pub(super) ctype: ConnType,
     pub(super) stream: TcpStream,
+    /// Where the peer is; not known when it is gone already.
+    pub(super) host: Option<IpAddr>,
+    _guest: Option<Guest>,
     queue: Mutex<Queue>,
     queued: AtomicUsize,
     wake: Notify,
@@ -92,11 +96,14 @@ const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 2 << 20;
 
 impl Conn {
-    pub(super) fn new(stream: TcpStream, local: Nid, ctype: ConnType) -> Conn {
+    /// A connection that the peer has opened counts among those of its host.
+    pub(super) fn new(stream: TcpStream, local: Nid, ctype: ConnType, guest: Option<Guest>) -> Conn {
         Conn {
             local,
             ctype,
+            host: stream.peer_addr().ok().map(|addr| addr.ip()),
             stream,
+            _guest: guest,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             wake: Notify::new(),

@@ -75,7 +75,7 @@ async fn open(peer: &Arc<Peer>, local: Nid, ctype: ConnType) -> Result<bool, Str
     let reply = read_hello(&mut stream).await?;
     match judge(peer.nid, ctype, &reply) {
         Answered::Accepted => {
-            peer.add(stream, local, ctype, reply.kshm_src_incarnation);
+            peer.add(stream, local, ctype, reply.kshm_src_incarnation, None);
             Ok(true)
         }
         Answered::Again => Ok(false),

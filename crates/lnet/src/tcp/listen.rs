@@ -1,19 +1,18 @@
 //! The acceptor: says hello to peers that connect, and hands their connections on.
 //!
 //! A peer is who its hello says it is, from whatever port it comes (what Lustre calls `accept=all`): who must not be
-//! believed must not reach the port.
+//! believed must not reach the port. But a NID that is connected from one host is not taken over from another, unless from
+//! the one that has its address.
 
 use super::Tcp;
 use super::conn::set_options;
 use super::hello::{ConnType, RETRY, hello};
+use super::hosts::{Guest, Hosts};
 use super::peer::Admission;
 use crate::{LnetError, warn_seldom};
-use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -76,20 +75,28 @@ pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
         Err(e) => return tracing::error!("cannot accept connections: {e}"),
     };
     let pending = Arc::new(Semaphore::new(tcp.shared.cfg.accept_pending_max.max(1)));
-    let hosts = Hosts::default();
+    let (unknown, all) = (
+        Hosts::new(PENDING_PER_HOST),
+        Hosts::new(tcp.shared.cfg.accept_host_max),
+    );
     // Never closed: the loop ends with its task.
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let Some(guest) = hosts.enter(from.ip()) else {
+                let Some(pending_guest) = unknown.enter(from.ip()) else {
                     warn_seldom!(%from, "connection refused: {PENDING_PER_HOST} others of this host have not said who they are");
+                    continue;
+                };
+                let Some(guest) = all.enter(from.ip()) else {
+                    let has = tcp.shared.cfg.accept_host_max;
+                    warn_seldom!(%from, "connection refused: this host has {has} others");
                     continue;
                 };
                 let at = tcp.clone();
                 let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
                 tcp.shared.tasks.spawn(cpt, async move {
                     let limit = at.shared.cfg.accept_timeout;
-                    let refused = match timeout(limit, greet(&at, stream)).await {
+                    let refused = match timeout(limit, greet(&at, stream, guest)).await {
                         Ok(result) => result.err(),
                         Err(_) => Some(format!("no hello within {limit:?}")),
                     };
@@ -101,7 +108,7 @@ pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
                             warn_seldom!(%from, "connection refused: {why}");
                         }
                     }
-                    drop((slot, guest));
+                    drop((slot, pending_guest));
                 });
             }
             Err(e) => {
@@ -113,39 +120,8 @@ pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
     }
 }
 
-/// How many connections of each host are saying who they are.
-#[derive(Clone, Default)]
-struct Hosts(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// One of them.
-struct Guest(Hosts, IpAddr);
-
-impl Hosts {
-    fn enter(&self, host: IpAddr) -> Option<Guest> {
-        let mut hosts = self.0.lock();
-        let count = hosts.entry(host).or_default();
-        if *count >= PENDING_PER_HOST {
-            return None;
-        }
-        *count += 1;
-        Some(Guest(self.clone(), host))
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let mut hosts = self.0.0.lock();
-        if let Entry::Occupied(mut count) = hosts.entry(self.1) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
-}
-
 /// Hears a connector out and answers it; why it was refused.
-async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream) -> Result<(), String> {
+async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<(), String> {
     let shared = &tcp.shared;
     let own = read_connreq(&mut stream).await?;
     if !shared.nis.read().contains(&own) {
@@ -160,7 +136,13 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream) -> Result<(), String> {
         .ok_or("its connection has no type")?
         .inverse();
     let peer = tcp.peer(nid).ok_or("there are too many peers")?;
-    let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation);
+    let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
+    let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation, host);
+    if admission == Admission::Refuse {
+        return Err(format!(
+            "it says that it is {nid}, which is connected from another host"
+        ));
+    }
     let answer = if admission == Admission::Accept {
         ctype.to_wire()
     } else {
@@ -179,7 +161,7 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream) -> Result<(), String> {
     let stream = stream.into_std().map_err(|e| e.to_string())?;
     let _partition = shared.cpts.get(peer.cpt).handle().enter();
     let stream = TcpStream::from_std(stream).map_err(|e| e.to_string())?;
-    peer.add(stream, own, ctype, theirs.kshm_src_incarnation);
+    peer.add(stream, own, ctype, theirs.kshm_src_incarnation, Some(guest));
     Ok(())
 }
 

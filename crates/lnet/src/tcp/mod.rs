@@ -7,6 +7,7 @@
 mod conn;
 mod dial;
 mod hello;
+mod hosts;
 mod input;
 mod listen;
 mod parked;
@@ -33,8 +34,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use wire::Nid;
 
-/// Peers that one partition remembers.
-const PEERS_MAX: usize = 1 << 16;
 /// How long a shutdown waits for what is queued to leave.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
@@ -138,19 +137,24 @@ impl Tcp {
         }
         let too_many = || LnetError::Connect {
             peer: nid,
-            why: format!("more than {PEERS_MAX} peers are known"),
+            why: format!("more than {} peers are connected", self.shared.cfg.peers_max),
         };
         self.peer(nid).ok_or_else(too_many)?.send(msg).await
     }
 
-    /// The peer `nid`; `None` if it is new and there are too many.
+    /// The peer `nid`; `None` if it is new and there are too many. Those that nobody has to do with are forgotten first.
     fn peer(&self, nid: Nid) -> Option<Arc<Peer>> {
         let table = &self.peers[self.shared.cpts.of_nid(nid.0).0];
         if let Some(peer) = table.read().get(&nid) {
             return Some(peer.clone());
         }
         let mut table = table.write();
-        if table.len() >= PEERS_MAX {
+        let max = self.shared.cfg.peers_max.max(1);
+        if table.len() >= max {
+            // Connections and senders have references of their own.
+            table.retain(|_, peer| Arc::strong_count(peer) > 1);
+        }
+        if table.len() >= max {
             return None;
         }
         Some(

@@ -8,11 +8,13 @@ use super::Shared;
 use super::conn::{Conn, Tx};
 use super::dial;
 use super::hello::{ConnType, wins_race};
+use super::hosts::Guest;
 use super::{reader, writer};
 use crate::message::Msg;
 use crate::{LnetError, PeerEvent};
 use cpt::CptId;
 use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -58,6 +60,8 @@ struct State {
 pub(super) enum Admission {
     Accept,
     Retry,
+    /// It is not the one that it says it is.
+    Refuse,
 }
 
 impl Peer {
@@ -170,8 +174,24 @@ impl Peer {
         self.changed.notify_waiters();
     }
 
-    /// Judges a peer's wish for a connection, which is of type `ctype` as this node, `own`, sees it.
-    pub(super) fn admit(self: &Arc<Self>, own: Nid, ctype: ConnType, incarnation: u64) -> Admission {
+    /// Judges a peer's wish for a connection from `host`, which is of type `ctype` as this node, `own`, sees it.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        own: Nid,
+        ctype: ConnType,
+        incarnation: u64,
+        host: IpAddr,
+    ) -> Admission {
+        let elsewhere = |c: &Arc<Conn>| c.host.is_some_and(|of| of != host);
+        if self.state.lock().conns.iter().any(elsewhere) {
+            if host != IpAddr::from(self.nid.addr()) {
+                return Admission::Refuse;
+            }
+            self.close(&LnetError::PeerLost {
+                peer: self.nid,
+                why: "the host of this address has connected itself".into(),
+            });
+        }
         self.restarted(incarnation);
         let state = self.state.lock();
         let same = state
@@ -202,9 +222,16 @@ impl Peer {
     }
 
     /// Begins to use a connection on which both hellos have been said.
-    pub(super) fn add(self: &Arc<Self>, stream: TcpStream, local: Nid, ctype: ConnType, incarnation: u64) {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        local: Nid,
+        ctype: ConnType,
+        incarnation: u64,
+        guest: Option<Guest>,
+    ) {
         self.restarted(incarnation);
-        let conn = Arc::new(Conn::new(stream, local, ctype));
+        let conn = Arc::new(Conn::new(stream, local, ctype, guest));
         let first = {
             let mut state = self.state.lock();
             if state.closed {

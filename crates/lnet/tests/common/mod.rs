@@ -75,6 +75,16 @@ pub fn pattern(len: usize, seed: u8) -> Bytes {
 
 /// Says hello to `to` as `me`, as a peer would; gives back the socket and the answer's type.
 pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpStream, i32) {
+    let mut socket = say_hello(to, me, incarnation, kshm_ctype).await;
+    let mut reply = [0; KsockHelloMsgNid4::SIZE];
+    socket.read_exact(&mut reply).await.unwrap();
+    let reply = KsockHelloMsgNid4::from_bytes(&reply).unwrap();
+    assert_eq!(reply.kshm_src_nid, to);
+    (socket, reply.kshm_ctype)
+}
+
+/// The same without waiting for an answer: perhaps the connection is closed before all is said.
+pub async fn say_hello(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> TcpStream {
     let mut socket = TcpStream::connect(SocketAddr::from((to.addr(), 7988)))
         .await
         .unwrap();
@@ -88,16 +98,9 @@ pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpS
         kshm_ctype,
         ..KsockHelloMsgNid4::default()
     };
+    let said = [&LnetAcceptorConnreq::to(to).to_bytes()[..], &hello.to_bytes()[..]];
+    let _ = socket.write_all(&said.concat()).await;
     socket
-        .write_all(&LnetAcceptorConnreq::to(to).to_bytes())
-        .await
-        .unwrap();
-    socket.write_all(&hello.to_bytes()).await.unwrap();
-    let mut reply = [0; KsockHelloMsgNid4::SIZE];
-    socket.read_exact(&mut reply).await.unwrap();
-    let reply = KsockHelloMsgNid4::from_bytes(&reply).unwrap();
-    assert_eq!(reply.kshm_src_nid, to);
-    (socket, reply.kshm_ctype)
 }
 
 pub async fn closed(socket: &mut TcpStream) -> bool {
@@ -106,4 +109,12 @@ pub async fn closed(socket: &mut TcpStream) -> bool {
     tokio::time::timeout(LIMIT, socket.read_to_end(&mut rest))
         .await
         .is_ok()
+}
+
+/// What the other end still says before it closes; a reset is an end as well.
+pub async fn last_words(socket: &mut TcpStream) -> Vec<u8> {
+    let mut said = Vec::new();
+    let ended = tokio::time::timeout(LIMIT, socket.read_to_end(&mut said)).await;
+    assert!(ended.is_ok(), "it does not close");
+    said
 }

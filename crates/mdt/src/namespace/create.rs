@@ -106,7 +106,7 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
     }
     may_add(cred, &dir)?;
     if store.find(node.fid)?.is_some() {
-        tracing::warn!("create of {} in {parent}: the client's FID is in use", node.fid);
+        lnet::warn_seldom!("create of {} in {parent}: the client's FID is in use", node.fid);
         return Err(Errno::EEXIST);
     }
     let pre_versions = [dir.version, ENOENT_VERSION, 0, 0];

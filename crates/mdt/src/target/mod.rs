@@ -120,7 +120,7 @@ impl Mdt {
         if self.owners.may_use(&req.export, fid.f_seq, was_given) {
             return Ok(());
         }
-        tracing::warn!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create in a sequence that is not the client's");
+        lnet::warn_seldom!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create in a sequence that is not the client's");
         Err(Errno::EPERM)
     }
 

@@ -29,7 +29,7 @@ const FLAGS2: u64 = 0xa4_6cde_ffbd;
 const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
 
 pub(crate) struct Client {
-    import: Arc<Import>,
+    pub(crate) import: Arc<Import>,
     pub(crate) seq: u64,
     oid: AtomicU32,
     cookie: AtomicU64,
@@ -93,15 +93,19 @@ static CLIENTS: AtomicU32 = AtomicU32::new(1);
 
 impl Client {
     pub(crate) async fn connect(rpc: &Arc<Ptlrpc>) -> Arc<Client> {
+        Client::connect_to(rpc, Nid::LO, "testfs-MDT0000_UUID").await
+    }
+
+    pub(crate) async fn connect_to(rpc: &Arc<Ptlrpc>, at: Nid, target: &str) -> Arc<Client> {
         let n = CLIENTS.fetch_add(1, Ordering::SeqCst);
         let owner = Arc::new(Owner(Mutex::new(Weak::new())));
         let import = Import::new(
             rpc,
             ImportConfig {
                 name: format!("client{n}"),
-                target_uuid: "testfs-MDT0000_UUID".into(),
+                target_uuid: target.into(),
                 client_uuid: format!("00000000-0000-4000-8000-{n:012x}"),
-                nids: vec![Nid::LO],
+                nids: vec![at],
                 kind: ImportKind::Mdc,
                 connect: ObdConnectData {
                     ocd_connect_flags: FLAGS,

@@ -3,6 +3,7 @@
 use super::{Arrival, ConnectRequest, Export, Reply, TargetExports};
 use crate::Ptlrpc;
 use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
+use lnet::warn_seldom;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -94,7 +95,7 @@ async fn connect_to(
     } else {
         0
     };
-    let export = match find(rpc, exports, &claim)? {
+    let export = match find(rpc, exports, &claim, arrival.from)? {
         Found::New(export) => export,
         Found::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
@@ -144,10 +145,14 @@ async fn clear(exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
     }
 }
 
-fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim) -> Result<Found, Errno> {
+fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) -> Result<Found, Errno> {
     match exports.by_client().lock().entry(claim.uuid.clone()) {
         Entry::Vacant(free) => {
-            let export = Export::new(rpc, exports, &claim.uuid);
+            if !exports.one_more_of(from) {
+                warn_seldom!(peer = %from, client = %claim.uuid, "a connect is refused: this peer is too many clients already");
+                return Err(Errno::EBUSY);
+            }
+            let export = Export::new(rpc, exports, &claim.uuid, from);
             Ok(Found::New(free.insert(export).clone()))
         }
         Entry::Occupied(known) => {

@@ -48,6 +48,8 @@ pub struct Export {
     pub handle: u64,
     /// Who it is.
     pub client_uuid: String,
+    /// Where it connected from at first.
+    pub(crate) origin: Nid,
     exports: Arc<TargetExports>,
     connection: RwLock<Connection>,
     generation: watch::Sender<Generation>,
@@ -70,10 +72,16 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    pub(crate) fn new(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, client_uuid: &str) -> Arc<Export> {
+    pub(crate) fn new(
+        rpc: &Arc<Ptlrpc>,
+        exports: &Arc<TargetExports>,
+        client_uuid: &str,
+        origin: Nid,
+    ) -> Arc<Export> {
         Arc::new_cyclic(|me| Export {
             handle: rpc.new_handle(),
             client_uuid: client_uuid.to_owned(),
+            origin,
             exports: exports.clone(),
             connection: RwLock::new(Connection {
                 peer: Nid::LO,
@@ -169,7 +177,8 @@ impl Export {
         if self.is_gone() {
             return;
         }
-        tracing::warn!(target_uuid = self.target_uuid(), client = %self.client_uuid, peer = %self.peer(), why, "evicting");
+        let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
+        lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting");
         self.end(true).await;
     }
 

@@ -151,7 +151,7 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: &
         .put(route.peer, portal, route.reply_bits, offset, 0, payload, false)
         .await
     {
-        tracing::info!(peer = %route.peer, xid = arrival.xid, error = %e, "a reply could not be sent");
+        lnet::warn_seldom!(peer = %route.peer, xid = arrival.xid, error = %e, "a reply could not be sent");
     }
 }
 

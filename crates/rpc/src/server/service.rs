@@ -177,7 +177,7 @@ impl Service {
             let Some(rpc) = self.rpc.upgrade() else { break };
             let now = Instant::now();
             if now > arrival.deadline {
-                tracing::info!(service = part.name, peer = %arrival.from, xid = arrival.xid, "request came too late");
+                warn_seldom!(service = part.name, peer = %arrival.from, xid = arrival.xid, "request came too late");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 continue;
             }

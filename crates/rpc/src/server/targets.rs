@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
+use wire::Nid;
 
+/// Clients that one peer may have at a target: a node has one for each of its mounts.
+const PER_PEER_MAX: usize = 1024;
 /// How long the end of a target waits for the requests that it is working on.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
@@ -17,6 +20,8 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 pub struct TargetExports {
     target: Arc<dyn Target>,
     by_client: Mutex<HashMap<String, Arc<Export>>>,
+    /// How many clients came from each peer.
+    by_origin: Mutex<HashMap<Nid, usize>>,
     stopping: AtomicBool,
     active: Arc<Active>,
 }
@@ -66,7 +71,25 @@ impl TargetExports {
             .is_some_and(|e| e.handle == export.handle)
         {
             by_client.remove(&export.client_uuid);
+            drop(by_client);
+            let mut by_origin = self.by_origin.lock();
+            if let Some(count) = by_origin.get_mut(&export.origin) {
+                *count -= 1;
+                if *count == 0 {
+                    by_origin.remove(&export.origin);
+                }
+            }
         }
+    }
+
+    /// Counts one more client of a peer, until it is forgotten; `false` when the peer has as many as it may.
+    pub(crate) fn one_more_of(&self, peer: Nid) -> bool {
+        let mut by_origin = self.by_origin.lock();
+        let count = by_origin.entry(peer).or_default();
+        // Of this node itself there are as many as it has targets and mounts.
+        let more = peer == Nid::LO || *count < PER_PEER_MAX;
+        *count += usize::from(more);
+        more
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -105,6 +128,7 @@ impl TargetTable {
         let exports = Arc::new(TargetExports {
             target,
             by_client: Mutex::default(),
+            by_origin: Mutex::default(),
             stopping: AtomicBool::new(false),
             active: Arc::default(),
         });

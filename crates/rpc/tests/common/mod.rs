@@ -128,9 +128,21 @@ pub async fn send(lnet: &Arc<Lnet>, to: Nid, portal: u32, xid: u64, msg: &Messag
         .unwrap();
 }
 
-/// Connects by hand, asking for `flags`; the reply's offset, body and data.
+/// Connects by hand to a target of this node.
 pub async fn connect_by_hand(
     lnet: &Arc<Lnet>,
+    uuid: &str,
+    client: &str,
+    who: (u64, u32, bool),
+    asked: ObdConnectData,
+) -> (u32, PtlrpcBody, Option<ObdConnectData>) {
+    connect_to(lnet, Nid::LO, uuid, client, who, asked).await
+}
+
+/// Connects by hand to a metadata target; the reply's offset, body and data.
+pub async fn connect_to(
+    lnet: &Arc<Lnet>,
+    to: Nid,
     uuid: &str,
     client: &str,
     (cookie, conn_cnt, initial): (u64, u32, bool),
@@ -152,7 +164,7 @@ pub async fn connect_by_hand(
     ];
     send(
         lnet,
-        Nid::LO,
+        to,
         12,
         xid,
         &Message {
