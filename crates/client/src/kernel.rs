@@ -5,6 +5,9 @@
 //! waiting, in the very same inode, for a request that needs the lock to go.
 
 use cpt::BoxFuture;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use wire::Fid;
 
 /// The kernel's caches.
@@ -15,20 +18,127 @@ pub trait KernelCache: Send + Sync + 'static {
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }
 
+/// Pages that are being read and wait for a lock, by file.
+type Awaited = Mutex<Vec<(Fid, Range<u64>)>>;
+
+/// Parts that the awaited pages are spread over.
+const SHARDS: u64 = 16;
+
 /// Where a client's [`KernelCache`] is put when there is one: shared by the name space and the data half.
 #[derive(Clone, Default)]
 pub struct Kernel {
-    cache: std::sync::Arc<std::sync::OnceLock<std::sync::Arc<dyn KernelCache>>>,
+    cache: Arc<OnceLock<Arc<dyn KernelCache>>>,
+    awaited: Arc<[Awaited; SHARDS as usize]>,
 }
 
 impl Kernel {
     /// Sets it; the first one stays.
-    pub fn set(&self, cache: std::sync::Arc<dyn KernelCache>) {
+    pub fn set(&self, cache: Arc<dyn KernelCache>) {
         let _ = self.cache.set(cache);
     }
 
     /// The kernel's caches, if a kernel mounts this client.
     pub fn get(&self) -> Option<&dyn KernelCache> {
         self.cache.get().map(|c| &**c)
+    }
+
+    fn awaited(&self, file: Fid) -> &Awaited {
+        &self.awaited[(u64::from(file.f_oid) % SHARDS) as usize]
+    }
+
+    /// The kernel has these pages of a file locked, until the read that it asks for has a lock and brings them. Until this
+    /// is dropped [`Kernel::forget_pages`] leaves them out: they hold nothing yet, and their lock may wait for the one
+    /// that is given back there.
+    pub(crate) fn await_pages(&self, file: Fid, pages: Range<u64>) -> AwaitedPages<'_> {
+        self.awaited(file).lock().push((file, pages.clone()));
+        AwaitedPages {
+            kernel: self,
+            file,
+            pages,
+        }
+    }
+
+    /// The kernel forgets the attributes and what it has of the data of a file.
+    pub(crate) async fn forget_pages(&self, file: Fid) {
+        let Some(cache) = self.get() else { return };
+        let mut awaited: Vec<Range<u64>> = {
+            let all = self.awaited(file).lock();
+            let of_file = all.iter().filter(|(of, _)| *of == file);
+            of_file.map(|(_, pages)| pages.clone()).collect()
+        };
+        awaited.sort_by_key(|pages| pages.start);
+        let mut from = 0;
+        for pages in awaited {
+            if from < pages.start {
+                cache
+                    .inval_inode(file, from as i64, (pages.start - from) as i64)
+                    .await;
+            }
+            from = from.max(pages.end);
+        }
+        cache.inval_inode(file, from as i64, 0).await;
+    }
+}
+
+/// Of [`Kernel::await_pages`].
+pub(crate) struct AwaitedPages<'a> {
+    kernel: &'a Kernel,
+    file: Fid,
+    pages: Range<u64>,
+}
+
+impl Drop for AwaitedPages<'_> {
+    fn drop(&mut self) {
+        let mut all = self.kernel.awaited(self.file).lock();
+        let mine = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
+        if let Some(at) = all.iter().position(mine) {
+            all.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Kernel, KernelCache};
+    use cpt::BoxFuture;
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+    use wire::Fid;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<(i64, i64)>>);
+
+    impl KernelCache for Told {
+        fn inval_entry<'a>(&'a self, _: Fid, _: &'a [u8], _: Fid) -> BoxFuture<'a, ()> {
+            Box::pin(async {})
+        }
+
+        fn inval_inode(&self, _: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()> {
+            self.0.lock().push((offset, len));
+            Box::pin(async {})
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_that_wait_for_a_lock_are_left_out() {
+        let (kernel, told) = (Kernel::default(), Arc::new(Told::default()));
+        kernel.set(told.clone());
+        let file = |f_oid| Fid {
+            f_seq: 1,
+            f_oid,
+            f_ver: 0,
+        };
+        let _other = kernel.await_pages(file(17), 0..4096);
+        let late = kernel.await_pages(file(1), 8192..12288);
+        let early = kernel.await_pages(file(1), 0..4096);
+        kernel.forget_pages(file(1)).await;
+        assert_eq!(std::mem::take(&mut *told.0.lock()), [(4096, 4096), (12288, 0)]);
+        drop(late);
+        kernel.forget_pages(file(1)).await;
+        assert_eq!(std::mem::take(&mut *told.0.lock()), [(4096, 0)]);
+        drop(early);
+        kernel.forget_pages(file(1)).await;
+        assert_eq!(std::mem::take(&mut *told.0.lock()), [(0, 0)]);
     }
 }

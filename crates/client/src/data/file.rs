@@ -171,21 +171,30 @@ impl DataFile {
 
     /// Reads; short at the end of the file.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
-        self.read_under(LockMode::Pr, offset, len).await
+        let end = offset.saturating_add(len as u64);
+        let locks = self.lock(LockMode::Pr, offset, end).await?;
+        self.read_locked(locks, offset, len).await
     }
 
-    /// Reads for a mapping that may be written to: nobody says when it is, so that it is locked as if it were. What the
-    /// kernel then writes back has its lock already, and nobody else's bytes of the same page are lost.
-    pub async fn read_to_change(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
-        self.read_under(LockMode::Pw, offset, len).await
+    /// Reads pages of the kernel's, for a mapping. Of one that may be written to nobody says when it is, so that it is
+    /// locked as if it were: what the kernel then writes back has its lock already, and nobody else's bytes of the same
+    /// page are lost.
+    pub async fn read_pages(&self, offset: u64, len: usize, may_change: bool) -> Result<Vec<Bytes>, Errno> {
+        let mode = if may_change { LockMode::Pw } else { LockMode::Pr };
+        let end = offset.saturating_add(len as u64);
+        let first = self.objects.iter().flatten().next();
+        let awaited = first.map(|object| object.osc().kernel().await_pages(object.file(), offset..end));
+        let locks = self.lock(mode, offset, end).await?;
+        drop(awaited);
+        self.read_locked(locks, offset, len).await
     }
 
-    async fn read_under(&self, mode: LockMode, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+    /// Reads what is locked.
+    async fn read_locked(&self, locks: Vec<LockRef>, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
         if self.objects.is_empty() || len == 0 {
             return Ok(Vec::new());
         }
-        let locks = self.lock(mode, offset, end).await?;
         let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
         if pieces.len() > 1 {
             for p in &pieces {

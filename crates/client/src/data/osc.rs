@@ -300,13 +300,16 @@ impl Osc {
         }
     }
 
+    /// The kernel's caches.
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     /// The kernel drops what it has of a file's data and attributes.
     pub(super) async fn forget_in_kernel(&self, file: Fid) {
-        if let Some(kernel) = self.kernel.get() {
-            // A page of a mapping that is just being read is locked until its read has a lock, which may wait for one
-            // that is given back here: the kernel is told, but not waited for without end.
-            let _ = tokio::time::timeout(KERNEL_MAX, kernel.inval_inode(file, 0, 0)).await;
-        }
+        // A page whose read is on its way to us is locked, and may come to wait for what is given back here: the kernel is
+        // told, but not waited for without end.
+        let _ = tokio::time::timeout(KERNEL_MAX, self.kernel.forget_pages(file)).await;
     }
 
     /// Drops dirty data of a file that is gone.

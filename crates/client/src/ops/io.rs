@@ -70,11 +70,7 @@ impl Client {
     /// Reads pages for a mapping, which somebody who may write may change without a word.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let data = self.data_of(file).await?;
-        if file.flags.write {
-            data.read_to_change(offset, len).await
-        } else {
-            data.read(offset, len).await
-        }
+        data.read_pages(offset, len, file.flags.write).await
     }
 
     /// Writes pages of a mapping back.

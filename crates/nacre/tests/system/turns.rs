@@ -15,7 +15,7 @@ use crate::fixture::{nacre, nacre_ok};
 fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
     let files: Vec<String> = mounts
         .iter()
-        .map(|m| text(&m.join("exercised")).to_owned())
+        .map(|m| text(&m.join(format!("exercised{}", seeds.start))).to_owned())
         .collect();
     nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &files[0]]);
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
@@ -28,7 +28,7 @@ fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
 #[test]
 fn direct_io_reads_what_it_wrote() {
     let fs = FileSystem::new(Shape::OneProcess);
-    fsx(&[&fs.mount()], 1..3, &["--direct", "--ops", "10000"]);
+    fsx(&[&fs.mount()], 1..3, &["--direct", "--ops", "50000"]);
     fs.stop();
 }
 
@@ -36,7 +36,7 @@ fn direct_io_reads_what_it_wrote() {
 fn two_mounts_that_take_turns_read_what_both_wrote() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
-    fsx(&[&fs.mount(), &other], 11..13, &["--ops", "5000"]);
+    fsx(&[&fs.mount(), &other], 11..13, &["--ops", "50000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
@@ -46,8 +46,8 @@ fn two_mounts_that_take_turns_with_direct_io_and_mappings_read_what_both_wrote()
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
     let mounts = [&*fs.mount(), &*other];
-    fsx(&mounts, 21..22, &["--direct", "--ops", "5000"]);
-    fsx(&mounts, 31..32, &["--mmap", "--ops", "300"]);
+    fsx(&mounts, 21..22, &["--direct", "--ops", "20000"]);
+    fsx(&mounts, 31..32, &["--mmap", "--ops", "20000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
