@@ -15,6 +15,8 @@ pub struct LnetConfig {
     pub accept_host_max: usize,
     /// Peers that one partition remembers.
     pub peers_max: usize,
+    /// Bytes of messages that wait for room in their services, of all connections; what comes then is dropped.
+    pub parked_bytes_max: usize,
     /// Messages on their way out through all connections; split over the partitions.
     pub credits: u32,
     /// Messages on their way out to one peer.
@@ -39,6 +41,7 @@ impl Default for LnetConfig {
             accept_pending_max: 127,
             accept_host_max: 1024,
             peers_max: 1 << 16,
+            parked_bytes_max: 256 << 20,
             credits: 256,
             peer_credits: 8,
             connect_timeout: Duration::from_secs(5),

@@ -3,9 +3,12 @@
 
 mod common;
 
-use common::{LIMIT, addresses, closed, config, greet, last_words, node, node_with, pattern, say_hello};
-use lnet::{LnetConfig, LnetError, Payload, PeerEvent};
+use common::{
+    LIMIT, Queue, addresses, at, closed, config, greet, last_words, node, node_with, pattern, say_hello,
+};
+use lnet::{LnetConfig, LnetError, Md, Payload, PeerEvent};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -395,4 +398,34 @@ async fn peers_that_come_and_go_leave_room_for_others() {
         }
     }
     node(nb).await.ping(na, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_waits_for_services_is_bounded_over_all_connections() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        parked_bytes_max: 64 << 10,
+        ..config()
+    };
+    let (a, b) = (node_with(na, cfg).await, node(nb).await);
+    let (service, mut taken) = tokio::sync::mpsc::channel(1);
+    let _served = a.serve_portal(5, Arc::new(Queue(service)));
+    let message = || Payload::from(pattern(4096, 0));
+    for n in 0..100 {
+        b.put(na, 5, n, 0, 0, message(), false).await.unwrap();
+    }
+    // When this has been taken, which came behind them, all have been looked at.
+    let _marker = a.attach(at(9, 1, nb), Md::Sink { max_len: 4096 });
+    b.put(na, 9, 1, 0, 0, message(), true).await.unwrap();
+    for n in 0..17 {
+        assert_eq!(
+            taken.recv().await.unwrap().match_bits,
+            n,
+            "one at once, 16 that waited"
+        );
+    }
+    let last = b.put(na, 5, 999, 0, 0, message(), true);
+    let (last, next) = tokio::join!(last, taken.recv());
+    last.unwrap();
+    assert_eq!(next.unwrap().match_bits, 999, "the others were dropped");
 }

@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     ports: Ports,
     /// `credits` of the node, split over the partitions.
     credits: Vec<Arc<Semaphore>>,
+    /// Room for messages that wait for a sink, of all connections.
+    parked: Arc<Semaphore>,
     /// Memory for payloads, by partition.
     pools: Vec<Arc<Pool>>,
 }
@@ -89,6 +91,7 @@ impl Tcp {
         let credits = (cfg.credits as usize / partitions)
             .max(cfg.peer_credits as usize)
             .max(1);
+        let parked = Arc::new(Semaphore::new(cfg.parked_bytes_max));
         let shared = Shared {
             core,
             cpts,
@@ -98,6 +101,7 @@ impl Tcp {
             incarnation,
             nis: RwLock::default(),
             ports: Ports::default(),
+            parked,
             pools: (0..partitions).map(|_| Arc::default()).collect(),
             credits: (0..partitions)
                 .map(|_| Arc::new(Semaphore::new(credits)))

@@ -1,10 +1,12 @@
 //! Messages of one connection that wait for room in a sink.
 //!
 //! They wait per portal, so that a full service holds up neither another service nor the answers and bulk that its own
-//! handlers need to become free. When too much waits, the connection is not read any further.
+//! handlers need to become free. When too much waits, the connection is not read any further; when too much waits of all
+//! connections together, what comes is dropped: the layer above sends it again.
 
 use super::peer::Peer;
 use crate::core::Delayed;
+use crate::warn_seldom;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -22,9 +24,12 @@ pub(super) struct Parked {
     tasks: JoinSet<()>,
 }
 
+/// What a message that waits takes: of its lot, and of all.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
 struct Lot {
     room: Arc<Semaphore>,
-    queue: mpsc::UnboundedSender<(Delayed, OwnedSemaphorePermit)>,
+    queue: mpsc::UnboundedSender<(Delayed, Room)>,
 }
 
 impl Parked {
@@ -47,7 +52,7 @@ impl Parked {
     pub(super) async fn park(&mut self, delayed: Delayed) {
         let portal = delayed.message.portal;
         let lot = self.lots.entry(portal).or_insert_with(|| {
-            let (queue, mut parked) = mpsc::unbounded_channel::<(Delayed, OwnedSemaphorePermit)>();
+            let (queue, mut parked) = mpsc::unbounded_channel::<(Delayed, Room)>();
             let peer = self.peer.clone();
             self.tasks.spawn(async move {
                 while let Some((delayed, room)) = parked.recv().await {
@@ -65,7 +70,11 @@ impl Parked {
         let cost = delayed.message.payload.len().max(MESSAGE_COST_MIN) as u32;
         // Neither is ever closed while the lot is there.
         if let Ok(room) = lot.room.clone().acquire_many_owned(cost).await {
-            let _ = lot.queue.send((delayed, room));
+            let Ok(of_all) = self.peer.shared.parked.clone().try_acquire_many_owned(cost) else {
+                warn_seldom!(peer = %self.peer.nid, portal, "a message is dropped: too many wait for their services");
+                return;
+            };
+            let _ = lot.queue.send((delayed, (room, of_all)));
         }
     }
 }

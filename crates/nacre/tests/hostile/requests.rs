@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cpt::CptTable;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, testing};
+use tokio::task::JoinHandle;
 use wire::{
     Errno, Fid, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE,
     MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_HAS_EA, MDS_READPAGE, MDS_REINT, MdtBody, MdtRecCreate,
@@ -23,8 +24,10 @@ use crate::sockets::{addresses, node};
 /// Somebody without rights, who claims all capabilities that there are.
 const USER: (u32, u32, u32) = (4711, 4712, u32::MAX);
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
-/// Writes whose data never comes, at once: more than a service works on.
-const EMPTY_PROMISES: usize = 120;
+/// Reads and writes whose data never come, at once: more than a service works on.
+const EMPTY_PROMISES: usize = 300;
+/// How much longer than need be each of them is.
+const PADDING: usize = 900_000;
 
 async fn stranger() -> Arc<Ptlrpc> {
     let (_, nid) = addresses();
@@ -63,7 +66,11 @@ async fn a_client_that_checks_nothing_gets_nothing() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
-    transfers(&rpc, prey.nid).await;
+    let promises = transfers(&rpc, prey.nid).await;
+    prey.goes_on("while transfers fail");
+    for promise in promises {
+        assert!(promise.await.unwrap());
+    }
     prey.said("bulk transfer failed");
     prey.goes_on("transfers that fail");
     prey.end();
@@ -240,8 +247,9 @@ async fn open_files_of_others(one: &Client, two: &Client) {
     one.unlink(Fid::ROOT, "open", false).await.unwrap();
 }
 
-/// Reads and writes of an object: with lies about lengths, and with memory that is not there.
-async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) {
+/// Reads and writes of an object: with lies about lengths, and with memory that is not there. Gives those that are under
+/// way: whether each has failed.
+async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
     let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
     let config = ImportConfig {
         nids: vec![at],
@@ -330,15 +338,15 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) {
         timeout: Some(Duration::from_secs(5)),
         ..req
     };
+    let padding = Bytes::from(vec![0; PADDING]);
     let promises = (0..EMPTY_PROMISES).map(|n| {
         let opc = if n % 4 == 0 { OST_READ } else { OST_WRITE };
         let import = import.clone();
-        let req = unanswered(ask(opc, 1, 0, &[(0, 4096)]));
+        let mut req = unanswered(ask(opc, 1, 0, &[(0, 4096)]));
+        req.bufs.push(padding.clone());
         tokio::spawn(async move { import.call(req).await.is_err() })
     });
-    for promise in promises.collect::<Vec<_>>() {
-        assert!(promise.await.unwrap());
-    }
+    let promises = promises.collect();
     let page = MdtBody {
         mbo_fid1: Fid::ROOT,
         mbo_nlink: u32::MAX,
@@ -348,4 +356,5 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) {
     let client = Client::connect_to(rpc, at, MDT).await;
     let req = unanswered(Request::new(MDS_READPAGE, vec![page.to_bytes(), Bytes::new()]));
     assert!(client.import.call(req).await.is_err());
+    promises
 }

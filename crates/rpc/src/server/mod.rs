@@ -9,6 +9,7 @@ mod dispatch;
 pub(crate) mod evictor;
 mod export;
 mod once;
+mod queue;
 pub(crate) mod reply;
 mod request;
 mod service;

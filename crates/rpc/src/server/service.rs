@@ -5,6 +5,7 @@
 //! is free. A slot is a task that lives as long as there is something to do. A full queue pushes back on the sender's
 //! connection; a request whose client has stopped waiting is dropped; one that waits long gets an early reply.
 
+use super::queue::{NoPlace, Queue};
 use super::reply;
 use super::request::Arrival;
 use crate::at::{Estimate, wire_secs};
@@ -12,13 +13,12 @@ use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread, opcode};
 use cpt::{CptId, CptTable};
 use lnet::{Full, Incoming, Lnet, PortalGuard, PutSink, warn_seldom};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
-use wire::{Message, PTL_RPC_MSG_REQUEST};
+use wire::{Message, Nid, PTL_RPC_MSG_REQUEST};
 
 /// What a service does with a request.
 pub(crate) type Handler = fn(Arc<Ptlrpc>, Arrival) -> BoxFuture<'static, ()>;
@@ -51,33 +51,12 @@ pub struct ServiceStats {
     pub estimate_secs: u32,
 }
 
-#[derive(Default)]
-struct Queue {
-    high: VecDeque<Arrival>,
-    normal: VecDeque<Arrival>,
-    /// Slots in use.
-    active: usize,
-    /// Somebody looks after those that wait.
-    watched: bool,
-}
-
-impl Queue {
-    fn len(&self) -> usize {
-        self.high.len() + self.normal.len()
-    }
-
-    fn is_full(&self, max: usize) -> bool {
-        self.high.len() >= max || self.normal.len() >= max
-    }
-}
-
 /// One partition's share of a service.
 pub(crate) struct Part {
     name: &'static str,
     cpt: CptId,
     threads: usize,
-    queue_max: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<Arrival>>,
     estimate: Mutex<Estimate>,
     handled: AtomicU64,
     dropped: AtomicU64,
@@ -111,12 +90,12 @@ impl Service {
     ) -> Arc<Service> {
         let chosen = partitions(&cfg.spread, cpts.len());
         let now = Instant::now();
+        let threads = |cpt| cfg.threads_per_cpt(chosen.len(), cpts.get(cpt).cpus().len());
         let part = |&cpt: &CptId| Part {
             name: cfg.name,
             cpt,
-            threads: cfg.threads_per_cpt(chosen.len(), cpts.get(cpt).cpus().len()),
-            queue_max: cfg.queue.max(1),
-            queue: Mutex::default(),
+            threads: threads(cpt),
+            queue: Mutex::new(Queue::new(cfg.queue.max(1), threads(cpt))),
             estimate: Mutex::new(Estimate::new(now, times.at_min, times.at_max, times.at_history)),
             handled: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -149,9 +128,7 @@ impl Service {
     pub(crate) fn stop(&self) {
         self.guard.lock().take();
         for part in &self.parts {
-            let mut queue = part.queue.lock();
-            queue.high.clear();
-            queue.normal.clear();
+            part.queue.lock().clear();
         }
     }
 
@@ -170,7 +147,12 @@ impl Service {
             service: &self,
             part: &part,
         };
-        while let Some((mut arrival, was_full)) = part.next() {
+        while let Some(Next {
+            mut arrival,
+            was_full,
+            _share,
+        }) = part.next()
+        {
             if was_full {
                 self.room.notify_waiters();
             }
@@ -228,8 +210,14 @@ impl PutSink for Service {
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
-        let Some((new_slot, new_watch)) = part.push(arrival) else {
-            return Err(Full(m));
+        let (new_slot, new_watch) = match part.push(arrival, m.payload.len()) {
+            Ok(new) => new,
+            Err(NoPlace::Full) => return Err(Full(m)),
+            Err(NoPlace::Share) => {
+                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request is dropped: too many of its peer wait");
+                part.dropped.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
         };
         if let Some(me) = self.me.upgrade() {
             if new_slot {
@@ -280,45 +268,36 @@ impl Part {
         self.threads + (self.threads / 8).max(1)
     }
 
-    /// Queues a request; whether a slot has to be opened for it, and whether somebody has to look after the queue.
-    /// `None` when there is no room. Requests that let others go on have room of their own.
-    fn push(&self, arrival: Arrival) -> Option<(bool, bool)> {
+    /// Queues a request of so many bytes; whether a slot has to be opened for it, and whether somebody has to look after
+    /// the queue. Requests that let others go on have room of their own.
+    fn push(&self, arrival: Arrival, bytes: usize) -> Result<(bool, bool), NoPlace> {
         let mut queue = self.queue.lock();
-        let high = opcode::is_high_priority(arrival.body.pb_opc);
-        let Queue {
-            high: urgent, normal, ..
-        } = &mut *queue;
-        let (line, places) = if high {
-            (urgent, self.high_places())
-        } else {
-            (normal, self.threads)
-        };
-        if line.len() >= self.queue_max {
-            return None;
-        }
-        line.push_back(arrival);
-        let new_slot = queue.active < places;
+        let urgent = opcode::is_high_priority(arrival.body.pb_opc);
+        let slots = if urgent { self.high_places() } else { self.threads };
+        queue.push(arrival.from, bytes, urgent, || arrival)?;
+        let new_slot = queue.active < slots;
         if new_slot {
             queue.active += 1;
         }
         let new_watch = !new_slot && !queue.watched;
         queue.watched |= new_watch;
-        Some((new_slot, new_watch))
+        Ok((new_slot, new_watch))
     }
 
-    /// The next request for a slot, and whether there was no room for more; `None` gives the slot up.
-    fn next(&self) -> Option<(Arrival, bool)> {
+    /// The next request for a slot; `None` gives the slot up.
+    fn next(&self) -> Option<Next<'_>> {
         let mut queue = self.queue.lock();
-        let was_full = queue.is_full(self.queue_max);
-        let next = match queue.high.pop_front() {
-            None if queue.active <= self.threads => queue.normal.pop_front(),
-            high => high,
-        };
-        Some((next?, was_full))
+        let was_full = queue.is_full();
+        let (arrival, of) = queue.next()?;
+        Some(Next {
+            arrival,
+            was_full,
+            _share: of.map(|peer| ShareGuard { part: self, peer }),
+        })
     }
 
     fn is_full(&self) -> bool {
-        self.queue.lock().is_full(self.queue_max)
+        self.queue.lock().is_full()
     }
 
     fn done(&self, arrived: Instant) {
@@ -340,14 +319,13 @@ impl Part {
             queue.watched = false;
             return None;
         }
-        let Queue { high, normal, .. } = &mut *queue;
         let soon =
             |a: &&mut Arrival| a.takes_early() && a.deadline > now && a.deadline < now + margin + LOOK_EVERY;
         let extend = |a: &mut Arrival| {
             a.deadline = now + extra;
             a.clone()
         };
-        Some(high.iter_mut().chain(normal).filter(soon).map(extend).collect())
+        Some(queue.iter_mut().filter(soon).map(extend).collect())
     }
 
     fn stats(&self) -> ServiceStats {
@@ -370,6 +348,26 @@ impl Part {
     }
 }
 
+/// A request that a slot has taken.
+struct Next<'a> {
+    arrival: Arrival,
+    /// There was no room for more.
+    was_full: bool,
+    _share: Option<ShareGuard<'a>>,
+}
+
+/// Counts a request among those of its peer that are being handled.
+struct ShareGuard<'a> {
+    part: &'a Part,
+    peer: Nid,
+}
+
+impl Drop for ShareGuard<'_> {
+    fn drop(&mut self) {
+        self.part.queue.lock().finished(self.peer);
+    }
+}
+
 /// Gives a slot back, also when a handler panicked; then what waits gets another.
 struct SlotGuard<'a> {
     service: &'a Arc<Service>,
@@ -380,9 +378,7 @@ impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let mut queue = self.part.queue.lock();
         queue.active -= 1;
-        let waiting =
-            !queue.high.is_empty() || (!queue.normal.is_empty() && queue.active < self.part.threads);
-        if waiting {
+        if queue.needs_slot() {
             queue.active += 1;
             drop(queue);
             self.service.spawn_slot(self.part);
