@@ -10,6 +10,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// How often what is answered with ESTALE is tried again.
+const STALE_MAX: usize = 100;
 
 /// One sequence's directory through each mount, and its open files.
 pub(crate) struct Real {
@@ -36,6 +40,18 @@ impl Drop for AsUser {
     }
 }
 
+/// Linux takes in that another mount has moved a directory only while nobody renames anything in the same mount, and answers
+/// ESTALE otherwise (`__d_unalias`): other sequences do, here.
+fn unless_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..STALE_MAX {
+        match call() {
+            Err(Errno::STALE) => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+    call()
+}
+
 impl Real {
     pub(crate) fn new(roots: Vec<OwnedFd>) -> Real {
         Real {
@@ -46,7 +62,7 @@ impl Real {
 
     pub(crate) fn act(&mut self, step: &Step, mount: usize) -> Outcome {
         let _user = step.user.then(AsUser::new);
-        self.op(&step.op, mount)
+        unless_stale(|| self.op(&step.op, mount))
     }
 
     fn op(&mut self, op: &Op, mount: usize) -> Outcome {
@@ -227,12 +243,12 @@ impl Real {
         } else {
             AtFlags::SYMLINK_NOFOLLOW
         };
-        rustix::fs::statat(&self.roots[mount], path, flags)
+        unless_stale(|| rustix::fs::statat(&self.roots[mount], path, flags))
     }
 
     pub(crate) fn names(&self, mount: usize, path: &str) -> Result<BTreeSet<String>, Errno> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.roots[mount], path, how, Mode::empty())?;
+        let dir = unless_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
         let mut names = BTreeSet::new();
         for entry in rustix::fs::Dir::new(dir)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
@@ -246,14 +262,16 @@ impl Real {
     /// What a file holds, up to a length.
     pub(crate) fn content(&self, mount: usize, path: &str, len: usize) -> Result<Vec<u8>, Errno> {
         let how = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.roots[mount], path, how, Mode::empty())?;
+        let file = unless_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
         read(&file, 0, len)
     }
 
     /// Extended attributes of a path, as root sees them.
     pub(crate) fn xattr_names(&self, mount: usize, path: &str) -> Outcome {
-        let path = path.to_owned();
-        self.xattr(&Op::Listxattr { path }, mount)
+        let list = Op::Listxattr {
+            path: path.to_owned(),
+        };
+        unless_stale(|| self.xattr(&list, mount))
     }
 }
 
