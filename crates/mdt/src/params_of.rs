@@ -40,6 +40,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 "tells starts of the target apart",
             ),
         )
+        .add("evict_client", exports.param_evict_client())
         .add(
             "num_exports",
             show(exports, |e| e.len().to_string(), "clients that are connected"),

@@ -87,7 +87,7 @@ impl Ost {
             let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
             self.gone.add(fid);
             transno = self
-                .change(fid, "destroy", async |_| {
+                .change(&req.export, fid, "destroy", async |_| {
                     self.objects.destroy(fid).await.map(drop)
                 })
                 .await?;

@@ -62,11 +62,14 @@ impl Ost {
             .attr(fid)
             .await
             .map_err(|e| self.failed("attributes", fid, &e))?;
+        // Fetching the data may have taken long: of a client that has lost its locks meanwhile nothing is written any more.
+        let change = req.export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
         let set = attr::to_change(&brw.oa, precision(req), transno);
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
         self.committer.end(transaction, written);
+        drop(change);
         self.stats.write_bytes.add(written);
         drop(pending);
         if brw.sync() && written > 0 {

@@ -2,7 +2,8 @@
 
 use ldlm::{LocalLock, LockMode, Policy};
 use osd::{ObjAttr, OsdError, Seek};
-use rpc::{Reply, ServerRequest};
+use rpc::{Export, Reply, ServerRequest};
+use std::sync::Arc;
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID,
     OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId,
@@ -90,13 +91,15 @@ impl Ost {
             .await
     }
 
-    /// A change of an object in a transaction of its own.
+    /// A change of an object in a transaction of its own, for a client that is still there.
     pub(crate) async fn change(
         &self,
+        export: &Arc<Export>,
         fid: Fid,
         what: &str,
         f: impl AsyncFnOnce(u64) -> Result<(), OsdError>,
     ) -> Result<u64, Errno> {
+        let _change = export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
         let done = f(transno).await;
@@ -131,7 +134,7 @@ impl Ost {
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let about = self.about_to_change(req)?;
         let set = attr::to_set(&about.oa, about.precision);
-        let transno = self.change(about.fid, "set attributes", async |_| {
+        let transno = self.change(&req.export, about.fid, "set attributes", async |_| {
             self.objects.setattr(about.fid, set).await
         });
         let transno = transno.await?;
@@ -157,7 +160,7 @@ impl Ost {
                 None
             }
         };
-        let transno = self.change(about.fid, "truncate", async |transno| {
+        let transno = self.change(&req.export, about.fid, "truncate", async |transno| {
             let set = attr::to_change(&about.oa, about.precision, transno);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
             self.objects.punch(about.fid, start, end, set).await
@@ -194,7 +197,7 @@ impl Ost {
         let fid = about.fid;
         let attr = self.attr_of(fid).await?;
         let size = attr.map_or(0, |a| a.size);
-        let transno = self.change(fid, "allocate", async |transno| {
+        let transno = self.change(&req.export, fid, "allocate", async |transno| {
             let set = attr::to_change(&about.oa, about.precision, transno);
             if mode & FALLOC_FL_PUNCH_HOLE == 0 {
                 self.may_allocate(start, end, attr.as_ref())?;

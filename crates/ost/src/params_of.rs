@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use params::{Group, Param, Registry};
+use rpc::TargetExports;
 
 use crate::Ost;
 
 /// Shows the target as long as the groups live.
-pub(crate) fn register(ost: &Arc<Ost>, registry: &Registry) -> Vec<Group> {
+pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
     let mut own = registry.group(format!("obdfilter.{}", ost.svname));
     let read = |show: fn(&Ost) -> String| {
         let ost = Arc::downgrade(ost);
@@ -18,6 +19,7 @@ pub(crate) fn register(ost: &Arc<Ost>, registry: &Registry) -> Vec<Group> {
             "instance",
             read(|o| o.offer.instance.to_string()).about("how often the target has been started"),
         )
+        .add("evict_client", exports.param_evict_client())
         .add(
             "brw_size",
             read(|o| (o.offer.brw_size >> 20).to_string()).about("the largest read or write, MiB"),

@@ -151,7 +151,6 @@ impl Ost {
             committing: Mutex::default(),
             params: Mutex::default(),
         });
-        *ost.params.lock() = params_of::register(&ost, &cfg.params);
         let committing = tokio::spawn({
             let (committer, stop) = (ost.committer.clone(), ost.stop.subscribe());
             async move { committer.run(stop).await }
@@ -168,7 +167,8 @@ impl Ost {
         }
         rpc.serve(services::OSS)?;
         rpc.serve(services::LDLM)?;
-        rpc.add_target(ost.clone());
+        let exports = rpc.add_target(ost.clone());
+        *ost.params.lock() = params_of::register(&ost, &exports, &cfg.params);
         Ok(ost)
     }
 

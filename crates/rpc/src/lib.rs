@@ -31,5 +31,5 @@ pub use faults::Faults;
 pub use import::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Keep};
 pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};
-pub use server::{ConnectRequest, Export, Reply, ServerRequest, ServiceStats, Target, TargetExports};
+pub use server::{Busy, ConnectRequest, Export, Reply, ServerRequest, ServiceStats, Target, TargetExports};
 pub use services::{ServiceConfig, Spread};

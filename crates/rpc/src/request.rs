@@ -36,6 +36,9 @@ pub struct Request {
     pub no_delay: bool,
     /// Is never sent twice: the caller asks again himself.
     pub no_resend: bool,
+    /// Rests on what was known after so many evictions ([`crate::Import::evictions`]): fails if there has been another,
+    /// also one before it is sent.
+    pub evictions: Option<u64>,
     /// Stays on the list of requests to replay until the reply's [`Keep`] is dropped, even when committed (opens).
     pub keep_until_closed: bool,
     /// `MSG_REQ_REPLAY_DONE` and the like.
@@ -67,6 +70,7 @@ impl Request {
             timeout: None,
             no_delay: false,
             no_resend: false,
+            evictions: None,
             keep_until_closed: false,
             flags: 0,
             uid: None,

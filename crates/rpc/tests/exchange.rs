@@ -231,6 +231,61 @@ async fn an_evicted_client_notices_and_works_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_learnt_before_an_eviction_is_not_sent_after_it() {
+    let rpc = node(18);
+    let target = Scripted::new(OST, |_| Box::pin(async { Ok(Reply::default()) }));
+    let exports = rpc.add_target(target.clone());
+    let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
+    let resting_on = |evictions| Request {
+        evictions: Some(evictions),
+        ..Request::new(OST_WRITE, Vec::new())
+    };
+    let before = import.evictions();
+    import.call(resting_on(before)).await.unwrap();
+    exports.all()[0].evict("the test says so").await;
+    assert!(import.call(Request::new(OST_READ, Vec::new())).await.is_err());
+    import.call(Request::new(OST_READ, Vec::new())).await.unwrap();
+    let executed = target.executed();
+    let late = import.call(resting_on(before)).await;
+    assert!(matches!(late, Err(RpcError::Evicted(_))), "{late:?}");
+    assert_eq!(target.executed(), executed);
+    import.call(resting_on(import.evictions())).await.unwrap();
+}
+
+/// A write whose data is fetched for long is not applied once the client's locks are gone; one that is being applied ends
+/// before they go.
+#[tokio::test(start_paused = true)]
+async fn a_change_and_the_end_of_the_locks_that_it_rests_on_exclude_each_other() {
+    let rpc = node(19);
+    let changed = Arc::new(AtomicU64::new(0));
+    let counter = changed.clone();
+    let target = Scripted::new(OST, move |req| {
+        let changed = counter.clone();
+        Box::pin(async move {
+            let fetches = Duration::from_secs(if req.opc == OST_WRITE { 0 } else { 2 });
+            sleep(fetches).await;
+            let _change = req.export.change()?;
+            sleep(Duration::from_secs(3)).await;
+            changed.fetch_add(1, Ordering::SeqCst);
+            Ok(Reply::default())
+        })
+    });
+    let exports = rpc.add_target(target.clone());
+    let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
+    for opc in [OST_WRITE, wire::OST_PUNCH] {
+        let import = import.clone();
+        tokio::spawn(async move { import.call(Request::new(opc, Vec::new())).await });
+    }
+    sleep(Duration::from_secs(1)).await;
+    let started = Instant::now();
+    exports.all()[0].evict("the test says so").await;
+    assert_eq!(started.elapsed(), Duration::from_secs(2), "the end of the change");
+    assert_eq!(changed.load(Ordering::SeqCst), 1);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(changed.load(Ordering::SeqCst), 1, "the other one came too late");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_evicted_client_notices_by_a_request_with_bulk_too() {
     let rpc = node(17);
     let exports = rpc.add_target(Echo::new(OST));
@@ -278,7 +333,7 @@ async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
         (1, &["connected"][..])
     );
     drop(import);
-    sleep(Duration::from_secs(6 * 25 + 26)).await;
+    sleep(Duration::from_secs(6 * 25 + 2)).await;
     assert_eq!(exports.len(), 0);
     assert!(target.gone.lock()[0].1);
 }

@@ -52,7 +52,7 @@ struct Call<'a> {
     req: &'a Request,
     slot: Slot<'a>,
     phase: watch::Receiver<Phase>,
-    /// Evictions when the call began: what it was built on does not survive another one.
+    /// Evictions when the call began, or what it rests on was learnt: that does not survive another one.
     evictions: u64,
     /// 0 until the first attempt.
     xid: u64,
@@ -72,7 +72,7 @@ impl Drop for Call<'_> {
 /// Sends `req` until it has a reply.
 pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcError> {
     let phase = import.phase.subscribe();
-    let evictions = phase.borrow().evictions;
+    let evictions = req.evictions.unwrap_or_else(|| phase.borrow().evictions);
     let slot = import.slots.take(&req).await;
     let reply_len = req.reply_len + EMPTY_REPLY;
     let mut call = Call {

@@ -156,6 +156,11 @@ impl Machine {
         self.evictions
     }
 
+    /// The same, as far as the owner has dropped what it cached.
+    pub(crate) fn evictions_told(&self) -> u64 {
+        self.evictions - u64::from(self.state == ImportState::Evicted)
+    }
+
     /// Which NID is in use.
     pub(crate) fn nid(&self) -> usize {
         self.nid
@@ -377,8 +382,10 @@ mod tests {
                 "{handle} {flags}"
             );
             assert_eq!((m.state(), m.evictions()), (ImportState::Evicted, 1));
+            assert_eq!(m.evictions_told(), 0);
             assert_eq!(m.on(Event::Invalidated, t, false), [Action::AnnounceConnected]);
             assert_eq!((m.state(), m.handle()), (ImportState::Full, handle));
+            assert_eq!(m.evictions_told(), 1);
         }
     }
 

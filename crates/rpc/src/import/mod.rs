@@ -236,6 +236,12 @@ impl Import {
         self.core.lock().replay.last_committed()
     }
 
+    /// How often the server has forgotten this client, as far as the owner has been told: what the owner has cached and
+    /// locked now is of the time after that ([`Request::evictions`]).
+    pub fn evictions(&self) -> u64 {
+        self.core.lock().machine.evictions_told()
+    }
+
     /// How many requests have no reply yet.
     pub fn in_flight(&self) -> usize {
         self.core.lock().unreplied.len()

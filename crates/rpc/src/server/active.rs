@@ -13,7 +13,7 @@ pub(crate) struct Active {
 
 /// One that is being worked on; dropping it ends that.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Active>);
+pub struct Busy(Arc<Active>);
 
 impl Active {
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {

@@ -2,8 +2,12 @@
 
 use crate::Ptlrpc;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
+
+/// So much later than it may it looks, for all that are due about then.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// Starts it; it ends with the `Ptlrpc`.
 pub(crate) fn start(rpc: &Arc<Ptlrpc>) {
@@ -15,26 +19,35 @@ async fn run(rpc: Weak<Ptlrpc>) {
     let Some(interval) = rpc.upgrade().map(|rpc| rpc.config().ping_interval) else {
         return;
     };
+    let mut pause = interval;
     loop {
         let slept_at = Instant::now();
-        sleep(interval).await;
+        sleep(pause).await;
         let Some(rpc) = rpc.upgrade() else { return };
         // A machine that stood still has not heard its clients: it cannot say that they were silent.
-        if slept_at.elapsed() > interval * 2 {
+        if slept_at.elapsed() > pause + interval {
+            pause = interval;
             continue;
         }
-        look(&rpc).await;
+        pause = interval.min(look(&rpc).await);
     }
 }
 
-async fn look(rpc: &Arc<Ptlrpc>) {
+/// Evicts who has been silent for too long; how soon that may be said of another one.
+async fn look(rpc: &Arc<Ptlrpc>) -> Duration {
     let limit = rpc.config().evict_after();
+    let mut next = limit;
     for exports in rpc.targets().all() {
         for export in exports.all() {
+            if export.has(OBD_CONNECT_PINGLESS) {
+                continue;
+            }
             let silent = export.silent_for();
-            if silent > limit && !export.has(OBD_CONNECT_PINGLESS) {
-                export.evict(&format!("silent for {} s", silent.as_secs())).await;
+            match limit.checked_sub(silent) {
+                Some(left) => next = next.min(left + PAUSE_MIN),
+                None => export.evict(&format!("silent for {} s", silent.as_secs())).await,
             }
         }
     }
+    next
 }

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use wire::{
-    LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_FLAGS2,
-    ObdConnectData, PTL_RPC_MSG_REQUEST, PTLRPC_MSG_VERSION, PtlrpcBody,
+    Errno, LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid,
+    OBD_CONNECT_FLAGS2, ObdConnectData, PTL_RPC_MSG_REQUEST, PTLRPC_MSG_VERSION, PtlrpcBody,
 };
 
 /// How long a callback waits before it tries again to reach a client that it could not be sent to.
@@ -55,6 +55,8 @@ pub struct Export {
     generation: watch::Sender<Generation>,
     retired: AtomicBool,
     active: Arc<Active>,
+    /// What is being changed on the strength of the client's locks.
+    changes: Arc<Active>,
     pub(crate) once: Mutex<Once<Running>>,
     heard_at: Mutex<Instant>,
     ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
@@ -95,6 +97,7 @@ impl Export {
             }),
             retired: AtomicBool::new(false),
             active: Arc::default(),
+            changes: Arc::default(),
             once: Mutex::default(),
             heard_at: Mutex::new(Instant::now()),
             ext: Mutex::default(),
@@ -180,6 +183,15 @@ impl Export {
         let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
         lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting");
         self.end(true).await;
+    }
+
+    /// The same, in a task of its own.
+    pub(crate) fn evict_soon(self: &Arc<Self>, why: &'static str) {
+        if let Some(rpc) = self.rpc.upgrade() {
+            let export = self.clone();
+            rpc.cpt_of(self.peer())
+                .spawn(async move { export.evict(why).await });
+        }
     }
 
     /// Asks the client something: a lock callback. Tries until the client answers, for at most `timeout`.
@@ -285,8 +297,10 @@ impl Export {
         }
     }
 
-    /// Lets the target drop what it has for the client.
+    /// Lets the target drop what it has for the client; what is just being changed under the client's locks first comes to
+    /// its end.
     async fn drop_state(self: Arc<Self>, evicted: bool) {
+        self.changes.idle().await;
         self.target().export_gone(&self, evicted).await;
         self.state_dropped();
         if self.active.count() > 0 {
@@ -309,6 +323,18 @@ impl Export {
         let _ = self.generation.subscribe().wait_for(|g| g.ended).await;
     }
 
+    /// Something is about to be changed on the strength of the client's locks: they stay until the result is dropped.
+    /// `ENOTCONN` when the client is gone, and with it its locks, whatever it had asked for before. Not to be held while
+    /// waiting for a client.
+    pub fn change(&self) -> Result<Busy, Errno> {
+        let change = self.changes.begin();
+        if self.is_gone() {
+            Err(Errno::ENOTCONN)
+        } else {
+            Ok(change)
+        }
+    }
+
     /// A request of the client is being handled; `None` when the client is gone.
     pub(crate) fn begin(&self) -> Option<(Busy, Busy)> {
         let busy = (self.active.begin(), self.exports.active().begin());
@@ -328,7 +354,7 @@ async fn final_reply(buffer: &mut ReplyBuffer) -> Option<(Message, PtlrpcBody)> 
 
 fn reply_of(peer: Nid, reply: Option<(Message, PtlrpcBody)>) -> Result<Message, RpcError> {
     match reply {
-        Some((msg, body)) => match wire::Errno::from_status(body.pb_status) {
+        Some((msg, body)) => match Errno::from_status(body.pb_status) {
             Some(errno) => Err(RpcError::Status(errno)),
             None => Ok(msg),
         },

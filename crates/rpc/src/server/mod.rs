@@ -16,6 +16,7 @@ mod service;
 mod target;
 mod targets;
 
+pub use active::Busy;
 pub use export::Export;
 pub use reply::Reply;
 pub use request::ServerRequest;

@@ -2,6 +2,7 @@
 
 use super::active::Active;
 use super::{Export, Target};
+use params::Param;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt;
@@ -58,6 +59,32 @@ impl TargetExports {
     /// The client with this UUID, if it is connected.
     pub fn client(&self, uuid: &str) -> Option<Arc<Export>> {
         self.by_client.lock().get(uuid).cloned()
+    }
+
+    /// `evict_client`, a parameter as Lustre has it: to be rid of a client, by its UUID or by `nid:` and its NID. Setting it
+    /// returns before the client's state is gone.
+    pub fn param_evict_client(self: &Arc<Self>) -> Param {
+        let exports = Arc::downgrade(self);
+        let set = move |who: &str| exports.upgrade().map_or(Ok(()), |e| e.evict_client(who.trim()));
+        Param::read_write(String::new, set)
+            .about("set to the UUID of a client, or `nid:` and its NID, to evict it")
+    }
+
+    fn evict_client(&self, who: &str) -> Result<(), String> {
+        let found: Vec<Arc<Export>> = match who.strip_prefix("nid:") {
+            None => self.client(who).into_iter().collect(),
+            Some(nid) => {
+                let nid: Nid = nid.parse().map_err(|e| format!("{e}"))?;
+                self.all().into_iter().filter(|e| e.peer() == nid).collect()
+            }
+        };
+        if found.is_empty() {
+            return Err(format!("no client '{who}' is connected"));
+        }
+        found
+            .iter()
+            .for_each(|export| export.evict_soon("somebody asked for it"));
+        Ok(())
     }
 
     pub(crate) fn by_client(&self) -> &Mutex<HashMap<String, Arc<Export>>> {
