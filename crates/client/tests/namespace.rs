@@ -233,7 +233,7 @@ async fn times_that_were_set_in_the_past_stay_there() {
     let fid = found.attr.fid;
     drop(found);
     a.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
-    a.flush(&file).unwrap();
+    a.write_back(&file).await.unwrap();
     let set = SetAttr {
         mtime: Some(SetTime::At(PAST)),
         ..SetAttr::default()

@@ -78,6 +78,11 @@ impl ObjectCache {
         self.dirty.len()
     }
 
+    /// Bytes of `range` that wait to be written.
+    pub(super) fn dirty_in(&self, range: Range<u64>) -> u64 {
+        self.dirty.overlaps(range).map(|r| span(&r)).sum()
+    }
+
     /// Whether anything in `range` is on its way to the server.
     pub(super) fn is_writing(&self, range: Range<u64>) -> bool {
         self.writing.intersects(range)

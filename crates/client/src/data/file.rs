@@ -205,10 +205,9 @@ impl DataFile {
         self.read_ahead(offset, len as u64);
         let mut out = Assembled::default();
         for p in &pieces {
-            let data = self
-                .object(p.stripe)?
-                .read(p.object_offset..p.object_offset + p.len)
-                .await?;
+            let object = self.object(p.stripe)?;
+            let range = p.object_offset..p.object_offset + p.len;
+            let data = object.read(range, lock_on(&locks, object)?).await?;
             out.push(data, p.len);
         }
         let read = self.end_at_size(out, offset, end).await;
@@ -272,33 +271,40 @@ impl DataFile {
     /// Writes into the cache.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
-        let _locks = self
+        let locks = self
             .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
             .await?;
-        self.write_locked(offset, data).await
+        self.write_locked(offset, data, &locks).await
     }
 
-    /// Writes pages of a mapping. They are within the file, wherever somebody appends: he is not waited for.
+    /// Writes pages of a mapping. They are within the file, wherever somebody appends: he is not waited for. What has become
+    /// of pages that were read before an eviction nobody can know: they are refused, and the kernel drops them.
     pub async fn write_mapped(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let mut locks = Vec::with_capacity(1);
         let end = offset.saturating_add(data.len() as u64);
         for stripe in 0..self.objects.len() {
             if let Some(range) = self.object_range(stripe, offset, end) {
-                locks.push(self.object(stripe)?.lock_page(range).await?);
+                let object = self.object(stripe)?;
+                let tenure = object.page_tenure()?;
+                locks.push(object.lock_page(range).await?);
+                if object.osc().evictions() != tenure {
+                    return Err(Errno::EIO);
+                }
             }
         }
-        self.write_locked(offset, data).await
+        self.write_locked(offset, data, &locks).await
     }
 
     /// Writes into the cache under locks that the caller holds. (Asking for them again could wait for ever: a lock that
     /// the server wants back is not found in the cache, and a new one waits for it to go.)
-    async fn write_locked(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+    async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
         let len = self.fit(offset, data.len())?;
         let mut written = Written::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             let part = data.slice(from..from + p.len as usize);
-            let done = self.object(p.stripe)?.write(p.object_offset, part).await;
+            let object = self.object(p.stripe)?;
+            let done = object.write(p.object_offset, part, lock_on(locks, object)?).await;
             if !written.all_of(p.len, done) {
                 break;
             }
@@ -309,12 +315,12 @@ impl DataFile {
     /// Writes at the end, wherever another client may have put it; says how much.
     pub async fn append(&self, data: Bytes) -> Result<usize, Errno> {
         let _appending = self.appending.write().await;
-        let _locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
+        let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
         let attrs = (0..self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
             .collect::<Result<Vec<_>, Errno>>()?;
         let end = self.merge(&attrs).size;
-        self.write_locked(end, data).await
+        self.write_locked(end, data, &locks).await
     }
 
     /// Writes past the cache.
@@ -355,26 +361,18 @@ impl DataFile {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// The error that an earlier write-back met, once.
-    pub fn take_error(&self) -> Result<(), Errno> {
-        self.objects
-            .iter()
-            .flatten()
-            .try_for_each(|object| object.take_error())
-    }
-
-    /// Writes dirty pages back and waits; an error that an earlier write-back met is told here, once.
+    /// Writes dirty pages back and waits.
     pub async fn flush(&self) -> Result<(), Errno> {
         self.each(|_, object| async move {
             object.flush(0..u64::MAX).await;
-            object.take_error()
+            Ok(())
         })
         .await?;
         Ok(())
     }
 
-    /// `flush`, and waits until it is on the targets' disks. There is nothing that `datasync` could leave out.
-    pub async fn fsync(&self, _datasync: bool) -> Result<(), Errno> {
+    /// `flush`, and waits until it is on the targets' disks.
+    pub async fn fsync(&self) -> Result<(), Errno> {
         self.each(|_, object| async move { object.sync().await }).await?;
         Ok(())
     }
@@ -491,6 +489,14 @@ impl Drop for DataFile {
             osc.unused(object);
         }
     }
+}
+
+/// The one of these locks that is on an object.
+fn lock_on<'a>(locks: &'a [LockRef], object: &Object) -> Result<&'a LockRef, Errno> {
+    let mut locks = locks.iter();
+    locks
+        .find(|l| l.info().res == *object.resource())
+        .ok_or(Errno::EIO)
 }
 
 /// Pieces of a read put together; what an object does not have is zeros if anything follows.

@@ -2,6 +2,7 @@
 
 use super::brw::ObjectId;
 use super::file::DataFile;
+use super::losses::Losses;
 use super::osc::{Osc, OscTarget};
 use crate::client::Clock;
 use crate::kernel::Kernel;
@@ -13,7 +14,7 @@ use rpc::Ptlrpc;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
-use wire::{Errno, Fid, ObdStatfs};
+use wire::{Fid, ObdStatfs};
 
 /// What the data half of a mount needs to know beside the configuration.
 pub struct DataConfig {
@@ -37,6 +38,7 @@ pub struct Lov {
     cfg: DataConfig,
     oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
+    losses: Arc<Losses>,
 }
 
 impl Lov {
@@ -47,6 +49,7 @@ impl Lov {
             cfg,
             oscs: RwLock::default(),
             files: Mutex::default(),
+            losses: Arc::default(),
         };
         lov.update(conf);
         Arc::new(lov)
@@ -64,9 +67,14 @@ impl Lov {
                     index: ost.index,
                     nids: ost.nids.clone(),
                 };
-                Osc::start(&self.rpc, target, &self.cfg)
+                Osc::start(&self.rpc, target, &self.cfg, self.losses.clone())
             });
         }
+    }
+
+    /// Which files have lost data, and who knows.
+    pub(crate) fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// The targets, by their index in layouts.
@@ -125,19 +133,6 @@ impl Lov {
         }
         all.sort_by_key(|(index, _)| *index);
         all
-    }
-
-    /// Writes all dirty data back and waits until it is on disk.
-    pub async fn sync_all(&self) -> Result<(), Errno> {
-        let mut tasks = JoinSet::new();
-        for osc in self.oscs() {
-            tasks.spawn(async move { osc.sync_all().await });
-        }
-        let mut result = Ok(());
-        while let Some(ended) = tasks.join_next().await {
-            result = result.and(ended.unwrap_or(Err(Errno::EINTR)));
-        }
-        result
     }
 
     /// Writes all dirty data back, cancels all locks, disconnects: each in bounded time, also when a target is gone.

@@ -7,6 +7,7 @@ mod brw;
 mod budget;
 mod cache;
 mod file;
+mod losses;
 mod lov;
 mod object;
 mod osc;
@@ -14,3 +15,5 @@ mod ranges;
 
 pub use file::{DataFile, Fallocate, Seek};
 pub use lov::{DataConfig, Lov};
+
+pub(crate) use losses::Told;

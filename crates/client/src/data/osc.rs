@@ -5,11 +5,11 @@ mod tunables;
 
 use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
 use super::budget::Budget;
+use super::losses::Losses;
 use super::lov::DataConfig;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
 use crate::client::Clock;
 use crate::kernel::Kernel;
-use bytes::Bytes;
 use cpt::BoxFuture;
 use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
 use params::Group;
@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 use tunables::Tunables;
 use wire::brw::ChecksumType;
 use wire::{
@@ -35,8 +35,8 @@ use wire::{
     OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
     OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
     OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
-    OBD_CONNECT2_REP_MBITS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_OBJECT_EOF, OST_STATFS, OST_SYNC,
-    ObdConnectData, ObdStatfs, Obdo, OstBody, OstLvb, Precision, Time, WireStruct,
+    OBD_CONNECT2_REP_MBITS, OBD_OBJECT_EOF, OST_STATFS, ObdConnectData, ObdStatfs, OstLvb, Precision, Time,
+    WireStruct,
 };
 
 /// `osc.*.max_rpcs_in_flight`, as it starts.
@@ -75,6 +75,7 @@ pub(super) struct Osc {
     tunables: Tunables,
     kernel: Kernel,
     clock: Clock,
+    losses: Arc<Losses>,
     runtime: Handle,
     /// All objects that are in use or locked.
     objects: Mutex<HashMap<LdlmResId, Arc<Object>>>,
@@ -89,6 +90,7 @@ pub(super) struct Osc {
     object_bytes_max: AtomicU64,
     flusher: Mutex<Option<AbortHandle>>,
     params: Mutex<Vec<Group>>,
+    me: Weak<Osc>,
 }
 
 impl fmt::Debug for Osc {
@@ -101,8 +103,14 @@ impl fmt::Debug for Osc {
 
 impl Osc {
     /// Makes the import and the tasks; connects in the background.
-    pub(super) fn start(rpc: &Arc<Ptlrpc>, target: OscTarget, cfg: &DataConfig) -> Arc<Osc> {
-        let osc = Arc::new(Osc {
+    pub(super) fn start(
+        rpc: &Arc<Ptlrpc>,
+        target: OscTarget,
+        cfg: &DataConfig,
+        losses: Arc<Losses>,
+    ) -> Arc<Osc> {
+        let osc = Arc::new_cyclic(|me| Osc {
+            me: me.clone(),
             target: target.clone(),
             import: OnceLock::new(),
             locks: OnceLock::new(),
@@ -110,6 +118,7 @@ impl Osc {
             tunables: Tunables::default(),
             kernel: cfg.kernel.clone(),
             clock: cfg.clock.clone(),
+            losses,
             runtime: Handle::current(),
             objects: Mutex::default(),
             dirty: Mutex::default(),
@@ -186,6 +195,16 @@ impl Osc {
 
     pub(super) async fn call(&self, request: Request) -> Result<ReplyMsg, RpcError> {
         self.import().call(request).await
+    }
+
+    /// How often the target has evicted this client.
+    pub(super) fn evictions(&self) -> u64 {
+        self.import().evictions()
+    }
+
+    /// Which files have lost data.
+    pub(super) fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// How fine the times are that the target keeps and tells.
@@ -326,27 +345,6 @@ impl Osc {
         }
     }
 
-    /// Writes back what is dirty, and has the target put everything on disk.
-    pub(super) async fn sync_all(&self) -> Result<(), Errno> {
-        let dirty: Vec<Arc<Object>> = self.dirty.lock().iter().cloned().collect();
-        let mut result = Ok(());
-        for object in dirty {
-            object.flush(0..u64::MAX).await;
-            result = result.and(object.take_error());
-        }
-        let oa = Obdo {
-            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
-            o_blocks: OBD_OBJECT_EOF,
-            ..Obdo::default()
-        };
-        self.call(Request::new(
-            OST_SYNC,
-            vec![OstBody { oa }.to_bytes(), Bytes::new()],
-        ))
-        .await?;
-        result
-    }
-
     /// Somebody waits for room.
     pub(super) fn press(&self) {
         self.wake.notify_one();
@@ -420,11 +418,37 @@ impl Osc {
     }
 
     fn evicted(&self) {
+        let objects = self.all_objects();
         self.locks().clear();
-        for object in self.all_objects() {
-            object.evicted();
-        }
+        objects.iter().for_each(|object| object.evicted());
         self.dirty.lock().clear();
+        if let Some(osc) = self.me.upgrade() {
+            self.spawn(async move { osc.forget_evicted(objects).await });
+        }
+    }
+
+    /// After an eviction: has the kernel drop all it has of these objects' files, attributes first, which waits for nobody.
+    async fn forget_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
+        if let Some(kernel) = self.kernel.get() {
+            for object in &objects {
+                kernel.inval_inode(object.file(), -1, 0).await;
+            }
+        }
+        let mut under_way = JoinSet::new();
+        for object in objects {
+            if under_way.len() >= FORGET_AT_ONCE {
+                under_way.join_next().await;
+            }
+            let osc = self.clone();
+            under_way.spawn(async move {
+                if let Some(kernel) = osc.kernel.get() {
+                    kernel.inval_inode(object.file(), 0, 0).await;
+                }
+                object.old_pages_gone();
+                osc.unused(object);
+            });
+        }
+        while under_way.join_next().await.is_some() {}
     }
 }
 
@@ -458,6 +482,9 @@ fn wanted(nanoseconds: bool) -> ObdConnectData {
         ..ObdConnectData::default()
     }
 }
+
+/// Files that the kernel is told to forget at once after an eviction.
+const FORGET_AT_ONCE: usize = 8;
 
 /// How long giving a lock back waits for the kernel to drop a mapping's pages.
 const KERNEL_MAX: Duration = Duration::from_secs(1);
@@ -538,7 +565,7 @@ impl LockOwner for Owner {
         let Some(object) = osc.find_object(&lock.res) else {
             return;
         };
-        object.forget(range(&lock.policy));
+        object.lose(range(&lock.policy));
         object.lock_gone(lock.cookie);
         osc.unused(object);
     }

@@ -110,16 +110,6 @@ impl Client {
         Ok(written)
     }
 
-    /// A descriptor of the file is closed: the closer learns of errors that writing back has met. What is dirty stays, as
-    /// locks allow it.
-    pub fn flush(&self, file: &OpenFile) -> Result<(), Errno> {
-        if !file.has_written() {
-            return Ok(());
-        }
-        let data = file.data.lock().clone();
-        data.take_error()
-    }
-
     /// Before a write by somebody who may not keep such bits: takes set-user-ID and set-group-ID from the file.
     pub async fn kill_priv(&self, fid: Fid) -> Result<(), Errno> {
         let root = Cred::root();
@@ -151,20 +141,25 @@ impl Client {
         }
     }
 
-    /// What was written through this file is on the servers, though not yet on their disks. A front end calls it at a
-    /// close whose caller is not asked again: sync(2) does not come to a FUSE file system.
+    /// What was written through this file is on the servers, though not yet on their disks. A front end calls it when a
+    /// descriptor is closed: sync(2) does not come to a FUSE file system. The closer learns of data that could not be
+    /// written; a later fsync says it again.
     pub async fn write_back(&self, file: &OpenFile) -> Result<(), Errno> {
         if !file.has_written() {
             return Ok(());
         }
         let data = file.data.lock().clone();
-        data.flush().await
+        data.flush().await?;
+        self.lov.losses().check(file.fid, &file.told)
     }
 
-    /// Data and attributes are on the servers' disks.
-    pub async fn fsync(&self, file: &OpenFile, datasync: bool) -> Result<(), Errno> {
+    /// Data and attributes are on the servers' disks; or the error that kept data from getting there, once for each open
+    /// file. There is nothing that `datasync` could leave out.
+    pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
         let data = self.data_of(file).await?;
-        data.fsync(datasync).await?;
+        let synced = data.fsync().await;
+        self.lov.losses().tell(file.fid, &file.told)?;
+        synced?;
         self.sync_md(file.fid).await
     }
 
@@ -179,16 +174,6 @@ impl Client {
         mdc.ask(MDS_SYNC, vec![body.to_bytes(), Bytes::new()])
             .await
             .map(drop)
-    }
-
-    /// Everything that this mount has written is on the servers' disks.
-    pub async fn sync(&self) -> Result<(), Errno> {
-        self.lov.sync_all().await?;
-        for mdc in self.lmv.all() {
-            let body = pack::body(&Cred::root(), Fid::ZERO, Fid::ZERO, 0, crate::cred::NO_GROUP);
-            mdc.ask(MDS_SYNC, vec![body.to_bytes(), Bytes::new()]).await?;
-        }
-        Ok(())
     }
 
     /// Allocates, punches or zeroes a range.

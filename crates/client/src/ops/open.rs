@@ -3,7 +3,7 @@
 use crate::attr::{S_IFREG, SetAttr};
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::data::DataFile;
+use crate::data::{DataFile, Told};
 use crate::layout::LovLayout;
 use crate::mdc::{IntentAsk, IntentReply};
 use crate::ops::lookup::{Found, check_name};
@@ -80,6 +80,8 @@ pub struct OpenFile {
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<LovLayout>>,
     pub(crate) wrote: AtomicBool,
+    /// Which losses of data it has been told of.
+    pub(crate) told: Told,
     /// Its times at the metadata target when it was opened.
     pub(crate) opened_times: Times,
     /// Whether this open made the file.
@@ -226,6 +228,7 @@ impl Client {
             data: Mutex::new(self.lov.file(fid, layout.clone())),
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
+            told: self.lov.losses().opened(fid),
             opened_times: md.attr.times(),
             created: reply.made_file(),
             keep: Mutex::new(reply.reply.keep.clone()),

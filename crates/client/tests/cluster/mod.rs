@@ -25,6 +25,8 @@ pub struct Cluster {
     pub mgs: Arc<Mgs>,
     pub mdt: Arc<Mdt>,
     pub osts: Vec<Arc<Ost>>,
+    /// The servers' parameters.
+    pub params: params::Registry,
     mgc: Arc<Mgc>,
     mounts: AtomicU64,
 }
@@ -73,6 +75,7 @@ impl Cluster {
             seed: 2,
             params: params::Registry::default(),
         };
+        let params = cfg.params.clone();
         let mdt = Mdt::start(rpc.clone(), &mgc, &StoreKind::Memory(1 << 30), cfg)
             .await
             .unwrap();
@@ -83,7 +86,10 @@ impl Cluster {
                 &rpc,
                 config,
                 &StoreKind::Memory(1 << 30),
-                OstConfig::new(FSNAME, index),
+                OstConfig {
+                    params: params.clone(),
+                    ..OstConfig::new(FSNAME, index)
+                },
             )
             .await
             .unwrap();
@@ -101,6 +107,7 @@ impl Cluster {
             mgs,
             mdt,
             osts: started,
+            params,
             mgc,
             mounts: AtomicU64::new(10),
         }

@@ -2,7 +2,9 @@
 //! extent locks that make them true, and the RPCs that carry its data.
 //!
 //! What is cached is valid as long as an extent lock covers it. When the server calls a lock back, the
-//! dirty data below it is written, the cache below it dropped, and then the lock is given up.
+//! dirty data below it is written, the cache below it dropped, and then the lock is given up. When the server evicts this
+//! client the locks are gone at once: whoever was about to use one looks ([`LockRef::is_valid`]) with the state locked before
+//! anything comes into the cache, and what was taken out of it is not sent any more ([`Object::tenure`]).
 //!
 //! The size here is what Lustre calls the known minimum size: the object is at least that big, as far as the locks
 //! that are held prove it. It is exact while one lock covers everything from it to the end.
@@ -17,6 +19,7 @@ use super::osc::Osc;
 use crate::attr::DataAttr;
 use ldlm::{Enqueue, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
+use rpc::{ReplyMsg, Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,16 +61,14 @@ struct State {
     attr: DataAttr,
     /// The locks held, by cookie; without any, nothing is known.
     locks: Vec<(u64, Range<u64>)>,
-    /// An error of a write that nobody waited for; told once, at the next flush or fsync.
-    error: Option<Errno>,
-    /// Written since the last OST_SYNC.
-    unsynced: bool,
     /// What is being read from the server.
     fetches: Vec<Fetch>,
     /// What of the cache the OSC knows of.
     accounted: u64,
     /// Since when the oldest dirty data waits; none: nothing queued.
     dirty_since: Option<Instant>,
+    /// How often the kernel is being told to drop pages that are of before an eviction.
+    old_pages: usize,
 }
 
 /// A range that is being read from the server.
@@ -207,6 +208,23 @@ impl Object {
         to_lvb(&self.state.lock().attr, self.osc.precision())
     }
 
+    /// How often the server has evicted this client, which still has this lock: what is sent on the strength of the lock
+    /// names the number, and fails once there has been another eviction.
+    fn tenure(&self, lock: &LockRef) -> Result<u64, Errno> {
+        let evictions = self.osc.evictions();
+        if lock.is_valid() {
+            Ok(evictions)
+        } else {
+            Err(Errno::EIO)
+        }
+    }
+
+    /// A request on the strength of a lock, see [`Object::tenure`].
+    async fn call_under(&self, tenure: u64, request: Request) -> Result<ReplyMsg, RpcError> {
+        let evictions = Some(tenure);
+        self.osc.call(Request { evictions, ..request }).await
+    }
+
     /// A lock on `range` is about to be given up: write and forget what it protected.
     pub(super) async fn release(self: &Arc<Self>, range: Range<u64>) {
         self.flush(range.clone()).await;
@@ -218,6 +236,30 @@ impl Object {
         let freed = self.state.lock().cache.discard(range);
         self.osc.budget().unreserve(freed);
         self.account();
+    }
+
+    /// The locks on `range` are lost: so is what was not written yet.
+    pub(super) fn lose(&self, range: Range<u64>) {
+        let (lost, freed) = {
+            let mut s = self.state.lock();
+            s.changed_at_server(&range);
+            let lost = s.cache.dirty_in(range.clone());
+            if lost > 0 {
+                // Before anybody can see that nothing is dirty any more.
+                self.osc.losses().add(self.id.parent, Errno::EIO);
+            }
+            (lost, s.cache.discard(range))
+        };
+        if lost > 0 {
+            self.say_lost(lost, Errno::EIO);
+        }
+        self.osc.budget().unreserve(freed);
+        self.account();
+    }
+
+    fn say_lost(&self, bytes: u64, error: Errno) {
+        tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error, bytes,
+            "data could not be written and is lost; fsync or close tells the program");
     }
 
     /// A lock is gone, and with it what only it proved of the size.
@@ -236,18 +278,29 @@ impl Object {
 
     /// The server has evicted us: nothing that is cached is true any more, and dirty data is lost.
     pub(super) fn evicted(&self) {
+        self.lose(0..u64::MAX);
         let mut s = self.state.lock();
-        if s.cache.is_dirty(0..u64::MAX) || s.cache.is_writing(0..u64::MAX) {
-            s.error = Some(Errno::EIO);
-        }
-        let freed = s.cache.discard(0..u64::MAX);
         s.dirty_since = None;
         s.locks.clear();
         s.attr.size = 0;
+        s.old_pages += 1;
         drop(s);
-        self.osc.budget().unreserve(freed);
-        self.account();
         self.changed.notify_waiters();
+    }
+
+    /// The kernel has dropped the pages that it had when [`Object::evicted`] was called.
+    pub(super) fn old_pages_gone(&self) {
+        self.state.lock().old_pages -= 1;
+    }
+
+    /// How often the server has evicted this client, for who writes back a page of a mapping: fails while the page may be
+    /// of before an eviction, with other clients' bytes as they were then.
+    pub(super) fn page_tenure(&self) -> Result<u64, Errno> {
+        let evictions = self.osc.evictions();
+        match self.state.lock().old_pages {
+            0 => Ok(evictions),
+            _ => Err(Errno::EIO),
+        }
     }
 
     /// Size and times, for a caller who holds a lock on everything.
@@ -277,11 +330,6 @@ impl Object {
         let mut known = s.with_own(told);
         known.size = s.attr.size.max(told.size);
         Ok(known)
-    }
-
-    /// The error of a write that nobody waited for, once.
-    pub(super) fn take_error(&self) -> Result<(), Errno> {
-        self.state.lock().error.take().map_or(Ok(()), Err)
     }
 
     /// Since when dirty data waits.

@@ -4,20 +4,27 @@ use super::{CHECKSUM_RETRIES, Object, extent};
 use crate::data::brw;
 use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
 use bytes::Bytes;
-use ldlm::LockMode;
+use ldlm::{LockMode, LockRef};
 use std::ops::Range;
 use std::sync::Arc;
 use wire::Errno;
 
 impl Object {
-    /// The bytes of `range` as far as locks prove that the object reaches. Call with a lock on the range.
-    pub(in crate::data) async fn read(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<Bytes>, Errno> {
+    /// The bytes of `range` as far as locks prove that the object reaches. `lock` is one on the range.
+    pub(in crate::data) async fn read(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        lock: &LockRef,
+    ) -> Result<Vec<Bytes>, Errno> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let gap = {
                 let mut s = self.state.lock();
+                if !lock.is_valid() {
+                    return Err(Errno::EIO);
+                }
                 let end = range.end.min(s.attr.size.max(range.start));
                 let runs = s.cache.read(range.start..end);
                 let gap = runs.iter().find_map(|run| match run {
@@ -53,7 +60,7 @@ impl Object {
         let wanted = {
             let mut s = self.state.lock();
             let end = range.end.min(s.attr.size);
-            if range.start >= end {
+            if range.start >= end || !lock.is_valid() {
                 return;
             }
             let mut wanted = Vec::new();

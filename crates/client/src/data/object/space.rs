@@ -19,7 +19,8 @@ const SEEK_HOLE: u32 = 4;
 impl Object {
     /// Cuts the object to `size`, or extends it with a hole.
     pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
-        let _lock = self.lock(LockMode::Pw, size..OBD_OBJECT_EOF).await?;
+        let lock = self.lock(LockMode::Pw, size..OBD_OBJECT_EOF).await?;
+        let tenure = self.tenure(&lock)?;
         self.forget(size..u64::MAX);
         // What is on its way must arrive before it is cut.
         self.flush(size..u64::MAX).await;
@@ -28,22 +29,17 @@ impl Object {
         oa.o_size = size;
         oa.o_blocks = OBD_OBJECT_EOF;
         let now = self.put_now(&mut oa);
-        let reply = self
-            .osc
-            .call(Request::new(
-                OST_PUNCH,
-                vec![OstBody { oa }.to_bytes(), Bytes::new()],
-            ))
-            .await;
-        let oa = reply?.get::<OstBody>(1)?.oa;
+        let punch = Request::new(OST_PUNCH, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
+        let oa = self.call_under(tenure, punch).await?.get::<OstBody>(1)?.oa;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(size..u64::MAX);
-        s.attr.size = size;
-        if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
-            s.attr.blocks = oa.o_blocks;
+        if lock.is_valid() {
+            s.attr.size = size;
+            if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
+                s.attr.blocks = oa.o_blocks;
+            }
+            s.changed(now);
         }
-        s.changed(now);
-        s.unsynced = true;
         drop(s);
         self.osc.budget().unreserve(freed);
         Ok(())
@@ -87,11 +83,12 @@ impl Object {
         let (mtime, atime) = (mtime.map(|t| precision.of(t)), atime.map(|t| precision.of(t)));
         let ctime = precision.of(ctime);
         let past = [mtime, atime].into_iter().flatten().any(|t| t < ctime);
-        let _lock = if past {
+        let lock = if past {
             Some(self.lock(LockMode::Pw, 0..u64::MAX).await?)
         } else {
             None
         };
+        let evictions = lock.as_ref().map(|lock| self.tenure(lock)).transpose()?;
         {
             let times = &mut self.state.lock().attr.times;
             times.atime = atime.unwrap_or(times.atime);
@@ -114,7 +111,10 @@ impl Object {
             atime: atime.unwrap_or_default(),
             ctime,
         });
-        let set = Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
+        let set = Request {
+            evictions,
+            ..Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes(), Bytes::new()])
+        };
         let oa = self.osc.call(set).await?.get::<OstBody>(1)?.oa;
         if oa.o_valid & OBD_MD_FLCTIME != 0 {
             // Somebody with a faster clock may have touched it: what is done next is not before that.
@@ -131,7 +131,8 @@ impl Object {
         range: Range<u64>,
         keeps_size: bool,
     ) -> Result<(), Errno> {
-        let _lock = self.lock(LockMode::Pw, range.clone()).await?;
+        let lock = self.lock(LockMode::Pw, range.clone()).await?;
+        let tenure = self.tenure(&lock)?;
         self.release(range.clone()).await;
         let mut oa = brw::obdo(self.id);
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
@@ -139,24 +140,19 @@ impl Object {
         oa.o_blocks = range.end;
         oa.o_nlink = mode;
         let now = self.put_now(&mut oa);
-        let reply = self
-            .osc
-            .call(Request::new(
-                OST_FALLOCATE,
-                vec![OstBody { oa }.to_bytes(), Bytes::new()],
-            ))
-            .await?;
-        let oa = reply.get::<OstBody>(1)?.oa;
+        let allocate = Request::new(OST_FALLOCATE, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
+        let oa = self.call_under(tenure, allocate).await?.get::<OstBody>(1)?.oa;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
-        if !keeps_size {
-            s.attr.size = s.attr.size.max(range.end);
+        if lock.is_valid() {
+            if !keeps_size {
+                s.attr.size = s.attr.size.max(range.end);
+            }
+            if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
+                s.attr.blocks = oa.o_blocks;
+            }
+            s.changed(now);
         }
-        if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
-            s.attr.blocks = oa.o_blocks;
-        }
-        s.changed(now);
-        s.unsynced = true;
         drop(s);
         self.osc.budget().unreserve(freed);
         Ok(())

@@ -5,8 +5,8 @@ use super::{CHECKSUM_RETRIES, Object};
 use crate::data::brw::{self, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
 use bytes::Bytes;
-use ldlm::LockMode;
-use rpc::Request;
+use ldlm::{LockMode, LockRef};
+use rpc::{Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -18,13 +18,18 @@ use wire::{
 const RANGES_MAX: usize = 256;
 
 impl Object {
-    /// Takes `data` into the cache, or to the server when there is no room; how much of it. Call with a PW lock on it.
-    pub(in crate::data) async fn write(self: &Arc<Self>, offset: u64, data: Bytes) -> Result<u64, Errno> {
+    /// Takes `data` into the cache, or to the server when there is no room; how much of it. `lock` is a PW lock on it.
+    pub(in crate::data) async fn write(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Bytes,
+        lock: &LockRef,
+    ) -> Result<u64, Errno> {
         let range = offset..offset + data.len() as u64;
         loop {
             let need = self.state.lock().cache.reservation(range.clone());
             if need > 0 && !self.osc.budget().reserve(need, || self.osc.press()).await {
-                return self.write_through(range, data).await;
+                return self.write_through(range, data, lock).await;
             }
             let now = self.osc.now();
             let mut s = self.state.lock();
@@ -33,6 +38,11 @@ impl Object {
                 drop(s);
                 self.osc.budget().unreserve(need);
                 continue;
+            }
+            if !lock.is_valid() {
+                drop(s);
+                self.osc.budget().unreserve(need);
+                return Err(Errno::EIO);
             }
             s.cache.write(offset, data);
             s.attr.size = s.attr.size.max(range.end);
@@ -50,7 +60,13 @@ impl Object {
 
     /// Sends `data` at once and waits for it: no grant, or O_DIRECT. How much of it was written: on a full target a part
     /// may be.
-    async fn write_through(self: &Arc<Self>, range: Range<u64>, data: Bytes) -> Result<u64, Errno> {
+    async fn write_through(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        data: Bytes,
+        lock: &LockRef,
+    ) -> Result<u64, Errno> {
+        let tenure = self.tenure(lock)?;
         self.flush(range.clone()).await;
         let now = self.osc.now().max(self.state.lock().attr.times.ctime);
         let times = Times {
@@ -63,7 +79,10 @@ impl Object {
         while !rest.is_empty() {
             let end = rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
             let part = rest.split_to((end - at) as usize);
-            match self.write_rpc(&[(at..end, vec![part])], false, times).await {
+            match self
+                .write_rpc(&[(at..end, vec![part])], false, times, tenure)
+                .await
+            {
                 // Grant that comes now is what lets later writes stay in the cache.
                 Ok(granted) => self.osc.budget().written(0, granted),
                 Err(e) if at == range.start => return Err(e),
@@ -74,9 +93,10 @@ impl Object {
         let range = range.start..at;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
-        s.attr.size = s.attr.size.max(range.end);
-        s.changed(now);
-        s.unsynced = true;
+        if lock.is_valid() {
+            s.attr.size = s.attr.size.max(range.end);
+            s.changed(now);
+        }
         drop(s);
         self.osc.budget().unreserve(freed);
         Ok(range.end - range.start)
@@ -89,16 +109,17 @@ impl Object {
         data: Bytes,
     ) -> Result<u64, Errno> {
         let range = offset..offset + data.len() as u64;
-        let _lock = self.lock(LockMode::Pw, range.clone()).await?;
-        self.write_through(range, data).await
+        let lock = self.lock(LockMode::Pw, range.clone()).await?;
+        self.write_through(range, data, &lock).await
     }
 
-    /// One OST_WRITE. Returns the grant that came with its reply.
+    /// One OST_WRITE, see [`Object::tenure`]. Returns the grant that came with its reply.
     async fn write_rpc(
         &self,
         ranges: &[(Range<u64>, Vec<Bytes>)],
         granted: bool,
         times: Times,
+        tenure: u64,
     ) -> Result<u64, Errno> {
         let terms = self.osc.terms();
         for _ in 0..CHECKSUM_RETRIES {
@@ -110,7 +131,7 @@ impl Object {
                 times,
                 grant,
             };
-            let reply = self.osc.call(brw::write_request(&args, &terms)).await?;
+            let reply = self.call_under(tenure, brw::write_request(&args, &terms)).await?;
             let written = brw::write_reply(&reply, &args, &terms)?;
             if !written.corrupted {
                 if let Some(blocks) = written.blocks {
@@ -124,23 +145,25 @@ impl Object {
         Err(Errno::EIO)
     }
 
-    /// Sends what was taken from the cache, and tells the cache.
-    async fn write_back(self: Arc<Self>, taken: Writeback) {
+    /// Sends what was taken from the cache after so many evictions, and tells the cache.
+    async fn write_back(self: Arc<Self>, taken: Writeback, tenure: u64) {
         let times = self.state.lock().attr.times;
-        let result = self.write_rpc(&taken.ranges, taken.reserved > 0, times).await;
+        let result = self
+            .write_rpc(&taken.ranges, taken.reserved > 0, times, tenure)
+            .await;
         {
             let mut s = self.state.lock();
+            if let Err(error) = result {
+                self.osc.losses().add(self.id.parent, error);
+            }
             for (range, _) in &taken.ranges {
                 s.changed_at_server(range);
             }
             s.cache
                 .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
-            s.unsynced = true;
-            s.error = result.err().or(s.error);
         }
         if let Err(error) = result {
-            tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error,
-                bytes = taken.bytes, "data could not be written and is lost; fsync or close tells the program");
+            self.say_lost(taken.bytes, error);
             self.size_after_loss().await;
         }
         self.osc.budget().written(taken.reserved, result.unwrap_or(0));
@@ -164,8 +187,10 @@ impl Object {
         let mut s = self.state.lock();
         // What was written meanwhile may be in neither answer.
         let to_come = to_come.max(s.cache.unwritten_end());
-        s.attr.size = to_come.max(told.oa.o_size);
-        s.attr.blocks = told.oa.o_blocks;
+        if !s.locks.is_empty() {
+            s.attr.size = to_come.max(told.oa.o_size);
+            s.attr.blocks = told.oa.o_blocks;
+        }
         drop(s);
         let object = self.clone();
         self.osc
@@ -177,7 +202,7 @@ impl Object {
         loop {
             let slot = self.osc.write_slot().await;
             let bytes_max = self.osc.terms().brw_bytes_max;
-            let taken = {
+            let (taken, tenure) = {
                 let mut s = self.state.lock();
                 if full_only && s.cache.dirty_bytes() < bytes_max {
                     return;
@@ -186,12 +211,13 @@ impl Object {
                 if !s.cache.is_dirty(0..u64::MAX) {
                     s.dirty_since = None;
                 }
-                taken
+                // What is in the cache now is under locks of now.
+                (taken, self.osc.evictions())
             };
             let Some(taken) = taken else { return };
             let object = self.clone();
             self.osc.spawn(async move {
-                object.write_back(taken).await;
+                object.write_back(taken, tenure).await;
                 drop(slot);
             });
         }
@@ -219,27 +245,21 @@ impl Object {
         }
     }
 
-    /// Everything written so far is on the server's disk when this returns.
+    /// What can be written of all that was written so far, by anybody, is on the server's disk when this returns.
     pub(in crate::data) async fn sync(self: &Arc<Self>) -> Result<(), Errno> {
         self.flush(0..u64::MAX).await;
-        self.take_error()?;
-        if std::mem::take(&mut self.state.lock().unsynced) {
-            let mut oa = brw::obdo(self.id);
-            oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
-            oa.o_size = 0;
-            oa.o_blocks = OBD_OBJECT_EOF;
-            if let Err(error) = self
-                .osc
-                .call(Request::new(
-                    OST_SYNC,
-                    vec![OstBody { oa }.to_bytes(), Bytes::new()],
-                ))
-                .await
-            {
-                self.state.lock().unsynced = true;
-                return Err(error.errno());
-            }
+        let mut oa = brw::obdo(self.id);
+        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
+        oa.o_size = 0;
+        oa.o_blocks = OBD_OBJECT_EOF;
+        let sync = Request::new(OST_SYNC, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
+        loop {
+            return match self.osc.call(sync.clone()).await {
+                Ok(_) => Ok(()),
+                // What was lost by it is told by those who lost it. The rest is still to be synced.
+                Err(RpcError::Evicted(_)) => continue,
+                Err(e) => Err(e.errno()),
+            };
         }
-        Ok(())
     }
 }

@@ -1,0 +1,163 @@
+//! Which files have lost data that could not be written back, and who has been told: Linux's rule of `errseq_t`.
+//!
+//! Every open file is told once of each loss, when it asks on purpose (fsync). A close tells too, but does not count: many
+//! programs do not look. Who opens the file later is told of a loss that nobody has been told of yet.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wire::{Errno, Fid};
+
+/// Files whose losses are remembered. When there are more, those are forgotten that somebody has been told of, and, if
+/// that is not enough, the older half.
+const FILES_MAX: usize = 64 << 10;
+
+/// The losses of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// The number of the last loss of all: who has seen that one need not look further.
+    last: AtomicU64,
+    files: Mutex<HashMap<Fid, Loss>>,
+}
+
+/// The last loss of a file.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    number: u64,
+    error: Errno,
+    told: bool,
+}
+
+/// Up to which loss an open file has been told.
+#[derive(Debug)]
+pub(crate) struct Told(AtomicU64);
+
+impl Losses {
+    /// Data of a file is lost.
+    pub(crate) fn add(&self, file: Fid, error: Errno) {
+        let mut files = self.files.lock();
+        let number = self.last.load(Ordering::Relaxed) + 1;
+        if files.len() >= FILES_MAX {
+            files.retain(|_, loss| !loss.told);
+        }
+        if files.len() >= FILES_MAX {
+            tracing::error!(
+                "more files have lost data than are remembered: not all will be told of by fsync"
+            );
+            files.retain(|_, loss| loss.number + FILES_MAX as u64 / 2 > number);
+        }
+        let told = false;
+        files.insert(file, Loss { number, error, told });
+        self.last.store(number, Ordering::Release);
+    }
+
+    /// What somebody who opens a file now need not be told.
+    pub(crate) fn opened(&self, file: Fid) -> Told {
+        let last = self.last.load(Ordering::Acquire);
+        let untold = |loss: &&Loss| !loss.told;
+        let known = match last {
+            0 => 0,
+            _ => self
+                .files
+                .lock()
+                .get(&file)
+                .filter(untold)
+                .map_or(last, |loss| loss.number - 1),
+        };
+        Told(AtomicU64::new(known))
+    }
+
+    /// The error of a loss that an open file has not been told of; it will be told again.
+    pub(crate) fn check(&self, file: Fid, told: &Told) -> Result<(), Errno> {
+        self.unseen(file, told, false)
+    }
+
+    /// The same, once.
+    pub(crate) fn tell(&self, file: Fid, told: &Told) -> Result<(), Errno> {
+        self.unseen(file, told, true)
+    }
+
+    fn unseen(&self, file: Fid, told: &Told, counts: bool) -> Result<(), Errno> {
+        let last = self.last.load(Ordering::Acquire);
+        if told.0.load(Ordering::Acquire) >= last {
+            return Ok(());
+        }
+        let mut files = self.files.lock();
+        let seen = told.0.load(Ordering::Acquire);
+        let Some(loss) = files.get_mut(&file).filter(|loss| loss.number > seen) else {
+            told.0.fetch_max(last, Ordering::AcqRel);
+            return Ok(());
+        };
+        if counts {
+            loss.told = true;
+            told.0.fetch_max(loss.number, Ordering::AcqRel);
+        }
+        Err(loss.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FILES_MAX, Losses};
+    use wire::{Errno, Fid};
+
+    const FILE: Fid = Fid::new(0x400, 1, 0);
+    const OTHER: Fid = Fid::new(0x400, 2, 0);
+
+    #[test]
+    fn each_open_file_is_told_of_a_loss_once() {
+        let losses = Losses::default();
+        let (one, two, other) = (losses.opened(FILE), losses.opened(FILE), losses.opened(OTHER));
+        losses.add(FILE, Errno::EIO);
+        assert_eq!(losses.tell(OTHER, &other), Ok(()));
+        for told in [&one, &two] {
+            assert_eq!(losses.tell(FILE, told), Err(Errno::EIO));
+            assert_eq!(losses.tell(FILE, told), Ok(()));
+        }
+        losses.add(OTHER, Errno::EIO);
+        losses.add(FILE, Errno::ENOSPC);
+        assert_eq!(losses.tell(FILE, &one), Err(Errno::ENOSPC));
+        assert_eq!(losses.tell(FILE, &one), Ok(()));
+        assert_eq!(losses.tell(OTHER, &other), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn a_close_does_not_take_the_error_from_a_later_fsync() {
+        let losses = Losses::default();
+        let told = losses.opened(FILE);
+        losses.add(FILE, Errno::EIO);
+        assert_eq!(losses.check(FILE, &told), Err(Errno::EIO));
+        assert_eq!(losses.check(FILE, &told), Err(Errno::EIO));
+        assert_eq!(losses.tell(FILE, &told), Err(Errno::EIO));
+        assert_eq!(losses.check(FILE, &told), Ok(()));
+    }
+
+    #[test]
+    fn who_opens_later_is_told_what_nobody_has_been_told() {
+        let losses = Losses::default();
+        let before = losses.opened(FILE);
+        losses.add(FILE, Errno::EIO);
+        let later = losses.opened(FILE);
+        assert_eq!(losses.tell(FILE, &later), Err(Errno::EIO));
+        let last = losses.opened(FILE);
+        assert_eq!(losses.tell(FILE, &last), Ok(()));
+        assert_eq!(losses.tell(FILE, &before), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound_and_told_losses_go_first() {
+        let losses = Losses::default();
+        losses.add(OTHER, Errno::EIO);
+        let file = |i: usize| Fid::new(0x500, i as u32, 0);
+        losses.add(file(0), Errno::EIO);
+        let told = losses.opened(file(0));
+        assert_eq!(losses.tell(file(0), &told), Err(Errno::EIO));
+        (1..FILES_MAX).for_each(|i| losses.add(file(i), Errno::EIO));
+        assert!(!losses.files.lock().contains_key(&file(0)));
+        assert_eq!(losses.tell(OTHER, &losses.opened(OTHER)), Err(Errno::EIO));
+        (FILES_MAX..2 * FILES_MAX).for_each(|i| losses.add(file(i), Errno::EIO));
+        assert!(losses.files.lock().len() <= FILES_MAX);
+        let last = file(2 * FILES_MAX - 1);
+        assert_eq!(losses.tell(last, &losses.opened(last)), Err(Errno::EIO));
+    }
+}
