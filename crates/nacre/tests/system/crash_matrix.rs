@@ -13,12 +13,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::file_system::{FileSystem, Shape, pid_of_mount, text};
-use crate::fixture::{kill, nacre_ok, run, sh};
+use crate::fixture::{Site, kill, nacre_ok, run, sh};
 
 /// What a client has to give a lock back, in these tests: `ldlm_enqueue_min`.
-const ENQUEUE_MIN: Duration = Duration::from_secs(4);
+pub(crate) const ENQUEUE_MIN: Duration = Duration::from_secs(4);
 /// What machines that do much else may take for anything.
-const SLACK: Duration = Duration::from_secs(60);
+pub(crate) const SLACK: Duration = Duration::from_secs(60);
 /// A part of a source tree, which is copied again and again.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/src");
 
@@ -75,14 +75,21 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 /// A file system with two clients, and a time for locks that tests can wait for.
-fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
+pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let b = fs.attach("b", 5);
+    shorten_lock_time(&fs.site);
+    let a = fs.mount();
+    (fs, a, b)
+}
+
+/// Has the servers of four processes wait for locks only as long as tests can.
+pub(crate) fn shorten_lock_time(site: &Site) {
     let seconds = format!("ldlm.namespaces.*.ldlm_enqueue_min={}", ENQUEUE_MIN.as_secs());
-    nacre_ok(&["lctl", "--dir", &fs.site.at("mgs"), "set_param", "-P", &seconds]);
+    nacre_ok(&["lctl", "--dir", &site.at("mgs"), "set_param", "-P", &seconds]);
     for server in ["mdt", "ost"] {
         // It comes to the servers by their logs, in a moment.
-        let dir = fs.site.at(server);
+        let dir = site.at(server);
         let get = [
             "lctl",
             "--dir",
@@ -96,12 +103,10 @@ fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
         });
         assert!(set, "{server} is not told");
     }
-    let a = fs.mount();
-    (fs, a, b)
 }
 
 /// Tries until it is so, but not for longer than this.
-fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+pub(crate) fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {
         if is_so() {
@@ -234,9 +239,7 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
         .unwrap();
     if victim == Victim::Client {
         nacre_ok(&["umount", text(&cell.b)]);
-        ["ost", "mdt", "mgs"]
-            .iter()
-            .for_each(|dir| cell.fs.site.down(dir));
+        cell.fs.stop_servers();
     } else {
         nacre_ok(&["umount", text(&cell.b)]);
         cell.fs.stop();

@@ -143,6 +143,11 @@ impl FileSystem {
         if self.shape == Shape::FourProcesses {
             nacre_ok(&["umount", text(&self.mount())]);
         }
+        self.stop_servers();
+    }
+
+    /// Stops all but the mounts that are processes of their own.
+    pub(crate) fn stop_servers(&self) {
         self.dirs().iter().for_each(|dir| self.site.down(dir));
     }
 
@@ -165,14 +170,19 @@ impl FileSystem {
 
 /// The process that `nacre mount` left for a mount point.
 pub(crate) fn pid_of_mount(at: &Path) -> u64 {
+    record_of_mount(at)["pid"].as_u64().unwrap()
+}
+
+/// What such a process says of itself.
+pub(crate) fn record_of_mount(at: &Path) -> serde_json::Value {
     let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).unwrap();
     all.as_array()
         .unwrap()
         .iter()
         .map(|process| &process["record"])
         .find(|record| record["mounts"][0]["mountpoint"] == text(at))
-        .and_then(|record| record["pid"].as_u64())
         .unwrap()
+        .clone()
 }
 
 /// A path as text.

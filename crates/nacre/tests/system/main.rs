@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod away;
 mod cargo_build;
 mod clients;
 mod crash_matrix;

@@ -1,6 +1,8 @@
 //! Every server and every client in a network namespace of its own, as hosts on one network are.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::clients::work_together;
 use crate::fixture::{Site, nacre_ok, run, sh};
@@ -8,14 +10,16 @@ use crate::fixture::{Site, nacre_ok, run, sh};
 const HOSTS: [&str; 5] = ["mgs", "mdt", "ost", "a", "b"];
 
 /// Hosts on one network; gone when dropped.
-struct Network {
+pub(crate) struct Network {
     tag: String,
 }
 
 impl Network {
     fn new() -> Network {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let network = Network {
-            tag: format!("ns{}", std::process::id() % 1_000_000),
+            tag: format!("n{next}s{}", std::process::id() % 1_000_000),
         };
         let switch = network.host("sw");
         sh(&format!(
@@ -48,6 +52,41 @@ impl Network {
     }
 }
 
+/// Pulls the cable of one host, and plugs it in again. By a process of before: a new one would close, as it starts, what the
+/// test has open in a mount that does not answer, and wait for that.
+pub(crate) struct Cable {
+    ip: Child,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Cable {
+    pub(crate) fn of(network: &Network, host: &str) -> Cable {
+        let host = network.host(host);
+        let each = format!("while read state; do ip -n {host} link set eth0 $state; echo $state; done");
+        let mut ip = Command::new("bash")
+            .args(["-c", &each])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(ip.stdout.take().unwrap()).lines();
+        Cable { ip, answers }
+    }
+
+    /// `up` or `down`.
+    pub(crate) fn set(&mut self, state: &str) {
+        writeln!(self.ip.stdin.as_ref().unwrap(), "{state}").unwrap();
+        assert_eq!(self.answers.next().unwrap().unwrap(), state);
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        let _ = self.ip.kill();
+        let _ = self.ip.wait();
+    }
+}
+
 impl Drop for Network {
     fn drop(&mut self) {
         for host in HOSTS.iter().chain(&["sw"]) {
@@ -58,10 +97,9 @@ impl Drop for Network {
     }
 }
 
-#[test]
-fn servers_and_clients_on_hosts_of_their_own_work_together() {
+/// A file system of three servers and two clients, each on a host of its own; gives the mount points.
+pub(crate) fn on_hosts_of_their_own(site: &mut Site) -> (Network, [String; 2]) {
     let network = Network::new();
-    let mut site = Site::new();
     let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
     let mkfs: [(&str, &str, &[&str]); 3] = [
         ("mgs", "--mgs", &[]),
@@ -78,6 +116,13 @@ fn servers_and_clients_on_hosts_of_their_own_work_together() {
         network.nacre(host, &["mount", "10.66.0.1@tcp:/lus", &at]);
         at
     });
+    (network, mounts)
+}
+
+#[test]
+fn servers_and_clients_on_hosts_of_their_own_work_together() {
+    let mut site = Site::new();
+    let (_network, mounts) = on_hosts_of_their_own(&mut site);
     work_together(mounts[0].as_ref(), mounts[1].as_ref());
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));

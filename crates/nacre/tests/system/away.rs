@@ -1,0 +1,255 @@
+//! Clients that hang, are cut off or die: the others go on within the documented time, and who comes back notices what he
+//! has lost and says so to who asks.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::crash_matrix::{ENQUEUE_MIN, SLACK, shorten_lock_time, two_clients, within};
+use crate::file_system::{pid_of_mount, record_of_mount, text};
+use crate::fixture::{Site, kill, nacre, nacre_ok, sh};
+use crate::namespaces::{Cable, on_hosts_of_their_own};
+
+/// How long others wait for what a client holds: it is asked, and evicted.
+const OTHERS_WAIT_MAX: Duration = Duration::from_secs(3 * ENQUEUE_MIN.as_secs() + SLACK.as_secs());
+
+/// A process that is stopped, until this is dropped.
+struct Hung(Pid);
+
+impl Hung {
+    fn new(pid: u64) -> Hung {
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        Hung(pid)
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// Whether fsync says that data was lost. It has to where that is so; and may where A could not know.
+fn told(synced: &std::io::Result<()>, lost: bool) -> bool {
+    let told = match synced {
+        Ok(()) => false,
+        Err(e) => e.raw_os_error() == Some(Errno::IO.raw_os_error()),
+    };
+    assert!(told || (synced.is_ok() && !lost), "lost: {lost}, but {synced:?}");
+    told
+}
+
+/// B reads, writes and makes things where A is in the way; gives what it read first.
+fn b_goes_on(b: &Path, name: &str) -> Vec<u8> {
+    let begun = Instant::now();
+    let read = fs::read(b.join(name)).unwrap();
+    let file = open(&b.join(name));
+    file.write_all_at(b"of B", 0).unwrap();
+    file.sync_all().unwrap();
+    fs::write(b.join("new of B"), name).unwrap();
+    fs::remove_file(b.join("new of B")).unwrap();
+    assert!(
+        begun.elapsed() < OTHERS_WAIT_MAX,
+        "B waited for {:?}",
+        begun.elapsed()
+    );
+    read
+}
+
+/// A's mount works as any, and shows what B did.
+fn a_goes_on(a: &Path, b: &Path, name: &str) {
+    // What is under way when A notices may fail once.
+    let sees = within(SLACK, || {
+        fs::read(a.join(name)).is_ok_and(|read| read.starts_with(b"of B"))
+    });
+    assert!(sees, "A sees {:?}", fs::read(a.join(name)));
+    let new = a.join("new of A");
+    assert!(
+        within(SLACK, || fs::write(&new, name).is_ok()),
+        "A does not go on"
+    );
+    File::open(&new).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read(b.join("new of A")).unwrap(), name.as_bytes());
+    fs::remove_file(&new).unwrap();
+}
+
+fn said_that_it_was_evicted(a: &Path) {
+    let log = record_of_mount(a)["log"].as_str().unwrap().to_owned();
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("evicted by the server"), "{log}");
+    assert!(log.contains("could not be written and is lost"), "{log}");
+}
+
+#[test]
+fn a_client_that_hangs_holds_others_up_no_longer_than_documented_and_tells_what_it_lost() {
+    let (fs, a, b) = two_clients();
+    let pid = pid_of_mount(&a);
+    // Only what A had not written back by itself, in half a second, before it hung can be lost.
+    let lost = (0..20).any(|round| {
+        let name = format!("f{round}");
+        fs::write(a.join(&name), "old content").unwrap();
+        let (file, reader) = (open(&a.join(&name)), File::open(a.join(&name)).unwrap());
+        let copy = file.try_clone().unwrap();
+        file.sync_all().unwrap();
+        file.write_all_at(b"new", 0).unwrap();
+        let hung = Hung::new(pid);
+        let lost = b_goes_on(&b, &name) == b"old content";
+        drop(hung);
+        // A close, which is told but does not count.
+        drop(copy);
+        let synced = told(&file.sync_all(), lost);
+        file.sync_all().unwrap();
+        assert_eq!(told(&reader.sync_all(), lost), synced);
+        reader.sync_all().unwrap();
+        a_goes_on(&a, &b, &name);
+        lost
+    });
+    assert!(lost, "A is faster than a signal");
+    said_that_it_was_evicted(&a);
+    nacre_ok(&["umount", text(&b)]);
+    fs.stop();
+    fs.is_consistent();
+}
+
+/// A program that has changed a page of a mapping and syncs it after the client was evicted: told that it is lost, and what
+/// others wrote meanwhile to the same page is not undone.
+#[test]
+fn a_page_of_a_mapping_from_before_an_eviction_does_not_overwrite_what_others_wrote() {
+    let (fs, a, b) = two_clients();
+    fs::write(a.join("f"), vec![b'-'; 8192]).unwrap();
+    let program = fs.site.at("map.py");
+    fs::write(
+        &program,
+        "import mmap, os, signal, sys\n\
+         f = os.open(sys.argv[1], os.O_RDWR)\n\
+         m = mmap.mmap(f, 8192)\n\
+         m[100:103] = b'old'\n\
+         os.kill(int(sys.argv[2]), signal.SIGSTOP)\n\
+         print('changed', flush=True)\n\
+         sys.stdin.readline()\n\
+         try:\n\
+         \x20   m.flush(); os.fsync(f); print('synced', flush=True)\n\
+         except OSError as e:\n\
+         \x20   print(e.errno, flush=True)\n\
+         sys.stdin.readline()\n\
+         print(m[0:4], m[100:103])\n",
+    )
+    .unwrap();
+    let pid = pid_of_mount(&a);
+    let mut mapping = Command::new("python3")
+        .args([&program, text(&a.join("f")), &pid.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut says = BufReader::new(mapping.stdout.take().unwrap()).lines();
+    let mut next = || says.next().unwrap().unwrap();
+    assert_eq!(next(), "changed");
+    let hung = Hung::new(pid);
+    b_goes_on(&b, "f");
+    drop(hung);
+    let mut goes_on = mapping.stdin.take().unwrap();
+    goes_on.write_all(b"\n").unwrap();
+    assert_eq!(next(), Errno::IO.raw_os_error().to_string());
+    a_goes_on(&a, &b, "f");
+    goes_on.write_all(b"\n").unwrap();
+    assert_eq!(next(), "b'of B' b'---'");
+    assert!(mapping.wait().unwrap().success());
+    let read = fs::read(b.join("f")).unwrap();
+    assert_eq!((&read[..4], &read[100..103]), (&b"of B"[..], &b"---"[..]));
+    nacre_ok(&["umount", text(&b)]);
+    fs.stop();
+}
+
+#[test]
+fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_back() {
+    let mut site = Site::new();
+    let (network, mounts) = on_hosts_of_their_own(&mut site);
+    shorten_lock_time(&site);
+    let [a, b] = mounts.each_ref().map(Path::new);
+    let pid = pid_of_mount(a);
+    let mut cable = Cable::of(&network, "a");
+    let lost = (0..20).any(|round| {
+        let name = format!("f{round}");
+        fs::write(a.join(&name), "old content").unwrap();
+        let file = open(&a.join(&name));
+        file.sync_all().unwrap();
+        file.write_all_at(b"new", 0).unwrap();
+        // Not while A writes back.
+        let hung = Hung::new(pid);
+        cable.set("down");
+        drop(hung);
+        let (lost, synced) = thread::scope(|s| {
+            // A program on A waits meanwhile.
+            let synced = s.spawn(|| file.sync_all());
+            let lost = b_goes_on(b, &name) == b"old content";
+            cable.set("up");
+            (lost, synced.join().unwrap())
+        });
+        told(&synced, lost);
+        file.sync_all().unwrap();
+        a_goes_on(a, b, &name);
+        lost
+    });
+    assert!(lost, "A is faster than a cut");
+    said_that_it_was_evicted(a);
+    mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
+    ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
+    let dirs = ["ost", "mdt", "mgs"].map(|dir| site.at(dir));
+    let checked = nacre(&["fsck", &dirs[0], &dirs[1], &dirs[2]]);
+    assert!(checked.ok, "{}{}", checked.out, checked.err);
+}
+
+#[test]
+fn what_a_killed_client_held_is_free_again() {
+    const BYTES: usize = 20 << 20;
+    let (fs, a, b) = two_clients();
+    // Locks on data and names, ranges, and a file that only its being open there keeps.
+    fs::write(a.join("data"), "of A").unwrap();
+    fs::write(a.join("locked"), "").unwrap();
+    let locked = open(&a.join("locked"));
+    flock(&locked, FlockOperation::NonBlockingLockExclusive).unwrap();
+    fs::write(a.join("gone"), vec![7; BYTES]).unwrap();
+    let gone = open(&a.join("gone"));
+    gone.sync_all().unwrap();
+    fs::remove_file(a.join("gone")).unwrap();
+    let stored = || {
+        let large = format!("find {} -type f -size +10M | wc -l", fs.site.at("ost"));
+        sh(&large).trim() != "0"
+    };
+    assert!(stored());
+    assert_eq!(fs::read_dir(&a).unwrap().count(), 2);
+    kill(pid_of_mount(&a) as u32);
+
+    let at_b = open(&b.join("locked"));
+    let refused = flock(&at_b, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(
+        refused,
+        Err(Errno::WOULDBLOCK),
+        "not before the servers know that A is gone"
+    );
+    assert_eq!(b_goes_on(&b, "data"), b"of A");
+    let begun = Instant::now();
+    flock(&at_b, FlockOperation::LockExclusive).unwrap();
+    assert!(within(SLACK, || !stored()), "the removed file's space");
+    assert!(begun.elapsed() < OTHERS_WAIT_MAX, "{:?}", begun.elapsed());
+    nacre_ok(&["umount", text(&a)]);
+    drop((locked, gone));
+    drop(at_b);
+    nacre_ok(&["umount", text(&b)]);
+    fs.stop_servers();
+    fs.is_consistent();
+}
