@@ -74,6 +74,9 @@ fn check() -> Result<(), String> {
     setup::cargo_deny()?;
     // Those for other systems too, that nothing here was built with: all are looked at.
     Stage::new("sources of all crates").run(cargo(["fetch", "--locked"]))?;
+    // Its lock file has our own crates in it, and what they need.
+    let fuzz = ["fetch", "--locked", "--manifest-path", "fuzz/Cargo.toml"];
+    Stage::new("sources of fuzz").run(cargo(fuzz))?;
     let policy = [
         "deny",
         "--locked",

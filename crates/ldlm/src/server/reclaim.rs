@@ -1,6 +1,7 @@
 //! Asking locks back for their number only.
 
 use super::{LockServer, SHARDS, now};
+use lnet::warn_seldom;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use wire::Errno;
@@ -69,7 +70,7 @@ impl LockServer {
         let begun = now();
         while self.limits.is_full() {
             if now().duration_since(begun) > ROOM_MAX {
-                tracing::warn!(
+                warn_seldom!(
                     ns = self.name,
                     locks = self.limits.locks(),
                     "too many locks, and clients give none back: a \
