@@ -126,6 +126,14 @@ impl World {
         format!("f{}", self.names).into_bytes()
     }
 
+    /// What the other mount sees of a change of the file, and so does who made it.
+    async fn seen_by_both(&self, who: usize, case: &str) -> Attr {
+        let seen = stat(&self.mounts[1 - who], self.fid).await;
+        let own = stat(&self.mounts[who], self.fid).await;
+        assert_eq!(times(&seen), times(&own), "{case}");
+        seen
+    }
+
     /// A random operation by a random mount.
     async fn act(&mut self) -> (usize, &'static str, Did) {
         let (what, who) = (self.random(13), self.random(2) as usize);
@@ -232,17 +240,8 @@ async fn each_operation_sets_the_times_that_it_should_and_every_mount_sees_them(
             let began = w.ticks.now();
             let (who, what, did) = w.act().await;
             let meanwhile: RangeInclusive<Time> = began..=w.ticks.now();
-            let seen = stat(&w.mounts[1 - who], w.fid).await;
-            let case = format!(
-                "seed {seed} step {step}: {what} by {who}: {meanwhile:?}: {:?}, before {:?}",
-                times(&seen),
-                times(&before)
-            );
-            assert_eq!(
-                times(&seen),
-                times(&stat(&w.mounts[who], w.fid).await),
-                "seen by both: {case}"
-            );
+            let case = format!("seed {seed} step {step}: {what} by {who}: {meanwhile:?}, before {before:?}");
+            let seen = w.seen_by_both(who, &case).await;
             assert_eq!(seen.btime, birth, "{case}");
             match did {
                 Did::Nothing => assert_eq!(times(&seen), times(&before), "{case}"),
@@ -288,17 +287,8 @@ async fn times_do_not_go_back_where_clocks_differ() {
         let mut before = stat(&w.mounts[0], w.fid).await;
         for step in 0..60 {
             let (who, what, did) = w.act().await;
-            let seen = stat(&w.mounts[1 - who], w.fid).await;
-            let case = format!(
-                "seed {seed} step {step}: {what} by {who}: {:?}, before {:?}",
-                times(&seen),
-                times(&before)
-            );
-            assert_eq!(
-                times(&seen),
-                times(&stat(&w.mounts[who], w.fid).await),
-                "seen by both: {case}"
-            );
+            let case = format!("seed {seed} step {step}: {what} by {who}: before {before:?}");
+            let seen = w.seen_by_both(who, &case).await;
             assert!(seen.ctime >= before.ctime, "{case}");
             if let Did::SetMtime(t) = did {
                 assert_eq!(seen.mtime, t, "{case}");

@@ -38,19 +38,7 @@ pub struct ObjAttr {
     pub data_version: u64,
 }
 
-impl Timed for ObjAttr {
-    fn times(&self) -> Times {
-        Times {
-            atime: self.atime,
-            mtime: self.mtime,
-            ctime: self.ctime,
-        }
-    }
-
-    fn set_times(&mut self, t: Times) {
-        (self.atime, self.mtime, self.ctime) = (t.atime, t.mtime, t.ctime);
-    }
-}
+wire::timed_by_fields!(ObjAttr);
 
 /// A change of attributes: what is `None` stays. Not for the size, which [`Objects::punch`] changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -210,6 +210,26 @@ pub trait Timed {
     fn set_times(&mut self, times: Times);
 }
 
+/// Implements [`Timed`] for a type whose times are its fields `atime`, `mtime` and `ctime`.
+#[macro_export]
+macro_rules! timed_by_fields {
+    ($t:ty) => {
+        impl $crate::Timed for $t {
+            fn times(&self) -> $crate::Times {
+                $crate::Times {
+                    atime: self.atime,
+                    mtime: self.mtime,
+                    ctime: self.ctime,
+                }
+            }
+
+            fn set_times(&mut self, t: $crate::Times) {
+                (self.atime, self.mtime, self.ctime) = (t.atime, t.mtime, t.ctime);
+            }
+        }
+    };
+}
+
 macro_rules! timed {
     ($($t:ty { $atime:ident $atime_ns:ident, $mtime:ident $mtime_ns:ident, $ctime:ident $ctime_ns:ident })*) => {$(
         impl Timed for $t {

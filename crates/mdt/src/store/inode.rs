@@ -5,7 +5,7 @@
 //! copies nothing.
 
 use bytes::Bytes;
-use wire::{Fid, Reader, Time, Timed, Times, WireError, Writer};
+use wire::{Fid, Reader, Time, WireError, Writer};
 
 /// Version of the record's form.
 const VERSION: u8 = 2;
@@ -218,19 +218,7 @@ impl Inode {
     }
 }
 
-impl Timed for Inode {
-    fn times(&self) -> Times {
-        Times {
-            atime: self.atime,
-            mtime: self.mtime,
-            ctime: self.ctime,
-        }
-    }
-
-    fn set_times(&mut self, t: Times) {
-        (self.atime, self.mtime, self.ctime) = (t.atime, t.mtime, t.ctime);
-    }
-}
+wire::timed_by_fields!(Inode);
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

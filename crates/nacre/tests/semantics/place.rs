@@ -6,7 +6,7 @@ use std::process::Command;
 use rustix::io::Errno;
 
 use crate::file_system::{FileSystem, Shape};
-use crate::fixture::{Ended, run, sh};
+use crate::fixture::{Ended, nacre_ok, run, sh};
 
 /// A file system with two mounts, `a` beside the servers and `b` in a process of its own.
 pub(crate) struct Place {
@@ -30,6 +30,13 @@ impl Place {
     }
 
     /// Runs a script of the shell in the mount `a`; it must succeed. Gives what it says.
+    /// Makes an empty file of two stripes.
+    pub(crate) fn striped(&self, name: &str) {
+        let path = self.a.join(name);
+        let how = ["lfs", "setstripe", "-c", "2", "-S", "1M"];
+        nacre_ok(&[&how[..], &[path.to_str().unwrap()]].concat());
+    }
+
     pub(crate) fn sh(&self, script: &str) -> String {
         script_in(&self.a, script)
     }

@@ -6,7 +6,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, seek, statvfs};
 use rustix::io::Errno;
 
-use crate::fixture::nacre_ok;
 use crate::place::{Place, refused};
 
 const MIB: u64 = 1 << 20;
@@ -31,15 +30,7 @@ fn hole(f: &File, from: u64) -> rustix::io::Result<u64> {
 #[test]
 fn data_and_holes_are_found_by_every_mount() {
     let place = Place::new();
-    nacre_ok(&[
-        "lfs",
-        "setstripe",
-        "-c",
-        "2",
-        "-S",
-        "1M",
-        place.a.join("striped").to_str().unwrap(),
-    ]);
+    place.striped("striped");
     for name in ["f", "striped"] {
         let f = open(&place, name);
         f.write_all_at(&[1; 4096], MIB).unwrap();
@@ -103,15 +94,7 @@ fn space_is_given_and_taken() {
 #[test]
 fn a_file_ends_where_its_objects_must() {
     let place = Place::new();
-    nacre_ok(&[
-        "lfs",
-        "setstripe",
-        "-c",
-        "2",
-        "-S",
-        "1M",
-        place.a.join("striped").to_str().unwrap(),
-    ]);
+    place.striped("striped");
     for (name, max) in [("f", OBJECT_MAX), ("striped", 2 * OBJECT_MAX - MIB + 4096)] {
         let f = open(&place, name);
         for end in [2 * TIB + 5, 15 * TIB, max] {
