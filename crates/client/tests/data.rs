@@ -172,6 +172,38 @@ async fn direct_and_cached_access_see_each_other() {
 
 /// Random operations by two mounts in turn, against bytes in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_of_all_targets_stays_within_the_limit_of_the_mount() {
+    const LEN: usize = 4 << 20;
+    let cluster = Cluster::start(2).await;
+    let params = params::Registry::default();
+    let c = cluster.mount_with(|o| o.params = params.clone()).await;
+    params.set("llite.*.max_cached_mb", "32").unwrap();
+    let used = || {
+        let shown = &params.get("llite.*.max_cached_mb")[0].1;
+        let line = shown.lines().find_map(|l| l.strip_prefix("used_mb: ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    let mut files = Vec::new();
+    for i in 0..16u8 {
+        let (_, file) = create(&c, &format!("f{i}")).await;
+        assert_eq!(c.write(&file, 0, pattern(LEN, i)).await, Ok(LEN));
+        c.fsync(&file, false).await.unwrap();
+        files.push(file);
+    }
+    for _ in 0..3 {
+        for (i, file) in (0..).zip(&files) {
+            assert!(read(&c, file, 0, LEN).await == pattern(LEN, i), "file {i}");
+            assert!(used() <= 32 + 8, "{} MiB", used());
+        }
+    }
+    for file in &files {
+        c.release(file).await.unwrap();
+    }
+    c.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_operations_by_two_mounts_match_a_file_in_memory() {
     for seed in 1..4u64 {
         let cluster = Cluster::start(2).await;

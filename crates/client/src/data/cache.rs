@@ -2,6 +2,7 @@
 //! written. Pure: no lock, no network, no clock. A buffer that is on its way to the server is never
 //! changed; an overwrite replaces it, so checksums stay true while the application goes on.
 
+use super::cached::Swept;
 use super::ranges::RangeSet;
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -33,10 +34,27 @@ pub(super) struct Writeback {
     pub reserved: u64,
 }
 
+#[derive(Debug)]
+struct Extent {
+    data: Bytes,
+    /// Used, or new, since the hand of [`ObjectCache::sweep`] came by.
+    used: bool,
+}
+
+impl Extent {
+    fn new(data: Bytes) -> Extent {
+        Extent { data, used: true }
+    }
+
+    fn len(&self) -> u64 {
+        self.data.len() as u64
+    }
+}
+
 /// The cache of one object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectCache {
-    extents: BTreeMap<u64, Bytes>,
+    extents: BTreeMap<u64, Extent>,
     dirty: RangeSet,
     writing: RangeSet,
     /// Whole pages for which room was reserved and which no RPC carries yet.
@@ -102,8 +120,8 @@ impl ObjectCache {
             .range(..=range.start)
             .next_back()
             .map_or(range.start, |(&s, _)| s);
-        for (&start, data) in self.extents.range(first..range.end.max(first)) {
-            let end = start + data.len() as u64;
+        for (&start, extent) in self.extents.range(first..range.end.max(first)) {
+            let end = start + extent.len();
             let (from, to) = (start.max(at), end.min(range.end));
             if from >= to {
                 continue;
@@ -112,7 +130,7 @@ impl ObjectCache {
                 runs.push(Run::Gap(at..from));
             }
             runs.push(Run::Data(
-                data.slice((from - start) as usize..(to - start) as usize),
+                extent.data.slice((from - start) as usize..(to - start) as usize),
             ));
             at = to;
         }
@@ -122,6 +140,16 @@ impl ObjectCache {
         runs
     }
 
+    /// What is known of `range` is in use.
+    pub(super) fn touch(&mut self, range: Range<u64>) {
+        for (&start, extent) in self.extents.range_mut(..range.end).rev() {
+            if start + extent.len() <= range.start {
+                break;
+            }
+            extent.used = true;
+        }
+    }
+
     /// Takes in bytes that the server sent. What is cached already is newer, and stays.
     pub(super) fn fill(&mut self, offset: u64, data: Bytes) {
         let range = offset..offset + data.len() as u64;
@@ -129,7 +157,7 @@ impl ObjectCache {
             if let Run::Gap(gap) = run {
                 let part = data.slice((gap.start - offset) as usize..(gap.end - offset) as usize);
                 self.bytes += part.len() as u64;
-                self.extents.insert(gap.start, part);
+                self.extents.insert(gap.start, Extent::new(part));
             }
         }
     }
@@ -148,19 +176,19 @@ impl ObjectCache {
         if let Some(mut gathered) = self.gatherable(offset, data.len()) {
             let start = offset - gathered.len() as u64;
             gathered.extend_from_slice(&data);
-            self.extents.insert(start, gathered.freeze());
+            self.extents.insert(start, Extent::new(gathered.freeze()));
         } else {
-            self.extents.insert(offset, data);
+            self.extents.insert(offset, Extent::new(data));
         }
     }
 
     /// The extent that ends at `offset`, taken out to be extended, when that is worth it.
     fn gatherable(&mut self, offset: u64, len: usize) -> Option<BytesMut> {
         let (&start, before) = self.extents.range(..offset).next_back()?;
-        if start + before.len() as u64 != offset || before.len() + len > GATHER_BYTES_MAX {
+        if start + before.len() != offset || before.data.len() + len > GATHER_BYTES_MAX {
             return None;
         }
-        let before = self.extents.remove(&start)?;
+        let before = self.extents.remove(&start)?.data;
         Some(
             before
                 .try_into_mut()
@@ -170,23 +198,23 @@ impl ObjectCache {
 
     /// Removes the extents of `range`, without touching what is said of dirty and writing.
     fn cut(&mut self, range: Range<u64>) {
-        while let Some((&start, data)) = self.extents.range(..range.end).next_back() {
-            let end = start + data.len() as u64;
+        while let Some((&start, extent)) = self.extents.range(..range.end).next_back() {
+            let (end, used) = (start + extent.len(), extent.used);
             if end <= range.start {
                 break;
             }
-            let data = data.clone();
+            let data = extent.data.clone();
             self.extents.remove(&start);
             self.bytes -= data.len() as u64;
             if end > range.end {
-                let tail = data.slice((range.end - start) as usize..);
-                self.bytes += tail.len() as u64;
-                self.extents.insert(range.end, tail);
+                let data = data.slice((range.end - start) as usize..);
+                self.bytes += data.len() as u64;
+                self.extents.insert(range.end, Extent { data, used });
             }
             if start < range.start {
-                let head = data.slice(..(range.start - start) as usize);
-                self.bytes += head.len() as u64;
-                self.extents.insert(start, head);
+                let data = data.slice(..(range.start - start) as usize);
+                self.bytes += data.len() as u64;
+                self.extents.insert(start, Extent { data, used });
             }
         }
     }
@@ -261,24 +289,36 @@ impl ObjectCache {
         freed
     }
 
-    /// Drops about `bytes` of clean data, from the start of the object. Returns what was dropped.
-    pub(super) fn evict_clean(&mut self, bytes: u64) -> u64 {
-        let before = self.bytes;
-        let held: Vec<Range<u64>> = self.extents.iter().map(|(&s, d)| s..s + d.len() as u64).collect();
-        for extent in held {
-            if before - self.bytes >= bytes {
-                break;
+    /// Moves the hand from `from` on, past `steps_max` extents at most, until about `bytes` are free: drops what is clean,
+    /// was not used since it came by last, and is not to be kept.
+    pub(super) fn sweep(
+        &mut self,
+        from: u64,
+        bytes: u64,
+        steps_max: usize,
+        keep: impl Fn(&Range<u64>) -> bool,
+    ) -> Swept {
+        let (before, mut at) = (self.bytes, from);
+        for steps in 0..=steps_max {
+            if steps == steps_max || before - self.bytes >= bytes {
+                return Swept {
+                    steps,
+                    next: Some(at),
+                };
             }
-            let unwritten: Vec<_> = self
-                .dirty
-                .overlaps(extent.clone())
-                .chain(self.writing.overlaps(extent.clone()))
-                .collect();
-            if unwritten.is_empty() {
-                self.cut(extent);
+            let Some((&start, extent)) = self.extents.range_mut(at..).next() else {
+                return Swept { steps, next: None };
+            };
+            let range = start..start + extent.len();
+            at = range.end;
+            if keep(&range) || std::mem::take(&mut extent.used) {
+                continue;
+            }
+            if !self.dirty.intersects(range.clone()) && !self.writing.intersects(range.clone()) {
+                self.cut(range);
             }
         }
-        before - self.bytes
+        unreachable!("the last step returns")
     }
 }
 
@@ -365,6 +405,32 @@ mod tests {
         assert_eq!(wire::brw::md_lengths(std::iter::once(5..end)).len(), 4);
     }
 
+    #[test]
+    fn what_is_used_outlasts_what_is_not_and_what_is_dirty_stays() {
+        let mut cache = ObjectCache::default();
+        let page = || Bytes::from_static(&[1; 4096]);
+        (0..4).for_each(|i| cache.fill(i * 4096, page()));
+        cache.write(8 * 4096, page());
+        // The first round finds all of it new.
+        let round = cache.sweep(0, 4096, 100, |_| false);
+        assert_eq!((round.steps, round.next, cache.bytes()), (5, None, 5 * 4096));
+        cache.touch(4096..4097);
+        let part = cache.sweep(0, 2 * 4096, 100, |range| range.start == 0);
+        assert_eq!((part.steps, part.next), (4, Some(4 * 4096)));
+        let left = [0, 4096, 8 * 4096].map(|at| matches!(cache.read(at..at + 1)[..], [Run::Data(_)]));
+        assert_eq!((left, cache.bytes()), ([true; 3], 3 * 4096));
+        assert_eq!(
+            cache.sweep(0, u64::MAX, 1, |_| false).next,
+            Some(4096),
+            "no more steps"
+        );
+        for _ in 0..2 {
+            cache.sweep(0, u64::MAX, 100, |_| false);
+        }
+        assert_eq!(cache.bytes(), 4096);
+        assert!(cache.is_dirty(8 * 4096..9 * 4096));
+    }
+
     proptest! {
         #[test]
         fn behaves_as_bytes_in_memory(ops in proptest::collection::vec((0u8..6, 0u64..200, 1u64..60), 1..60)) {
@@ -399,9 +465,7 @@ mod tests {
                         cache.written(w.ranges.iter().map(|r| &r.0), false);
                     },
                     _ => {
-                        let had = cache.bytes();
-                        let freed = cache.evict_clean(len);
-                        prop_assert_eq!(had - freed, cache.bytes());
+                        cache.sweep(start, len, 5, |_| false);
                         for (i, known) in bytes(&cache, 0..300).into_iter().enumerate() {
                             if known.is_none() { prop_assert!(!dirty[i]); model[i] = None; }
                         }

@@ -1,6 +1,7 @@
 //! All object targets of a file system, and the files whose data is in use.
 
 use super::brw::ObjectId;
+use super::cached::Cached;
 use super::file::DataFile;
 use super::losses::Losses;
 use super::osc::{Osc, OscTarget};
@@ -8,7 +9,7 @@ use crate::client::Clock;
 use crate::kernel::Kernel;
 use crate::layout::LovLayout;
 use mgc::FsConfig;
-use params::Registry;
+use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::Ptlrpc;
 use std::collections::{BTreeMap, HashMap};
@@ -39,14 +40,20 @@ pub struct Lov {
     oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
+    cached: Arc<Cached>,
+    shown: Mutex<Option<Group>>,
 }
 
 impl Lov {
     /// Makes an import to every object target; connects in the background, and again whenever a connection is lost.
     pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
+        let cached = Arc::<Cached>::default();
+        let shown = cached.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
         let lov = Lov {
             rpc: rpc.clone(),
             cfg,
+            cached,
+            shown: Mutex::new(Some(shown)),
             oscs: RwLock::default(),
             files: Mutex::default(),
             losses: Arc::default(),
@@ -67,7 +74,7 @@ impl Lov {
                     index: ost.index,
                     nids: ost.nids.clone(),
                 };
-                Osc::start(&self.rpc, target, &self.cfg, self.losses.clone())
+                Osc::start(&self.rpc, target, &self.cfg, &self.cached, self.losses.clone())
             });
         }
     }
@@ -143,6 +150,7 @@ impl Lov {
         }
         while tasks.join_next().await.is_some() {}
         self.oscs.write().clear();
+        self.shown.lock().take();
     }
 }
 

@@ -6,6 +6,7 @@
 mod brw;
 mod budget;
 mod cache;
+mod cached;
 mod file;
 mod losses;
 mod lov;

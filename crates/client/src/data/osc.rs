@@ -5,6 +5,7 @@ mod tunables;
 
 use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
 use super::budget::Budget;
+use super::cached::Cached;
 use super::losses::Losses;
 use super::lov::DataConfig;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use rpc::{
     Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -41,10 +42,9 @@ use wire::{
 
 /// `osc.*.max_rpcs_in_flight`, as it starts.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// `osc.*.max_dirty_mb`, as it starts.
+/// `osc.*.max_dirty_mb`, as it starts: so much, and this part of the process's memory at most.
 const DIRTY_MB: u64 = 64;
-/// `osc.*.max_cached_mb`: clean data kept per OST, as it starts.
-const CACHED_MB: u64 = 128;
+const DIRTY_SHARE: u64 = 16;
 /// Bytes of an RPC that this client can do.
 const BRW_BYTES_MAX: u32 = 4 << 20;
 /// Grant that is asked for at connect.
@@ -78,14 +78,13 @@ pub(super) struct Osc {
     losses: Arc<Losses>,
     runtime: Handle,
     /// All objects that are in use or locked.
-    objects: Mutex<HashMap<LdlmResId, Arc<Object>>>,
+    objects: Mutex<BTreeMap<LdlmResId, Arc<Object>>>,
     /// Objects with dirty data, the longest dirty first.
     dirty: Mutex<VecDeque<Arc<Object>>>,
     /// Wakes the write-back task.
     wake: Notify,
     write_slots: Arc<Semaphore>,
-    /// Bytes in the caches of all objects.
-    cached: AtomicU64,
+    cached: Arc<Cached>,
     /// Bytes that an object can have, as the target said.
     object_bytes_max: AtomicU64,
     flusher: Mutex<Option<AbortHandle>>,
@@ -107,6 +106,7 @@ impl Osc {
         rpc: &Arc<Ptlrpc>,
         target: OscTarget,
         cfg: &DataConfig,
+        cached: &Arc<Cached>,
         losses: Arc<Losses>,
     ) -> Arc<Osc> {
         let osc = Arc::new_cyclic(|me| Osc {
@@ -114,7 +114,11 @@ impl Osc {
             target: target.clone(),
             import: OnceLock::new(),
             locks: OnceLock::new(),
-            budget: Budget::new(DIRTY_MB << 20),
+            budget: Budget::new(
+                (DIRTY_MB << 20)
+                    .min(cpt::memory_bytes() / DIRTY_SHARE)
+                    .max(1 << 20),
+            ),
             tunables: Tunables::default(),
             kernel: cfg.kernel.clone(),
             clock: cfg.clock.clone(),
@@ -124,11 +128,12 @@ impl Osc {
             dirty: Mutex::default(),
             wake: Notify::new(),
             write_slots: Arc::new(Semaphore::new(RPCS_IN_FLIGHT as usize)),
-            cached: AtomicU64::new(0),
+            cached: cached.clone(),
             object_bytes_max: AtomicU64::new(u64::MAX),
             flusher: Mutex::default(),
             params: Mutex::default(),
         });
+        cached.add(&osc);
         let owner = Arc::new(Owner(Arc::downgrade(&osc)));
         let import = Import::new(
             rpc,
@@ -279,25 +284,19 @@ impl Osc {
         self.objects.lock().values().cloned().collect()
     }
 
-    /// An object's cache went from `before` to `now` bytes: drops clean data when there is too much in all.
-    pub(super) fn cached(&self, before: u64, now: u64) {
-        let cached = self
-            .cached
-            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed)
-            .wrapping_add(now - before.min(now));
-        let max = self.tunables.cached_bytes_max.load(Ordering::Relaxed);
-        if now <= before || cached <= max {
-            return;
-        }
-        let mut surplus = cached - max + max / 8;
-        for object in self.all_objects() {
-            let freed = object.evict_clean(surplus);
-            self.cached.fetch_sub(freed, Ordering::Relaxed);
-            surplus = surplus.saturating_sub(freed);
-            if surplus == 0 {
-                break;
-            }
-        }
+    /// What all objects of the mount keep.
+    pub(super) fn cached(&self) -> &Arc<Cached> {
+        &self.cached
+    }
+
+    /// The first object that is not before a resource.
+    pub(super) fn object_from(&self, first: Option<&LdlmResId>) -> Option<Arc<Object>> {
+        let objects = self.objects.lock();
+        let next = match first {
+            Some(first) => objects.range(first..).next(),
+            None => objects.first_key_value(),
+        };
+        next.map(|(_, object)| object.clone())
     }
 
     // --- write-back

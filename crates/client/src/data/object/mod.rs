@@ -15,6 +15,7 @@ mod write;
 
 use super::brw::ObjectId;
 use super::cache::ObjectCache;
+use super::cached::Swept;
 use super::osc::Osc;
 use crate::attr::DataAttr;
 use ldlm::{Enqueue, LockMode, LockRef, Policy};
@@ -63,7 +64,7 @@ struct State {
     locks: Vec<(u64, Range<u64>)>,
     /// What is being read from the server.
     fetches: Vec<Fetch>,
-    /// What of the cache the OSC knows of.
+    /// What of the cache is counted.
     accounted: u64,
     /// Since when the oldest dirty data waits; none: nothing queued.
     dirty_since: Option<Instant>,
@@ -79,11 +80,22 @@ struct Fetch {
     stale: bool,
 }
 
+impl Fetch {
+    fn meets(&self, range: &Range<u64>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
+    }
+}
+
 impl State {
+    /// How many bytes were counted as cached, and how many are from now on.
+    fn account(&mut self) -> (u64, u64) {
+        let now = self.cache.bytes();
+        (std::mem::replace(&mut self.accounted, now), now)
+    }
+
     /// Whether any of a range is being read.
     fn is_fetching(&self, range: &Range<u64>) -> bool {
-        let mut fetches = self.fetches.iter();
-        fetches.any(|f| f.range.start < range.end && range.start < f.range.end)
+        self.fetches.iter().any(|f| f.meets(range))
     }
 
     fn fetch(&mut self, range: Range<u64>) {
@@ -93,7 +105,7 @@ impl State {
     /// The server's bytes of a range have changed: what is being read of it is not kept.
     fn changed_at_server(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
-            fetch.stale |= fetch.range.start < range.end && range.start < fetch.range.end;
+            fetch.stale |= fetch.meets(range);
         }
     }
 
@@ -337,22 +349,24 @@ impl Object {
         self.state.lock().dirty_since
     }
 
-    /// Tells the OSC how much is cached here now; it may have some of it dropped.
+    /// Tells how much is cached here now; some of it may have to go for that, or of another object's.
     fn account(&self) {
-        let (before, now) = {
-            let mut s = self.state.lock();
-            let now = s.cache.bytes();
-            (std::mem::replace(&mut s.accounted, now), now)
-        };
-        self.osc.cached(before, now);
+        let (before, now) = self.state.lock().account();
+        self.osc.cached().changed(before, now);
     }
 
-    /// Drops about `bytes` of clean data.
-    pub(super) fn evict_clean(&self, bytes: u64) -> u64 {
-        let mut s = self.state.lock();
-        let freed = s.cache.evict_clean(bytes);
-        s.accounted = s.accounted.saturating_sub(freed);
-        freed
+    /// Drops what nobody has used lately ([`ObjectCache::sweep`]).
+    pub(super) fn sweep(&self, from: u64, bytes: u64, steps_max: usize) -> Swept {
+        let (swept, (before, now)) = {
+            let s = &mut *self.state.lock();
+            let fetches = &s.fetches;
+            // Who has it fetched has not seen it yet.
+            let keep = |range: &Range<u64>| fetches.iter().any(|f| f.meets(range));
+            let swept = s.cache.sweep(from, bytes, steps_max, keep);
+            (swept, s.account())
+        };
+        self.osc.cached().changed(before, now);
+        swept
     }
 }
 

@@ -32,6 +32,7 @@ impl Object {
                     Run::Data(_) => None,
                 });
                 let Some(gap) = gap else {
+                    s.cache.touch(range.start..end);
                     return Ok(runs.into_iter().filter_map(data).collect());
                 };
                 if s.is_fetching(&gap) {

@@ -1,6 +1,6 @@
 //! What can be shown and set of an OSC while it runs, under Lustre's names (`osc.*.max_dirty_mb`, ...).
 
-use super::{CACHED_MB, Osc, RPCS_IN_FLIGHT};
+use super::{Osc, RPCS_IN_FLIGHT};
 use params::{Group, Param, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,6 @@ const RPCS_IN_FLIGHT_MAX: u32 = 256;
 #[derive(Debug)]
 pub(super) struct Tunables {
     pub(super) checksums: Arc<AtomicBool>,
-    pub(super) cached_bytes_max: Arc<AtomicU64>,
     rpcs_in_flight: AtomicU64,
 }
 
@@ -22,7 +21,6 @@ impl Default for Tunables {
     fn default() -> Tunables {
         Tunables {
             checksums: Arc::new(AtomicBool::new(true)),
-            cached_bytes_max: Arc::new(AtomicU64::new(CACHED_MB << 20)),
             rpcs_in_flight: AtomicU64::new(RPCS_IN_FLIGHT.into()),
         }
     }
@@ -62,7 +60,6 @@ impl Osc {
             |osc, max| osc.set_rpcs_in_flight(max as u32),
         );
         let checksums = Param::switch(self.tunables.checksums.clone());
-        let cached = Param::atomic(self.tunables.cached_bytes_max.clone(), (1 << 20)..=(1 << 40));
         group
             .add(
                 "max_dirty_mb",
@@ -76,7 +73,6 @@ impl Osc {
                 "checksums",
                 checksums.about("whether data carries a checksum on the network"),
             )
-            .add("max_cached_bytes", cached.about("clean data that is kept, bytes"))
             .add(
                 "cur_dirty_bytes",
                 Param::read_only(show(|osc| osc.budget.dirty()))
