@@ -13,7 +13,7 @@ use std::time::Duration;
 use wire::Errno;
 
 /// What takes longer does not come.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(180);
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 async fn create(c: &Client, name: &[u8]) -> Arc<OpenFile> {
@@ -23,11 +23,11 @@ async fn create(c: &Client, name: &[u8]) -> Arc<OpenFile> {
 
 /// Evicts everybody from the object targets, and waits until the client works again.
 async fn evict_all(cluster: &Cluster, c: &Client) {
+    let file = create(c, b"another").await;
     cluster
         .params
         .set("obdfilter.*.evict_client", "nid:0@lo")
         .unwrap();
-    let file = create(c, b"another").await;
     // In the middle of it calls fail; then data is written and stays.
     let works = async {
         while c.write(&file, 0, Bytes::from_static(b"x")).await.is_err()
