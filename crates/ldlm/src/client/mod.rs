@@ -89,15 +89,18 @@ pub struct LockClientConfig {
     pub lru_max_age: Duration,
 }
 
-/// So many unused locks are kept on any machine: the files of a source tree, at some 2 KiB each on both sides.
-const LRU_SIZE_MIN: usize = 32 << 10;
+/// So many unused locks are kept where there is memory for them: the files of a source tree, at some 2 KiB each on both
+/// sides.
+const LRU_SIZE: usize = 32 << 10;
+/// Memory that there has to be for each.
+const LRU_SHARE: u64 = 32 << 10;
 
 impl Default for LockClientConfig {
     fn default() -> LockClientConfig {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         LockClientConfig {
             seed: 0,
-            lru_size: (100 * cpus).max(LRU_SIZE_MIN),
+            lru_size: (100 * cpus).max(LRU_SIZE.min((cpt::memory_bytes() / LRU_SHARE) as usize)),
             lru_max_age: Duration::from_secs(3900),
         }
     }
