@@ -10,7 +10,6 @@ mod files;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod locks;
-mod memory;
 mod space;
 
 use std::time::{Duration, Instant};
