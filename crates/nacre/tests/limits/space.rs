@@ -1,5 +1,7 @@
 //! Full targets.
 
+use std::process::Command;
+
 use crate::{
     Servers, avail,
     disk::Disk,
@@ -164,9 +166,11 @@ fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back()
     ));
     assert!(filled.trim().parse::<u64>().unwrap() > 50 << 20, "{filled}");
     // All of it back: to users, and to the local file system.
-    sh(&format!(
-        "rm -r {at}/attrs && mkdir {at}/d/again && touch {at}/d/new {at}/d/again/{{1..200}}"
-    ));
+    sh(&format!("rm -r {at}/attrs"));
+    until("directories are made again", || {
+        run(Command::new("mkdir").arg(format!("{at}/d/again"))).ok
+    });
+    sh(&format!("touch {at}/d/new {at}/d/again/{{1..200}}"));
     sh(&format!("rm {others}"));
     until("the local file system has its space again", || {
         avail(&disk.root()) + (80 << 20) > before
