@@ -16,6 +16,21 @@ pub struct Field {
     pub offset: usize,
     /// Bytes.
     pub size: usize,
+    /// What its bytes are.
+    pub shape: Shape,
+}
+
+/// What a field's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A little-endian number.
+    Number,
+    /// Text up to a NUL.
+    Text,
+    /// Items of one shape, each of so many bytes.
+    Array(&'static Shape, usize),
+    /// A structure.
+    Struct(&'static Layout),
 }
 
 /// A structure as it lies on the wire.
@@ -35,6 +50,8 @@ pub trait WireField: Sized + Clone {
     const BYTES: usize;
     /// All zeros.
     const ZERO: Self;
+    /// What the bytes are.
+    const SHAPE: Shape;
     /// Reads one from the front.
     fn read_field(r: &mut Reader<'_>) -> Result<Self>;
     /// Appends one.
@@ -79,6 +96,7 @@ macro_rules! int_field {
         impl WireField for $t {
             const BYTES: usize = size_of::<$t>();
             const ZERO: Self = 0;
+            const SHAPE: Shape = Shape::Number;
             fn read_field(r: &mut Reader<'_>) -> Result<Self> {
                 Ok(<$t>::from_le_bytes(r.array()?))
             }
@@ -93,6 +111,7 @@ int_field!(u8, u16, u32, u64, i32, i64);
 impl<T: WireField + Copy, const N: usize> WireField for [T; N] {
     const BYTES: usize = T::BYTES * N;
     const ZERO: Self = [T::ZERO; N];
+    const SHAPE: Shape = Shape::Array(&T::SHAPE, T::BYTES);
     fn read_field(r: &mut Reader<'_>) -> Result<Self> {
         let mut out = Self::ZERO;
         for item in &mut out {
@@ -107,12 +126,13 @@ impl<T: WireField + Copy, const N: usize> WireField for [T; N] {
     }
 }
 
-/// Gives each (name, size) the offset that it has after all before it.
-pub(crate) const fn place<const N: usize>(sizes: [(&'static str, usize); N]) -> [Field; N] {
+/// Gives each (name, size, shape) the offset that it has after all before it.
+pub(crate) const fn place<const N: usize>(sizes: [(&'static str, usize, Shape); N]) -> [Field; N] {
     let mut out = [Field {
         name: "",
         offset: 0,
         size: 0,
+        shape: Shape::Number,
     }; N];
     let mut offset = 0;
     let mut i = 0;
@@ -121,6 +141,7 @@ pub(crate) const fn place<const N: usize>(sizes: [(&'static str, usize); N]) -> 
             name: sizes[i].0,
             offset,
             size: sizes[i].1,
+            shape: sizes[i].2,
         };
         offset += sizes[i].1;
         i += 1;
@@ -158,6 +179,7 @@ macro_rules! wire_structs {
             impl $crate::layout::WireField for $name {
                 const BYTES: usize = 0 $( + <$ty as $crate::layout::WireField>::BYTES )*;
                 const ZERO: Self = $name { $( $field: <$ty as $crate::layout::WireField>::ZERO, )* };
+                const SHAPE: $crate::layout::Shape = $crate::layout::Shape::Struct(&<$name as $crate::layout::WireStruct>::LAYOUT);
                 fn read_field(r: &mut $crate::codec::Reader<'_>) -> $crate::codec::Result<Self> {
                     Ok($name { $( $field: <$ty as $crate::layout::WireField>::read_field(r)?, )* })
                 }
@@ -172,7 +194,7 @@ macro_rules! wire_structs {
                 const LAYOUT: $crate::layout::Layout = $crate::layout::Layout {
                     name: $lustre,
                     size: $size,
-                    fields: &$crate::layout::place([ $( (stringify!($field), <$ty as $crate::layout::WireField>::BYTES) ),* ]),
+                    fields: &$crate::layout::place([ $( (stringify!($field), <$ty as $crate::layout::WireField>::BYTES, <$ty as $crate::layout::WireField>::SHAPE) ),* ]),
                 };
                 fn read(r: &mut $crate::codec::Reader<'_>) -> $crate::codec::Result<Self> {
                     <Self as $crate::layout::WireField>::read_field(r)

@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{LOLND, SOCKLND};
-use crate::layout::WireField;
+use crate::layout::{Shape, WireField};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -107,6 +107,7 @@ impl From<Nid> for u64 {
 impl WireField for Nid {
     const BYTES: usize = 8;
     const ZERO: Self = Nid(0);
+    const SHAPE: Shape = Shape::Number;
     fn read_field(r: &mut Reader<'_>) -> Result<Self> {
         r.u64().map(Nid)
     }

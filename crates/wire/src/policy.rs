@@ -1,7 +1,7 @@
 //! What a lock covers: one union of 32 bytes, read by the type of the lock's resource.
 
 use crate::codec::{Reader, Result, Writer};
-use crate::layout::WireField;
+use crate::layout::{Shape, WireField};
 
 /// `ldlm_wire_policy_data`: an extent, a set of inode bits or a flock range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,6 +72,7 @@ impl LdlmPolicyData {
 impl WireField for LdlmPolicyData {
     const BYTES: usize = 32;
     const ZERO: Self = LdlmPolicyData([0; 4]);
+    const SHAPE: Shape = <[u64; 4]>::SHAPE;
     fn read_field(r: &mut Reader<'_>) -> Result<Self> {
         <[u64; 4]>::read_field(r).map(LdlmPolicyData)
     }

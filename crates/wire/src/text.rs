@@ -1,7 +1,7 @@
 //! Text in a field of fixed length: bytes up to the first NUL, zeros after.
 
 use crate::codec::{Reader, Result, Writer};
-use crate::layout::WireField;
+use crate::layout::{Shape, WireField};
 use std::fmt;
 
 /// `char[N]`: text, ended by a NUL when it is shorter than `N`.
@@ -73,6 +73,7 @@ impl<const N: usize> fmt::Debug for Text<N> {
 impl<const N: usize> WireField for Text<N> {
     const BYTES: usize = N;
     const ZERO: Self = Text([0; N]);
+    const SHAPE: Shape = Shape::Text;
     fn read_field(r: &mut Reader<'_>) -> Result<Self> {
         r.array().map(Text)
     }

@@ -5,9 +5,11 @@
 //! `NACRE_CAPTURES` names one.
 #![allow(clippy::unwrap_used)]
 
+mod captured;
+
 use bytes::Bytes;
+use captured::bytes_of;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use wire::acl::PosixAcl;
 use wire::config::Config;
@@ -28,6 +30,7 @@ struct Counts {
     lost_bytes: usize,
     messages: BTreeMap<String, usize>,
     buffers: usize,
+    fields: usize,
     unclean: usize,
     log_records: usize,
     layouts: usize,
@@ -53,18 +56,6 @@ fn captures() -> Vec<PathBuf> {
     files
 }
 
-fn bytes_of(path: &Path) -> Bytes {
-    let raw = std::fs::read(path).unwrap();
-    if path.extension().is_some_and(|e| e == "gz") {
-        let mut out = Vec::new();
-        flate2::read::GzDecoder::new(&raw[..])
-            .read_to_end(&mut out)
-            .unwrap();
-        return out.into();
-    }
-    raw.into()
-}
-
 impl Counts {
     fn same(&mut self, what: &str, built: Result<Bytes, wire::WireError>, original: &[u8]) {
         let why = match built {
@@ -83,6 +74,7 @@ impl Counts {
     }
 
     fn message(&mut self, what: &str, msg: &Message, formats: Option<&'static [Rmf]>, payload: &Bytes) {
+        let opcode = msg.body().unwrap().pb_opc;
         let clean = self.without_garbage(msg, payload);
         self.same(what, Ok(msg.build()), &clean);
         let Some(formats) = formats else {
@@ -105,6 +97,7 @@ impl Counts {
             self.same(&format!("{what} {}", rmf.name()), rmf.codec().rebuild(buf), buf);
             self.contents(what, *rmf, buf);
         }
+        self.fields += captured::fields(formats, opcode, &msg.bufs).len();
     }
 
     /// The message with zeros between its buffers: some senders leave there what their memory held before.
@@ -268,8 +261,8 @@ fn captured_messages_are_rebuilt_byte_for_byte() {
     let messages: usize = total.messages.values().sum();
     println!("{total:#?}");
     println!(
-        "{messages} messages and {} buffers rebuilt, {} frames, {} log records, {} layouts, {} pages",
-        total.buffers, total.frames, total.log_records, total.layouts, total.pages
+        "{messages} messages and {} buffers of {} fields rebuilt, {} frames, {} log records, {} layouts, {} pages",
+        total.buffers, total.fields, total.frames, total.log_records, total.layouts, total.pages
     );
     assert!(total.differences.is_empty() && messages > 1000);
 }

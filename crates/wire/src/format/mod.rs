@@ -3,10 +3,12 @@
 //! Several opcodes have variants (an intent, a kind of modification): [`of_request`] picks by what the request holds.
 
 mod codec;
+mod leaves;
 mod rmf;
 mod rqf;
 
 pub use codec::{Codec, Ops, reint_ops};
+pub use leaves::{Leaf, Value, leaves, leaves_of};
 pub use rmf::Rmf;
 pub use rqf::FORMATS;
 
@@ -207,6 +209,7 @@ mod tests {
                 for rmf in format.request.iter().chain(format.reply) {
                     let _ = rmf.codec().rebuild(&bytes);
                     let _ = rmf.codec().show(&bytes);
+                    let _ = super::leaves(*rmf, format.opcode, &bytes);
                 }
             }
         }

@@ -1,0 +1,305 @@
+//! A buffer taken apart into its single fields, each with its path and its place: for tools that compare or rewrite
+//! messages field by field.
+//!
+//! A FID, an object's identifier and a lock's resource are one field each. What a layout or a list of access holds is
+//! taken apart too; bytes that nothing is known of are one field.
+
+use super::codec::{Codec, reint_ops};
+use super::rmf::Rmf;
+use crate::codec::{Reader, Result, WireError};
+use crate::config::Config;
+use crate::consts::llog::OBD_CFG_REC;
+use crate::consts::lov::{LOV_MAGIC_COMP_V1, LOV_MAGIC_V1, LOV_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC};
+use crate::consts::opcodes::{LLOG_FIRST_OPC, LLOG_LAST_OPC};
+use crate::ea::{PosixAclXattrEntry, PosixAclXattrHeader};
+use crate::fid::{LuFid, OstId};
+use crate::layout::{Layout, Shape, WireStruct};
+use crate::ldlm::{LdlmRequest, LdlmResId, OstLvb};
+use crate::llog_file::records;
+use crate::lov::{LovCompMdEntryV1, LovCompMdV1, LovMdsMdV1, LovMdsMdV3, LovOstDataV1};
+use crate::striping::LovLayout;
+use std::fmt;
+use std::ops::Range;
+
+/// What a field holds.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A number of 1, 2, 4 or 8 bytes.
+    Number(u64),
+    /// Text, without its NUL.
+    Text(Vec<u8>),
+    /// A file's identifier.
+    Fid(LuFid),
+    /// An object's identifier.
+    OstId(OstId),
+    /// What a lock is on.
+    Resource(LdlmResId),
+    /// Bytes.
+    Bytes(Vec<u8>),
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Number(n) => write!(f, "{n:#x}"),
+            Value::Text(text) => write!(f, "{:?}", String::from_utf8_lossy(text)),
+            Value::Fid(fid) => write!(f, "{fid}"),
+            Value::OstId(id) => write!(f, "{id}"),
+            Value::Resource(res) => write!(f, "{res}"),
+            Value::Bytes(bytes) if bytes.len() > 64 => write!(f, "{} bytes", bytes.len()),
+            Value::Bytes(bytes) => bytes.iter().try_for_each(|b| write!(f, "{b:02x}")),
+        }
+    }
+}
+
+/// One field of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Where it is by name, `mdt_body.mbo_fid1`.
+    pub path: String,
+    /// Where its bytes are in the buffer; empty for what is not stored as such.
+    pub at: Range<usize>,
+    /// What it holds.
+    pub value: Value,
+}
+
+impl Leaf {
+    /// The last name of the path, without an index.
+    pub fn name(&self) -> &str {
+        let last = self.path.rsplit('.').next().unwrap_or_default();
+        last.split('[').next().unwrap_or_default()
+    }
+}
+
+/// Every field of a buffer of a message with this opcode, and first the buffer's length.
+pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
+    let name = rmf.name().trim_start_matches("RMF_").to_ascii_lowercase();
+    let mut out = Leaves { buf, out: Vec::new() };
+    out.say(format!("{name}.len"), 0..0, Value::Number(buf.len() as u64));
+    if buf.is_empty() {
+        return Ok(out.out);
+    }
+    match rmf.codec() {
+        Codec::Struct(ops) => {
+            out.structure(&name, &ops.layout, 0)?;
+            out.rest(&name, ops.layout.size);
+        }
+        Codec::Reint => {
+            let layout = reint_ops(buf)?.layout;
+            out.structure(&name, &layout, 0)?;
+            out.rest(&name, layout.size);
+        }
+        Codec::Array(ops) => {
+            for (i, begin) in (0..buf.len()).step_by(ops.layout.size).enumerate() {
+                out.structure(&format!("{name}[{i}]"), &ops.layout, begin)?;
+            }
+        }
+        Codec::Lock => {
+            let fixed = LdlmRequest::LAYOUT
+                .fields
+                .iter()
+                .filter(|f| f.offset < LdlmRequest::FIXED);
+            for field in fixed {
+                out.shape(
+                    &format!("{name}.{}", field.name),
+                    &field.shape,
+                    field.offset..field.offset + field.size,
+                )?;
+            }
+            out.array(
+                &format!("{name}.lock_handle"),
+                &Shape::Number,
+                8,
+                LdlmRequest::FIXED..buf.len(),
+            )?;
+        }
+        Codec::Text => out.say(name, 0..buf.len(), Value::Text(crate::before_nul(buf).to_vec())),
+        Codec::U32s => out.array(&name, &Shape::Number, 4, 0..buf.len())?,
+        Codec::U64 => out.shape(&name, &Shape::Number, 0..8)?,
+        Codec::Bytes => out.contents(&name, rmf, opcode)?,
+    }
+    Ok(out.out)
+}
+
+/// Every field of a structure.
+pub fn leaves_of<T: WireStruct>(name: &str, buf: &[u8]) -> Result<Vec<Leaf>> {
+    let mut out = Leaves { buf, out: Vec::new() };
+    out.structure(name, &T::LAYOUT, 0)?;
+    Ok(out.out)
+}
+
+struct Leaves<'a> {
+    buf: &'a [u8],
+    out: Vec<Leaf>,
+}
+
+impl Leaves<'_> {
+    fn say(&mut self, path: String, at: Range<usize>, value: Value) {
+        self.out.push(Leaf { path, at, value });
+    }
+
+    fn bytes(&self, at: &Range<usize>) -> Result<&[u8]> {
+        let found = self.buf.len();
+        self.buf.get(at.clone()).ok_or(WireError::Short {
+            what: "field",
+            expected: at.end,
+            found,
+        })
+    }
+
+    /// What follows the last structure of a buffer.
+    fn rest(&mut self, path: &str, from: usize) {
+        if let Some(rest) = self.buf.get(from..).filter(|b| !b.is_empty()) {
+            let value = Value::Bytes(rest.to_vec());
+            self.say(format!("{path}.rest"), from..self.buf.len(), value);
+        }
+    }
+
+    fn structure(&mut self, path: &str, layout: &Layout, begin: usize) -> Result<()> {
+        for field in layout.fields {
+            let at = begin + field.offset..begin + field.offset + field.size;
+            self.shape(
+                &format!("{path}.{}", field.name.trim_start_matches("r#")),
+                &field.shape,
+                at,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn array(&mut self, path: &str, item: &Shape, size: usize, at: Range<usize>) -> Result<()> {
+        for (i, begin) in at.clone().step_by(size).enumerate() {
+            self.shape(&format!("{path}[{i}]"), item, begin..begin + size)?;
+        }
+        Ok(())
+    }
+
+    fn shape(&mut self, path: &str, shape: &Shape, at: Range<usize>) -> Result<()> {
+        let bytes = self.bytes(&at)?;
+        let value = match shape {
+            Shape::Number => {
+                let mut word = [0; 8];
+                let room = word.get_mut(..bytes.len());
+                room.ok_or(WireError::Short {
+                    what: "number",
+                    expected: bytes.len(),
+                    found: 8,
+                })?
+                .copy_from_slice(bytes);
+                Value::Number(u64::from_le_bytes(word))
+            }
+            Shape::Text => Value::Text(crate::before_nul(bytes).to_vec()),
+            Shape::Array(_, 1) => Value::Bytes(bytes.to_vec()),
+            Shape::Array(item, size) => return self.array(path, item, *size, at),
+            Shape::Struct(layout) if layout.name == LuFid::NAME => Value::Fid(LuFid::from_bytes(bytes)?),
+            Shape::Struct(layout) if layout.name == OstId::NAME => Value::OstId(OstId::from_bytes(bytes)?),
+            Shape::Struct(layout) if layout.name == LdlmResId::NAME => {
+                Value::Resource(LdlmResId::from_bytes(bytes)?)
+            }
+            Shape::Struct(layout) => return self.structure(path, layout, at.start),
+        };
+        self.say(path.to_owned(), at, value);
+        Ok(())
+    }
+
+    /// A buffer whose format says nothing about its bytes.
+    fn contents(&mut self, name: &str, rmf: Rmf, opcode: u32) -> Result<()> {
+        match rmf {
+            Rmf::Eadata if (LLOG_FIRST_OPC..LLOG_LAST_OPC).contains(&opcode) => self.log(name),
+            Rmf::MdtMd | Rmf::DlmLvb | Rmf::Eadata | Rmf::DefaultMdtMd if LovLayout::is_layout(self.buf) => {
+                self.layout(name, 0)
+            }
+            Rmf::DlmLvb if self.buf.len() == OstLvb::SIZE => self.structure(name, &OstLvb::LAYOUT, 0),
+            Rmf::Acl if self.buf.len() >= PosixAclXattrHeader::SIZE => {
+                self.structure(name, &PosixAclXattrHeader::LAYOUT, 0)?;
+                let entries = (self.buf.len() - PosixAclXattrHeader::SIZE) / PosixAclXattrEntry::SIZE;
+                let end = PosixAclXattrHeader::SIZE + entries * PosixAclXattrEntry::SIZE;
+                let item = Shape::Struct(&PosixAclXattrEntry::LAYOUT);
+                self.array(
+                    name,
+                    &item,
+                    PosixAclXattrEntry::SIZE,
+                    PosixAclXattrHeader::SIZE..end,
+                )?;
+                self.rest(name, end);
+                Ok(())
+            }
+            _ => {
+                self.say(
+                    name.to_owned(),
+                    0..self.buf.len(),
+                    Value::Bytes(self.buf.to_vec()),
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// A file's layout that begins at `begin`.
+    fn layout(&mut self, path: &str, begin: usize) -> Result<()> {
+        let bytes = self.bytes(&(begin..self.buf.len()))?;
+        let head = match Reader::new("lmm_magic", bytes).u32()? {
+            LOV_MAGIC_V1 => LovMdsMdV1::LAYOUT,
+            LOV_MAGIC_V3 | LOV_USER_MAGIC_SPECIFIC => LovMdsMdV3::LAYOUT,
+            LOV_MAGIC_COMP_V1 => {
+                return self.components(path, LovCompMdV1::from_bytes(bytes)?.lcm_entry_count);
+            }
+            _ => {
+                self.rest(path, begin);
+                return Ok(());
+            }
+        };
+        let count = usize::from(LovMdsMdV1::from_bytes(bytes)?.lmm_stripe_count);
+        let there = (bytes.len().saturating_sub(head.size) / LovOstDataV1::SIZE).min(count);
+        self.structure(path, &head, begin)?;
+        let objects = begin + head.size..begin + head.size + there * LovOstDataV1::SIZE;
+        self.array(
+            &format!("{path}.lmm_objects"),
+            &Shape::Struct(&LovOstDataV1::LAYOUT),
+            LovOstDataV1::SIZE,
+            objects,
+        )
+    }
+
+    fn components(&mut self, path: &str, count: u16) -> Result<()> {
+        self.structure(path, &LovCompMdV1::LAYOUT, 0)?;
+        for i in 0..usize::from(count) {
+            let at = LovCompMdV1::SIZE + i * LovCompMdEntryV1::SIZE;
+            let path = format!("{path}.lcm_entries[{i}]");
+            self.structure(&path, &LovCompMdEntryV1::LAYOUT, at)?;
+            let entry = LovCompMdEntryV1::from_bytes(self.bytes(&(at..at + LovCompMdEntryV1::SIZE))?)?;
+            let (from, len) = (entry.lcme_offset as usize, entry.lcme_size as usize);
+            let part = self.bytes(&(from..from.saturating_add(len)))?;
+            let mut inner = Leaves {
+                buf: part,
+                out: Vec::new(),
+            };
+            // A component is a plain layout: one in another would have no end.
+            if Reader::new("lmm_magic", part).u32()? != LOV_MAGIC_COMP_V1 {
+                inner.layout(&path, 0)?;
+            }
+            self.out.extend(inner.out.into_iter().map(|l| Leaf {
+                at: l.at.start + from..l.at.end + from,
+                ..l
+            }));
+        }
+        Ok(())
+    }
+
+    /// A block of a log: a field is a record.
+    fn log(&mut self, path: &str) -> Result<()> {
+        for record in records(self.buf) {
+            let record = record?;
+            let value = match record.kind {
+                OBD_CFG_REC => format!("{:?}", Config::parse(record.data)?),
+                kind => format!("{kind:#x}"),
+            };
+            self.say(
+                format!("{path}.record[{}]", record.index),
+                0..0,
+                Value::Text(value.into_bytes()),
+            );
+        }
+        Ok(())
+    }
+}
