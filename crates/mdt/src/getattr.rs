@@ -145,9 +145,8 @@ impl Mdt {
             os_state: if full { OS_STATFS_ENOSPC } else { 0 },
             ..ObdStatfs::default()
         };
-        let asked = req
-            .get::<MdtBody>(1)
-            .is_ok_and(|b| b.mbo_valid & OBD_MD_FLAGSTATFS != 0);
+        // Who wants this target's own sends no body.
+        let asked = !req.msg.buf(1).is_empty() && req.get::<MdtBody>(1)?.mbo_valid & OBD_MD_FLAGSTATFS != 0;
         if asked && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
             sum(&mut answer, &self.osts.statfs().await);
         }

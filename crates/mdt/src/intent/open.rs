@@ -266,7 +266,8 @@ impl Mdt {
         out: &mut Outcome,
     ) -> Result<u64, Errno> {
         if !inode.is_file() && !inode.is_dir() {
-            let as_dir = asked.flags.has(MDS_OPEN_DIRECTORY);
+            // Who meets a symbolic link follows it.
+            let as_dir = asked.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
             return if as_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
         let (fid, mode) = (found.fid, asked.flags);

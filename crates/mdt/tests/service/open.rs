@@ -242,6 +242,12 @@ async fn open_locks_and_kinds_are_those_of_a_real_server() {
         .open(Fid::ROOT, "file", MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
         .await;
     assert_eq!(not_a_dir.status, Errno::ENOTDIR.status());
+    // A symbolic link may lead to a directory: the client looks.
+    c.make(Fid::ROOT, "link", 0o120777, "nowhere").await.unwrap();
+    let link = c
+        .open(Fid::ROOT, "link", MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
+        .await;
+    assert_eq!((link.status, link.handle()), (0, 0));
     let fifo = c.make(Fid::ROOT, "fifo", 0o010666, "").await.unwrap();
     let special = c.open(Fid::ROOT, "fifo", MDS_FMODE_READ).await;
     assert_eq!((special.fid(), special.handle()), (fifo, 0));
