@@ -49,7 +49,7 @@ pub struct SetAttr {
     pub mtime: Option<Time>,
     /// Change time; an earlier one than there is stays without effect.
     pub ctime: Option<Time>,
-    /// A change of contents, with its modification and change time; those of a later one stay.
+    /// A change of contents, with its modification and change time ([`Times::after_write`]).
     pub changed: Option<Times>,
     /// Owner.
     pub uid: Option<u32>,
@@ -66,6 +66,17 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
+    /// The same, with times left as they are.
+    pub fn without_times(self) -> SetAttr {
+        SetAttr {
+            atime: None,
+            mtime: None,
+            ctime: None,
+            changed: None,
+            ..self
+        }
+    }
+
     pub(crate) fn apply_to(&self, a: &mut ObjAttr) {
         macro_rules! each {
             ($($f:ident),*) => { $( if let Some(v) = self.$f { a.$f = v; } )* };
@@ -84,7 +95,7 @@ impl SetAttr {
             a.ctime = a.ctime.max(ctime);
         }
         if let Some(told) = self.changed {
-            a.set_times(a.times().after_change(told));
+            a.set_times(a.times().after_write(told));
         }
     }
 }

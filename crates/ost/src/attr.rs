@@ -31,7 +31,7 @@ pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     }
 }
 
-/// The same of a request that changes contents: its times count unless there was a later change.
+/// The same of a request that changes contents: its times are those of the change.
 pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: u64) -> SetAttr {
     let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     let set = SetAttr {

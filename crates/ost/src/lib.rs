@@ -19,6 +19,7 @@ mod negotiate;
 mod object;
 mod params_of;
 mod sequence;
+mod settings;
 mod stats;
 mod super_sequence;
 mod target;

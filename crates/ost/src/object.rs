@@ -6,8 +6,8 @@ use rpc::{Export, Reply, ServerRequest};
 use std::sync::Arc;
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID,
-    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId,
-    Precision, WireStruct,
+    OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC, ObdStatfs, Obdo,
+    OstBody, OstId, Precision, WireStruct,
 };
 
 use crate::{Ost, attr};
@@ -134,6 +134,9 @@ impl Ost {
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let about = self.about_to_change(req)?;
         let set = attr::to_set(&about.oa, about.precision);
+        if about.has(OBD_MD_FLMTIME) {
+            self.sets_times(req, about.fid);
+        }
         let transno = self.change(&req.export, about.fid, "set attributes", async |_| {
             self.objects.setattr(about.fid, set).await
         });
@@ -160,6 +163,7 @@ impl Ost {
                 None
             }
         };
+        self.sets_times(req, about.fid);
         let transno = self.change(&req.export, about.fid, "truncate", async |transno| {
             let set = attr::to_change(&about.oa, about.precision, transno);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };

@@ -25,6 +25,7 @@ use crate::{
     negotiate::Offer,
     params_of,
     sequence::Sequences,
+    settings::Settings,
     stats::Stats,
     super_sequence,
 };
@@ -94,6 +95,7 @@ pub struct Ost {
 #[derive(Default)]
 struct PerExport {
     grant: OnceLock<Arc<ClientGrant>>,
+    settings: Settings,
 }
 
 impl Ost {
@@ -231,6 +233,16 @@ impl Ost {
                 .get_or_init(|| self.grants.client(&export.client_uuid))
                 .clone(),
         )
+    }
+
+    /// The request sets an object's times.
+    pub(crate) fn sets_times(&self, req: &ServerRequest, fid: Fid) {
+        req.export.ext::<PerExport>().settings.add(fid, req.xid);
+    }
+
+    /// Whether the client has set the object's times after it sent this request.
+    pub(crate) fn times_were_set_since(&self, req: &ServerRequest, fid: Fid) -> bool {
+        req.export.ext::<PerExport>().settings.since(fid, req.xid)
     }
 
     /// The largest transfer that was agreed with the client.

@@ -186,6 +186,16 @@ impl Times {
         Times { mtime, ctime, ..self }
     }
 
+    /// These after data was written, under a lock, with the times `told`. It is the last change, whatever the writer's clock
+    /// says: with one that is behind, or for data that has waited, ctime stays and mtime is the later one.
+    pub fn after_write(self, told: Times) -> Times {
+        if told.ctime.refined(self.ctime) < self.ctime {
+            let mtime = self.mtime.or_later(told.mtime);
+            return Times { mtime, ..self };
+        }
+        self.after_change(told)
+    }
+
     /// Of two who tell of a file's contents: who has heard of the later change knows mtime, unless it has none.
     pub fn latest(self, other: Times) -> Times {
         let (own, others) = (self.ctime.refined(other.ctime), other.ctime.refined(self.ctime));
@@ -439,6 +449,25 @@ mod tests {
         assert_eq!(
             known.after_change(at(Time::secs(6), Time::secs(6))).mtime,
             Time::secs(6)
+        );
+    }
+
+    #[test]
+    fn a_write_changes_mtime_also_by_a_clock_that_is_behind() {
+        let at = |mtime, ctime| Times {
+            mtime: Time::secs(mtime),
+            ctime: Time::secs(ctime),
+            ..Times::default()
+        };
+        let set_to_the_past = at(1, 20);
+        assert_eq!(set_to_the_past.after_write(at(19, 19)), at(19, 20));
+        assert_eq!(set_to_the_past.after_write(at(20, 20)), at(20, 20));
+        assert_eq!(set_to_the_past.after_write(at(21, 21)), at(21, 21));
+        assert_eq!(at(20, 20).after_write(at(19, 19)), at(20, 20));
+        assert_eq!(
+            at(20, 20).after_write(at(1, 20)),
+            at(1, 20),
+            "what the writer has set"
         );
     }
 
