@@ -112,6 +112,39 @@ fn parameters_are_listed_read_set_and_kept() {
 }
 
 #[test]
+fn every_checksum_is_told_chosen_and_used() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let dir = site.at("d");
+    let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
+    let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
+    assert_eq!(
+        told.trim(),
+        "[crc32c] adler crc32 t10ip4K t10ip512 t10crc4K t10crc512"
+    );
+    let source = site.at("source");
+    sh(&format!("head -c 3000001 /dev/urandom > {source}"));
+    for name in told.split_whitespace() {
+        let name = name.trim_matches(['[', ']']);
+        lctl(&["set_param", &format!("osc.*.checksum_type={name}")]);
+        let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
+        assert!(told.contains(&format!("[{name}]")), "{told}");
+        // In bulk and in messages, aligned and not; read back from the server.
+        sh(&format!(
+            "cp {source} {at}/{name} && head -c 5000 {source} | dd of={at}/small bs=777 status=none conv=fsync"
+        ));
+        lctl(&["set_param", "ldlm.namespaces.*.lru_size=clear"]);
+        sh(&format!(
+            "cmp {source} {at}/{name} && cmp -n 5000 {source} {at}/small"
+        ));
+    }
+    let refused = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "osc.*.checksum_type=md5"]);
+    assert!(refused.contains("not a checksum"), "{refused}");
+    let log = sh(&format!("cat {dir}/nacre.log"));
+    assert!(!log.contains("checksum"), "{log}");
+}
+
+#[test]
 fn devices_are_listed_and_nodes_pinged() {
     let mut site = Site::new();
     site.up("d", &["--fsname", "lus"]);

@@ -1,10 +1,12 @@
 //! What a read or a write asks for, checked (guide 8.3 and 8.4).
 
+use std::ops::Range;
+
 use rpc::ServerRequest;
 use wire::{
     Errno, Message, NiobufRemote, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
-    OBD_MD_FLCKSUM, OBD_MD_FLFLAGS, ObdIoobj, Obdo, OstBody, WireStruct,
-    brw::{ChecksumType, md_lengths},
+    OBD_MD_FLCKSUM, OBD_MD_FLFLAGS, ObdIoobj, Obdo, OstBody, WireStruct, brw::md_lengths,
+    checksum::ChecksumType,
 };
 
 /// Ranges in one request at most: as many as pages in the largest transfer.
@@ -40,7 +42,7 @@ pub(crate) struct Brw {
     pub(crate) spans: Vec<Span>,
     /// The data is in the message, not in bulk.
     pub(crate) short: bool,
-    /// The client checks; of another type than ours, it cannot.
+    /// The client checks; of a type that nobody knows, it cannot.
     pub(crate) checksum: Option<ChecksumType>,
 }
 
@@ -98,6 +100,11 @@ impl Brw {
         Ok(brw)
     }
 
+    /// Where in the object the bytes are, in order.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.spans.iter().map(|s| s.offset..s.end())
+    }
+
     /// Bytes of all ranges.
     pub(crate) fn len(&self) -> u64 {
         self.spans.iter().map(|s| u64::from(s.len)).sum()
@@ -125,7 +132,7 @@ impl Brw {
 
     /// Lengths of the memory descriptors that the client has attached.
     pub(crate) fn mds(&self, req: &ServerRequest) -> Result<Vec<u32>, Errno> {
-        let lengths = md_lengths(self.spans.iter().map(|s| s.offset..s.end()));
+        let lengths = md_lengths(self.ranges());
         let attached = req.bulk_mds((self.object.ioo_max_brw >> 16) as usize + 1);
         if attached != lengths.len() {
             lnet::warn_seldom!(peer = %req.peer, expected = lengths.len(), found = attached, "memory descriptors of a transfer");
@@ -183,8 +190,7 @@ mod tests {
         };
         let brw = Brw::parse(&message(oa, object, &[range]), 4 << 20, u64::MAX).unwrap();
         assert!(brw.short && !brw.sync() && !brw.srvlock() && brw.spans[0].is_granted());
-        // Its checksum is of a type (T10IP4K) that was not agreed with this server.
-        assert_eq!(brw.checksum, None);
+        assert_eq!(brw.checksum, Some(ChecksumType::T10Ip4K));
         assert_eq!(
             (brw.len(), brw.extent(), brw.pages_from_grant()),
             (6, (0, 5), 4096)

@@ -41,7 +41,7 @@ impl Ost {
         let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), self.offer.maxbytes)?;
         let fid = self.object_to_change(&brw.object.ioo_oid)?;
         let data = fetch(req, &brw).await?;
-        let computed = brw.checksum.map(|ty| (ty, ty.of(&data)));
+        let computed = brw.checksum.map(|ty| (ty, ty.of(brw.ranges(), &data)));
         let mut oa = reply_oa(&brw);
         if let Some((ty, sum)) = computed {
             oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
@@ -66,7 +66,10 @@ impl Ost {
         let change = req.export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
-        let set = attr::to_change(&brw.oa, precision(req), transno);
+        let mut set = attr::to_change(&brw.oa, precision(req), transno);
+        if self.times_were_set_since(req, fid) {
+            set = set.without_times();
+        }
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
         self.committer.end(transaction, written);
         drop(change);
@@ -173,7 +176,7 @@ impl Ost {
         if let Some(ty) = brw.checksum {
             oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
             oa.o_flags |= ty.flags();
-            oa.set_o_cksum(ty.of(&data));
+            oa.set_o_cksum(ty.of(brw.ranges(), &data));
         }
         let mut bufs = vec![OstBody { oa }.to_bytes()];
         if brw.short {

@@ -8,7 +8,7 @@ use wire::{
     OBD_CONNECT_GRANT_SHRINK, OBD_CONNECT_INDEX, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE,
     OBD_CONNECT_MAXBYTES, OBD_CONNECT_MDS, OBD_CONNECT_SHORTIO, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_SRVLOCK,
     OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, ObdConnectData,
-    Precision, brw::ChecksumType,
+    Precision, checksum::ChecksumType,
 };
 
 const FLAGS: u64 = OBD_CONNECT_64BITHASH
@@ -95,7 +95,7 @@ impl Offer {
             data.ocd_grant_max_blks = EXTENT_BLOCKS_MAX;
         }
         if req.wants(OBD_CONNECT_CKSUM) {
-            data.ocd_cksum_types = asked.ocd_cksum_types & ChecksumType::SUPPORTED;
+            data.ocd_cksum_types = asked.ocd_cksum_types & ChecksumType::supported();
             if data.ocd_cksum_types == 0 {
                 data.ocd_connect_flags &= !OBD_CONNECT_CKSUM;
             }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(got.ocd_connect_flags & !asked.ocd_connect_flags, 0);
         assert_eq!(got.ocd_connect_flags2 & !asked.ocd_connect_flags2, 0);
         assert_eq!(got.ocd_brw_size, 4 << 20);
-        assert_eq!(got.ocd_cksum_types, 7);
+        assert_eq!(got.ocd_cksum_types, 0xf7);
         assert_eq!(got.ocd_maxbytes, 0xfff_ffff_f000);
         assert_eq!(ask(ObdConnectData::default()).unwrap().ocd_connect_flags, 0);
     }
@@ -191,7 +191,7 @@ mod tests {
     fn without_a_common_checksum_there_is_none() {
         let data = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_CKSUM,
-            ocd_cksum_types: 0x10,
+            ocd_cksum_types: 0x8,
             ..ObdConnectData::default()
         };
         assert_eq!(ask(data).unwrap().ocd_connect_flags, 0);

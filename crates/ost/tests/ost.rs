@@ -15,7 +15,7 @@ use wire::{
     Errno, Fid, LDLM_FL_HAS_INTENT, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_MD_FLBLOCKS,
     OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE,
     OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC, ObdStatfs, Obdo,
-    OstBody, OstLvb, WireStruct, brw::ChecksumType, nul_terminated,
+    OstBody, OstLvb, WireStruct, checksum::ChecksumType, nul_terminated,
 };
 
 const ELDLM_LOCK_ABORTED: i32 = 301;
@@ -140,25 +140,23 @@ async fn several_ranges_go_in_one_request() {
 #[tokio::test]
 async fn checksums_of_all_types_go_both_ways() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
-    for (i, ty) in [ChecksumType::Adler, ChecksumType::Crc32, ChecksumType::Crc32c]
-        .into_iter()
-        .enumerate()
-    {
+    for (i, ty) in ChecksumType::ALL.into_iter().enumerate() {
         for short in [false, true] {
-            let data = Bytes::from(pattern(8192, i as u8));
+            let data = Bytes::from(pattern(9000, i as u8));
             let how = How {
                 short,
                 checksum: Some(ty),
                 flags: OBD_BRW_FROM_GRANT,
                 ..How::default()
             };
-            let reply = client.write_how(fid, &[(0, data.clone())], how).await;
+            let reply = client.write_how(fid, &[(500, data.clone())], how).await;
             let oa = reply.get::<OstBody>(1).unwrap().oa;
             assert_eq!(ChecksumType::from_flags(oa.o_flags), Some(ty));
-            assert_eq!(oa.o_cksum(), ty.of([&data]));
-            let (reply, got) = client.read_how(fid, 0, 8192, how).await;
+            let sum = ty.of(Some(500..9500), [&data]);
+            assert_eq!(oa.o_cksum(), sum);
+            let (reply, got) = client.read_how(fid, 500, 12000, how).await;
             assert_eq!(got, data);
-            assert_eq!(reply.get::<OstBody>(1).unwrap().oa.o_cksum(), ty.of([&data]));
+            assert_eq!(reply.get::<OstBody>(1).unwrap().oa.o_cksum(), sum);
         }
     }
 }
@@ -177,7 +175,7 @@ async fn a_write_whose_checksum_is_wrong_is_answered_with_the_right_one_and_not_
     assert_eq!((reply.status, reply.body.pb_transno), (0, 0));
     assert_eq!(
         reply.get::<OstBody>(1).unwrap().oa.o_cksum(),
-        ChecksumType::Crc32c.of([&data])
+        ChecksumType::Crc32c.of(Some(0..9), [&data])
     );
     assert_eq!(client.read(fid, 0, 100).await, b"good data");
 }

@@ -10,6 +10,7 @@
 pub mod acl;
 pub mod brw;
 pub mod changelog;
+pub mod checksum;
 pub mod codec;
 pub mod config;
 pub mod consts;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use lnet::Payload;
 use rpc::{Bulk, ReplyMsg, Request};
 use std::ops::Range;
-use wire::brw::{ChecksumType, md_lengths};
+use wire::brw::md_lengths;
+use wire::checksum::ChecksumType;
 use wire::{
     Errno, Fid, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
     OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
@@ -58,6 +59,13 @@ pub(super) struct WriteArgs<'a> {
     pub times: Times,
     /// State of our grant.
     pub grant: GrantReport,
+}
+
+impl WriteArgs<'_> {
+    fn checksum(&self, kind: ChecksumType) -> u32 {
+        let ranges = self.ranges.iter().map(|(range, _)| range.clone());
+        kind.of(ranges, self.ranges.iter().flat_map(|(_, data)| data))
+    }
 }
 
 /// The attributes that name an object in a request.
@@ -117,7 +125,7 @@ pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
     put_grant(&mut oa, args.grant);
     let pieces = || args.ranges.iter().flat_map(|(_, data)| data);
     if let Some(kind) = terms.checksum {
-        put_checksum(&mut oa, kind, kind.of(pieces()));
+        put_checksum(&mut oa, kind, args.checksum(kind));
     }
     let flags = if args.granted {
         OBD_BRW_FROM_GRANT | OBD_BRW_ASYNC
@@ -195,9 +203,7 @@ pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms)
         }
     }
     let corrupted = match terms.checksum {
-        Some(kind) if oa.o_valid & OBD_MD_FLCKSUM != 0 => {
-            oa.o_nlink != kind.of(sent.ranges.iter().flat_map(|(_, data)| data))
-        }
+        Some(kind) if oa.o_valid & OBD_MD_FLCKSUM != 0 => oa.o_nlink != sent.checksum(kind),
         _ => false,
     };
     let granted = if oa.o_valid & OBD_MD_FLGRANT != 0 {
@@ -255,8 +261,8 @@ pub(super) struct ReadData {
     pub corrupted: bool,
 }
 
-/// Takes the reply to an OST_READ apart.
-pub(super) fn read_reply(reply: &ReplyMsg) -> Result<ReadData, Errno> {
+/// Takes the reply to an OST_READ of `range` apart.
+pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadData, Errno> {
     let oa = reply.get::<OstBody>(OST_BODY)?.oa;
     let mut left = reply.status.max(0) as usize;
     let pieces: Vec<Bytes> = if reply.bulk.is_empty() {
@@ -273,7 +279,8 @@ pub(super) fn read_reply(reply: &ReplyMsg) -> Result<ReadData, Errno> {
         }
     }
     let corrupted = oa.o_valid & OBD_MD_FLCKSUM != 0
-        && ChecksumType::from_flags(oa.o_flags).is_some_and(|kind| oa.o_nlink != kind.of(&data));
+        && ChecksumType::from_flags(oa.o_flags)
+            .is_some_and(|kind| oa.o_nlink != kind.of([range.clone()], &data));
     let granted = if oa.o_valid & OBD_MD_FLGRANT != 0 {
         oa.o_grant
     } else {

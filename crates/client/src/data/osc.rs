@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tunables::Tunables;
-use wire::brw::ChecksumType;
+use wire::checksum::ChecksumType;
 use wire::{
     Errno, Fid, LdlmResId, Message, NANOSECONDS_ASKED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
@@ -234,20 +234,32 @@ impl Osc {
             0 => 4096,
             _ => data.ocd_brw_size.clamp(4096, BRW_BYTES_MAX),
         };
-        let types = match data.ocd_connect_flags & OBD_CONNECT_CKSUM {
-            0 => 0,
-            _ => data.ocd_cksum_types & ChecksumType::SUPPORTED,
-        };
         Terms {
             brw_bytes_max: u64::from(agreed),
             checksum: self
                 .tunables
                 .checksums
                 .load(Ordering::Relaxed)
-                .then(|| ChecksumType::preferred(types)),
+                .then(|| self.checksum_type()),
             short_io: data.ocd_connect_flags & OBD_CONNECT_SHORTIO != 0
                 && u64::from(agreed) >= SHORT_IO_BYTES_MAX,
         }
+    }
+
+    /// The checksums that were agreed, as bits of `ocd_cksum_types`.
+    fn checksum_types(&self) -> u32 {
+        let data = self.import().connect_data();
+        match data.ocd_connect_flags & OBD_CONNECT_CKSUM {
+            0 => 0,
+            _ => data.ocd_cksum_types,
+        }
+    }
+
+    /// The one that was set, while the server knows it; otherwise the best of those agreed.
+    fn checksum_type(&self) -> ChecksumType {
+        let types = self.checksum_types();
+        let set = types & self.tunables.checksum_type.load(Ordering::Relaxed);
+        ChecksumType::preferred(if set != 0 { set } else { types })
     }
 
     /// Bytes that an object can have, as far as the target has said.
@@ -477,7 +489,7 @@ fn wanted(nanoseconds: bool) -> ObdConnectData {
         ocd_version: wire::LUSTRE_VERSION_CODE,
         ocd_grant: GRANT_WANTED,
         ocd_brw_size: BRW_BYTES_MAX,
-        ocd_cksum_types: ChecksumType::SUPPORTED,
+        ocd_cksum_types: ChecksumType::supported(),
         ..ObdConnectData::default()
     }
 }

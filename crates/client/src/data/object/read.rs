@@ -125,7 +125,7 @@ impl Object {
         for _ in 0..CHECKSUM_RETRIES {
             let request = brw::read_request(self.id, range, &terms, self.osc.budget().report());
             let reply = self.osc.call(request).await?;
-            let read = brw::read_reply(&reply)?;
+            let read = brw::read_reply(&reply, range)?;
             self.osc.budget().written(0, read.granted);
             if !read.corrupted {
                 return Ok(read.data);

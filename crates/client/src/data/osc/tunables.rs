@@ -3,7 +3,8 @@
 use super::{Osc, RPCS_IN_FLIGHT};
 use params::{Group, Param, Registry};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use wire::checksum::ChecksumType;
 
 /// The most that `max_dirty_mb` may be.
 const DIRTY_MB_MAX: u64 = 2048;
@@ -14,6 +15,8 @@ const RPCS_IN_FLIGHT_MAX: u32 = 256;
 #[derive(Debug)]
 pub(super) struct Tunables {
     pub(super) checksums: Arc<AtomicBool>,
+    /// As a bit of `ocd_cksum_types`; 0: none was set.
+    pub(super) checksum_type: AtomicU32,
     rpcs_in_flight: AtomicU64,
 }
 
@@ -21,6 +24,7 @@ impl Default for Tunables {
     fn default() -> Tunables {
         Tunables {
             checksums: Arc::new(AtomicBool::new(true)),
+            checksum_type: AtomicU32::new(0),
             rpcs_in_flight: AtomicU64::new(RPCS_IN_FLIGHT.into()),
         }
     }
@@ -74,6 +78,11 @@ impl Osc {
                 checksums.about("whether data carries a checksum on the network"),
             )
             .add(
+                "checksum_type",
+                self.checksum_type_param()
+                    .about("the checksum that is used, in brackets, and the others that the target knows"),
+            )
+            .add(
                 "cur_dirty_bytes",
                 Param::read_only(show(|osc| osc.budget.dirty()))
                     .about("data that waits to be written back, bytes"),
@@ -84,6 +93,34 @@ impl Osc {
                     .about("space that the target has promised, bytes"),
             );
         group
+    }
+
+    fn checksum_type_param(self: &Arc<Self>) -> Param {
+        let (shown, setter) = (Arc::downgrade(self), Arc::downgrade(self));
+        let show = move || {
+            let Some(osc) = shown.upgrade() else {
+                return String::new();
+            };
+            let (types, used) = (osc.checksum_types(), osc.checksum_type());
+            let known = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
+            let names = known.map(|ty| match *ty == used {
+                true => format!("[{}]", ty.name()),
+                false => ty.name().to_owned(),
+            });
+            names.collect::<Vec<_>>().join(" ")
+        };
+        let set = move |text: &str| {
+            let Some(osc) = setter.upgrade() else {
+                return Ok(());
+            };
+            let types = osc.checksum_types();
+            let mut known = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
+            let chosen = known.find(|ty| ty.name().eq_ignore_ascii_case(text.trim()));
+            let chosen = chosen.ok_or("not a checksum that the target knows")?;
+            osc.tunables.checksum_type.store(chosen.bit(), Ordering::Relaxed);
+            Ok(())
+        };
+        Param::read_write(show, set)
     }
 
     fn set_rpcs_in_flight(&self, max: u32) {
