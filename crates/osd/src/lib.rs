@@ -15,6 +15,7 @@ mod memory_objects;
 mod objects;
 mod params_of;
 mod reclaim;
+mod run_of_machine;
 mod space;
 pub mod target;
 mod transactions;
@@ -28,6 +29,7 @@ pub use local_objects::LocalObjects;
 pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
 pub use objects::{ObjAttr, Objects, Seek, SetAttr};
+pub use run_of_machine::RunOfMachine;
 pub use space::{Need, Space};
 pub use transactions::{InFlight, Transactions};
 

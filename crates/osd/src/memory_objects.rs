@@ -319,4 +319,8 @@ impl Objects for MemoryObjects {
     fn sync(&self, _fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
         ready(())
     }
+
+    fn sync_left(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        ready(())
+    }
 }

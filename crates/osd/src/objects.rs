@@ -149,4 +149,7 @@ pub trait Objects: Send + Sync {
 
     /// Waits until one object (or all) is on disk, with its attributes, as of this call.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Waits until what an earlier process left to the system, when it was killed, is on disk.
+    fn sync_left(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 }

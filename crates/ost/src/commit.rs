@@ -4,6 +4,10 @@
 //! [`COMMIT_INTERVAL`], or when much has been written, or when somebody asks, all objects that changed are synced and
 //! the number of the last transaction before that is recorded (guide 8.3: clients keep requests for replay until then).
 //! The numbers are the target's own, not the index's: a transaction is only durable when the objects' data is.
+//!
+//! The record also says in which run of the machine it was made. A target that was killed finds everything that it
+//! answered, if the machine has run on: it is put on disk at the next start, and counts as committed. After a loss of
+//! power `last_committed` says how far one can trust it, and clients know what is lost.
 
 use std::{
     sync::{
@@ -13,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use osd::{Batch, InFlight, Index, Objects, OsdError, Transactions};
+use osd::{Batch, InFlight, Index, Objects, OsdError, RunOfMachine, Transactions};
 use tokio::sync::{Notify, watch};
 
 use crate::OstError;
@@ -23,7 +27,7 @@ pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// So much written data starts a commit at once: clients hold it in memory until then.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 
-/// key 's' 't' -> last committed u64 LE, epoch u64 LE
+/// key 's' 't' -> last committed u64 LE, epoch u64 LE, run of the machine (0: stopped in order)
 pub(crate) const KEY: [u8; 2] = *b"st";
 
 /// Begins transactions and commits them.
@@ -31,6 +35,7 @@ pub(crate) struct Committer {
     index: Arc<dyn Index>,
     objects: Arc<dyn Objects>,
     transactions: Arc<Transactions>,
+    run_of_machine: RunOfMachine,
     written_bytes: AtomicU64,
     /// Something changed since the last commit.
     changed: Notify,
@@ -55,28 +60,34 @@ impl Committer {
     pub(crate) async fn open(
         index: Arc<dyn Index>,
         objects: Arc<dyn Objects>,
+        run_of_machine: RunOfMachine,
         svname: &str,
     ) -> Result<Committer, OstError> {
-        let (committed, epoch) = match index.get(&KEY)? {
-            None => (0, 0),
+        let kept = match index.get(&KEY)? {
+            None => Kept::default(),
             Some(r) => parse(&r).ok_or_else(|| OstError::Record {
                 svname: svname.into(),
                 what: "transactions",
-                expected: "16 bytes".into(),
+                expected: "16 or 32 bytes".into(),
                 found: format!("{} bytes", r.len()),
             })?,
         };
-        let transactions = Transactions::restore(committed, epoch);
+        let transactions = Transactions::restore(kept.committed, kept.epoch);
+        if kept.run_of_machine == run_of_machine && run_of_machine != RunOfMachine::default() {
+            objects.sync_left().await?;
+            transactions.set_committed(transactions.epoch() << 32);
+        }
         let committer = Committer {
             index,
             objects,
             transactions,
+            run_of_machine,
             written_bytes: AtomicU64::new(0),
             changed: Notify::new(),
             wanted: Notify::new(),
             commits: watch::Sender::new(Commits::default()),
         };
-        committer.record(committed)?;
+        committer.record(committer.last_committed(), run_of_machine)?;
         committer.index.sync().await?;
         Ok(committer)
     }
@@ -142,7 +153,7 @@ impl Committer {
                     () = tokio::time::sleep(COMMIT_INTERVAL) => false,
                 };
             self.commits.send_modify(|c| c.begun += 1);
-            let done = self.commit_once().await;
+            let done = self.commit_once(last).await;
             let before = *self.commits.borrow();
             self.commits.send_modify(|c| match &done {
                 Ok(()) => c.done = c.begun,
@@ -169,36 +180,56 @@ impl Committer {
         }
     }
 
-    async fn commit_once(&self) -> Result<(), OsdError> {
+    async fn commit_once(&self, last: bool) -> Result<(), OsdError> {
         self.written_bytes.store(0, SeqCst);
         let applied = self.transactions.applied();
         self.objects.sync(None).await?;
-        // No number of this start has been handed out yet: what was committed before it stays true.
-        if applied > self.transactions.epoch() << 32 {
-            self.record(applied)?;
+        // If no number of this start has been handed out yet, what was committed before it stays true.
+        let committed = match applied > self.transactions.epoch() << 32 {
+            true => applied,
+            false => self.last_committed(),
+        };
+        let run_of_machine = match last {
+            true => RunOfMachine::default(),
+            false => self.run_of_machine,
+        };
+        if last || committed > self.last_committed() {
+            self.record(committed, run_of_machine)?;
             self.index.sync().await?;
-            self.transactions.set_committed(applied);
+            self.transactions.set_committed(committed);
         }
         Ok(())
     }
 
-    fn record(&self, committed: u64) -> Result<(), OsdError> {
+    fn record(&self, committed: u64, run_of_machine: RunOfMachine) -> Result<(), OsdError> {
+        let numbers = [committed, self.transactions.epoch()].map(u64::to_le_bytes);
         let mut batch = Batch::new();
-        batch.put(
-            &KEY[..],
-            [committed, self.transactions.epoch()]
-                .map(u64::to_le_bytes)
-                .concat(),
-        );
+        batch.put(&KEY[..], [&numbers.concat()[..], &run_of_machine.0].concat());
         self.index.apply(batch)
     }
 }
 
-/// Reads the record: committed, epoch.
-pub(crate) fn parse(record: &[u8]) -> Option<(u64, u64)> {
-    let (committed, epoch) = record.split_first_chunk::<8>()?;
-    let epoch = epoch.try_into().ok()?;
-    Some((u64::from_le_bytes(*committed), u64::from_le_bytes(epoch)))
+/// What the record says.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    committed: u64,
+    epoch: u64,
+    run_of_machine: RunOfMachine,
+}
+
+/// Reads the record. One of 16 bytes, of before the run was kept, is as of a target that was stopped in order.
+pub(crate) fn parse(record: &[u8]) -> Option<Kept> {
+    let (committed, rest) = record.split_first_chunk()?;
+    let (epoch, run) = rest.split_first_chunk()?;
+    let run_of_machine = match run {
+        [] => RunOfMachine::default(),
+        run => RunOfMachine(run.try_into().ok()?),
+    };
+    Some(Kept {
+        committed: u64::from_le_bytes(*committed),
+        epoch: u64::from_le_bytes(*epoch),
+        run_of_machine,
+    })
 }
 
 #[cfg(test)]
@@ -210,10 +241,41 @@ mod tests {
 
     async fn open(index: &Arc<dyn Index>) -> Arc<Committer> {
         Arc::new(
-            Committer::open(index.clone(), Arc::new(MemoryObjects::default()), "t")
-                .await
-                .unwrap(),
+            Committer::open(
+                index.clone(),
+                Arc::new(MemoryObjects::default()),
+                RunOfMachine([1; 16]),
+                "t",
+            )
+            .await
+            .unwrap(),
         )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_killed_target_answered_counts_as_committed_unless_the_machine_stopped_too() {
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
+        let killed = open(&index).await;
+        let answered = killed.begin().await.transno();
+        assert!(killed.last_committed() < answered);
+        let again = open(&index).await;
+        assert!(again.last_committed() >= answered);
+        let answered = again.begin().await.transno();
+        let objects = Arc::new(MemoryObjects::default());
+        let other_run = Committer::open(index.clone(), objects, RunOfMachine([2; 16]), "t").await;
+        let other_run = other_run.unwrap();
+        assert!(other_run.last_committed() < answered);
+        assert!(other_run.begin().await.transno() > answered);
+    }
+
+    #[test]
+    fn records_of_both_lengths_are_read() {
+        let short = parse(&[1; 16]).unwrap();
+        assert_eq!(short.run_of_machine, RunOfMachine::default());
+        assert_eq!(parse(&[1; 32]).unwrap().run_of_machine, RunOfMachine([1; 16]));
+        for len in [0, 15, 17, 31, 33] {
+            assert!(parse(&vec![1; len]).is_none());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockLimits, LockServer};
 use lnet::warn_seldom;
 use mgc::FsConfig;
-use osd::{Index, Objects, Space, StoreKind};
+use osd::{Index, Objects, RunOfMachine, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
@@ -111,7 +111,8 @@ impl Ost {
         let index = osd::open_index(store).await?;
         let objects = osd::open_objects(store, &index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
-        let committer = Arc::new(Committer::open(index.clone(), objects.clone(), &svname).await?);
+        let committer =
+            Arc::new(Committer::open(index.clone(), objects.clone(), RunOfMachine::this(), &svname).await?);
         let space = index.space().clone();
         let lvbs = Lvbs {
             objects: objects.clone(),

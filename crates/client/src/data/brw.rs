@@ -9,10 +9,10 @@ use std::ops::Range;
 use wire::brw::md_lengths;
 use wire::checksum::ChecksumType;
 use wire::{
-    Errno, Fid, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
+    Errno, Fid, Message, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
     OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
-    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_READ, OST_WRITE, ObdIoobj, Obdo, OstBody, OstId, Time,
-    Timed, Times, WireStruct, Writer,
+    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ, OST_WRITE, ObdIoobj,
+    Obdo, OstBody, OstId, PtlrpcBody, Time, Timed, Times, WireStruct, Writer,
 };
 
 /// Transfers of up to this many bytes go inside the messages where the server can do that
@@ -248,6 +248,17 @@ pub(super) fn read_request(
         request.bulk = Some(Bulk::Sink(md_lengths([range.clone()])));
         request
     }
+}
+
+/// The file whose data a request changes.
+pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
+    let msg = Message::parse(request).ok()?;
+    let opc = msg.get::<PtlrpcBody>(0).ok()?.pb_opc;
+    let oa = msg.get::<OstBody>(OST_BODY).ok()?.oa;
+    let file = Fid::new(oa.o_parent_seq, oa.o_parent_oid, oa.o_parent_ver);
+    [OST_WRITE, OST_PUNCH, OST_FALLOCATE]
+        .contains(&opc)
+        .then_some(file)
 }
 
 /// What the reply to an OST_READ brings.

@@ -1,6 +1,7 @@
 //! The client of one OST: its connection, its locks, room for dirty data, and the task that writes dirty
 //! data back as it ages or as room gets short.
 
+mod eviction;
 mod tunables;
 
 use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
@@ -27,7 +28,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tunables::Tunables;
 use wire::checksum::ChecksumType;
 use wire::{
@@ -427,40 +428,6 @@ impl Osc {
             self.object_bytes_max.store(data.ocd_maxbytes, Ordering::Relaxed);
         }
     }
-
-    fn evicted(&self) {
-        let objects = self.all_objects();
-        self.locks().clear();
-        objects.iter().for_each(|object| object.evicted());
-        self.dirty.lock().clear();
-        if let Some(osc) = self.me.upgrade() {
-            self.spawn(async move { osc.forget_evicted(objects).await });
-        }
-    }
-
-    /// After an eviction: has the kernel drop all it has of these objects' files, attributes first, which waits for nobody.
-    async fn forget_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
-        if let Some(kernel) = self.kernel.get() {
-            for object in &objects {
-                kernel.inval_inode(object.file(), -1, 0).await;
-            }
-        }
-        let mut under_way = JoinSet::new();
-        for object in objects {
-            if under_way.len() >= FORGET_AT_ONCE {
-                under_way.join_next().await;
-            }
-            let osc = self.clone();
-            under_way.spawn(async move {
-                if let Some(kernel) = osc.kernel.get() {
-                    kernel.inval_inode(object.file(), 0, 0).await;
-                }
-                object.old_pages_gone();
-                osc.unused(object);
-            });
-        }
-        while under_way.join_next().await.is_some() {}
-    }
 }
 
 /// What this client asks for when it connects: what it implements.
@@ -493,9 +460,6 @@ fn wanted(nanoseconds: bool) -> ObdConnectData {
         ..ObdConnectData::default()
     }
 }
-
-/// Files that the kernel is told to forget at once after an eviction.
-const FORGET_AT_ONCE: usize = 8;
 
 /// How long giving a lock back waits for the kernel to drop a mapping's pages.
 const KERNEL_MAX: Duration = Duration::from_secs(1);

@@ -262,10 +262,14 @@ impl Shared {
         Ok(())
     }
 
+    fn sync_host(&self) -> Result<(), OsdError> {
+        let root = fs::File::open(&self.root).map_err(OsdError::io("open", &self.root))?;
+        rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()))
+    }
+
     fn sync_files(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
         if dirty.len() + removed_in.len() > SYNC_EACH_MAX {
-            let root = fs::File::open(&self.root).map_err(OsdError::io("open", &self.root))?;
-            return rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()));
+            return self.sync_host();
         }
         let mut dirs: HashSet<PathBuf> = removed_in.iter().map(|(dir, _)| dir.clone()).collect();
         for (fid, dirty) in dirty {
@@ -483,6 +487,11 @@ impl Objects for LocalObjects {
             shared.cache.remove(&entry.fid);
             Ok(existed)
         })
+    }
+
+    fn sync_left(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        let shared = self.shared.clone();
+        Box::pin(blocking(move || shared.sync_host()))
     }
 
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {

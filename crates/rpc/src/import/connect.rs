@@ -131,6 +131,10 @@ impl Import {
             };
             return self.failed(Outcome::Refused, why);
         }
+        let before = self.connect_data().ocd_instance;
+        if before != 0 && before != data.ocd_instance {
+            self.core.lock().replay.restarted(body.pb_last_committed);
+        }
         self.granted(data);
         Outcome::Connected {
             handle: body.pb_handle.cookie,

@@ -20,6 +20,7 @@ pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, connect_data};
 use crate::at::{Estimate, timeout_secs};
 use crate::xids::Unreplied;
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
+use bytes::Bytes;
 use machine::{Action, Event, Machine};
 use parking_lot::Mutex;
 use replay::ReplayList;
@@ -229,6 +230,12 @@ impl Import {
     /// How many replied transactions are not known to be durable.
     pub fn uncommitted(&self) -> usize {
         self.core.lock().replay.uncommitted()
+    }
+
+    /// The messages of requests that were answered by an earlier start of the server, which has lost what they did: its
+    /// machine did not stop in order. Told once, after an eviction.
+    pub fn take_lost(&self) -> Vec<Bytes> {
+        self.core.lock().replay.take_lost()
     }
 
     /// The highest transaction number that the server has said to be durable.

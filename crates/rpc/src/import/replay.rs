@@ -43,6 +43,8 @@ pub(crate) struct ReplayList {
     kept: BTreeMap<u64, Retained>,
     released: Arc<Mutex<Vec<u64>>>,
     last_committed: u64,
+    /// Of an earlier start of the server.
+    lost: Vec<Bytes>,
 }
 
 impl ReplayList {
@@ -79,6 +81,18 @@ impl ReplayList {
         let left = self.uncommitted.split_off(&(transno + 1));
         let gone = std::mem::replace(&mut self.uncommitted, left);
         self.kept.extend(gone.into_iter().filter(|(_, entry)| entry.kept));
+    }
+
+    /// The server was started anew, and of what it did before only what is up to `committed` is there.
+    pub(crate) fn restarted(&mut self, committed: u64) {
+        self.committed(committed);
+        let lost = self.uncommitted.values().map(|entry| entry.msg.clone());
+        self.lost = lost.collect();
+    }
+
+    /// The requests that were answered and are lost; told once.
+    pub(crate) fn take_lost(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.lost)
     }
 
     /// The server forgot this client: there is nothing to replay, and its transactions are numbered anew.
@@ -119,6 +133,18 @@ mod tests {
             assert!(list.retain(t, t * 128, Bytes::new(), false).is_none());
         }
         list
+    }
+
+    #[test]
+    fn what_a_restarted_server_has_not_committed_is_lost() {
+        let mut list = list(&[]);
+        for t in 1..=4u8 {
+            list.retain(t.into(), 0, Bytes::from(vec![t]), t == 1);
+        }
+        list.restarted(2);
+        list.clear();
+        assert_eq!(list.take_lost(), [&[3][..], &[4]]);
+        assert!(list.take_lost().is_empty());
     }
 
     #[test]

@@ -1,0 +1,66 @@
+//! What an eviction takes: locks, caches, what was not written back, and what a machine that stopped has lost.
+
+use super::Osc;
+use crate::data::brw;
+use crate::data::object::Object;
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use wire::{Errno, Fid};
+
+/// Files that the kernel is told to forget at once after an eviction.
+const FORGET_AT_ONCE: usize = 8;
+
+impl Osc {
+    pub(super) fn evicted(&self) {
+        self.tell_of_lost_changes();
+        let objects = self.all_objects();
+        self.locks().clear();
+        objects.iter().for_each(|object| object.evicted());
+        self.dirty.lock().clear();
+        if let Some(osc) = self.me.upgrade() {
+            self.spawn(async move { osc.forget_evicted(objects).await });
+        }
+    }
+
+    /// What the target had answered and has lost with its machine: fsync has to say so.
+    fn tell_of_lost_changes(&self) {
+        let lost = self.import().take_lost();
+        let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();
+        if !files.is_empty() {
+            let (ost, files) = (self.name(), files.len());
+            tracing::error!(
+                ost,
+                files,
+                "data that was written and not synced is lost: the target's machine had stopped"
+            );
+        }
+        for file in files {
+            self.losses.add(file, Errno::EIO);
+        }
+    }
+
+    /// After an eviction: has the kernel drop all it has of these objects' files, attributes first, which waits for nobody.
+    async fn forget_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
+        if let Some(kernel) = self.kernel.get() {
+            for object in &objects {
+                kernel.inval_inode(object.file(), -1, 0).await;
+            }
+        }
+        let mut under_way = JoinSet::new();
+        for object in objects {
+            if under_way.len() >= FORGET_AT_ONCE {
+                under_way.join_next().await;
+            }
+            let osc = self.clone();
+            under_way.spawn(async move {
+                if let Some(kernel) = osc.kernel.get() {
+                    kernel.inval_inode(object.file(), 0, 0).await;
+                }
+                object.old_pages_gone();
+                osc.unused(object);
+            });
+        }
+        while under_way.join_next().await.is_some() {}
+    }
+}
