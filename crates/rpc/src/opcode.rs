@@ -87,7 +87,7 @@ pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
         MDS_GETATTR | MDS_CLOSE | MDS_READPAGE | MDS_GETXATTR | OBD_IDX_READ | QUOTA_DQACQ | QUOTA_DQREL => {
             MDS_READPAGE_PORTAL
         }
-        LDLM_CANCEL => LDLM_CANCEL_REQUEST_PORTAL,
+        LDLM_CANCEL | LDLM_CONVERT => LDLM_CANCEL_REQUEST_PORTAL,
         LDLM_BL_CALLBACK..=LDLM_SET_INFO => LDLM_CB_REQUEST_PORTAL,
         SEQ_QUERY => match kind {
             ImportKind::Osc | ImportKind::Osp => SEQ_DATA_PORTAL,
@@ -137,6 +137,7 @@ mod tests {
             (wire::LDLM_ENQUEUE, ImportKind::Osc, (28, 4), 0x40000),
             (wire::LDLM_ENQUEUE, ImportKind::Mgc, (26, 25), 0x40000),
             (wire::LDLM_CANCEL, ImportKind::Osc, (17, 18), 0x40000),
+            (wire::LDLM_CONVERT, ImportKind::Mdc, (17, 18), 0x40000),
             (wire::MDS_CLOSE, ImportKind::Mdc, (23, 10), 0x20000),
             (wire::OST_WRITE, ImportKind::Osc, (6, 4), 0x30000),
             (wire::OBD_PING, ImportKind::Lwp, (12, 10), 0x10000),
