@@ -74,7 +74,16 @@ impl Client {
         {
             return Ok(*sum);
         }
-        let (mdt, osts) = tokio::join!(self.mdt_statfs(0), self.lov.statfs());
+        let (mut mdt, osts) = tokio::join!(self.mdt_statfs(0), self.lov.statfs());
+        if let (Ok(first), [_, others @ ..]) = (&mut mdt, self.lmv.all()) {
+            for other in others {
+                // One that is away is left out, as the object targets are.
+                if let Ok(more) = self.mdt_statfs(other.index).await {
+                    first.os_files = first.os_files.saturating_add(more.os_files);
+                    first.os_ffree = first.os_ffree.saturating_add(more.os_ffree);
+                }
+            }
+        }
         let sum = aggregate(&mdt?, osts.iter().map(|(_, space)| space));
         *kept = Some((Instant::now(), sum));
         Ok(sum)

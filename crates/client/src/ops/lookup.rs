@@ -15,8 +15,8 @@ use std::sync::Arc;
 use wire::{
     Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_LAYOUT,
     MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME,
-    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MEA,
-    WireStruct, nul_terminated,
+    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MDS,
+    OBD_MD_MEA, WireStruct, nul_terminated,
 };
 
 /// Bits that attributes are covered by.
@@ -115,8 +115,14 @@ impl Client {
             }
             return Err(Errno::ENOENT);
         }
-        self.learn(&reply, Some((parent, name)));
         let fid = reply.body.mbo_fid1;
+        if reply.body.mbo_valid & OBD_MD_MDS != 0 {
+            // Another target has the file: this one only knows which.
+            drop(reply);
+            let md = self.md(cred, fid).await?;
+            return self.with_data(fid, md, Some((parent, name))).await;
+        }
+        self.learn(&reply, Some((parent, name)));
         let md = reply.md();
         drop(reply);
         self.with_data(fid, md, Some((parent, name))).await

@@ -74,6 +74,14 @@ impl Client {
             self.known_child(mdc, to.0, to.1),
         );
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
+        // By it a server of Lustre sees whether the tree of directories changes, which only one rename may do at a time.
+        let mode = match self.inodes.last_seen(source) {
+            Some(md) => md.attr.mode,
+            None if mdc.precision() == Precision::Seconds => {
+                self.lookup(cred, from.0, from.1).await?.attr.mode
+            }
+            None => 0,
+        };
         self.inodes.leave_name(from.0, from.1, source);
         self.inodes.leave_name(to.0, to.1, target);
         let elc = mdc.elc(&[
@@ -85,7 +93,7 @@ impl Client {
         let rec = RenameRec {
             from,
             to,
-            mode: 0,
+            mode,
             time: self.now(mdc),
             suppgids: groups,
         };
