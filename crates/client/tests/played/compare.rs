@@ -1,0 +1,101 @@
+//! Two requests for the same operation, field by field.
+
+use crate::captured::differences::Table;
+use std::collections::{BTreeMap, BTreeSet};
+use wire::Message;
+use wire::format::{Rqf, leaves};
+
+/// A field that our client fills otherwise.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    pub scenario: String,
+    pub message: &'static str,
+    pub field: String,
+    pub ours: String,
+    pub theirs: String,
+}
+
+/// What a test run saw.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Requests of our client that were compared with a captured one.
+    pub exchanges: usize,
+    /// Fields in them.
+    pub fields: usize,
+    /// Where they differ.
+    pub differences: Vec<Difference>,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: Counts) {
+        self.exchanges += other.exchanges;
+        self.fields += other.fields;
+        self.differences.extend(other.differences);
+    }
+
+    /// Compares one request (or reply) with the captured one.
+    pub fn compare(
+        &mut self,
+        scenario: &str,
+        format: &'static Rqf,
+        is_reply: bool,
+        ours: &Message,
+        theirs: &Message,
+    ) {
+        let fields = |msg: &Message| fields(format, is_reply, msg);
+        let (ours, theirs) = (fields(ours), fields(theirs));
+        self.exchanges += 1;
+        let names: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+        for field in names {
+            self.fields += 1;
+            let absent = "absent".to_owned();
+            let (a, b) = (
+                ours.get(field).unwrap_or(&absent),
+                theirs.get(field).unwrap_or(&absent),
+            );
+            if a != b {
+                self.differs(scenario, format, field, a, b);
+            }
+        }
+    }
+
+    pub fn differs(&mut self, scenario: &str, format: &'static Rqf, field: &str, ours: &str, theirs: &str) {
+        self.differences.push(Difference {
+            scenario: scenario.to_owned(),
+            message: format.name.trim_start_matches("RQF_"),
+            field: field.to_owned(),
+            ours: ours.to_owned(),
+            theirs: theirs.to_owned(),
+        });
+    }
+
+    /// What the table does not explain, each once, with the scenarios that it was seen in.
+    pub fn unexplained(&self, table: &Table) -> BTreeMap<String, BTreeSet<&str>> {
+        let mut out: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for d in &self.differences {
+            if !table.explains(&d.scenario, d.message, &d.field) {
+                let line = format!("{} {}: {} for {}", d.message, d.field, d.ours, d.theirs);
+                out.entry(line).or_default().insert(&d.scenario);
+            }
+        }
+        out
+    }
+}
+
+/// Every field of a message by its path. In place of `lm_opc`, which is never used, the portal stands.
+fn fields(format: &Rqf, is_reply: bool, msg: &Message) -> BTreeMap<String, String> {
+    let bufs = if is_reply { format.reply } else { format.request };
+    let mut out = BTreeMap::from([
+        ("lm_secflvr".to_owned(), format!("{:#x}", msg.secflvr)),
+        ("lm_flags".to_owned(), format!("{:#x}", msg.flags)),
+        ("portal".to_owned(), msg.opc.to_string()),
+        ("lm_bufcount".to_owned(), msg.bufs.len().to_string()),
+    ]);
+    for (i, rmf) in bufs.iter().enumerate() {
+        match leaves(*rmf, format.opcode, msg.buf(i)) {
+            Ok(leaves) => out.extend(leaves.into_iter().map(|l| (l.path, format!("{:?}", l.value)))),
+            Err(e) => drop(out.insert(rmf.name().to_owned(), e.to_string())),
+        }
+    }
+    out
+}

@@ -1,0 +1,273 @@
+//! What makes two requests the same operation: the target, what is asked, and of which file, object, name or range.
+//!
+//! A request has several keys, the narrowest first. A captured exchange is found by its reply too: what was opened or
+//! looked up by name may be asked for by FID.
+
+use wire::format::Rqf;
+use wire::trace::Request;
+use wire::{
+    DISP_LOOKUP_NEG, LDLM_EXTENT, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, LlogdBody, LuSeqRange,
+    MDS_OPEN_CREAT, MdtBody, MdtRecCreate, MdtRecReint, MdtRecSetattr, Message, Nid, NiobufRemote,
+    OBD_MD_FLAGSTATFS, OST_IO_PORTAL, OST_REQUEST_PORTAL, OstBody, PtlrpcBody, WireStruct,
+};
+
+/// The lock request of an enqueue, a cancellation or a callback.
+pub fn lock_request(msg: &Message) -> Option<LdlmRequest> {
+    let mut buf = msg.buf(1).to_vec();
+    buf.resize(buf.len().max(LdlmRequest::SIZE), 0);
+    LdlmRequest::from_bytes(&buf).ok()
+}
+
+/// Where a request went when its connection is not known: each server has one target of a kind.
+pub fn target_by_place(request: &Request) -> String {
+    let index = u32::from(request.server == "10.88.0.12@tcp".parse::<Nid>().unwrap());
+    match request.portal {
+        wire::MGS_REQUEST_PORTAL => "MGS".to_owned(),
+        OST_REQUEST_PORTAL | OST_IO_PORTAL | wire::OST_CREATE_PORTAL => format!("testfs-OST{index:04x}_UUID"),
+        _ => format!("testfs-MDT{index:04x}_UUID"),
+    }
+}
+
+/// What a request can be found by, the narrowest first.
+pub fn keys(
+    format: &Rqf,
+    target: &str,
+    (body, msg): (&PtlrpcBody, &Message),
+    reply: Option<&Message>,
+) -> Vec<String> {
+    let what = match format.name {
+        "RQF_LDLM_ENQUEUE" => lock(msg),
+        "RQF_LDLM_CANCEL" => cancel(msg),
+        "RQF_LDLM_INTENT_OPEN" => open(msg, reply),
+        "RQF_LDLM_INTENT_GETATTR" => getattr(msg, reply),
+        "RQF_LDLM_INTENT_GETXATTR" | "RQF_MDS_GETXATTR" | "RQF_MDS_GETATTR" => about_file(format, msg),
+        "RQF_LDLM_INTENT_LAYOUT" => lock_request(msg).map_or(Vec::new(), |r| {
+            vec![format!("layout {}", r.lock_desc.l_resource.lr_name)]
+        }),
+        "RQF_MDS_CLOSE" | "RQF_MDS_CLOSE_INTENT" => close(msg),
+        "RQF_MDS_READPAGE" => readpage(msg),
+        "RQF_OST_BRW_READ" | "RQF_OST_BRW_WRITE" => transfer(format, msg),
+        name if name.starts_with("RQF_MDS_REINT") => reint(format, msg),
+        _ if format.request.contains(&wire::format::Rmf::OstBody) => object(format, msg),
+        _ if (wire::LLOG_FIRST_OPC..wire::LLOG_LAST_OPC).contains(&body.pb_opc) => log(format, msg),
+        "RQF_MDS_STATFS" | "RQF_MDS_STATFS_NEW" => {
+            let sum = msg.get::<MdtBody>(1).unwrap_or_default().mbo_valid & OBD_MD_FLAGSTATFS;
+            vec![format!("statfs {sum:#x}")]
+        }
+        "RQF_FLD_QUERY" => {
+            let seq = msg.get::<LuSeqRange>(2).map_or(0, |r| r.lsr_start);
+            vec![format!("fld {seq:#x}")]
+        }
+        _ => named(format, msg),
+    };
+    // A FID says which metadata target it is of.
+    let everywhere = format.name.starts_with("RQF_MDS_REINT") || format.name.starts_with("RQF_LDLM_INTENT");
+    let target = if everywhere { "MDT" } else { target };
+    what.into_iter().map(|k| format!("{target} {k}")).collect()
+}
+
+/// A lock on an extent, a range of a file, a log.
+fn lock(msg: &Message) -> Vec<String> {
+    let Some(r) = lock_request(msg) else {
+        return Vec::new();
+    };
+    let (desc, glimpse) = (r.lock_desc, u64::from(r.lock_flags) & LDLM_FL_HAS_INTENT != 0);
+    let res = desc.l_resource.lr_name;
+    let kind = if glimpse && desc.l_resource.lr_type == LDLM_EXTENT {
+        "glimpse"
+    } else {
+        "lock"
+    };
+    let (mode, range) = (desc.l_req_mode, desc.l_policy_data.0);
+    vec![
+        format!("{kind} {res} {mode:#x} {:x}-{:x}", range[0], range[1]),
+        format!("{kind} {res} {mode:#x}"),
+    ]
+}
+
+/// The locks that are given back, however many at once.
+fn cancel(msg: &Message) -> Vec<String> {
+    let mut handles = LdlmRequest::handles(msg.buf(1)).unwrap_or_default();
+    handles.sort_unstable();
+    vec![format!("cancel {handles:x?}")]
+}
+
+fn reply_fid(reply: Option<&Message>) -> Option<String> {
+    let rep = reply?.get::<LdlmReply>(1).ok()?;
+    let body = reply?.get::<MdtBody>(2).ok()?;
+    (rep.lock_policy_res1 & DISP_LOOKUP_NEG == 0 && rep.lock_policy_res2 == 0 && !body.mbo_fid1.is_zero())
+        .then(|| body.mbo_fid1.to_string())
+}
+
+fn open(msg: &Message, reply: Option<&Message>) -> Vec<String> {
+    let Ok(rec) = msg.get::<MdtRecCreate>(3) else {
+        return Vec::new();
+    };
+    let name = String::from_utf8_lossy(msg.name(6)).into_owned();
+    let mode = rec.cr_flags_l & 0o3;
+    let creates = u64::from(rec.cr_flags_l) & MDS_OPEN_CREAT != 0;
+    let mut keys = Vec::new();
+    if !name.is_empty() {
+        keys.push(format!("open {}/{name} {creates}", rec.cr_fid1));
+    } else if reply.is_none() {
+        keys.push(format!("open {} {mode}", rec.cr_fid2));
+        keys.push(format!("open {}", rec.cr_fid2));
+    }
+    if let Some(fid) = reply_fid(reply) {
+        // What an open tells of a file, a lookup would have told too.
+        keys.push(format!("opened {}/{name}", rec.cr_fid1));
+        keys.push(format!("opened {fid}"));
+        if !creates {
+            keys.push(format!("open {fid} {mode}"));
+            keys.push(format!("open {fid}"));
+        }
+    }
+    keys
+}
+
+fn getattr(msg: &Message, reply: Option<&Message>) -> Vec<String> {
+    let Ok(body) = msg.get::<MdtBody>(3) else {
+        return Vec::new();
+    };
+    let name = String::from_utf8_lossy(msg.name(5)).into_owned();
+    let mut keys = Vec::new();
+    if name.is_empty() {
+        // The file, or its directory and the file.
+        let fids = [body.mbo_fid2, body.mbo_fid1];
+        let fid = fids.into_iter().find(|f| !f.is_zero()).unwrap_or_default();
+        keys.push(format!("attr {fid}"));
+        keys.push(format!("opened {fid}"));
+    } else {
+        keys.push(format!("attr {}/{name}", body.mbo_fid1));
+        keys.extend(reply_fid(reply).map(|fid| format!("attr {fid}")));
+        keys.push(format!("opened {}/{name}", body.mbo_fid1));
+    }
+    if reply.is_some() {
+        keys.retain(|k| k.starts_with("attr"));
+    }
+    keys
+}
+
+fn about_file(format: &Rqf, msg: &Message) -> Vec<String> {
+    let at = format.request_index(wire::format::Rmf::MdtBody).unwrap_or(1);
+    let body = msg.get::<MdtBody>(at).unwrap_or_default();
+    let name = format.request_index(wire::format::Rmf::Name);
+    let name = name.map_or(Default::default(), |i| {
+        String::from_utf8_lossy(msg.name(i)).into_owned()
+    });
+    vec![format!("{} {} {name}", format.name, body.mbo_fid1)]
+}
+
+fn close(msg: &Message) -> Vec<String> {
+    let handle = msg.get::<wire::MdtIoepoch>(1).unwrap_or_default();
+    let fid = msg.get::<MdtRecSetattr>(2).unwrap_or_default().sa_fid;
+    vec![
+        format!("close {:#x}", handle.mio_open_handle.cookie),
+        format!("close {fid}"),
+    ]
+}
+
+fn readpage(msg: &Message) -> Vec<String> {
+    let body = msg.get::<MdtBody>(1).unwrap_or_default();
+    vec![
+        format!("readpage {} {:#x}", body.mbo_fid1, body.mbo_size),
+        format!("readpage {}", body.mbo_fid1),
+    ]
+}
+
+fn object(format: &Rqf, msg: &Message) -> Vec<String> {
+    let oa = msg.get::<OstBody>(1).unwrap_or_default().oa;
+    vec![
+        format!("{} {} {:x}-{:x}", format.name, oa.o_oi, oa.o_size, oa.o_blocks),
+        format!("{} {}", format.name, oa.o_oi),
+    ]
+}
+
+/// The ranges of a read or write.
+pub fn ranges(msg: &Message) -> Vec<std::ops::Range<u64>> {
+    let niobufs = msg.buf(3).chunks_exact(NiobufRemote::SIZE);
+    let niobufs = niobufs.filter_map(|n| NiobufRemote::from_bytes(n).ok());
+    niobufs
+        .map(|n| n.rnb_offset..n.rnb_offset + u64::from(n.rnb_len))
+        .collect()
+}
+
+fn transfer(format: &Rqf, msg: &Message) -> Vec<String> {
+    let oa = msg.get::<OstBody>(1).unwrap_or_default().oa;
+    let ranges = ranges(msg);
+    let (from, to) = (
+        ranges.first().map_or(0, |r| r.start),
+        ranges.last().map_or(0, |r| r.end),
+    );
+    let mut keys = vec![
+        format!("{} {} {from}-{to}", format.name, oa.o_oi),
+        format!("{} {} {from}", format.name, oa.o_oi),
+    ];
+    if format.name == "RQF_OST_BRW_READ" {
+        keys.push(format!("{} {}", format.name, oa.o_oi));
+    }
+    keys
+}
+
+/// A modification: what, in which directory or of which file, and all names.
+fn reint(format: &Rqf, msg: &Message) -> Vec<String> {
+    let rec = msg.get::<MdtRecReint>(1).unwrap_or_default();
+    let names: Vec<_> = format
+        .request
+        .iter()
+        .zip(&msg.bufs)
+        .filter(|(rmf, _)| matches!(rmf, wire::format::Rmf::Name | wire::format::Rmf::Symtgt))
+        .map(|(_, buf)| String::from_utf8_lossy(wire::before_nul(buf)).into_owned())
+        .collect();
+    let names = names.join(" ");
+    let broad = format!("{} {} {names}", short(format), rec.rr_fid1);
+    match rec.rr_opcode {
+        wire::REINT_SETATTR => {
+            let valid = msg.get::<MdtRecSetattr>(1).unwrap_or_default().sa_valid;
+            let asked =
+                valid & (wire::MDS_ATTR_MODE | wire::MDS_ATTR_UID | wire::MDS_ATTR_GID | wire::MDS_ATTR_SIZE);
+            vec![format!("{broad}{asked:#x}"), broad]
+        }
+        wire::REINT_LINK => vec![format!("{broad} {}", rec.rr_fid2), broad],
+        _ => vec![broad],
+    }
+}
+
+/// One name for the forms of a creation.
+fn short(format: &Rqf) -> &str {
+    match format.name {
+        "RQF_MDS_REINT_CREATE_ACL" | "RQF_MDS_REINT_CREATE_SLAVE" | "RQF_MDS_REINT_CREATE_SYM" => {
+            "RQF_MDS_REINT_CREATE"
+        }
+        other => other,
+    }
+}
+
+fn log(format: &Rqf, msg: &Message) -> Vec<String> {
+    let body = msg.get::<LlogdBody>(1).unwrap_or_default();
+    let name = format.request_index(wire::format::Rmf::Name);
+    let name = name.map_or(Default::default(), |i| {
+        String::from_utf8_lossy(msg.name(i)).into_owned()
+    });
+    vec![
+        format!(
+            "{} {} {name} {}",
+            format.name, body.lgd_logid.lgl_oi, body.lgd_index
+        ),
+        format!("{} {} {name}", format.name, body.lgd_logid.lgl_oi),
+    ]
+}
+
+/// Everything else: the operation, and what text it has.
+fn named(format: &Rqf, msg: &Message) -> Vec<String> {
+    let mut key = format.name.to_owned();
+    let texts = format.request.iter().zip(&msg.bufs).skip(1);
+    for (rmf, buf) in texts {
+        use wire::format::Rmf::{GetinfoKey, Name, SetinfoKey, Tgtuuid};
+        if matches!(rmf, GetinfoKey | Name | SetinfoKey | Tgtuuid) {
+            key += " ";
+            key += &String::from_utf8_lossy(wire::before_nul(buf));
+        }
+    }
+    vec![key.trim_end().to_owned()]
+}
