@@ -138,8 +138,9 @@ impl MdAttr {
         } else {
             None
         };
-        let acl =
-            (valid & OBD_MD_FLACL != 0).then(|| acl.slice(..(body.mbo_aclsize as usize).min(acl.len())));
+        // A slice would keep the whole reply.
+        let acl_len = (body.mbo_aclsize as usize).min(acl.len());
+        let acl = (valid & OBD_MD_FLACL != 0).then(|| Bytes::copy_from_slice(&acl.slice(..acl_len)));
         MdAttr { attr, layout, acl }
     }
 
@@ -278,5 +279,21 @@ mod tests {
         let future = Time::secs(4_000_000_000);
         assert_eq!(with(before, before), (9, 8, future, Time::secs(100)));
         assert_eq!(with(never, never), (9, 8, future, Time::secs(100)));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_reply_does_not_keep_the_reply() {
+        let (reply, body) = (
+            Bytes::from(vec![1; 4096]),
+            MdtBody {
+                mbo_mode: S_IFREG,
+                mbo_valid: OBD_MD_FLACL,
+                mbo_aclsize: 8,
+                ..MdtBody::default()
+            },
+        );
+        let md = MdAttr::from_reply(&body, &Bytes::new(), &reply, Precision::Nanoseconds);
+        assert_eq!(md.acl.as_deref(), Some(&[1; 8][..]));
+        assert!(reply.is_unique());
     }
 }

@@ -16,7 +16,7 @@ use crate::dircache::{DirChunk, Kept, Ticket};
 use crate::layout::LovLayout;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::{
@@ -48,9 +48,8 @@ pub(crate) struct InodeState {
     pub(crate) xattrs: Option<Arc<Xattrs>>,
     children: HashMap<Box<[u8]>, Child>,
     negative: usize,
-    names: HashSet<(Fid, Box<[u8]>)>,
-    /// Those of the names that the kernel may have kept.
-    shown: HashSet<(Fid, Box<[u8]>)>,
+    /// Each with whether the kernel may have kept it.
+    names: HashMap<(Fid, Box<[u8]>), bool>,
     /// A directory's entries, by where they start.
     chunks: BTreeMap<u64, (Ticket, Arc<DirChunk>)>,
 }
@@ -145,24 +144,28 @@ impl Inodes {
                 dir.negative -= 1;
             }
         }
-        self.entry(child).state.lock().names.insert((parent, name.into()));
+        let file = self.entry(child);
+        file.state.lock().names.entry((parent, name.into())).or_default();
     }
 
     /// Whether a name is known to lead to a file: then the kernel will keep it. Called with the file's LOOKUP lock held.
     pub(crate) fn show_name(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
         let known = self.child(parent, name) == Some(Child::Is(child));
         if known {
-            self.entry(child).state.lock().shown.insert((parent, name.into()));
+            let file = self.entry(child);
+            file.state.lock().names.insert((parent, name.into()), true);
         }
         known
     }
 
     /// The names of a file that the kernel may have kept; it is about to be told.
     pub(crate) fn take_shown(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
-        let shown = self
-            .get(fid)
-            .map(|inode| std::mem::take(&mut inode.state.lock().shown));
-        shown.unwrap_or_default().into_iter().collect()
+        let Some(inode) = self.get(fid) else {
+            return Vec::new();
+        };
+        let mut s = inode.state.lock();
+        let take = |(name, shown): (&_, &mut bool)| std::mem::take(shown).then(|| Clone::clone(name));
+        s.names.iter_mut().filter_map(take).collect()
     }
 
     /// Keeps a run of a directory's entries; others may leave for it. Called with the directory's UPDATE lock held.
@@ -217,7 +220,7 @@ impl Inodes {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
         };
-        let (mut names, mut shown) = (HashSet::new(), HashSet::new());
+        let mut names = HashMap::new();
         let empty = {
             let mut s = inode.state.lock();
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
@@ -235,17 +238,17 @@ impl Inodes {
             }
             if bits & MDS_INODELOCK_LOOKUP != 0 {
                 names = std::mem::take(&mut s.names);
-                shown = std::mem::take(&mut s.shown);
             }
             s.is_empty()
         };
-        for (parent, name) in &names {
+        for (parent, name) in names.keys() {
             self.remove_name(*parent, name, fid);
         }
         if empty {
             self.prune(fid, inode);
         }
-        shown.into_iter().collect()
+        let shown = names.into_iter().filter(|(_, shown)| *shown);
+        shown.map(|(name, _)| name).collect()
     }
 
     /// A name is about to be removed by way of the kernel, which then forgets it by itself: it need not be told when the
@@ -254,9 +257,7 @@ impl Inodes {
         let Some(inode) = self.get(child) else { return };
         {
             let mut s = inode.state.lock();
-            let name = (parent, name.into());
-            s.names.remove(&name);
-            s.shown.remove(&name);
+            s.names.remove(&(parent, name.into()));
         }
         self.remove_name(parent, name, child);
     }

@@ -67,7 +67,8 @@ impl LovLayout {
         }
     }
 
-    /// Reads a layout EA. No bytes: a file without objects. `EOPNOTSUPP`: a layout that is not plain RAID0.
+    /// Reads a layout EA, of which it keeps a copy: a slice would keep the whole reply that it came in. No bytes: a file
+    /// without objects. `EOPNOTSUPP`: a layout that is not plain RAID0.
     pub fn parse(raw: Bytes) -> Result<LovLayout, Errno> {
         if raw.is_empty() {
             return Ok(LovLayout::empty());
@@ -95,7 +96,7 @@ impl LovLayout {
             lmm_layout_gen: plain.layout_gen,
             lmm_pool_name: plain.pool.as_str().to_owned(),
             stripes: plain.objects.iter().take(count).map(stripe).collect(),
-            raw,
+            raw: Bytes::copy_from_slice(&raw),
         })
     }
 

@@ -10,7 +10,7 @@ use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::ops::Flocks;
 use crate::owner::MdcOwner;
-use ldlm::{LockClient, LockClientConfig};
+use ldlm::{LockClient, LockClientConfig, LockRoom};
 use mgc::{FsConfig, Mgc, TargetConf};
 use parking_lot::Mutex;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
@@ -127,6 +127,7 @@ impl Client {
             client_uuid,
             instance,
             seed: mix(&mut seed),
+            locks: Arc::default(),
         };
         match mount.connect(&mgc).await {
             Ok(client) => Ok(client),
@@ -145,6 +146,7 @@ struct Mounting<'a> {
     client_uuid: String,
     instance: String,
     seed: u64,
+    locks: Arc<LockRoom>,
 }
 
 impl Mounting<'_> {
@@ -212,6 +214,7 @@ impl Mounting<'_> {
             kernel: kernel.clone(),
             clock: self.opts.clock.clone(),
             nanoseconds: self.opts.nanoseconds,
+            locks: self.locks.clone(),
         };
         let lov = Lov::new(self.rpc, self.config, data);
         Ok(Arc::new(Client {
@@ -238,6 +241,7 @@ impl Mounting<'_> {
             owner.clone(),
             LockClientConfig {
                 seed: self.seed,
+                room: self.locks.clone(),
                 ..LockClientConfig::default()
             },
         );

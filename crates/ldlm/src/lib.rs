@@ -32,7 +32,9 @@ mod spawn;
 mod timers;
 
 pub use action::{Action, NewLock, Placed, Refusal};
-pub use client::{Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockInfo, LockOwner, LockRef};
+pub use client::{
+    Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockInfo, LockOwner, LockRef, LockRoom,
+};
 pub use limits::LockLimits;
 pub use lock::{Holder, Lock, LockId, Waiter};
 pub use mode::LockMode;

@@ -22,6 +22,12 @@ mod session;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tikv_jemallocator::Jemalloc;
+
+/// What is freed goes back to the system within a second (`.cargo/config.toml`, docs/decisions/003-allocator.md): a process keeps
+/// buffers of megabytes beside many small records, and glibc's arenas kept three times what was in use.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

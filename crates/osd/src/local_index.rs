@@ -53,12 +53,17 @@ pub struct LocalConfig {
     pub memtable_bytes: u64,
 }
 
+/// Part of the process's memory that the cache may take at most, and a table of changes.
+const MEMORY_SHARE: u64 = 128;
+
 impl Default for LocalConfig {
+    /// By the memory that the process may use.
     fn default() -> LocalConfig {
+        let share = (cpt::memory_bytes() / MEMORY_SHARE).max(1 << 20);
         LocalConfig {
             commit_interval: Duration::from_millis(50),
-            cache_bytes: 16 << 20,
-            memtable_bytes: 8 << 20,
+            cache_bytes: share.min(16 << 20),
+            memtable_bytes: share.min(8 << 20),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::osc::{Osc, OscTarget};
 use crate::client::Clock;
 use crate::kernel::Kernel;
 use crate::layout::LovLayout;
+use ldlm::LockRoom;
 use mgc::FsConfig;
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +32,8 @@ pub struct DataConfig {
     pub clock: Clock,
     /// Whether targets are asked for times with nanoseconds.
     pub nanoseconds: bool,
+    /// How many unused locks the mount keeps.
+    pub locks: Arc<LockRoom>,
 }
 
 /// See the module.

@@ -188,7 +188,7 @@ impl LockClient {
         let info = lock.info(res);
         let unused_at = std::mem::take(&mut lock.unused_at);
         if unused_at != 0 && shard.unused.remove(&unused_at).is_some() {
-            self.unused.fetch_sub(1, Ordering::Relaxed);
+            self.less_unused(1);
         }
         drop(shard);
         Some(LockRef::new(client, info))
@@ -287,9 +287,7 @@ impl LockClient {
         }
         self.now_unused(&mut shard, res, cookie);
         drop(shard);
-        if self.unused.load(Ordering::Relaxed) > self.lru_size.load(Ordering::Relaxed) {
-            self.shrink(res);
-        }
+        self.shrink(res);
     }
 
     /// Lists a lock as unused.
@@ -307,7 +305,7 @@ impl LockClient {
                 cookie,
             },
         );
-        self.unused.fetch_add(1, Ordering::Relaxed);
+        self.more_unused();
     }
 
     /// Takes a lock off the list of unused ones.
@@ -317,7 +315,7 @@ impl LockClient {
         };
         let at = std::mem::take(&mut lock.unused_at);
         if shard.unused.remove(&at).is_some() {
-            self.unused.fetch_sub(1, Ordering::Relaxed);
+            self.less_unused(1);
         }
     }
 

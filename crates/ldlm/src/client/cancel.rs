@@ -128,8 +128,7 @@ impl LockClient {
             for (res, locks) in shard.by_res.drain() {
                 gone.extend(locks.iter().map(|l| l.info(&res)));
             }
-            self.unused
-                .fetch_sub(shard.unused.len(), std::sync::atomic::Ordering::Relaxed);
+            self.less_unused(shard.unused.len());
             shard.unused.clear();
         }
         {

@@ -38,16 +38,39 @@ impl LockClient {
         self.let_go_oldest(usize::MAX);
     }
 
-    /// There are too many unused locks: the oldest of this resource's shard leave, a good part of them at once, so that one
-    /// request tells the server of many.
+    /// Unused locks beyond `lru_size`, or beyond this client's share of the mount's room.
+    fn surplus(&self) -> usize {
+        let unused = self.unused_count();
+        unused
+            .saturating_sub(self.lru_size())
+            .max(self.room.surplus(unused))
+    }
+
+    /// Where there are too many unused locks, the oldest of this resource's shard leave, a good part of them at once, so that
+    /// one request tells the server of many.
     pub(super) fn shrink(&self, res: &LdlmResId) {
-        let surplus = self.unused_count().saturating_sub(self.lru_size());
+        let surplus = self.surplus();
+        if surplus == 0 {
+            return;
+        }
         let part = self.lru_size() / (8 * super::SHARDS);
         let shard = self.cache_shard(res);
         let leaving = self.take_unused(shard, surplus.max(part), |_| true);
         if !leaving.is_empty() {
             self.start_giving_back(leaving);
         }
+    }
+
+    /// One more lock is unused.
+    pub(super) fn more_unused(&self) {
+        self.unused.fetch_add(1, Ordering::Relaxed);
+        self.room.more();
+    }
+
+    /// So many fewer locks are unused.
+    pub(super) fn less_unused(&self, locks: usize) {
+        self.unused.fetch_sub(locks, Ordering::Relaxed);
+        self.room.less(locks);
     }
 
     pub(super) fn watch_age(&self) {

@@ -13,9 +13,11 @@ mod callback;
 mod cancel;
 mod enqueue;
 mod lru;
+mod room;
 
 pub use cache::LockRef;
 pub use enqueue::{Enqueue, Enqueued, Intent};
+pub use room::LockRoom;
 
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
@@ -79,7 +81,7 @@ pub trait LockOwner: Send + Sync + 'static {
 }
 
 /// The limits of a client's lock cache.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LockClientConfig {
     /// Where cookies start: of each client another number.
     pub seed: u64,
@@ -87,10 +89,11 @@ pub struct LockClientConfig {
     pub lru_size: usize,
     /// How long (`lru_max_age`).
     pub lru_max_age: Duration,
+    /// How many together with the other imports of the mount.
+    pub room: Arc<LockRoom>,
 }
 
-/// So many unused locks are kept where there is memory for them: the files of a source tree, at some 2 KiB each on both
-/// sides.
+/// So many unused locks are kept where there is memory for them: the files of a source tree.
 const LRU_SIZE: usize = 32 << 10;
 /// Memory that there has to be for each.
 const LRU_SHARE: u64 = 32 << 10;
@@ -102,6 +105,7 @@ impl Default for LockClientConfig {
             seed: 0,
             lru_size: (100 * cpus).max(LRU_SIZE.min((cpt::memory_bytes() / LRU_SHARE) as usize)),
             lru_max_age: Duration::from_secs(3900),
+            room: Arc::default(),
         }
     }
 }
@@ -119,6 +123,7 @@ pub struct LockClient {
     /// Orders the unused locks by age.
     next_use: AtomicU64,
     unused: AtomicUsize,
+    room: Arc<LockRoom>,
     lru_size: AtomicUsize,
     lru_max_age_ms: AtomicU64,
     canceller: Canceller,
@@ -140,6 +145,7 @@ impl LockClient {
     /// A client without locks; must be called from a runtime. The import comes later, since it wants somebody to
     /// bring callbacks to.
     pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
+        cfg.room.join();
         Arc::new_cyclic(|me| LockClient {
             import: OnceLock::new(),
             owner,
@@ -149,6 +155,7 @@ impl LockClient {
             next_cookie: AtomicU64::new(cfg.seed | 1),
             next_use: AtomicU64::new(1),
             unused: AtomicUsize::new(0),
+            room: cfg.room,
             lru_size: AtomicUsize::new(cfg.lru_size),
             lru_max_age_ms: AtomicU64::new(cfg.lru_max_age.as_millis() as u64),
             canceller: Canceller::default(),
@@ -197,6 +204,12 @@ impl LockClient {
     /// The lock of a resource and a cookie, with the shard held.
     fn with_lock<T>(&self, res: &LdlmResId, cookie: u64, f: impl FnOnce(&mut Cached) -> T) -> Option<T> {
         self.cache_shard(res).lock().find(res, cookie).map(f)
+    }
+}
+
+impl Drop for LockClient {
+    fn drop(&mut self) {
+        self.room.leave(self.unused_count());
     }
 }
 

@@ -10,6 +10,7 @@ mod files;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod locks;
+mod memory;
 mod space;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,59 @@
+//! Little memory: what is kept goes by what there is, and nobody is killed for want of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::fixture::{Site, sh};
+
+/// What the processes of the group may use.
+const BYTES: u64 = 256 << 20;
+
+/// A control group with little memory, removed at the end.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None` where the system has no memory controller that this may use.
+    fn new() -> Option<Group> {
+        let limits = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        limits.into_iter().find_map(|(root, limit)| {
+            let group = Group(Path::new(root).join(format!("nacre-test-{}", std::process::id())));
+            fs::create_dir(&group.0).ok()?;
+            fs::write(group.0.join(limit), BYTES.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn with_little_memory_many_files_and_much_data_come_through() {
+    let Some(group) = Group::new() else {
+        eprintln!("!!! NOT TESTED: little memory; no control group for memory can be made here");
+        return;
+    };
+    let mut site = Site::new();
+    let enter = format!("echo $$ > {}/cgroup.procs", group.0.display());
+    let at = site.up_after(&enter, "d", "--osts 2");
+    let source = site.at("source");
+    sh(&format!("head -c 300M /dev/urandom > {source}"));
+    for copy in ["a", "b"] {
+        sh(&format!("cp {source} {at}/{copy}"));
+    }
+    sh(&format!("cmp {source} {at}/a; cmp {source} {at}/b"));
+    let files = 20_000;
+    sh(&format!(
+        "mkdir {at}/many; cd {at}/many; seq {files} | xargs touch"
+    ));
+    let listed = sh(&format!("cd {at}/many; ls -f | grep -c '[0-9]'; rm -r {at}/many"));
+    assert_eq!(listed.trim(), files.to_string());
+    sh(&format!("cmp {source} {at}/a; rm {at}/a {at}/b"));
+    site.down("d");
+}
