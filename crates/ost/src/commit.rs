@@ -24,8 +24,10 @@ use crate::OstError;
 
 /// How long a change may wait for its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
-/// So much written data starts a commit at once: clients hold it in memory until then.
+/// So much written data starts a commit at once: clients, and the kernel, hold it in memory until then.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
+/// Part of the process's memory that it may be at most.
+const UNCOMMITTED_SHARE: u64 = 16;
 
 /// key 's' 't' -> last committed u64 LE, epoch u64 LE, run of the machine (0: stopped in order)
 pub(crate) const KEY: [u8; 2] = *b"st";
@@ -37,6 +39,7 @@ pub(crate) struct Committer {
     transactions: Arc<Transactions>,
     run_of_machine: RunOfMachine,
     written_bytes: AtomicU64,
+    written_bytes_max: u64,
     /// Something changed since the last commit.
     changed: Notify,
     /// A commit is wanted now.
@@ -83,6 +86,7 @@ impl Committer {
             transactions,
             run_of_machine,
             written_bytes: AtomicU64::new(0),
+            written_bytes_max: UNCOMMITTED_BYTES_MAX.min(cpt::memory_bytes() / UNCOMMITTED_SHARE),
             changed: Notify::new(),
             wanted: Notify::new(),
             commits: watch::Sender::new(Commits::default()),
@@ -111,7 +115,7 @@ impl Committer {
     pub(crate) fn end(&self, transaction: InFlight, written_bytes: u64) {
         drop(transaction);
         self.changed.notify_one();
-        if self.written_bytes.fetch_add(written_bytes, SeqCst) + written_bytes > UNCOMMITTED_BYTES_MAX {
+        if self.written_bytes.fetch_add(written_bytes, SeqCst) + written_bytes > self.written_bytes_max {
             self.wanted.notify_one();
         }
     }

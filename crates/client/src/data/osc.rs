@@ -154,6 +154,7 @@ impl Osc {
             owner,
             LockClientConfig {
                 seed,
+                room: cfg.locks.clone(),
                 ..LockClientConfig::default()
             },
         );
