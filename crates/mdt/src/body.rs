@@ -71,7 +71,6 @@ pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
         mbo_projid: inode.projid,
         mbo_nlink: inode.nlink,
         mbo_flags: inode.flags,
-        mbo_version: inode.version,
         ..MdtBody::default()
     };
     body.set_times(inode.times().at(precision));

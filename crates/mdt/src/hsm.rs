@@ -12,7 +12,7 @@ use crate::{
     cred::Cred,
     locks::XATTR,
     namespace::xattr::{SetXattr, getxattr, setxattr},
-    target::{Handled, Mdt, reply, wall_clock},
+    target::{Handled, Mdt, reply},
 };
 
 impl Mdt {
@@ -46,7 +46,7 @@ impl Mdt {
                 name: XATTR_NAME_HSM.as_bytes(),
                 value: Some(state.to_bytes()),
                 flags: 0,
-                time: wall_clock(),
+                time: self.clock.now(),
             },
         )?;
         Ok(Reply::default().with_transno(done.transno))

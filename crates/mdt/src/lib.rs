@@ -32,4 +32,4 @@ pub mod store;
 mod target;
 
 pub use error::MdtError;
-pub use target::{Mdt, MdtConfig};
+pub use target::{Mdt, MdtConfig, WallClock};

@@ -236,6 +236,7 @@ impl Node {
             TargetKind::Mdt => {
                 let mgc = self.mgc_of(label).await?;
                 let config = MdtConfig {
+                    clock: Default::default(),
                     fsname,
                     index,
                     seed: random()?,

@@ -245,10 +245,15 @@ impl Ost {
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL),
         };
-        // What clients have cached is data too: they write it back first.
-        let _lock = self
-            .lock_object(&about.oa.o_oi, LockMode::Pr, about.oa.o_size, u64::MAX)
-            .await?;
+        // What clients have cached is data too: they write it back first. Who holds a lock of its own does not let it go
+        // before it has the answer.
+        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+            true => Some(
+                self.lock_object(&about.oa.o_oi, LockMode::Pr, about.oa.o_size, u64::MAX)
+                    .await?,
+            ),
+            false => None,
+        };
         let found = match self.objects.seek(about.fid, about.oa.o_size, what).await {
             Ok(at) => at,
             Err(OsdError::NotFound) => i64::from(Errno::ENXIO.status()) as u64,

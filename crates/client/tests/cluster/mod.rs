@@ -69,6 +69,7 @@ impl Cluster {
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
         mgc.register(info(LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
         let cfg = MdtConfig {
+            clock: Default::default(),
             locks: Arc::default(),
             fsname: FSNAME.to_owned(),
             index: 0,

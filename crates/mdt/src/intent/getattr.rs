@@ -15,7 +15,7 @@ use crate::{
     locks,
     namespace::lookup,
     store::Inode,
-    target::{Mdt, name_of, wall_clock},
+    target::{Mdt, name_of},
 };
 
 /// How long an inode must not have changed before a mere lookup also gets its attributes to cache: what is being
@@ -71,7 +71,7 @@ impl Mdt {
         };
         let inode = self.store.inode(fid)?;
         let mut bits = locks::LOOKUP | locks::PERM;
-        if opc != LOOKUP || inode.ctime.later(QUIET_SECS) < wall_clock() {
+        if opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
             bits |= locks::UPDATE;
         }
         let try_bits = layout_bit(req, &inode);

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use ldlm::LockMode;
 use rpc::ServerRequest;
-use wire::{DISP_IT_EXECD, Errno, MdtBody, OBD_MD_FLXATTR, WireStruct};
+use wire::{Errno, MdtBody, OBD_MD_FLXATTR, WireStruct};
 
 use super::Outcome;
 use crate::{locks, namespace::xattr, target::Mdt};
@@ -13,7 +13,6 @@ impl Mdt {
         let asked: MdtBody = req.get(3)?;
         let fid = asked.mbo_fid1;
         let mut out = Outcome {
-            disposition: DISP_IT_EXECD,
             bufs: vec![MdtBody::default().to_bytes()],
             ..Outcome::default()
         };

@@ -85,8 +85,8 @@ impl Mdt {
             .map(|b| u64::from_le_bytes(*b))
             .ok_or(Errno::EPROTO)?;
         match opc {
-            OPEN | OPEN_CREAT => Ok(self.intent_open(req, cookie).await?.reply(10)),
-            GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(8)),
+            OPEN | OPEN_CREAT => Ok(self.intent_open(req, cookie).await?.reply(9)),
+            GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(7)),
             LAYOUT => Ok(self.intent_layout(req, cookie, &dlm).await?.reply(1)),
             GETXATTR => Ok(self.intent_getxattr(req, cookie).await?.reply(6)),
             // The same as a plain enqueue of the directory's UPDATE bit.

@@ -44,6 +44,30 @@ pub struct MdtConfig {
     pub params: Registry,
     /// How many locks its clients may have.
     pub locks: Arc<LockLimits>,
+    /// What files' times are compared with.
+    pub clock: WallClock,
+}
+
+/// Tells the time of day: the system's, or another's in tests.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> Time + Send + Sync>);
+
+impl WallClock {
+    /// A clock that asks this function.
+    pub fn new(now: impl Fn() -> Time + Send + Sync + 'static) -> WallClock {
+        WallClock(Arc::new(now))
+    }
+
+    /// The time of day.
+    pub fn now(&self) -> Time {
+        (self.0)()
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> WallClock {
+        WallClock::new(wall_clock)
+    }
 }
 
 impl MdtConfig {
@@ -65,6 +89,7 @@ pub struct Mdt {
     pub(crate) cookies: Cookies,
     pub(crate) squash: Arc<Squash>,
     pub(crate) stats: Arc<MdStats>,
+    pub(crate) clock: WallClock,
     /// `mdd.*.atime_diff`.
     pub(crate) atime_diff: Arc<AtomicU64>,
     /// Ends the look through the store that follows a crash.

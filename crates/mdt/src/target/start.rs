@@ -9,7 +9,7 @@ use rpc::{Ptlrpc, services};
 use tokio::sync::watch;
 use wire::Errno;
 
-use super::{Mdt, MdtConfig, wall_clock};
+use super::{Mdt, MdtConfig};
 use crate::{
     error::MdtError,
     handles::Cookies,
@@ -60,7 +60,7 @@ impl Mdt {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        make_root(&store, owner, wall_clock()).map_err(contents("the root directory"))?;
+        make_root(&store, owner, cfg.clock.now()).map_err(contents("the root directory"))?;
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;
@@ -78,6 +78,7 @@ impl Mdt {
             owners: Default::default(),
             squash: Default::default(),
             stats: Default::default(),
+            clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             settling: Default::default(),
             tasks: Default::default(),

@@ -201,6 +201,7 @@ impl Fixture {
 
 fn mdt_config(params: &params::Registry) -> MdtConfig {
     MdtConfig {
+        clock: Default::default(),
         locks: Arc::default(),
         fsname: "testfs".into(),
         index: 0,

@@ -10,9 +10,9 @@ use crate::codec::{Reader, Result, WireError};
 use crate::config::Config;
 use crate::consts::llog::OBD_CFG_REC;
 use crate::consts::lov::{LOV_MAGIC_COMP_V1, LOV_MAGIC_V1, LOV_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC};
-use crate::consts::opcodes::{LLOG_FIRST_OPC, LLOG_LAST_OPC};
+use crate::consts::opcodes::{LLOG_FIRST_OPC, LLOG_LAST_OPC, MDS_GET_INFO};
 use crate::ea::{PosixAclXattrEntry, PosixAclXattrHeader};
-use crate::fid::{LuFid, OstId};
+use crate::fid::{GetinfoFid2path, LuFid, OstId};
 use crate::layout::{Layout, Shape, WireStruct};
 use crate::ldlm::{LdlmRequest, LdlmResId, OstLvb};
 use crate::llog_file::records;
@@ -210,7 +210,15 @@ impl Leaves<'_> {
                 self.layout(name, 0)
             }
             Rmf::DlmLvb if self.buf.len() == OstLvb::SIZE => self.structure(name, &OstLvb::LAYOUT, 0),
-            Rmf::Acl if self.buf.len() >= PosixAclXattrHeader::SIZE => {
+            Rmf::GetinfoVal if opcode == MDS_GET_INFO && self.buf.len() >= GetinfoFid2path::SIZE => {
+                self.structure(name, &GetinfoFid2path::LAYOUT, 0)?;
+                let at = GetinfoFid2path::SIZE..self.buf.len();
+                let path = crate::before_nul(self.bytes(&at)?).to_vec();
+                self.say(format!("{name}.path"), at, Value::Text(path));
+                Ok(())
+            }
+            // An unused list of access is sent as zeros.
+            Rmf::Acl if self.buf.len() >= PosixAclXattrHeader::SIZE && self.buf.iter().any(|b| *b != 0) => {
                 self.structure(name, &PosixAclXattrHeader::LAYOUT, 0)?;
                 let entries = (self.buf.len() - PosixAclXattrHeader::SIZE) / PosixAclXattrEntry::SIZE;
                 let end = PosixAclXattrHeader::SIZE + entries * PosixAclXattrEntry::SIZE;

@@ -8,8 +8,9 @@ use rpc::Request;
 use std::ops::Range;
 use std::sync::Arc;
 use wire::{
-    Errno, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF,
-    OST_FALLOCATE, OST_PUNCH, OST_SEEK, OST_SETATTR, Obdo, OstBody, Time, Timed, Times, WireStruct,
+    Errno, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLFLAGS, OBD_MD_FLMTIME,
+    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK, OST_SETATTR, Obdo, OstBody, Time,
+    Timed, Times, WireStruct,
 };
 
 /// lseek(2)'s whence, as OST_SEEK carries it.
@@ -166,7 +167,9 @@ impl Object {
     ) -> Result<Option<u64>, Errno> {
         self.flush(0..u64::MAX).await;
         let mut oa = brw::obdo(self.id);
-        oa.o_valid |= OBD_MD_FLSIZE;
+        // Without a lock of its own: the server takes one, so that others write back what they have.
+        oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLFLAGS;
+        oa.o_flags = OBD_FL_SRVLOCK;
         oa.o_size = offset;
         oa.o_mode = if hole { SEEK_HOLE } else { SEEK_DATA };
         match self
