@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use crate::stage::{Stage, cargo};
 
 /// A program that tests or the demonstration run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("cc", "build-essential"),
+    ("make", "make"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("ip", "iproute2"),
