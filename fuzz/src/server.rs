@@ -154,6 +154,7 @@ impl Servers {
             seed: 7,
             params: params::Registry::default(),
             locks: Arc::default(),
+            clock: mdt::WallClock::default(),
         };
         let index = Arc::new(MemoryIndex::default());
         let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);
