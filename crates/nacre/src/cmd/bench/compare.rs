@@ -1,35 +1,26 @@
-//! `nacre bench`: the same load on the bare disk, a pass-through FUSE file system over it (bindfs, when installed), a
-//! mount of a file system on it, and the client library, in turn; and how long `up` takes and how much memory it needs.
-//! `nacre bench fsx` tries instead whether a file is what it must be.
+//! The same load on the bare disk, a pass-through FUSE file system over it (bindfs, when installed), a mount of a file
+//! system on it, and the client library, in turn; and how long `up` takes and how much memory it needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench::{BenchError, Config, LibrarySubject, PathSubject, Report, Subject, compare};
-use client::{Client, MountOptions};
-use cpt::{CptConfig, CptTable};
-use lnet::{Lnet, LnetConfig};
-use rpc::{Ptlrpc, RpcConfig};
-use tokio::runtime::Handle;
 
-use crate::cli::{Bench, Exercise, Fsx, Net};
-use crate::node::random;
+use super::library::Library;
+use super::{INTERRUPTED, stop_flag};
+use crate::cli::{Bench, Net};
 use crate::output::say;
-use crate::{net, running};
+use crate::running;
 
 /// How long bindfs may take to mount.
 const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the command.
-pub(crate) fn run(args: Bench) -> Result<ExitCode> {
-    if let Some(Exercise::Fsx(fsx)) = &args.exercise {
-        return exercise(fsx);
-    }
+pub(super) fn run(args: &Bench) -> Result<ExitCode> {
     let dir = args.dir.as_deref().context("--dir says where to measure")?;
     let base = crate::daemon::absolute(dir)?;
     if !base.is_dir() {
@@ -41,47 +32,9 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     let dir = base.join(format!("nacre-bench-{}", std::process::id()));
     fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let place = Workplace { dir: dir.clone() };
-    let ended = measure(&args, &dir);
+    let ended = measure(args, &dir);
     drop(place);
     ended
-}
-
-/// Random operations on one file through all the mounts that its paths lead to.
-fn exercise(args: &Fsx) -> Result<ExitCode> {
-    let config = bench::fsx::Config {
-        seed: args.seed,
-        operations: args.ops,
-        direct: args.direct,
-        mapped: args.mmap,
-        size_max: args.size << 10,
-        ..bench::fsx::Config::default()
-    };
-    let stop = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .context("cannot start")?;
-    runtime.spawn(stop_on_interrupt(stop.clone()));
-    let ended = bench::fsx::fsx(&args.paths, config, &stop, |done| {
-        eprintln!("{done} of {} operations", args.ops);
-    });
-    runtime.shutdown_background();
-    match ended {
-        Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}");
-            Ok(ExitCode::from(130))
-        }
-        Err(e) => Err(e.into()),
-        Ok(None) => {
-            say!("{} operations, seed {}: all as it must be", args.ops, args.seed);
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok(Some(failure)) => {
-            eprintln!("{failure}");
-            Ok(ExitCode::FAILURE)
-        }
-    }
 }
 
 /// What is removed again, whatever happens.
@@ -127,13 +80,14 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         root: instance.mount.clone(),
         processes: vec![instance.pid],
     }));
-    let library = Library::mount(&instance)?;
-    subjects.push(Arc::new(
-        LibrarySubject::new("nacre library", library.client.clone(), library.runtime.clone())
-            .with_processes(vec![instance.pid]),
-    ));
-    let stop = Arc::new(AtomicBool::new(false));
-    library.runtime.spawn(stop_on_interrupt(stop.clone()));
+    let library = instance.library()?;
+    for client in &library.clients {
+        subjects.push(Arc::new(
+            LibrarySubject::new("nacre library", client.clone(), library.runtime.clone())
+                .with_processes(vec![instance.pid]),
+        ));
+    }
+    let stop = stop_flag()?;
     let config = Config {
         threads: args.threads as usize,
         files_per_thread: args.files as usize,
@@ -148,7 +102,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
             eprintln!("{e}; what was measured so far is reported");
-            Ok(ExitCode::from(130))
+            Ok(ExitCode::from(INTERRUPTED))
         }
         Err(e) => Err(e.into()),
     }
@@ -164,12 +118,6 @@ fn tell(args: &Bench, report: &Report) -> Result<()> {
         say!("{report}");
     }
     Ok(())
-}
-
-async fn stop_on_interrupt(stop: Arc<AtomicBool>) {
-    if tokio::signal::ctrl_c().await.is_ok() {
-        stop.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A file system of its own for the measurement, in a process of its own, as a user has it.
@@ -200,6 +148,27 @@ impl Instance {
             took,
             record,
         })
+    }
+
+    /// A client of it in this process.
+    fn library(&self) -> Result<Library> {
+        let mgs: Vec<wire::Nid> = self
+            .record
+            .nids
+            .iter()
+            .map(|n| n.parse().context("the NID of the file system"))
+            .collect::<Result<_>>()?;
+        let (fsname, _) = self
+            .record
+            .targets
+            .iter()
+            .find_map(|t| t.split_once("-MDT"))
+            .context("there is no MDT")?;
+        let net = Net {
+            listen: None,
+            port: Some(self.record.port),
+        };
+        Library::mount(&mgs, fsname, &net, 1)
     }
 }
 
@@ -268,79 +237,5 @@ impl Drop for Bindfs {
         }
         // It ends when it is unmounted.
         let _ = self.child.wait();
-    }
-}
-
-/// A mount without a kernel, in this process.
-struct Library {
-    client: Arc<Client>,
-    runtime: Handle,
-    rpc: Arc<Ptlrpc>,
-    lnet: Arc<Lnet>,
-    cpts: Arc<CptTable>,
-}
-
-impl Library {
-    fn mount(instance: &Instance) -> Result<Library> {
-        let mgs: Vec<wire::Nid> = instance
-            .record
-            .nids
-            .iter()
-            .map(|n| n.parse().context("the NID of the file system"))
-            .collect::<Result<_>>()?;
-        let target = instance
-            .record
-            .targets
-            .iter()
-            .find_map(|t| t.split_once("-MDT"))
-            .context("there is no MDT")?;
-        let fsname = target.0.to_owned();
-        let place = net::for_client(
-            &Net {
-                listen: None,
-                port: Some(instance.record.port),
-            },
-            &mgs,
-        )?;
-        let cpts = CptTable::build(&CptConfig::default())?;
-        let runtime = cpts
-            .iter()
-            .next()
-            .context("there is no CPU partition")?
-            .handle()
-            .clone();
-        let (lnet, rpc, client) = runtime.block_on(async {
-            let config = LnetConfig {
-                accept_port: place.port,
-                ..LnetConfig::default()
-            };
-            let lnet = Lnet::new(cpts.clone(), config);
-            lnet.add_tcp(place.nid, place.listen)
-                .await
-                .context("the network")?;
-            let config = RpcConfig {
-                seed: random()?,
-                ..RpcConfig::default()
-            };
-            let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
-            let client = Client::mount(&rpc, MountOptions::new(mgs, fsname, random()?)).await?;
-            anyhow::Ok((lnet, rpc, client))
-        })?;
-        Ok(Library {
-            client,
-            runtime,
-            rpc,
-            lnet,
-            cpts,
-        })
-    }
-
-    fn umount(self) {
-        self.runtime.block_on(async {
-            self.client.umount().await;
-            self.rpc.shutdown().await;
-            self.lnet.shutdown().await;
-        });
-        self.cpts.shutdown();
     }
 }

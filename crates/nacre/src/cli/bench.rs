@@ -1,0 +1,65 @@
+//! The command line of `nacre bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) exercise: Option<Exercise>,
+    /// Where to measure: a directory of the disk that is meant; everything made there is removed again
+    #[arg(long, value_name = "D", required = true)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Threads of the metadata load, each in a directory of its own
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) threads: u32,
+    /// Files that each thread creates, stats and unlinks
+    #[arg(long, default_value_t = 2000)]
+    pub(crate) files: u32,
+    /// Megabytes of the file that is written and read
+    #[arg(long, default_value_t = 512)]
+    pub(crate) megabytes: u64,
+    /// Number of object storage targets
+    #[arg(long, default_value_t = 2)]
+    pub(crate) osts: u32,
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    /// Write every figure of every run to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Print the summaries as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is not measured but tried.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Exercise {
+    /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
+    Fsx(Fsx),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Fsx {
+    /// The file, emptied first: a path for each mount that shows it
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Chooses the operations
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How many operations
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) ops: u32,
+    /// With direct I/O
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Also through mappings of the file
+    #[arg(long)]
+    pub(crate) mmap: bool,
+    /// How large the file may get, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    pub(crate) size: u64,
+}

@@ -1,0 +1,52 @@
+//! `nacre bench`: what measures and what tries, a module for each; here is what they share.
+
+mod compare;
+mod fsx;
+mod library;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{Bench, Exercise};
+
+/// The exit status of what was interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the command.
+pub(crate) fn run(args: Bench) -> Result<ExitCode> {
+    match &args.exercise {
+        None => compare::run(&args),
+        Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
+    }
+}
+
+/// Becomes true with the first Ctrl-C or SIGTERM, which then end nothing by themselves: the work stops in order.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let (mut interrupt, mut terminate) = {
+        let _in = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            });
+            told.store(true, Ordering::Relaxed);
+        })
+        .context("cannot start a thread")?;
+    Ok(stop)
+}
