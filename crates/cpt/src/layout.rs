@@ -9,6 +9,9 @@ pub struct CptConfig {
     pub cpu_npartitions: usize,
     /// `None`: one partition per NUMA node, unless `cpu_npartitions` is given. Empty: the estimate. Else a pattern.
     pub cpu_pattern: Option<String>,
+    /// Lets partitions share CPUs where `cpu_npartitions` is larger than their number: for tests of what partitions do
+    /// on a small machine. It makes nothing faster.
+    pub force_partitions: bool,
 }
 
 /// Divides the CPUs of `topology` as `cfg` says: for each partition its CPUs.
@@ -20,7 +23,7 @@ pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, C
             _ => pattern::parse(topology, pattern),
         },
         (None, 0) => Ok(per_node()),
-        (_, 0) => divide(topology, estimate(topology)),
+        (_, 0) => divide(topology, estimate(topology), false),
         (_, wanted) => {
             let guess = estimate(topology);
             if wanted > 4 * guess {
@@ -28,7 +31,7 @@ pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, C
                     "cpu_npartitions={wanted} is much more than the {guess} that this machine's CPUs suggest"
                 );
             }
-            divide(topology, wanted)
+            divide(topology, wanted, cfg.force_partitions)
         }
     }
 }
@@ -50,9 +53,13 @@ pub fn estimate(topology: &Topology) -> usize {
     ncpt
 }
 
-/// `n` partitions, filled node by node, whose sizes differ by at most one.
-fn divide(topology: &Topology, n: usize) -> Result<Vec<Vec<usize>>, CptError> {
+/// `n` partitions, filled node by node, whose sizes differ by at most one. More of them than CPUs share those in turn, if
+/// that is forced.
+fn divide(topology: &Topology, n: usize, force: bool) -> Result<Vec<Vec<usize>>, CptError> {
     let cpus = topology.cpus();
+    if n > cpus.len() && force {
+        return Ok(cpus.iter().cycle().take(n).map(|&cpu| vec![cpu]).collect());
+    }
     if n > cpus.len() {
         return Err(CptError::TooManyPartitions {
             wanted: n,
@@ -90,7 +97,7 @@ mod tests {
     fn a_number_of_partitions_divides_evenly() {
         let cfg = CptConfig {
             cpu_npartitions: 3,
-            cpu_pattern: None,
+            ..CptConfig::default()
         };
         assert_eq!(
             layout(&machine(2, 4, 1), &cfg).unwrap(),
@@ -102,9 +109,22 @@ mod tests {
     fn more_partitions_than_cpus_are_refused() {
         let cfg = CptConfig {
             cpu_npartitions: 3,
-            cpu_pattern: None,
+            ..CptConfig::default()
         };
         assert!(layout(&machine(1, 2, 1), &cfg).is_err());
+    }
+
+    #[test]
+    fn forced_partitions_share_cpus_in_turn() {
+        let cfg = CptConfig {
+            cpu_npartitions: 3,
+            force_partitions: true,
+            ..CptConfig::default()
+        };
+        assert_eq!(
+            layout(&machine(1, 2, 1), &cfg).unwrap(),
+            [vec![0], vec![1], vec![0]]
+        );
     }
 
     #[test]
@@ -116,6 +136,7 @@ mod tests {
         let empty = CptConfig {
             cpu_npartitions: 0,
             cpu_pattern: Some(String::new()),
+            ..CptConfig::default()
         };
         assert_eq!(layout(&machine(1, 8, 2), &empty).unwrap().len(), 2);
     }

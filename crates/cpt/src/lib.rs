@@ -27,7 +27,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub enum CptError {
     /// `cpu_npartitions` asks for more partitions than there are CPUs.
     #[error(
-        "cpu_npartitions={wanted}, but this process may use only {online} CPUs: ask for at most {online}"
+        "cpu_npartitions={wanted}, but this process may use only {online} CPUs: ask for at most {online}, or let them share CPUs with --force-partitions (for tests: it makes nothing faster)"
     )]
     TooManyPartitions {
         /// What was asked for.

@@ -131,6 +131,15 @@ impl CptTable {
         &self.cpts[id.0 % self.cpts.len()]
     }
 
+    /// Whether partitions share CPUs, because more were forced than there are: figures then say nothing about partitions.
+    pub fn is_forced(&self) -> bool {
+        let mut cpus: Vec<usize> = self.cpts.iter().flat_map(|c| c.cpus().iter().copied()).collect();
+        let n = cpus.len();
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus.len() < n
+    }
+
     /// All partitions, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Cpt> {
         self.cpts.iter()
@@ -221,7 +230,7 @@ mod tests {
         drop(
             CptTable::build(&CptConfig {
                 cpu_npartitions: 1,
-                cpu_pattern: None,
+                ..CptConfig::default()
             })
             .unwrap(),
         );

@@ -17,6 +17,7 @@ mod payload;
 mod ping;
 mod portals;
 mod seldom;
+mod start;
 mod tasks;
 mod tcp;
 
@@ -27,4 +28,5 @@ pub use node::{Lnet, PeerEvent, PutDone};
 pub use payload::Payload;
 pub use portals::{Attached, Full, Incoming, Match, Md, MdEvent, PortalGuard, PutSink};
 pub use seldom::Seldom;
+pub use start::START;
 pub use wire::frame::PingReply as PingInfo;

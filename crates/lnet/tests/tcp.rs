@@ -85,7 +85,7 @@ fn hundreds_of_concurrent_puts_arrive_once_each_on_several_partitions() {
     let (na, nb) = addresses();
     let cpts = CptTable::build(&CptConfig {
         cpu_npartitions: 2,
-        cpu_pattern: None,
+        ..CptConfig::default()
     })
     .or_else(|_| CptTable::build(&CptConfig::default()))
     .unwrap();

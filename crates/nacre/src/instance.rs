@@ -45,6 +45,9 @@ pub(crate) struct Instance {
     /// Where it was the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nid: Option<String>,
+    /// Start parameters, `NAME=VALUE`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) start: Vec<String>,
 }
 
 /// What is asked for on the command line; nothing means: as it is, or the default.
@@ -77,6 +80,7 @@ impl Instance {
                     store: wanted.store.unwrap_or(Store::Local),
                     osts: wanted.osts.unwrap_or(1),
                     nid: None,
+                    start: Vec::new(),
                 })
             }
             Found::Made(is) => {
@@ -125,6 +129,11 @@ impl Instance {
             nid: Some(nid.to_string()),
             ..self
         }
+    }
+
+    /// The same, now with these start parameters.
+    pub(crate) fn started_with(self, start: Vec<String>) -> Instance {
+        Instance { start, ..self }
     }
 
     /// Makes what is not there yet; returns the directories of all targets, the MGS's first and the MDT's second.

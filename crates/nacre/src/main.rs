@@ -18,6 +18,7 @@ mod node;
 mod output;
 mod running;
 mod session;
+mod start;
 
 use std::process::ExitCode;
 

@@ -33,6 +33,7 @@ use crate::cmd::mkfs;
 use crate::files;
 use crate::net::Place;
 use crate::running::MountRecord;
+use crate::start::Start;
 
 /// How long one step of stopping may take.
 const STEP_MAX: Duration = Duration::from_secs(20);
@@ -123,16 +124,18 @@ impl Node {
     /// taking it somebody else may take it: then it chooses again, unless told where to be.
     pub(crate) async fn start(
         cpts: Arc<CptTable>,
+        start: &Start,
         chosen_freely: bool,
         choose: impl Fn() -> Result<Place>,
     ) -> Result<Node> {
+        start.rpc.services.check(cpts.len())?;
         let mut attempts_left = if chosen_freely { 20 } else { 1 };
         let (place, lnet) = loop {
             let place = choose()?;
             let config = LnetConfig {
                 accept_host_max: crate::files::connections_of_a_host(),
                 accept_port: place.port,
-                ..LnetConfig::default()
+                ..start.lnet.clone()
             };
             let lnet = Lnet::new(cpts.clone(), config);
             attempts_left -= 1;
@@ -144,11 +147,12 @@ impl Node {
         };
         let config = RpcConfig {
             seed: random()?,
-            ..RpcConfig::default()
+            ..start.rpc.clone()
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
         let registry = Registry::default();
-        let params = own_params(&registry, &cpts, &lnet, &rpc);
+        let mut params = own_params(&registry, &cpts, &lnet, &rpc);
+        params.extend(start.show(&registry));
         let locks = Arc::<LockLimits>::default();
         let node = Node {
             _locks_shown: locks.show(&registry),

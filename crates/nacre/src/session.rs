@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cpt::{BoxFuture, CptConfig, CptTable};
+use cpt::{BoxFuture, CptTable};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::control::{self, Asker, Request};
 use crate::node::Node;
 use crate::running::{self, Running};
+use crate::start::Start;
 use crate::{daemon, files, instance, output};
 
 /// What a process is started for.
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) log: PathBuf,
     /// Whether it stays in the foreground.
     pub(crate) foreground: bool,
+    /// What it was told at its start.
+    pub(crate) start: Start,
 }
 
 /// Whoever wants the process to stop, and waits for word of it.
@@ -64,7 +67,12 @@ impl Session {
         Fut: Future<Output = Result<(Node, String)>>,
     {
         files::raise_limit();
-        let cpts = CptTable::build(&CptConfig::default()).context("cannot start the CPU partitions")?;
+        let cpts = CptTable::build(&self.start.cpt).context("cannot start the CPU partitions")?;
+        if cpts.is_forced() {
+            tracing::warn!(
+                "CPU partitions share CPUs (force_partitions): figures of this process say nothing about partitions"
+            );
+        }
         let first = cpts
             .iter()
             .next()
@@ -80,6 +88,14 @@ impl Session {
                 .map(|d| instance::lock(d))
                 .collect::<Result<Vec<_>>>()?;
             let (node, said) = bring_up(cpts.clone()).await?;
+            let said = if cpts.is_forced() {
+                format!(
+                    "{said}\n  {} CPU partitions are forced to share CPUs: for tests, not for measuring",
+                    cpts.len()
+                )
+            } else {
+                said
+            };
             let ended = self.serve(node, &said, signals).await;
             drop(locks);
             ended

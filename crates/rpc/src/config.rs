@@ -1,5 +1,6 @@
 //! The limits and times of the RPC layer, under Lustre's names, with Lustre's defaults (guide 12.4).
 
+use crate::ServicesTuning;
 use std::time::Duration;
 
 /// What a [`crate::Ptlrpc`] is started with.
@@ -23,6 +24,8 @@ pub struct RpcConfig {
     pub connect_timeout: Duration,
     /// Where handles, jitter and the first transaction id of the process come from: of each process another one.
     pub seed: u64,
+    /// Threads and partitions of the services.
+    pub services: ServicesTuning,
 }
 
 impl Default for RpcConfig {
@@ -44,6 +47,7 @@ impl RpcConfig {
             ping_interval: (obd_timeout / 4).max(Duration::from_secs(1)),
             connect_timeout: (obd_timeout / 20).max(Duration::from_secs(5)),
             seed,
+            services: ServicesTuning::default(),
         }
     }
 

@@ -36,6 +36,16 @@ pub enum RpcError {
         /// What the network says.
         why: String,
     },
+    /// A service is to run on a partition that there is not.
+    #[error("{param} names CPU partition {cpt}, but there are only {ncpts}: from 0 to {}", ncpts - 1)]
+    NoPartition {
+        /// The parameter.
+        param: &'static str,
+        /// The partition.
+        cpt: usize,
+        /// How many there are.
+        ncpts: usize,
+    },
 }
 
 impl RpcError {
@@ -48,6 +58,7 @@ impl RpcError {
             RpcError::Timeout(_) => Errno::ETIMEDOUT,
             RpcError::Protocol { .. } => Errno::EPROTO,
             RpcError::Net { .. } => Errno::ENOTCONN,
+            RpcError::NoPartition { .. } => Errno::EINVAL,
         }
     }
 

@@ -21,7 +21,9 @@ mod opcode;
 mod request;
 mod server;
 pub mod services;
+mod start;
 pub mod testing;
+mod tuning;
 mod xids;
 
 pub use config::RpcConfig;
@@ -33,3 +35,5 @@ pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};
 pub use server::{Busy, ConnectRequest, Export, Reply, ServerRequest, ServiceStats, Target, TargetExports};
 pub use services::{ServiceConfig, Spread};
+pub use start::START;
+pub use tuning::{ServicesTuning, Tuning};

@@ -79,8 +79,10 @@ impl Ptlrpc {
         &self.cfg
     }
 
-    /// Runs services, each on its portal; one that runs already stays as it is.
+    /// Runs services, each on its portal, with the threads and on the partitions that this node was told; one that runs
+    /// already stays as it is.
     pub fn serve(&self, services: &[ServiceConfig]) -> Result<(), RpcError> {
+        self.cfg.services.check(self.cpts.len())?;
         for service in services {
             self.serve_with(service, crate::server::handle);
         }
@@ -88,10 +90,11 @@ impl Ptlrpc {
     }
 
     fn serve_with(&self, cfg: &ServiceConfig, handler: crate::server::Handler) {
+        let cfg = self.cfg.services.apply(cfg);
         let mut services = self.services.lock();
         services
             .entry(cfg.portal)
-            .or_insert_with(|| Service::start(&self.me, &self.lnet, &self.cpts, &self.cfg, cfg, handler));
+            .or_insert_with(|| Service::start(&self.me, &self.lnet, &self.cpts, &self.cfg, &cfg, handler));
     }
 
     /// Lets clients connect to a target.

@@ -41,6 +41,8 @@ pub struct ServiceConfig {
     pub user: Option<usize>,
     /// Where it runs.
     pub spread: Spread,
+    /// Whether a request is handled by the CPUs of the partition whose queue it waits in.
+    pub bind: bool,
     /// Requests that may wait, per partition.
     pub queue: usize,
 }
@@ -62,6 +64,7 @@ impl ServiceConfig {
             factor,
             user: None,
             spread,
+            bind: true,
             queue: QUEUE_PER_CPT,
         }
     }

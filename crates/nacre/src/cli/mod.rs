@@ -60,6 +60,23 @@ pub(crate) struct Net {
     pub(crate) port: Option<u16>,
 }
 
+/// What a process is told at its start.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct StartArgs {
+    /// Number of CPU partitions [default: one for each NUMA node]
+    #[arg(long, value_name = "N")]
+    pub(crate) cpu_npartitions: Option<usize>,
+    /// CPUs or NUMA nodes of each CPU partition, such as "0[0-3] 1[4-7]" or "N 0[0] 1[1]"
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) cpu_pattern: Option<String>,
+    /// Let CPU partitions share CPUs where there are too few: for tests, it makes nothing faster
+    #[arg(long)]
+    pub(crate) force_partitions: bool,
+    /// A start parameter, as Lustre's modules have them: mds_num_cpts=[0,1]; again for more, empty for the default
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) param: Vec<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// Directory of the file system [default: ~/.local/share/nacre/default]
@@ -82,6 +99,8 @@ pub(crate) struct Up {
     pub(crate) fsname: Option<String>,
     #[command(flatten)]
     pub(crate) net: Net,
+    #[command(flatten)]
+    pub(crate) start: StartArgs,
     /// Stay in the foreground until a signal or `nacre down`
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -147,6 +166,8 @@ pub(crate) struct Serve {
     pub(crate) dirs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) net: Net,
+    #[command(flatten)]
+    pub(crate) start: StartArgs,
     /// Stay in the foreground until a signal or `nacre down`
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -163,6 +184,8 @@ pub(crate) struct Mount {
     pub(crate) options: Vec<String>,
     #[command(flatten)]
     pub(crate) net: Net,
+    #[command(flatten)]
+    pub(crate) start: StartArgs,
     /// Stay in the foreground until a signal or `nacre umount`
     #[arg(long)]
     pub(crate) foreground: bool,

@@ -10,10 +10,12 @@ use wire::Nid;
 use crate::cli::Mount;
 use crate::node::{MountFlags, Node};
 use crate::session::Session;
+use crate::start::Start;
 use crate::{daemon, mounts, net, running};
 
 /// Runs the command.
 pub(crate) fn run(args: Mount) -> Result<ExitCode> {
+    let start = Start::new(&args.start, &[])?;
     let (mgs, fsname) = parse_source(&args.source)?;
     let flags = parse_options(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
@@ -33,10 +35,11 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         dirs: Vec::new(),
         log,
         foreground: args.foreground,
+        start: start.clone(),
     };
     session.run(async move |cpts| {
         let choose = || net::for_client(&args.net, &mgs);
-        let mut node = Node::start(cpts, args.net.listen.is_none(), choose).await?;
+        let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &flags).await {
             let _ = node.stop(true).await;
             return Err(e);

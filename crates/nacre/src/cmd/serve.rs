@@ -10,9 +10,11 @@ use crate::daemon;
 use crate::net::{self, Expected};
 use crate::node::{Here, Node, open_dirs};
 use crate::session::{Session, log_in};
+use crate::start::Start;
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode> {
+    let start = Start::new(&args.start, &[])?;
     let dirs = args
         .dirs
         .iter()
@@ -38,11 +40,12 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         dirs,
         log,
         foreground: args.foreground,
+        start: start.clone(),
     };
     session.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &expected);
         let chosen_freely = args.net.listen.or(expected.at).is_none();
-        let mut node = Node::start(cpts, chosen_freely, choose).await?;
+        let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
         let targets = hold.unwrap_or_default().into_iter().map(Here::Dir).collect();
         if let Err(e) = node.serve_all(targets).await {
             let _ = node.stop(true).await;

@@ -14,6 +14,7 @@ use crate::net::{self, Expected};
 use crate::node::{Here, MountFlags, Node, memory_of};
 use crate::output::say;
 use crate::session::{Session, log_in};
+use crate::start::Start;
 use crate::{daemon, mounts, running};
 
 /// Runs the command.
@@ -35,6 +36,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         not_up_already(&dir)?;
     }
     let instance = Instance::plan(&dir, &wanted)?;
+    let start = Start::new(&args.start, &instance.start)?;
     let expected = Expected {
         rather: instance.last_nid(),
         ..Expected::default()
@@ -51,11 +53,12 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         dirs: vec![dir.clone()],
         log: log_in(&dir),
         foreground: args.foreground,
+        start: start.clone(),
     };
     session.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &expected);
-        let mut node = Node::start(cpts, args.net.listen.is_none(), choose).await?;
-        let instance = instance.now_at(node.place().nid);
+        let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
+        let instance = instance.now_at(node.place().nid).started_with(start.told());
         let brought = bring_up(&mut node, &instance, &dir, mountpoint.as_deref()).await;
         if let Err(e) = brought {
             let _ = node.stop(true).await;

@@ -13,7 +13,7 @@ use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread, opcode};
 use cpt::{CptId, CptTable};
 use lnet::{Full, Incoming, Lnet, PortalGuard, PutSink, warn_seldom};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -62,6 +62,8 @@ pub(crate) struct Part {
     dropped: AtomicU64,
     early: AtomicU64,
     busy_us: AtomicU64,
+    /// Where the next slot works that is not bound to the partition.
+    turn: AtomicUsize,
 }
 
 /// A service on all its partitions.
@@ -72,6 +74,7 @@ pub(crate) struct Service {
     parts: Vec<Arc<Part>>,
     /// For each of the machine's partitions, whose part takes its requests.
     part_of: Vec<usize>,
+    bind: bool,
     room: Notify,
     guard: Mutex<Option<PortalGuard>>,
     early_margin: Duration,
@@ -101,6 +104,7 @@ impl Service {
             dropped: AtomicU64::new(0),
             early: AtomicU64::new(0),
             busy_us: AtomicU64::new(0),
+            turn: AtomicUsize::new(cpt.0),
         };
         let part_of = |cpt| {
             chosen
@@ -114,6 +118,7 @@ impl Service {
             handler,
             parts: chosen.iter().map(part).map(Arc::new).collect(),
             part_of: (0..cpts.len()).map(part_of).collect(),
+            bind: cfg.bind,
             room: Notify::new(),
             guard: Mutex::new(None),
             early_margin: times.at_early_margin,
@@ -172,7 +177,12 @@ impl Service {
     }
 
     fn spawn_slot(self: &Arc<Self>, part: &Arc<Part>) {
-        self.cpts.get(part.cpt).spawn(self.clone().work(part.clone()));
+        let on = if self.bind {
+            part.cpt
+        } else {
+            CptId(part.turn.fetch_add(1, Ordering::Relaxed) % self.cpts.len())
+        };
+        self.cpts.get(on).spawn(self.clone().work(part.clone()));
     }
 
     /// Looks after requests that wait: those whose client would soon stop waiting get an early reply.

@@ -1,0 +1,197 @@
+//! What a process is told at its start: the options for CPU partitions, and start parameters under the names that
+//! Lustre's modules have for them.
+//!
+//! Each layer has the table of its own (`lnet::START`, `rpc::START`, and [`CPT`] here, since `cpt` knows no parameters).
+//! A process of `nacre up` keeps what it was told in its directory; the others are told each time.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use cpt::CptConfig;
+use lnet::LnetConfig;
+use params::start::{number, switch};
+use params::{Param, Registered, Registry, StartParam};
+use rpc::RpcConfig;
+
+use crate::cli::StartArgs;
+
+/// How different a name may be to be taken for a slip of another.
+const NEAR: f64 = 0.7;
+
+/// The start parameters of CPU partitions.
+const CPT: &[StartParam<CptConfig>] = &[
+    StartParam {
+        module: "libcfs",
+        name: "cpu_npartitions",
+        about: "CPU partitions; 0: as cpu_pattern says",
+        show: |c| c.cpu_npartitions.to_string(),
+        set: |c, text| number(text, 0..=8192).map(|n| c.cpu_npartitions = n),
+    },
+    StartParam {
+        module: "libcfs",
+        name: "cpu_pattern",
+        about: "CPUs or NUMA nodes of each CPU partition; N: one for each node; empty: by the number of CPUs",
+        show: |c| c.cpu_pattern.clone().unwrap_or_else(|| "N".to_owned()),
+        set: |c, text| {
+            c.cpu_pattern = Some(text.trim().to_owned());
+            Ok(())
+        },
+    },
+    StartParam {
+        module: "libcfs",
+        name: "force_partitions",
+        about: "1: CPU partitions share CPUs where there are too few; for tests, it makes nothing faster",
+        show: |c| u8::from(c.force_partitions).to_string(),
+        set: |c, text| switch(text).map(|on| c.force_partitions = on),
+    },
+];
+
+/// The configurations of all layers, as this process was told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Start {
+    pub(crate) cpt: CptConfig,
+    pub(crate) lnet: LnetConfig,
+    pub(crate) rpc: RpcConfig,
+    told: BTreeMap<String, String>,
+}
+
+impl Start {
+    /// What the command line says, and of what it does not mention, what was `kept`. A parameter whose value is empty is
+    /// not kept any longer.
+    pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<Start> {
+        let mut settings: Vec<String> = kept.to_vec();
+        settings.extend(args.cpu_npartitions.map(|n| format!("cpu_npartitions={n}")));
+        settings.extend(args.cpu_pattern.as_ref().map(|p| format!("cpu_pattern={p}")));
+        settings.extend(args.force_partitions.then(|| "force_partitions=1".to_owned()));
+        settings.extend_from_slice(&args.param);
+        let mut told = BTreeMap::new();
+        for setting in settings {
+            let (name, value) = setting
+                .split_once('=')
+                .with_context(|| format!("start parameter '{setting}' is not of the form NAME=VALUE"))?;
+            // An empty pattern says something.
+            if value.is_empty() && name != "cpu_pattern" {
+                told.remove(name);
+            } else {
+                told.insert(name.to_owned(), value.to_owned());
+            }
+            check_name(name)?;
+        }
+        let mut start = Start::default();
+        for (name, value) in &told {
+            start
+                .set(name, value)
+                .with_context(|| format!("cannot set start parameter {name}='{value}'"))?;
+        }
+        Ok(Start { told, ..start })
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let done = StartParam::set_in(CPT, &mut self.cpt, name, value)
+            .or_else(|| StartParam::set_in(lnet::START, &mut self.lnet, name, value))
+            .or_else(|| StartParam::set_in(rpc::START, &mut self.rpc, name, value));
+        match done {
+            Some(done) => done.map_err(anyhow::Error::msg),
+            None => check_name(name),
+        }
+    }
+
+    /// What it was told, to be kept.
+    pub(crate) fn told(&self) -> Vec<String> {
+        self.told
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+
+    /// Shows every start parameter as `module.MODULE.NAME`.
+    pub(crate) fn show(&self, registry: &Registry) -> Vec<Registered> {
+        let mut shown = show(registry, CPT, &self.cpt);
+        shown.extend(show(registry, lnet::START, &self.lnet));
+        shown.extend(show(registry, rpc::START, &self.rpc));
+        shown
+    }
+}
+
+fn show<C>(registry: &Registry, table: &[StartParam<C>], config: &C) -> Vec<Registered> {
+    let shown = |row: &StartParam<C>| {
+        let value = (row.show)(config);
+        let param = Param::read_only(move || value.clone()).about(row.about);
+        registry.register(format!("module.{}.{}", row.module, row.name), param)
+    };
+    table.iter().map(shown).collect()
+}
+
+/// Refuses a name that no table has, with the one that is most like it.
+fn check_name(name: &str) -> Result<()> {
+    let cpt = CPT.iter().map(|p| p.name);
+    let known = cpt
+        .chain(lnet::START.iter().map(|p| p.name))
+        .chain(rpc::START.iter().map(|p| p.name));
+    let near = known
+        .map(|k| (strsim::jaro_winkler(name, k), k))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match near {
+        Some((_, known)) if known == name => Ok(()),
+        Some((likeness, known)) if likeness >= NEAR => {
+            bail!("there is no start parameter '{name}': is '{known}' meant?")
+        }
+        _ => bail!("there is no start parameter '{name}': `nacre lctl help_param 'module.*'` lists them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Start;
+    use crate::cli::StartArgs;
+
+    fn told(params: &[&str]) -> StartArgs {
+        StartArgs {
+            param: params.iter().map(|p| (*p).to_owned()).collect(),
+            ..StartArgs::default()
+        }
+    }
+
+    fn refused(params: &[&str]) -> String {
+        format!("{:#}", Start::new(&told(params), &[]).unwrap_err())
+    }
+
+    #[test]
+    fn every_layer_is_told() {
+        let args = StartArgs {
+            cpu_npartitions: Some(4),
+            force_partitions: true,
+            ..told(&["peer_credits=16", "mds_num_cpts=[1-3]", "cpu_pattern="])
+        };
+        let start = Start::new(&args, &[]).unwrap();
+        assert_eq!((start.cpt.cpu_npartitions, start.cpt.force_partitions), (4, true));
+        assert_eq!(start.cpt.cpu_pattern.as_deref(), Some(""));
+        assert_eq!(
+            (start.lnet.peer_credits, start.rpc.services.mds.cpts),
+            (16, vec![1, 2, 3])
+        );
+    }
+
+    #[test]
+    fn what_was_kept_holds_until_something_else_is_said() {
+        let kept = Start::new(&told(&["peer_credits=16", "credits=64"]), &[])
+            .unwrap()
+            .told();
+        let again = Start::new(&told(&["credits=", "peer_credits=4"]), &kept).unwrap();
+        assert_eq!(again.told(), ["peer_credits=4"]);
+        assert_eq!(again.lnet.credits, 256);
+    }
+
+    #[test]
+    fn a_slip_is_pointed_out() {
+        assert!(refused(&["mds_num_cpt=[0]"]).contains("is 'mds_num_cpts' meant?"));
+        assert!(refused(&["xyzzy=1"]).contains("lists them"));
+        assert!(refused(&["credits"]).contains("NAME=VALUE"));
+        let why = refused(&["peer_credits=none"]);
+        assert!(
+            why.contains("peer_credits='none'") && why.contains("whole number from 1"),
+            "{why}"
+        );
+    }
+}

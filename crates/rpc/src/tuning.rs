@@ -1,0 +1,170 @@
+//! What an administrator may say of the services of a node: how many threads, on which partitions, and whether they stay
+//! there; and which of it is for which service (guide 12.3).
+
+use crate::{RpcError, ServiceConfig, Spread};
+
+/// What is said of a kind of service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tuning {
+    /// Threads of all partitions together; 0: as many as the rule says.
+    pub threads: usize,
+    /// The most threads that the rule may come to; 0: the service's own number.
+    pub max: usize,
+    /// The partitions that it runs on; none: all of them.
+    pub cpts: Vec<usize>,
+    /// Whether requests are handled by the CPUs of the partition whose queue they wait in.
+    pub bind: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            threads: 0,
+            max: 0,
+            cpts: Vec::new(),
+            bind: true,
+        }
+    }
+}
+
+/// What is said of all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServicesTuning {
+    /// `mds_*`: the MDS's requests.
+    pub mds: Tuning,
+    /// `mds_rdpg_*`: directories and attributes.
+    pub mds_rdpg: Tuning,
+    /// `mds_io_*`: data on the MDT.
+    pub mds_io: Tuning,
+    /// `oss_*`: the OSS's requests.
+    pub oss: Tuning,
+    /// `oss_io_cpts`: where reads and writes are handled.
+    pub oss_io_cpts: Vec<usize>,
+    /// `oss_create_*`: making objects.
+    pub oss_create: Tuning,
+    /// `ldlm_*`: callbacks and cancels of locks.
+    pub ldlm: Tuning,
+}
+
+impl ServicesTuning {
+    /// What is said of the service of this name. Services that run on one partition have no list of partitions.
+    fn of(&self, service: &str) -> Tuning {
+        let oss = self.oss.clone();
+        let on = |t: &Tuning, cpts: &[usize]| Tuning {
+            cpts: cpts.to_vec(),
+            ..t.clone()
+        };
+        match service {
+            "mdt" | "mdt_out" => self.mds.clone(),
+            "mdt_readpage" => self.mds_rdpg.clone(),
+            "mdt_seqs" | "mdt_seqm" | "mdt_fld" => on(&self.mds, &[]),
+            "mdt_io" => Tuning {
+                threads: self.mds.threads,
+                ..self.mds_io.clone()
+            },
+            "ost" => oss,
+            "ost_io" => on(&oss, &self.oss_io_cpts),
+            "ost_create" | "ost_seq" | "ost_out" => on(&self.oss_create, &oss.cpts),
+            "ldlm_cbd" | "ldlm_canceld" => self.ldlm.clone(),
+            _ => Tuning::default(),
+        }
+    }
+
+    /// A service as it is to run here.
+    pub(crate) fn apply(&self, service: &ServiceConfig) -> ServiceConfig {
+        let said = self.of(service.name);
+        let spread = match &service.spread {
+            Spread::All if !said.cpts.is_empty() => Spread::Only(said.cpts),
+            spread => spread.clone(),
+        };
+        ServiceConfig {
+            max: if said.max > 0 { said.max } else { service.max },
+            user: (said.threads > 0).then_some(said.threads).or(service.user),
+            bind: said.bind,
+            spread,
+            ..service.clone()
+        }
+    }
+
+    /// Whether each list of partitions names only such as there are, of `ncpts`.
+    pub fn check(&self, ncpts: usize) -> Result<(), RpcError> {
+        let lists = [
+            ("mds_num_cpts", &self.mds.cpts),
+            ("mds_rdpg_num_cpts", &self.mds_rdpg.cpts),
+            ("mds_io_num_cpts", &self.mds_io.cpts),
+            ("oss_cpts", &self.oss.cpts),
+            ("oss_io_cpts", &self.oss_io_cpts),
+            ("ldlm_cpts", &self.ldlm.cpts),
+        ];
+        for (param, cpts) in lists {
+            if let Some(&cpt) = cpts.iter().find(|&&cpt| cpt >= ncpts) {
+                return Err(RpcError::NoPartition { param, cpt, ncpts });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ServicesTuning, Tuning};
+    use crate::services::{LDLM, MDS, OSS};
+    use crate::{ServiceConfig, Spread};
+
+    fn of<'a>(services: &'a [ServiceConfig], name: &str) -> &'a ServiceConfig {
+        services.iter().find(|s| s.name == name).unwrap_or(&services[0])
+    }
+
+    #[test]
+    fn each_service_has_the_partitions_and_threads_of_its_kind() {
+        let on = |cpts: &[usize]| Tuning {
+            cpts: cpts.to_vec(),
+            ..Tuning::default()
+        };
+        let said = ServicesTuning {
+            mds: Tuning {
+                threads: 64,
+                ..on(&[1, 2, 3])
+            },
+            mds_io: Tuning { max: 32, ..on(&[2]) },
+            oss: Tuning { max: 100, ..on(&[0]) },
+            oss_io_cpts: vec![1],
+            oss_create: Tuning {
+                threads: 16,
+                ..Tuning::default()
+            },
+            ..ServicesTuning::default()
+        };
+        let mdt = said.apply(of(MDS, "mdt"));
+        assert_eq!((mdt.spread, mdt.user), (Spread::Only(vec![1, 2, 3]), Some(64)));
+        assert_eq!(said.apply(of(MDS, "mdt_readpage")).spread, Spread::All);
+        assert_eq!(said.apply(of(MDS, "mdt_fld")).spread, Spread::First);
+        let io = said.apply(of(MDS, "mdt_io"));
+        assert_eq!(
+            (io.spread, io.user, io.max),
+            (Spread::Only(vec![2]), Some(64), 32)
+        );
+        let ost_io = said.apply(of(OSS, "ost_io"));
+        assert_eq!((ost_io.spread, ost_io.max), (Spread::Only(vec![1]), 100));
+        let create = said.apply(of(OSS, "ost_create"));
+        assert_eq!(
+            (create.spread, create.user, create.max),
+            (Spread::Only(vec![0]), Some(16), 64)
+        );
+        assert_eq!(said.apply(&LDLM[0]).spread, Spread::All);
+    }
+
+    #[test]
+    fn a_partition_that_there_is_not_is_named() {
+        let said = ServicesTuning {
+            oss_io_cpts: vec![0, 4],
+            ..ServicesTuning::default()
+        };
+        let refused = said.check(4).map_err(|e| e.to_string());
+        assert_eq!(
+            refused,
+            Err("oss_io_cpts names CPU partition 4, but there are only 4: from 0 to 3".to_owned())
+        );
+        assert!(said.check(5).is_ok());
+    }
+}
