@@ -45,6 +45,7 @@ pub mod policy;
 pub mod ptlrpc;
 pub mod quota;
 pub mod reint;
+pub mod selftest;
 pub mod srpc;
 pub mod striping;
 pub mod text;
@@ -59,6 +60,7 @@ pub use msg::Message;
 pub use nid::Nid;
 pub use nidlist::NidList;
 pub use policy::LdlmPolicyData;
+pub use selftest::{Selftest, SrpcBody, srpc_portal};
 pub use text::Text;
 pub use times::{NANOSECONDS_ASKED, NANOSECONDS_GRANTED, Precision, Stamped, Time, Timed, Times};
 
