@@ -9,6 +9,7 @@
 
 mod config;
 mod core;
+mod counters;
 mod error;
 mod lo;
 mod message;

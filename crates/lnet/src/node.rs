@@ -2,6 +2,7 @@
 //! that reaches the peer.
 
 use crate::core::{Answer, Core, Expected};
+use crate::counters::Counters;
 use crate::message::{self, Msg};
 use crate::ping::{self, PING_REPLY_MAX};
 use crate::portals::{Attached, Match, Md, PortalGuard, PutSink};
@@ -14,7 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 use wire::frame::LnetMsg;
-use wire::{LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetGet, LnetHandleWire, Nid};
+use wire::{
+    LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetCountersCommon, LnetGet,
+    LnetHandleWire, Nid,
+};
 
 /// How a put ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +43,7 @@ const EVENTS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Lnet {
     core: Arc<Core>,
+    counters: Arc<Counters>,
     cpts: Arc<CptTable>,
     cfg: LnetConfig,
     tcp: Arc<Tcp>,
@@ -56,8 +61,10 @@ impl Lnet {
         let core = Arc::new(Core::new(incarnation));
         let tasks = Arc::new(Tasks::new());
         let (events, _) = broadcast::channel(EVENTS_MAX);
+        let counters = Arc::new(Counters::new(cpts.len()));
         let tcp = Tcp::new(
             core.clone(),
+            counters.clone(),
             cpts.clone(),
             cfg.clone(),
             tasks.clone(),
@@ -66,6 +73,7 @@ impl Lnet {
         );
         Arc::new(Lnet {
             core,
+            counters,
             cpts,
             cfg,
             tcp,
@@ -100,6 +108,11 @@ impl Lnet {
     /// The partitions that it runs on.
     pub fn cpts(&self) -> &Arc<CptTable> {
         &self.cpts
+    }
+
+    /// What it has sent and received so far.
+    pub fn counters(&self) -> LnetCountersCommon {
+        self.counters.common()
     }
 
     /// The settings that it runs with.
@@ -264,7 +277,7 @@ impl Lnet {
         if self.tasks.stopped() {
             return Err(LnetError::ShutDown);
         }
-        Ok(lo::deliver(&self.core, msg, self.cpts.current()).await)
+        Ok(lo::deliver(&self.core, &self.counters, msg, self.cpts.current()).await)
     }
 }
 

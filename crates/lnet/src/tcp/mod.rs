@@ -19,6 +19,7 @@ mod writer;
 mod zc;
 
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::message::Msg;
 use crate::tasks::Tasks;
 use crate::{LnetConfig, LnetError, PeerEvent};
@@ -40,6 +41,7 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 /// What all connections of the node share.
 pub(crate) struct Shared {
     core: Arc<Core>,
+    counters: Arc<Counters>,
     cpts: Arc<CptTable>,
     cfg: LnetConfig,
     tasks: Arc<Tasks>,
@@ -81,6 +83,7 @@ pub(crate) struct Tcp {
 impl Tcp {
     pub(crate) fn new(
         core: Arc<Core>,
+        counters: Arc<Counters>,
         cpts: Arc<CptTable>,
         cfg: LnetConfig,
         tasks: Arc<Tasks>,
@@ -94,6 +97,7 @@ impl Tcp {
         let parked = Arc::new(Semaphore::new(cfg.parked_bytes_max));
         let shared = Shared {
             core,
+            counters,
             cpts,
             cfg,
             tasks,

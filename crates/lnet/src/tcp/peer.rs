@@ -254,7 +254,7 @@ impl Peer {
         });
         let (peer, writing) = (self.clone(), conn);
         self.shared.tasks.spawn(cpt, async move {
-            let result = writer::run(&writing, peer.nid, &peer.shared.cfg).await;
+            let result = writer::run(&writing, &peer).await;
             writing.ended();
             if let Err(why) = result {
                 peer.lost(&writing, &why);

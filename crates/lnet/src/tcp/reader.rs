@@ -69,7 +69,8 @@ async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible
 }
 
 async fn receive(peer: &Arc<Peer>, parked: &mut Parked, msg: Msg) {
-    let kind = msg.op.kind();
+    let (kind, bytes) = (msg.op.kind(), msg.payload.len());
+    peer.shared.counters.received(peer.cpt, bytes);
     match peer
         .shared
         .core
@@ -79,6 +80,7 @@ async fn receive(peer: &Arc<Peer>, parked: &mut Parked, msg: Msg) {
         Verdict::Taken(Some(answer)) => peer.respond(answer).await,
         Verdict::Full(delayed) => parked.park(*delayed).await,
         Verdict::Dropped(why) => {
+            peer.shared.counters.dropped(peer.cpt, bytes);
             tracing::debug!(peer = %peer.nid, kind, "a message was dropped: {why}");
         }
     }

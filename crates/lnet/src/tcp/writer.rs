@@ -1,16 +1,18 @@
 //! Sends what a connection's queue holds: everything that waits leaves in one vectored write.
 
 use super::conn::{Conn, Tx, Work};
-use crate::{LnetConfig, LnetError};
+use super::peer::Peer;
+use crate::{LnetConfig, LnetError, Payload};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
 use tokio::time::timeout;
+use wire::SOCKNAL_KEEPALIVE_PING;
 use wire::frame::FrameHead;
-use wire::{Nid, SOCKNAL_KEEPALIVE_PING};
 
 /// Writes until the connection ends. An error is for the whole peer; without one the end was asked for.
-pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), LnetError> {
+pub(super) async fn run(conn: &Conn, peer: &Peer) -> Result<(), LnetError> {
+    let cfg = &peer.shared.cfg;
     loop {
         let (batch, noops) = match conn.work(cfg.keepalive).await {
             Work::Send(batch, noops) => (batch, noops),
@@ -43,10 +45,12 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             outgoing.txs.extend(txs.next().map(|tx| (outgoing.end, tx)));
         }
         if let Err(why) = write_all(conn, &mut slices, &mut outgoing, cfg).await {
-            let why = LnetError::PeerLost { peer, why };
+            let why = LnetError::PeerLost { peer: peer.nid, why };
             outgoing.txs.drain(..).for_each(|(_, tx)| tx.unsent(&why));
             return Err(why);
         }
+        let bytes = payloads.iter().map(Payload::len).sum();
+        peer.shared.counters.sent(peer.cpt, payloads.len(), bytes);
     }
     // The peer reads what was sent and then the end; an error means that it is gone already.
     let _ = socket2::SockRef::from(&conn.stream).shutdown(Shutdown::Write);
