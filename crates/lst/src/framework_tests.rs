@@ -1,0 +1,283 @@
+//! What a node answers to consoles, good and bad.
+#![allow(clippy::unwrap_used)]
+
+use super::{Framework, NO_SID, Outcome};
+use crate::run::Run;
+use crate::spec::write_destinations;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::{
+    Errno, LstBid, LstSid, Nid, SRPC_SERVICE_PING, Selftest, SrpcBatchReqst, SrpcBody, SrpcDebugReqst,
+    SrpcMksnReqst, SrpcRmsnReqst, SrpcStatReqst, SrpcTestReqst, Text,
+};
+
+const SID: LstSid = LstSid {
+    ses_nid: Nid(0x0002_0000_0a00_0001),
+    ses_stamp: 1,
+};
+const OTHER: LstSid = LstSid { ses_stamp: 2, ..SID };
+
+fn framework() -> Framework {
+    Framework::new(Duration::from_secs(100))
+}
+
+fn mksn(sid: LstSid, force: bool) -> Selftest {
+    let body = SrpcMksnReqst {
+        mksn_sid: sid,
+        mksn_force: force.into(),
+        mksn_name: Text::truncated("name"),
+        ..SrpcMksnReqst::default()
+    };
+    Selftest::new(1, body)
+}
+
+fn rmsn(sid: LstSid) -> Selftest {
+    Selftest::new(
+        1,
+        SrpcRmsnReqst {
+            rmsn_sid: sid,
+            ..SrpcRmsnReqst::default()
+        },
+    )
+}
+
+fn batch(sid: LstSid, opc: u32, testidx: u32) -> Selftest {
+    let body = SrpcBatchReqst {
+        bar_sid: sid,
+        bar_bid: LstBid { bat_id: 9 },
+        bar_opc: opc,
+        bar_testidx: testidx,
+        bar_arg: 1,
+        ..SrpcBatchReqst::default()
+    };
+    Selftest::new(1, body)
+}
+
+fn ping_test(client: bool) -> SrpcTestReqst {
+    SrpcTestReqst {
+        tsr_sid: SID,
+        tsr_bid: LstBid { bat_id: 9 },
+        tsr_service: SRPC_SERVICE_PING,
+        tsr_loop: 5,
+        tsr_concur: 3,
+        tsr_is_client: client.into(),
+        tsr_ndest: client.into(),
+        ..SrpcTestReqst::default()
+    }
+}
+
+fn reply(framework: &mut Framework, request: &Selftest) -> Selftest {
+    match framework.handle(Instant::now(), request, Default::default) {
+        Outcome::Reply(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Status, and the session that the reply tells of.
+fn told(framework: &mut Framework, request: &Selftest) -> (Option<Errno>, LstSid) {
+    let reply = reply(framework, request);
+    let status = reply.body.status().unwrap() as i32;
+    (
+        (status != 0).then_some(Errno(status)),
+        reply.body.reply_sid().unwrap(),
+    )
+}
+
+fn with_client_test() -> Framework {
+    let mut framework = framework();
+    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
+    let request = ping_test(true);
+    let asked = framework.handle(Instant::now(), &Selftest::new(1, request), Default::default);
+    assert!(matches!(asked, Outcome::Fetch(12)));
+    let list = write_destinations(&[Nid(0x0002_0000_0a00_0002)]);
+    let added = framework.add_client(Instant::now(), &request, &list);
+    assert_eq!(added.body.status(), Some(0));
+    framework
+}
+
+fn start(framework: &mut Framework) -> Vec<Arc<Run>> {
+    match framework.handle(Instant::now(), &batch(SID, 1, 0), Default::default) {
+        Outcome::Start(runs, reply) => {
+            assert_eq!(reply.body.status(), Some(0));
+            runs
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn active(framework: &mut Framework, testidx: u32) -> u32 {
+    match reply(framework, &batch(SID, 3, testidx)).body {
+        SrpcBody::BatchReply(reply) => reply.bar_active,
+        _ => panic!(),
+    }
+}
+
+#[tokio::test]
+async fn a_node_has_one_session_until_it_is_ended_as_often_as_made_or_taken_by_force() {
+    let mut framework = framework();
+    assert_eq!(told(&mut framework, &rmsn(SID)), (Some(Errno::ESRCH), NO_SID));
+    assert_eq!(
+        told(&mut framework, &mksn(NO_SID, false)),
+        (Some(Errno::EINVAL), NO_SID)
+    );
+    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(
+        told(&mut framework, &mksn(OTHER, false)),
+        (Some(Errno::EBUSY), SID)
+    );
+    assert_eq!(told(&mut framework, &rmsn(OTHER)), (Some(Errno::EBUSY), SID));
+    assert_eq!(told(&mut framework, &rmsn(SID)), (None, SID));
+    assert_eq!(told(&mut framework, &rmsn(SID)), (None, NO_SID));
+    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(told(&mut framework, &mksn(OTHER, true)), (None, OTHER));
+    let busy = reply(&mut framework, &mksn(SID, false)).body;
+    let SrpcBody::MksnReply(busy) = busy else { panic!() };
+    assert_eq!((busy.mksn_timeout, busy.mksn_name.as_str()), (100, "name"));
+}
+
+#[tokio::test]
+async fn whoever_is_of_another_session_changes_nothing() {
+    let mut framework = with_client_test();
+    let stat = Selftest::new(
+        1,
+        SrpcStatReqst {
+            str_sid: OTHER,
+            ..SrpcStatReqst::default()
+        },
+    );
+    assert_eq!(told(&mut framework, &stat), (Some(Errno::ESRCH), SID));
+    assert_eq!(
+        told(&mut framework, &batch(OTHER, 1, 0)),
+        (Some(Errno::ESRCH), SID)
+    );
+    let test = SrpcTestReqst {
+        tsr_sid: OTHER,
+        ..ping_test(false)
+    };
+    assert_eq!(
+        told(&mut framework, &Selftest::new(1, test)),
+        (Some(Errno::ENOENT), SID)
+    );
+    let unknown = SrpcBatchReqst {
+        bar_sid: SID,
+        bar_opc: 1,
+        ..SrpcBatchReqst::default()
+    };
+    assert_eq!(
+        told(&mut framework, &Selftest::new(1, unknown)),
+        (Some(Errno::ENOENT), SID)
+    );
+}
+
+#[tokio::test]
+async fn features_are_what_the_session_began_with() {
+    let mut framework = framework();
+    let strange = Selftest {
+        feats: 2,
+        ..mksn(SID, false)
+    };
+    assert_eq!(told(&mut framework, &strange).0, Some(Errno::EPROTO));
+    let old = Selftest {
+        feats: 0,
+        ..mksn(SID, false)
+    };
+    assert_eq!(told(&mut framework, &old), (None, SID));
+    assert_eq!(
+        told(&mut framework, &batch(SID, 1, 0)),
+        (Some(Errno::EPROTO), SID)
+    );
+    let debug = Selftest::new(1, SrpcDebugReqst::default());
+    assert_eq!(reply(&mut framework, &debug).feats, 0);
+    let version = Selftest { version: 2, ..debug };
+    assert_eq!(told(&mut framework, &version).0, Some(Errno::EPROTO));
+}
+
+#[tokio::test]
+async fn a_batch_runs_its_clients_and_says_how_many() {
+    let mut framework = with_client_test();
+    assert_eq!(
+        told(&mut framework, &Selftest::new(1, ping_test(false))),
+        (None, SID)
+    );
+    let runs = start(&mut framework);
+    assert_eq!((runs.len(), runs[0].active()), (1, 3));
+    assert_eq!(
+        (
+            active(&mut framework, 0),
+            active(&mut framework, 1),
+            active(&mut framework, 2)
+        ),
+        (1, 3, 0)
+    );
+    assert_eq!(
+        told(&mut framework, &batch(SID, 3, 3)),
+        (Some(Errno::ENOENT), SID)
+    );
+    assert_eq!(
+        told(&mut framework, &batch(SID, 1, 0)),
+        (None, SID),
+        "it runs already"
+    );
+    let more = framework.handle(
+        Instant::now(),
+        &Selftest::new(1, ping_test(true)),
+        Default::default,
+    );
+    assert!(matches!(more, Outcome::Reply(busy) if busy.body.status() == Some(Errno::EBUSY.0 as u32)));
+    assert_eq!(told(&mut framework, &batch(SID, 2, 0)), (None, SID));
+    assert!(runs[0].stopping());
+    for _ in 0..3 {
+        drop(runs[0].unit());
+    }
+    assert_eq!(active(&mut framework, 0), 0);
+    assert_eq!(start(&mut framework)[0].active(), 3, "and again");
+    let nonsense = framework.handle(Instant::now(), &batch(SID, 4, 0), Default::default);
+    assert!(matches!(nonsense, Outcome::Drop(_)));
+}
+
+#[tokio::test]
+async fn more_requests_at_once_than_a_node_can_have_are_refused() {
+    let mut framework = with_client_test();
+    let nids: Vec<Nid> = (0..64).map(|i| Nid(0x0002_0000_0a00_0000 + i)).collect();
+    let request = SrpcTestReqst {
+        tsr_concur: 1024,
+        tsr_ndest: 64,
+        ..ping_test(true)
+    };
+    let list = write_destinations(&nids);
+    let added = framework.add_client(Instant::now(), &request, &list);
+    assert_eq!(added.body.status(), Some(Errno::ENOMEM.0 as u32));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_without_requests_ends_and_its_tests_with_it() {
+    let mut framework = with_client_test();
+    let runs = start(&mut framework);
+    let begun = Instant::now();
+    assert_eq!(framework.tick(begun + Duration::from_secs(99)), None);
+    assert_eq!(
+        framework.tick(begun + Duration::from_secs(101)).as_deref(),
+        Some("name")
+    );
+    assert!(runs[0].stopping());
+    assert_eq!(told(&mut framework, &mksn(OTHER, false)), (None, OTHER));
+    let stat = Selftest::new(
+        1,
+        SrpcStatReqst {
+            str_sid: OTHER,
+            ..SrpcStatReqst::default()
+        },
+    );
+    let zombies = |framework: &mut Framework| match reply(framework, &stat).body {
+        SrpcBody::StatReply(stat) => stat.str_fw.zombie_sessions,
+        _ => panic!(),
+    };
+    assert_eq!(zombies(&mut framework), 1);
+    for _ in 0..3 {
+        drop(runs[0].unit());
+    }
+    framework.tick(Instant::now());
+    assert_eq!(zombies(&mut framework), 0);
+}

@@ -1,0 +1,100 @@
+//! A node under test: its portals open, its session's timer running, until it is stopped.
+
+use crate::client::Client;
+use crate::framework::Framework;
+use crate::inbox::Inbox;
+use crate::server::{Joined, Server};
+use crate::settings::Settings;
+use crate::srpc::Srpc;
+use lnet::{Lnet, PortalGuard};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use wire::{SFW_FRWK_WI_MAX, SFW_TEST_WI_MIN, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_REQUEST_PORTAL};
+
+/// How often it is looked whether the session's time is over.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A node that answers LNet selftest. Dropping it closes its portals and ends its session.
+pub struct Node {
+    server: Arc<Server>,
+    _portals: [PortalGuard; 2],
+    tasks: Vec<AbortHandle>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Opens the portals: from now on a console can use this node.
+    pub fn start(lnet: &Arc<Lnet>, settings: &Settings) -> Node {
+        let srpc = Arc::new(Srpc::new(lnet.clone()));
+        let client = Arc::new(Client {
+            srpc: srpc.clone(),
+            rpc_timeout: settings.rpc_timeout,
+            inject: AtomicU32::new(settings.brw_inject_errors),
+        });
+        let server = Arc::new(Server {
+            srpc,
+            client,
+            framework: Mutex::new(Framework::new(settings.session_timeout)),
+            console: Mutex::default(),
+        });
+        let cpts = lnet.cpts();
+        let places = settings.srv_workitems.max(1);
+        let at_once = (places / cpts.len()).max(SFW_TEST_WI_MIN as usize);
+        let tests = Inbox::new(cpts.len(), places);
+        let consoles = Inbox::new(1, SFW_FRWK_WI_MAX as usize);
+        let portals = [
+            lnet.serve_portal(SRPC_REQUEST_PORTAL, tests.clone()),
+            lnet.serve_portal(SRPC_FRAMEWORK_REQUEST_PORTAL, consoles.clone()),
+        ];
+        let mut tasks = Vec::new();
+        for cpt in cpts.iter() {
+            let serving = server.clone().serve_all(tests.clone(), cpt.id().0, at_once);
+            tasks.push(cpt.spawn(serving).abort_handle());
+        }
+        let first = cpts.get(cpt::CptId(0));
+        let serving = server.clone().serve_all(consoles, 0, SFW_FRWK_WI_MAX as usize);
+        tasks.push(first.spawn(serving).abort_handle());
+        tasks.push(first.spawn(watch_session(server.clone())).abort_handle());
+        Node {
+            server,
+            _portals: portals,
+            tasks,
+        }
+    }
+
+    /// Lets a console that is on this node answer those that want to join it.
+    pub(crate) fn set_console(&self, console: Option<Arc<dyn Joined>>) {
+        *self.server.console.lock() = console;
+    }
+
+    /// What sends this node's own requests.
+    pub(crate) fn srpc(&self) -> &Arc<Srpc> {
+        &self.server.srpc
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        self.server.framework.lock().end();
+    }
+}
+
+async fn watch_session(server: Arc<Server>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        if let Some(name) = server.framework.lock().tick(Instant::now()) {
+            tracing::warn!("session {name} of LNet selftest has expired: its console is silent");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The server's side: requests as they come by the two portals, handled, and answered.
+//!
+//! Requests of tests wait on the partition that received them, those of consoles, which are few, on the first. Each serves
+//! a number of them at once; when too many wait, the portal pushes back.
+
+use crate::client::{Client, PING_MAGIC};
+use crate::framework::{Framework, Outcome, refusal};
+use crate::inbox::Inbox;
+use crate::pattern::{self, Check, PAGE};
+use crate::srpc::Srpc;
+use lnet::{Incoming, Payload};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use wire::{
+    Errno, LNET_MTU, LST_BRW_READ, LST_BRW_WRITE, LST_FEAT_BULK_LEN, LST_FEATS_MASK, LstSid, Nid,
+    SRPC_MSG_VERSION, SRPC_RDMA_PORTAL, Selftest, SrpcBody, SrpcBrwReply, SrpcBrwReqst, SrpcPingReply,
+    srpc_portal,
+};
+
+/// What answers JOIN: the console that is on this node.
+pub(crate) trait Joined: Send + Sync {
+    /// Answers a node that wants to be in a group.
+    fn join(&self, from: Nid, request: &Selftest) -> Selftest;
+}
+
+/// What serves a node's requests.
+pub(crate) struct Server {
+    pub(crate) srpc: Arc<Srpc>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) framework: Mutex<Framework>,
+    pub(crate) console: Mutex<Option<Arc<dyn Joined>>>,
+}
+
+impl Server {
+    /// Serves the requests that wait for one partition, `at_once` at once, until it is dropped.
+    pub(crate) async fn serve_all(self: Arc<Self>, inbox: Arc<Inbox>, part: usize, at_once: usize) {
+        let slots = Arc::new(Semaphore::new(at_once.max(1)));
+        loop {
+            for message in inbox.next(part).await {
+                // Never closed while it is here.
+                let Ok(slot) = slots.clone().acquire_owned().await else {
+                    return;
+                };
+                let server = self.clone();
+                tokio::spawn(async move {
+                    server.serve(message).await;
+                    drop(slot);
+                });
+            }
+        }
+    }
+
+    async fn serve(&self, message: Incoming) {
+        self.srpc.counters.received.fetch_add(1, Relaxed);
+        if let Err(why) = self.answer(message).await {
+            self.srpc.counters.dropped.fetch_add(1, Relaxed);
+            tracing::debug!("a request of LNet selftest was dropped: {why}");
+        }
+    }
+
+    async fn answer(&self, message: Incoming) -> Result<(), String> {
+        let from = message.from;
+        let request = Selftest::parse(&message.payload.into_bytes()).map_err(|e| format!("{from}: {e}"))?;
+        let service = request
+            .body
+            .service()
+            .ok_or_else(|| format!("{from}: a reply as a request"))?;
+        if message.match_bits != u64::from(service) || message.portal != srpc_portal(service) {
+            return Err(format!(
+                "{from}: a request for service {service} came by another's match bits"
+            ));
+        }
+        let rpyid = request.body.rpyid().unwrap_or(0);
+        let reply = match &request.body {
+            _ if service > wire::SRPC_FRAMEWORK_SERVICE_MAX_ID && request.version != SRPC_MSG_VERSION => {
+                let refused = refusal(&request.body, Errno::EPROTO.0 as u32, LstSid::default());
+                refused
+                    .map(|body| Selftest::new(LST_FEATS_MASK, body))
+                    .ok_or("not a request")?
+            }
+            SrpcBody::PingReqst(ping) if ping.pnr_magic != PING_MAGIC => {
+                return Err(format!("{from}: a ping with magic {:#x}", ping.pnr_magic));
+            }
+            SrpcBody::PingReqst(ping) => {
+                let known = request.feats & !LST_FEATS_MASK == 0;
+                let reply = SrpcPingReply {
+                    pnr_status: if known { 0 } else { Errno::EPROTO.0 as u32 },
+                    pnr_magic: PING_MAGIC,
+                    pnr_seq: ping.pnr_seq,
+                };
+                Selftest::new(request.feats & LST_FEATS_MASK, reply)
+            }
+            SrpcBody::BrwReqst(brw) => self.brw(from, request.feats, brw).await?,
+            SrpcBody::JoinReqst(_) => {
+                let console = self.console.lock().clone();
+                console
+                    .ok_or("no console is here to be joined")?
+                    .join(from, &request)
+            }
+            _ => self.framework(from, &request).await?,
+        };
+        let put = self
+            .srpc
+            .lnet
+            .put(from, SRPC_RDMA_PORTAL, rpyid, 0, 0, reply.build().into(), false);
+        put.await.map(drop).map_err(|e| e.to_string())
+    }
+
+    async fn framework(&self, from: Nid, request: &Selftest) -> Result<Selftest, String> {
+        let counters = || (self.srpc.counters.wire(), self.srpc.lnet.counters());
+        let outcome = self.framework.lock().handle(Instant::now(), request, counters);
+        match (outcome, &request.body) {
+            (Outcome::Reply(reply), _) => Ok(reply),
+            (Outcome::Start(runs, reply), _) => {
+                runs.iter().for_each(|run| self.client.start(run));
+                Ok(reply)
+            }
+            (Outcome::Fetch(len), SrpcBody::TestReqst(test)) => {
+                let list = self.fetch(from, test.tsr_bulkid, len).await?.into_bytes();
+                Ok(self.framework.lock().add_client(Instant::now(), test, &list))
+            }
+            (Outcome::Fetch(_), _) => Err("nothing to fetch".to_owned()),
+            (Outcome::Drop(why), _) => Err(format!("{from}: it {why}")),
+        }
+    }
+
+    /// Fetches what a request offers, at most a message at a time.
+    async fn fetch(&self, from: Nid, bulkid: u64, len: u32) -> Result<Payload, String> {
+        if len > LNET_MTU {
+            return Err(format!("{from}: {len} bytes of bulk"));
+        }
+        let got = self.srpc.lnet.get(from, SRPC_RDMA_PORTAL, bulkid, 0, len).await;
+        let got = got.map_err(|e| e.to_string())?;
+        self.srpc.counters.bulk_get.fetch_add(got.len() as u64, Relaxed);
+        Ok(got)
+    }
+
+    async fn brw(&self, from: Nid, feats: u32, request: &SrpcBrwReqst) -> Result<Selftest, String> {
+        let known = feats & LST_FEATS_MASK;
+        let reply = |status: Option<Errno>| {
+            let brw_status = status.map_or(0, |e| e.0 as u32);
+            Selftest::new(known, SrpcBrwReply { brw_status })
+        };
+        let len = request.brw_len;
+        let pages = (feats & LST_FEAT_BULK_LEN != 0) || len.is_multiple_of(PAGE as u32);
+        let check = match Check::from_wire(request.brw_flags) {
+            Some(check) if [LST_BRW_READ, LST_BRW_WRITE].contains(&request.brw_rw) => check,
+            _ => return Ok(reply(Some(Errno::EINVAL))),
+        };
+        if feats != known {
+            return Ok(reply(Some(Errno::EPROTO)));
+        }
+        if !pages || len == 0 || len > LNET_MTU {
+            return Ok(reply(Some(Errno::EINVAL)));
+        }
+        if request.brw_rw == LST_BRW_READ {
+            let data = self.client.data(len).into();
+            let put = self
+                .srpc
+                .lnet
+                .put(from, SRPC_RDMA_PORTAL, request.brw_bulkid, 0, 0, data, false);
+            put.await.map_err(|e| e.to_string())?;
+            self.srpc.counters.bulk_put.fetch_add(len.into(), Relaxed);
+            return Ok(reply(None));
+        }
+        let data = self.fetch(from, request.brw_bulkid, len).await?;
+        let whole = data.len() == len as usize && pattern::is_good(&data, 0, check);
+        Ok(reply((!whole).then_some(Errno::EBADMSG)))
+    }
+}

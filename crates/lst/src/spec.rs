@@ -1,0 +1,281 @@
+//! What a test is, as a client of it was told. Pure: from the bytes of a request to something that can be run, or the
+//! error number that its console gets.
+
+use crate::pattern::{Check, PAGE};
+use crate::settings::{CONCURRENCY_MAX, DESTINATIONS_MAX};
+use wire::{
+    Errno, LNET_MTU, LST_BRW_READ, LST_BRW_WRITE, LST_FEAT_BULK_LEN, LnetProcessIdPacked, Nid,
+    SFW_ID_PER_PAGE, SRPC_SERVICE_BRW, SRPC_SERVICE_PING, SrpcTestReqst, TestBulkReq, TestBulkReqV1,
+    WireStruct,
+};
+
+/// One test, as each of its clients runs it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Spec {
+    pub(crate) what: What,
+    pub(crate) destinations: Vec<Nid>,
+    /// Requests in flight to each destination.
+    pub(crate) concurrency: usize,
+    /// How often each of them is repeated; `None`: until it is stopped.
+    pub(crate) loops: Option<u32>,
+    pub(crate) stop_on_error: bool,
+    /// What the session's nodes agreed on.
+    pub(crate) feats: u32,
+}
+
+/// What is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Ping,
+    Brw(Brw),
+}
+
+/// A read or a write of bulk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Brw {
+    pub(crate) write: bool,
+    pub(crate) len: u32,
+    /// Where in a page the client's buffer begins.
+    pub(crate) offset: usize,
+    pub(crate) check: Check,
+    /// The check as it travels.
+    pub(crate) flags: u32,
+}
+
+/// What is wrong with a test whoever it is for.
+pub(crate) fn check(request: &SrpcTestReqst) -> Result<(), Errno> {
+    let known = [SRPC_SERVICE_BRW, SRPC_SERVICE_PING].contains(&request.tsr_service);
+    let wrong = request.tsr_loop == 0
+        || request.tsr_concur == 0
+        || request.tsr_concur > CONCURRENCY_MAX
+        || request.tsr_sid.ses_nid == Nid::ANY
+        || request.tsr_ndest > DESTINATIONS_MAX
+        || (request.tsr_is_client != 0 && request.tsr_ndest == 0)
+        || !known;
+    if wrong { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Bytes of a test's list of destinations.
+pub(crate) fn list_len(request: &SrpcTestReqst) -> u32 {
+    request.tsr_ndest.saturating_mul(LnetProcessIdPacked::SIZE as u32)
+}
+
+/// The test of a request that has been checked, for destinations that were fetched.
+pub(crate) fn read(request: &SrpcTestReqst, list: &[u8], feats: u32) -> Result<Spec, Errno> {
+    Ok(Spec {
+        what: what(request, feats)?,
+        destinations: destinations(list, request.tsr_ndest as usize)?,
+        concurrency: request.tsr_concur as usize,
+        // Negative is for ever.
+        loops: (request.tsr_loop as i32 > 0).then_some(request.tsr_loop),
+        stop_on_error: request.tsr_stop_onerr != 0,
+        feats,
+    })
+}
+
+fn what(request: &SrpcTestReqst, feats: u32) -> Result<What, Errno> {
+    if request.tsr_service == SRPC_SERVICE_PING {
+        return Ok(What::Ping);
+    }
+    let bulk = |_| Errno::EINVAL;
+    let (opc, flags, len, offset) = if feats & LST_FEAT_BULK_LEN == 0 {
+        let v0 = TestBulkReq::from_bytes(&request.tsr_u).map_err(bulk)?;
+        let len = v0.blk_npg.checked_mul(PAGE as u32).ok_or(Errno::EINVAL)?;
+        (v0.blk_opc, v0.blk_flags, len, 0)
+    } else {
+        let v1 = TestBulkReqV1::from_bytes(&request.tsr_u).map_err(bulk)?;
+        let offset = v1.blk_offset as usize % PAGE;
+        (v1.blk_opc.into(), v1.blk_flags.into(), v1.blk_len, offset)
+    };
+    let known = [LST_BRW_READ, LST_BRW_WRITE].contains(&opc);
+    if !known || len == 0 || len > LNET_MTU || !offset.is_multiple_of(8) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(What::Brw(Brw {
+        write: opc == LST_BRW_WRITE,
+        len,
+        offset,
+        check: Check::from_wire(flags).ok_or(Errno::EINVAL)?,
+        flags,
+    }))
+}
+
+/// Ids lie in pages, and none across two of them; only the NID of each is used. A list has as many bytes as its ids, so that
+/// the end of a long one is missing: of the last id perhaps the process, which does not matter.
+fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
+    let place = |i: usize| {
+        i / SFW_ID_PER_PAGE as usize * PAGE + i % SFW_ID_PER_PAGE as usize * LnetProcessIdPacked::SIZE
+    };
+    let nid = |i: usize| {
+        let bytes = list.get(place(i)..)?.first_chunk()?;
+        Some(Nid(u64::from_le_bytes(*bytes))).filter(|&nid| nid != Nid::ANY)
+    };
+    (0..count).map(|i| nid(i).ok_or(Errno::EINVAL)).collect()
+}
+
+/// The list of destinations as it travels.
+pub(crate) fn write_destinations(nids: &[Nid]) -> Vec<u8> {
+    let mut list = Vec::new();
+    for page in nids.chunks(SFW_ID_PER_PAGE as usize) {
+        list.resize(list.len().next_multiple_of(PAGE), 0);
+        for &nid in page {
+            let id = LnetProcessIdPacked {
+                nid,
+                pid: wire::LNET_PID_LUSTRE,
+            };
+            list.extend_from_slice(&id.to_bytes());
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::net::Ipv4Addr;
+    use wire::{LST_BRW_CHECK_FULL, LstSid};
+
+    fn nids(n: u32) -> Vec<Nid> {
+        (0..n)
+            .map(|i| Nid::tcp(Ipv4Addr::from_bits(0x0a00_0000 + i), 0))
+            .collect()
+    }
+
+    fn request() -> SrpcTestReqst {
+        SrpcTestReqst {
+            tsr_sid: LstSid {
+                ses_nid: nids(1)[0],
+                ses_stamp: 1,
+            },
+            tsr_service: SRPC_SERVICE_BRW,
+            tsr_loop: -1_i32 as u32,
+            tsr_concur: 3,
+            tsr_is_client: 1,
+            tsr_ndest: 2,
+            ..SrpcTestReqst::default()
+        }
+    }
+
+    fn with_v1(v1: TestBulkReqV1) -> SrpcTestReqst {
+        SrpcTestReqst {
+            tsr_u: v1.to_bytes()[..].try_into().unwrap(),
+            ..request()
+        }
+    }
+
+    const WRITE: TestBulkReqV1 = TestBulkReqV1 {
+        blk_opc: LST_BRW_WRITE as u16,
+        blk_flags: LST_BRW_CHECK_FULL as u16,
+        blk_len: 5000,
+        blk_offset: 4096 + 16,
+    };
+
+    #[test]
+    fn a_test_of_either_form_is_understood() {
+        let list = write_destinations(&nids(2));
+        let spec = read(&with_v1(WRITE), &list, LST_FEAT_BULK_LEN).unwrap();
+        let brw = Brw {
+            write: true,
+            len: 5000,
+            offset: 16,
+            check: Check::Full,
+            flags: LST_BRW_CHECK_FULL,
+        };
+        assert_eq!(spec.what, What::Brw(brw));
+        assert_eq!(
+            (spec.destinations, spec.concurrency, spec.loops),
+            (nids(2), 3, None)
+        );
+        let v0 = TestBulkReq {
+            blk_opc: LST_BRW_READ,
+            blk_npg: 3,
+            blk_flags: 1,
+        };
+        let old = SrpcTestReqst {
+            tsr_u: v0.to_bytes()[..].try_into().unwrap(),
+            tsr_loop: 9,
+            ..request()
+        };
+        let spec = read(&old, &list, 0).unwrap();
+        assert!(matches!(
+            spec.what,
+            What::Brw(Brw {
+                write: false,
+                len: 12_288,
+                offset: 0,
+                ..
+            })
+        ));
+        assert_eq!(spec.loops, Some(9));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused() {
+        let list = write_destinations(&nids(2));
+        for bad in [
+            TestBulkReqV1 { blk_opc: 3, ..WRITE },
+            TestBulkReqV1 {
+                blk_flags: 9,
+                ..WRITE
+            },
+            TestBulkReqV1 {
+                blk_len: LNET_MTU + 1,
+                ..WRITE
+            },
+            TestBulkReqV1 { blk_len: 0, ..WRITE },
+            TestBulkReqV1 {
+                blk_offset: 4,
+                ..WRITE
+            },
+        ] {
+            assert_eq!(read(&with_v1(bad), &list, 1), Err(Errno::EINVAL), "{bad:?}");
+        }
+        assert_eq!(read(&with_v1(WRITE), &list[..15], 1), Err(Errno::EINVAL));
+        let good = request();
+        assert_eq!(check(&good), Ok(()));
+        for bad in [
+            SrpcTestReqst { tsr_loop: 0, ..good },
+            SrpcTestReqst {
+                tsr_concur: 0,
+                ..good
+            },
+            SrpcTestReqst {
+                tsr_concur: 1025,
+                ..good
+            },
+            SrpcTestReqst { tsr_ndest: 0, ..good },
+            SrpcTestReqst {
+                tsr_ndest: 87_297,
+                ..good
+            },
+            SrpcTestReqst {
+                tsr_service: 4,
+                ..good
+            },
+            SrpcTestReqst {
+                tsr_service: 13,
+                ..good
+            },
+            SrpcTestReqst {
+                tsr_sid: LstSid {
+                    ses_nid: Nid::ANY,
+                    ses_stamp: -1,
+                },
+                ..good
+            },
+        ] {
+            assert_eq!(check(&bad), Err(Errno::EINVAL), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn ids_lie_in_pages_of_341() {
+        let all = nids(682);
+        let list = write_destinations(&all);
+        assert_eq!(list.len(), 4096 + 341 * 12);
+        assert_eq!(&list[8..12], &12345_u32.to_le_bytes());
+        // What a message says of its length leaves out the gap between the pages.
+        assert_eq!(destinations(&list[..682 * 12], 682), Ok(all));
+    }
+}

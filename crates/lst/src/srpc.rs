@@ -1,0 +1,164 @@
+//! Requests of this node to others, and what all its requests count.
+//!
+//! A request is a PUT to its service's portal. The reply, and the bulk where there is one, come by match bits of their
+//! own: a reply is PUT, bulk is PUT to who reads and fetched by a GET from who writes. Each is accepted from the node
+//! that was asked only.
+
+use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use wire::{Errno, Nid, SRPC_RDMA_PORTAL, Selftest, SrpcCounters, WireStruct, srpc_portal};
+
+/// What a request sends or takes beside itself.
+#[derive(Debug)]
+pub(crate) enum Bulk {
+    None,
+    /// The other side fetches this.
+    Source(Payload),
+    /// The other side sends so much.
+    Sink(u32),
+}
+
+/// A reply.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) message: Selftest,
+    /// What came by bulk.
+    pub(crate) data: Payload,
+}
+
+/// What this node has counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) errors: AtomicU32,
+    pub(crate) sent: AtomicU32,
+    pub(crate) received: AtomicU32,
+    pub(crate) dropped: AtomicU32,
+    pub(crate) expired: AtomicU32,
+    pub(crate) bulk_get: AtomicU64,
+    pub(crate) bulk_put: AtomicU64,
+}
+
+impl Counters {
+    /// As they travel.
+    pub(crate) fn wire(&self) -> SrpcCounters {
+        SrpcCounters {
+            errors: self.errors.load(Relaxed),
+            rpcs_sent: self.sent.load(Relaxed),
+            rpcs_rcvd: self.received.load(Relaxed),
+            rpcs_dropped: self.dropped.load(Relaxed),
+            rpcs_expired: self.expired.load(Relaxed),
+            bulk_get: self.bulk_get.load(Relaxed),
+            bulk_put: self.bulk_put.load(Relaxed),
+        }
+    }
+}
+
+/// One node's requests.
+#[derive(Debug)]
+pub(crate) struct Srpc {
+    pub(crate) lnet: Arc<Lnet>,
+    pub(crate) counters: Counters,
+    next_id: AtomicU64,
+}
+
+impl Srpc {
+    pub(crate) fn new(lnet: Arc<Lnet>) -> Srpc {
+        // A later life of this node must use other match bits: answers to the former may still be on their way.
+        let seconds = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |d| d.as_secs());
+        Srpc {
+            lnet,
+            counters: Counters::default(),
+            next_id: AtomicU64::new(seconds << 48 | 1),
+        }
+    }
+
+    fn attach(&self, to: Nid, md: Md) -> (u64, Attached) {
+        let match_bits = self.next_id.fetch_add(1, Relaxed);
+        let me = Match {
+            portal: SRPC_RDMA_PORTAL,
+            match_bits,
+            from: Some(to),
+        };
+        (match_bits, self.lnet.attach(me, md))
+    }
+
+    /// Sends a request and waits for its reply and its bulk, at most `limit` if that is not zero.
+    pub(crate) async fn call(
+        &self,
+        to: Nid,
+        message: Selftest,
+        bulk: Bulk,
+        limit: Duration,
+    ) -> Result<Answer, Errno> {
+        let exchange = self.exchange(to, message, bulk);
+        let result = if limit.is_zero() {
+            exchange.await
+        } else {
+            match tokio::time::timeout(limit, exchange).await {
+                Ok(result) => result,
+                Err(_) => {
+                    self.counters.expired.fetch_add(1, Relaxed);
+                    return Err(Errno::ETIMEDOUT);
+                }
+            }
+        };
+        if result.is_err() {
+            self.counters.errors.fetch_add(1, Relaxed);
+        }
+        result
+    }
+
+    async fn exchange(&self, to: Nid, mut message: Selftest, bulk: Bulk) -> Result<Answer, Errno> {
+        let service = message.body.service().ok_or(Errno::EINVAL)?;
+        let max_len = wire::SrpcMsg::SIZE as u32;
+        let (rpyid, mut reply) = self.attach(to, Md::Sink { max_len });
+        let (bulkid, mut sink, _source) = match bulk {
+            Bulk::None => (0, None, None),
+            Bulk::Sink(max_len) => {
+                let (id, sink) = self.attach(to, Md::Sink { max_len });
+                (id, Some(sink), None)
+            }
+            Bulk::Source(payload) => {
+                let (id, source) = self.attach(to, Md::Source(payload));
+                (id, None, Some(source))
+            }
+        };
+        message.body.set_ids(rpyid, bulkid);
+        let expected = message.body.msg_type() + 1;
+        let request = message.build();
+        let put = self.lnet.put(
+            to,
+            srpc_portal(service),
+            service.into(),
+            0,
+            0,
+            request.into(),
+            false,
+        );
+        put.await.map_err(|e| e.errno())?;
+        self.counters.sent.fetch_add(1, Relaxed);
+        let message =
+            Selftest::parse(&next_put(&mut reply).await.into_bytes()).map_err(|_| Errno::EBADMSG)?;
+        if message.body.msg_type() != expected {
+            return Err(Errno::EBADMSG);
+        }
+        let data = match &mut sink {
+            Some(sink) if message.body.status() == Some(0) => next_put(sink).await,
+            _ => Payload::new(),
+        };
+        Ok(Answer { message, data })
+    }
+}
+
+/// What is PUT to a buffer next.
+async fn next_put(buffer: &mut Attached) -> Payload {
+    loop {
+        if let Some(MdEvent::Put { payload, .. }) = buffer.next().await {
+            return payload;
+        }
+    }
+}

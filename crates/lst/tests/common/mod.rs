@@ -1,0 +1,169 @@
+//! Nodes under test and a console for them, over loopback.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses some of it
+
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig};
+use lst::console::{Command, Console, NodeCounts, Said, SessionWanted, TestWanted, parse_test};
+use lst::{Node, Settings};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use wire::Nid;
+
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A network of one test: addresses that nobody else uses, so that the acceptor's port is always free.
+pub fn network() -> impl Fn(u8) -> Nid {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    move |last| Nid::tcp(Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last), 0)
+}
+
+/// A node on its own stack.
+pub struct TestNode {
+    pub lnet: Arc<Lnet>,
+    pub node: Arc<Node>,
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        rpc_timeout: Duration::from_secs(5),
+        ..Settings::default()
+    }
+}
+
+pub async fn node(nid: Nid) -> TestNode {
+    node_with(nid, &settings()).await
+}
+
+pub async fn node_with(nid: Nid, settings: &Settings) -> TestNode {
+    let config = LnetConfig {
+        accept_port: 7988,
+        ..LnetConfig::default()
+    };
+    let lnet = Lnet::new(CptTable::single_current(), config);
+    lnet.add_tcp(nid, true).await.unwrap();
+    let node = Arc::new(Node::start(&lnet, settings));
+    TestNode { lnet, node }
+}
+
+pub fn wanted() -> SessionWanted {
+    SessionWanted {
+        name: "test".to_owned(),
+        key: 7,
+        timeout: Duration::from_secs(300),
+        force: false,
+        feats: 1,
+    }
+}
+
+/// A console with its own node.
+pub struct TestConsole {
+    pub here: TestNode,
+    pub console: Console,
+}
+
+impl TestConsole {
+    pub async fn new(nid: Nid) -> TestConsole {
+        TestConsole::with(nid, wanted()).await
+    }
+
+    pub async fn with(nid: Nid, wanted: SessionWanted) -> TestConsole {
+        let here = node(nid).await;
+        let console = Console::start(here.node.clone(), wanted).unwrap();
+        TestConsole { here, console }
+    }
+
+    pub async fn said(&self, command: Command) -> Said {
+        tokio::time::timeout(LIMIT, self.console.execute(command))
+            .await
+            .unwrap()
+    }
+
+    /// What a command that works says.
+    pub async fn ok(&self, command: Command) -> String {
+        let said = self.said(command.clone()).await;
+        assert!(said.ok, "{command:?}: {said:?}");
+        said.out
+    }
+
+    /// What a command that fails says.
+    pub async fn refused(&self, command: Command) -> String {
+        let said = self.said(command.clone()).await;
+        assert!(!said.ok, "{command:?}: {said:?}");
+        said.err
+    }
+
+    pub async fn group(&self, name: &str, nids: &[Nid]) {
+        let ids = nids.iter().map(ToString::to_string).collect();
+        let name = name.to_owned();
+        self.ok(Command::AddGroup { name, ids }).await;
+    }
+
+    pub async fn add_test(&self, test: &str, change: impl FnOnce(&mut TestWanted)) {
+        let out = self.ok(Command::AddTest(test_wanted(test, change))).await;
+        assert_eq!(out, "Test was added successfully\n");
+    }
+
+    pub async fn run(&self) {
+        let name = "batch".to_owned();
+        self.ok(Command::Run { name, timeout_s: 0 }).await;
+    }
+
+    pub async fn stop(&self) {
+        let name = "batch".to_owned();
+        self.ok(Command::Stop { name, force: false }).await;
+    }
+
+    /// Waits until the batch has ended by itself.
+    pub async fn until_idle(&self) {
+        let query = || Command::Query {
+            name: "batch".to_owned(),
+            test: 0,
+            server: false,
+            timeout_s: 5,
+            verbose: None,
+        };
+        tokio::time::timeout(LIMIT, async {
+            while self.ok(query()).await != "batch [0] is stopped\n" {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    pub async fn counts(&self, name: &str) -> Vec<NodeCounts> {
+        let counts = self.console.counts(&[name.to_owned()], LIMIT).await.unwrap();
+        assert_eq!(counts[0].failed, 0);
+        counts.into_iter().next().unwrap().nodes
+    }
+
+    /// Errors that the nodes of a group have seen.
+    pub async fn errors(&self, name: &str) -> Said {
+        let names = vec![name.to_owned()];
+        self.said(Command::ShowError {
+            names,
+            session_only: true,
+        })
+        .await
+    }
+}
+
+pub fn test_wanted(test: &str, change: impl FnOnce(&mut TestWanted)) -> TestWanted {
+    let words: Vec<String> = test.split_whitespace().map(str::to_owned).collect();
+    let mut wanted = TestWanted {
+        batch: "batch".to_owned(),
+        loops: -1,
+        concurrency: 1,
+        dist: 1,
+        span: 1,
+        from: "clients".to_owned(),
+        to: "servers".to_owned(),
+        kind: parse_test(&words).unwrap(),
+    };
+    change(&mut wanted);
+    wanted
+}
