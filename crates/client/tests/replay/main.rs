@@ -14,8 +14,11 @@ mod node;
 mod player;
 mod prelude;
 mod servers;
+mod vintage;
 
 use player::Player;
+use std::sync::{Mutex, PoisonError};
+use vintage::Vintage;
 
 /// The captures that are played, in their order.
 const LIFE: &str = include_str!("life.txt");
@@ -37,15 +40,19 @@ fn every_capture_is_played_or_has_a_reason() {
     assert_eq!(named, files);
 }
 
-#[test]
-fn replies_are_those_of_a_real_server() {
+/// A life has the addresses of the captured nodes to itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Plays the whole life, its clients asking as those of this release do.
+fn play(vintage: Vintage) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        let mut player = Player::start().await;
+        let mut player = Player::start(vintage).await;
         let until = std::env::var("NACRE_REPLAY_UNTIL").unwrap_or_default();
         for label in LIFE.lines().filter(|l| !l.starts_with('#') && !l.contains(' ')) {
             player.play(label).await;
@@ -55,4 +62,19 @@ fn replies_are_those_of_a_real_server() {
         }
         player.end().await;
     });
+}
+
+#[test]
+fn replies_are_those_of_a_real_server() {
+    play(Vintage::CAPTURED);
+}
+
+#[test]
+fn clients_of_2_12_live_the_same_life() {
+    play(Vintage::V2_12);
+}
+
+#[test]
+fn clients_of_2_15_live_the_same_life() {
+    play(Vintage::V2_15);
 }

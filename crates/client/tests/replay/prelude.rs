@@ -22,7 +22,7 @@ pub(crate) struct Aside {
 impl Aside {
     pub(crate) async fn start(servers: &Servers) -> Aside {
         let options = MountOptions::new(vec![here(captured(11))], FSNAME, 7);
-        let client = Client::mount(&servers.first, options).await.unwrap();
+        let client = Client::mount(servers.first(), options).await.unwrap();
         let cred = Cred::root();
         let made = client.mkdir(&cred, client.root(), ASIDE.as_bytes(), 0o700);
         let dir = made.await.unwrap().attr.fid;

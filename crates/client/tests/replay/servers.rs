@@ -51,7 +51,7 @@ pub(crate) async fn node(at: Nid) -> Arc<Lnet> {
 
 /// The servers.
 pub(crate) struct Servers {
-    pub(crate) first: Arc<Ptlrpc>,
+    nodes: Vec<Arc<Ptlrpc>>,
     mgs: Arc<Mgs>,
     mdt: Arc<Mdt>,
     osts: Vec<Arc<Ost>>,
@@ -132,13 +132,18 @@ impl Servers {
             .expect("the configuration is complete")
             .unwrap();
         Servers {
-            first: rpcs[0].clone(),
+            nodes: rpcs,
             mgs,
             mdt,
             osts,
             mgcs,
             clock,
         }
+    }
+
+    /// The first node.
+    pub(crate) fn first(&self) -> &Arc<Ptlrpc> {
+        &self.nodes[0]
     }
 
     /// It is now as late as it was then.
@@ -156,5 +161,9 @@ impl Servers {
             mgc.disconnect().await;
         }
         self.mgs.stop().await.unwrap();
+        for node in &self.nodes {
+            node.shutdown().await;
+            node.lnet().shutdown().await;
+        }
     }
 }

@@ -1,0 +1,153 @@
+//! Clients of older releases: what they ask for when they connect, and what is in the captured client's requests that
+//! they do not know. The rest of a life is asked for in the same forms since 2.12.
+
+use crate::captured::name_of;
+use std::sync::Arc;
+use wire::format::Rmf;
+use wire::trace::Request;
+use wire::{
+    Message, OBD_CONNECT_FLAGS2, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS,
+    ObdConnectData, PtlrpcBody, WireStruct,
+};
+
+/// A release, as its clients ask.
+#[derive(Debug)]
+pub(crate) struct Vintage {
+    /// Its name, and what is behind `counts` in the name of its file.
+    pub(crate) name: &'static str,
+    age: Option<Age>,
+}
+
+/// How an older release asks.
+#[derive(Debug)]
+struct Age {
+    version: u32,
+    /// `ocd_connect_flags` and `ocd_connect_flags2` for each kind of target.
+    mds: (u64, u64),
+    ost: (u64, u64),
+    mgs: (u64, u64),
+    /// The attributes that it knows: `OBD_MD_*`.
+    attrs: u64,
+    /// Whether files may be encrypted: requests that make one have a buffer for that.
+    encrypts: bool,
+    allocates: bool,
+}
+
+impl Vintage {
+    /// The captured clients, as they are.
+    pub(crate) const CAPTURED: Vintage = Vintage {
+        name: "",
+        age: None,
+    };
+    /// 2.12.9. Some bits have other meanings today: of OSTs, 0x40 is a portal of their own and 0x400 locks that the server
+    /// takes for truncation.
+    pub(crate) const V2_12: Vintage = Vintage {
+        name: "-2.12",
+        age: Some(Age {
+            version: 0x020c_0900,
+            mds: (0xae7e_5e79_e374_d7b8, 0x2_4dac),
+            ost: (0xb046_5af2_e364_0478, 0x2),
+            mgs: (0x2000_4110_0100_2020, 0),
+            attrs: 0x0f90_71fd_fb5f_6fff,
+            encrypts: false,
+            allocates: false,
+        }),
+    };
+    /// 2.15.5.
+    pub(crate) const V2_15: Vintage = Vintage {
+        name: "-2.15",
+        age: Some(Age {
+            version: 0x020f_0500,
+            mds: (0xae7e_5e7b_e374_d3b8, 0xc1e_ffbd),
+            ost: (0xa046_5af2_e364_0078, 0x14_8202),
+            mgs: (0xa000_4110_0100_2020, 0x10_0000),
+            attrs: 0x7f90_71fd_fb5f_6fff,
+            encrypts: true,
+            allocates: true,
+        }),
+    };
+
+    pub(crate) fn is_captured(&self) -> bool {
+        self.age.is_none()
+    }
+
+    /// Why a client of this release would not send a request, if so.
+    pub(crate) fn lacks(&self, r: &Request) -> Option<&'static str> {
+        let age = self.age.as_ref()?;
+        match r.body.pb_opc {
+            wire::OST_SEEK if age.ost.1 & OBD_CONNECT2_LSEEK == 0 => Some("OST_SEEK"),
+            wire::OST_FALLOCATE if !age.allocates => Some("OST_FALLOCATE"),
+            _ => None,
+        }
+    }
+
+    /// The request as this release makes it.
+    pub(crate) fn aged(&self, r: &Request, has_bulk: bool, msg: &mut Message) {
+        let (Some(age), Some(format)) = (&self.age, r.format) else { return };
+        if let Some(data) = format.request_index(Rmf::ConnectData) {
+            msg.bufs[data] = age.asked(r).to_bytes();
+        }
+        if let (false, Some(at)) = (age.encrypts, format.request_index(Rmf::FileEncctx)) {
+            msg.bufs.truncate(at);
+        }
+        if let Some(at) = format.request_index(Rmf::MdtBody).filter(|&at| !msg.buf(at).is_empty()) {
+            let mut body: wire::MdtBody = msg.get(at).unwrap();
+            body.mbo_valid &= age.attrs;
+            msg.bufs[at] = body.to_bytes();
+        }
+        let body = msg.body().unwrap();
+        // The body of such a request has no match bits but those of bulk: the reply is waited for at the transaction's.
+        let reply_bits = age.of(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
+        msg.set_body(&PtlrpcBody {
+            pb_mbits: if reply_bits { body.pb_mbits } else { 0 },
+            ..body
+        });
+    }
+
+    /// What is wrong with the answer to a connect: this release takes nothing that it did not ask for.
+    pub(crate) fn minds(&self, r: &Arc<Request>, reply: &Message) -> Option<String> {
+        let data = r.format?.request_index(Rmf::ConnectData)?;
+        let asked = match &self.age {
+            Some(age) => age.asked(r),
+            None => r.msg.get(data).unwrap(),
+        };
+        let granted: ObdConnectData = reply.get(1).ok()?;
+        let flags2 = match granted.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
+            0 => 0,
+            _ => asked.ocd_connect_flags2,
+        };
+        let extra = granted.ocd_connect_flags & !asked.ocd_connect_flags;
+        let extra2 = granted.ocd_connect_flags2 & !flags2;
+        let more = extra | extra2 | u64::from(granted.ocd_cksum_types & !asked.ocd_cksum_types);
+        let larger = granted.ocd_brw_size > asked.ocd_brw_size;
+        let bits = granted.ocd_ibits_known & !asked.ocd_ibits_known;
+        let wrong = more | bits != 0 || larger;
+        wrong.then(|| format!("{} is granted more than it asked for: {granted:?}", name_of(r)))
+    }
+}
+
+impl Age {
+    /// The flags for the target of a request.
+    fn of(&self, r: &Request) -> (u64, u64) {
+        match r.portal {
+            wire::MGS_REQUEST_PORTAL => self.mgs,
+            wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL => self.ost,
+            // Locks of all kinds of targets are given back at one portal; none of them has bulk.
+            wire::LDLM_CANCEL_REQUEST_PORTAL => (0, self.ost.1 & self.mds.1),
+            _ => self.mds,
+        }
+    }
+
+    /// What a connect asks for.
+    fn asked(&self, r: &Request) -> ObdConnectData {
+        let data = r.format.and_then(|f| f.request_index(Rmf::ConnectData));
+        let captured: ObdConnectData = r.msg.get(data.unwrap()).unwrap();
+        let (flags, flags2) = self.of(r);
+        ObdConnectData {
+            ocd_connect_flags: flags,
+            ocd_connect_flags2: flags2,
+            ocd_version: self.version,
+            ..captured
+        }
+    }
+}
