@@ -137,7 +137,7 @@ async fn no_request_changes_what_is_kept() {
     ] {
         let refused = import.call(Request::new(opc, vec![param.to_bytes()])).await;
         let why = refused.map(|reply| reply.status).unwrap_err();
-        assert_eq!(why.errno(), Errno::ENOTSUPP, "{opc}: {why}");
+        assert_eq!(why.errno(), Errno::EOPNOTSUPP, "{opc}: {why}");
     }
     // There is no log of parameters, and asking for one by name does not make it.
     let asked = vec![LlogdBody::default().to_bytes(), wire::nul_terminated(b"params")];

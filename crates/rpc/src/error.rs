@@ -52,6 +52,8 @@ impl RpcError {
     /// The errno that a user of the file system sees.
     pub fn errno(&self) -> Errno {
         match self {
+            // What a server says of requests that it does not know; programs know only the other.
+            RpcError::Status(Errno::ENOTSUPP) => Errno::EOPNOTSUPP,
             RpcError::Status(errno) => *errno,
             RpcError::Evicted(_) => Errno::EIO,
             RpcError::Closed(_) => Errno::ESHUTDOWN,

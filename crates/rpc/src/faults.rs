@@ -1,13 +1,25 @@
-//! Faults made on purpose, as with Lustre's `fail_loc`: a test says which requests and replies are to be lost.
+//! Faults made on purpose, as with Lustre's `fail_loc`: a test says which requests and replies are to be lost, and what a
+//! server does not have that this node has.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use wire::ObdConnectData;
 
 /// What is to go wrong on a node.
 #[derive(Debug, Default)]
 pub struct Faults {
     requests: Losses,
     replies: Losses,
+    refusals: Losses,
+    grants: Mutex<Vec<Grants>>,
+}
+
+/// What connects with an opcode are granted at most.
+#[derive(Debug)]
+struct Grants {
+    opc: u32,
+    version: u32,
+    flags: (u64, u64),
 }
 
 impl Faults {
@@ -19,6 +31,36 @@ impl Faults {
     /// Loses the next `times` replies to requests with this opcode, after the requests were executed.
     pub fn lose_replies(&self, opc: u32, times: u32) {
         self.replies.add(opc, times);
+    }
+
+    /// Refuses all requests with this opcode, as a server does that does not know it.
+    pub fn refuse_requests(&self, opc: u32) {
+        self.refusals.add(opc, u32::MAX);
+    }
+
+    /// From now on who connects with this opcode is granted no more than these `ocd_connect_flags` and
+    /// `ocd_connect_flags2`, and told this version.
+    pub fn grant_at_most(&self, opc: u32, version: u32, flags: (u64, u64)) {
+        self.grants.lock().push(Grants { opc, version, flags });
+    }
+
+    /// What a connect is granted instead of `data`.
+    pub(crate) fn limited(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
+        match self.grants.lock().iter().find(|g| g.opc == opc) {
+            None => data,
+            Some(most) => ObdConnectData {
+                ocd_connect_flags: data.ocd_connect_flags & most.flags.0,
+                ocd_connect_flags2: data.ocd_connect_flags2 & most.flags.1,
+                ocd_version: most.version,
+                // Nanoseconds are Nacre's own.
+                paddingF: 0,
+                ..data
+            },
+        }
+    }
+
+    pub(crate) fn refuses(&self, opc: u32) -> bool {
+        self.refusals.hit(opc)
     }
 
     pub(crate) fn loses_request(&self, opc: u32) -> bool {

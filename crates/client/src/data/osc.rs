@@ -190,7 +190,7 @@ impl Osc {
             .expect("set in start, before the OSC is handed out")
     }
 
-    fn import(&self) -> &Arc<Import> {
+    pub(super) fn import(&self) -> &Arc<Import> {
         self.import
             .get()
             .expect("set in start, before the OSC is handed out")

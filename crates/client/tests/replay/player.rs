@@ -187,7 +187,7 @@ impl Player {
             ..before.body
         };
         msg.set_body(&body);
-        self.vintage.aged(&before, false, &mut msg);
+        self.vintage.aged(before, false, &mut msg);
         let (to, portal, xid) = (here(before.server), before.portal, r.xid - 64);
         let node = self.clients.get_mut(&r.client).unwrap();
         node.send(to, portal, xid, &msg, Vec::new()).await;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use wire::format::Rmf;
 use wire::trace::Request;
 use wire::{
-    Message, OBD_CONNECT_FLAGS2, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS,
-    ObdConnectData, PtlrpcBody, WireStruct,
+    Message, OBD_CONNECT_FLAGS2, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody,
+    WireStruct,
 };
 
 /// A release, as its clients ask.
@@ -35,10 +35,7 @@ struct Age {
 
 impl Vintage {
     /// The captured clients, as they are.
-    pub(crate) const CAPTURED: Vintage = Vintage {
-        name: "",
-        age: None,
-    };
+    pub(crate) const CAPTURED: Vintage = Vintage { name: "", age: None };
     /// 2.12.9. Some bits have other meanings today: of OSTs, 0x40 is a portal of their own and 0x400 locks that the server
     /// takes for truncation.
     pub(crate) const V2_12: Vintage = Vintage {
@@ -83,14 +80,19 @@ impl Vintage {
 
     /// The request as this release makes it.
     pub(crate) fn aged(&self, r: &Request, has_bulk: bool, msg: &mut Message) {
-        let (Some(age), Some(format)) = (&self.age, r.format) else { return };
+        let (Some(age), Some(format)) = (&self.age, r.format) else {
+            return;
+        };
         if let Some(data) = format.request_index(Rmf::ConnectData) {
             msg.bufs[data] = age.asked(r).to_bytes();
         }
         if let (false, Some(at)) = (age.encrypts, format.request_index(Rmf::FileEncctx)) {
             msg.bufs.truncate(at);
         }
-        if let Some(at) = format.request_index(Rmf::MdtBody).filter(|&at| !msg.buf(at).is_empty()) {
+        if let Some(at) = format
+            .request_index(Rmf::MdtBody)
+            .filter(|&at| !msg.buf(at).is_empty())
+        {
             let mut body: wire::MdtBody = msg.get(at).unwrap();
             body.mbo_valid &= age.attrs;
             msg.bufs[at] = body.to_bytes();

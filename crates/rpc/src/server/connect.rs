@@ -90,6 +90,7 @@ async fn connect_to(
         .await
         .map_err(|_| Errno::EBUSY)?;
     let granted = granted(&asked, target.negotiate(&req)?);
+    let granted = rpc.faults().limited(arrival.body.pb_opc, granted);
     let mut op_flags = if target.replayable() {
         MSG_CONNECT_REPLAYABLE
     } else {

@@ -20,6 +20,9 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
         if rpc.faults().loses_request(arrival.body.pb_opc) {
             return;
         }
+        if rpc.faults().refuses(arrival.body.pb_opc) {
+            return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::ENOTSUPP), 0).await;
+        }
         if let Err(errno) = check(&arrival) {
             let (portal, opc, version) = (arrival.portal, arrival.body.pb_opc, arrival.body.pb_version);
             warn_seldom!(peer = %arrival.from, portal, opc, version, "a request that is not for this service is refused");

@@ -8,9 +8,9 @@ use rpc::Request;
 use std::ops::Range;
 use std::sync::Arc;
 use wire::{
-    Errno, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLFLAGS, OBD_MD_FLMTIME,
-    OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK, OST_SETATTR, Obdo, OstBody, Time,
-    Timed, Times, WireStruct,
+    Errno, OBD_CONNECT2_LSEEK, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME,
+    OBD_MD_FLFLAGS, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK,
+    OST_SETATTR, Obdo, OstBody, Time, Timed, Times, WireStruct,
 };
 
 /// lseek(2)'s whence, as OST_SEEK carries it.
@@ -159,12 +159,16 @@ impl Object {
         Ok(())
     }
 
-    /// The next data (or hole) at or after `offset` of the object. `None`: no data after it.
+    /// The next data (or hole) at or after `offset` of the object. `None`: no data after it. Of a server that cannot tell
+    /// (before 2.14), everything is data.
     pub(in crate::data) async fn seek(
         self: &Arc<Self>,
         offset: u64,
         hole: bool,
     ) -> Result<Option<u64>, Errno> {
+        if !self.osc.import().has2(OBD_CONNECT2_LSEEK) {
+            return Ok((!hole).then_some(offset));
+        }
         self.flush(0..u64::MAX).await;
         let mut oa = brw::obdo(self.id);
         // Without a lock of its own: the server takes one, so that others write back what they have.
