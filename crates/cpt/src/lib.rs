@@ -16,7 +16,7 @@ use std::{future::Future, pin::Pin};
 pub use layout::{CptConfig, estimate, layout};
 pub use list::parse_list;
 pub use memory::memory_bytes;
-pub use table::{Cpt, CptId, CptTable};
+pub use table::{Cpt, CptId, CptTable, nid_hash};
 pub use topology::Topology;
 
 /// A boxed future, for asynchronous methods of traits that are used as `dyn`.

@@ -147,8 +147,7 @@ impl CptTable {
 
     /// The partition that a peer belongs to: the sum of its NID's eight bytes modulo their count (guide 12.2).
     pub fn of_nid(&self, nid: u64) -> CptId {
-        let sum: usize = nid.to_be_bytes().iter().map(|&b| usize::from(b)).sum();
-        CptId(sum % self.cpts.len())
+        CptId(nid_hash(nid) % self.cpts.len())
     }
 
     /// The partition that the calling thread works for; for a thread of none, the next in turn.
@@ -174,6 +173,11 @@ impl Drop for CptTable {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+/// What chooses a peer's partition, modulo their number: the sum of its NID's eight bytes (guide 12.2).
+pub fn nid_hash(nid: u64) -> usize {
+    nid.to_be_bytes().iter().map(|&b| usize::from(b)).sum()
 }
 
 /// Keeps the calling thread on `cpus`. Only speed depends on it, so a refusal is no error.

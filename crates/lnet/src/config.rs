@@ -1,5 +1,6 @@
 //! LNet's and socklnd's tunables, under the names and with the defaults of Lustre's module parameters.
 
+use crate::{NetSpec, PortalRotor, RouteSpec};
 use std::time::Duration;
 
 /// What an administrator may set. The timeouts are ordered: connecting < socket <= transaction.
@@ -31,6 +32,37 @@ pub struct LnetConfig {
     pub transaction_timeout: Duration,
     /// How often a message that did not leave is sent again on a fresh connection.
     pub retry_count: u32,
+    /// The networks that this node is on (`networks`).
+    pub networks: Vec<NetSpec>,
+    /// The routers that lead to other networks (`routes`).
+    pub routes: Vec<RouteSpec>,
+    /// A peer that is silent for so long is shown as down; nothing else depends on it.
+    pub peer_timeout: Duration,
+    /// Connections for bulk each way to a peer; 0: as many as suit the interface's speed.
+    pub conns_per_peer: u32,
+    /// How requests are spread over the partitions of their service.
+    pub portal_rotor: PortalRotor,
+    /// Whether this node is a router: forwards between its networks.
+    pub forwarding: bool,
+    /// A router's buffers for messages without payload, of all partitions; 0: the default.
+    pub tiny_router_buffers: u32,
+    /// A router's buffers for payloads up to a page.
+    pub small_router_buffers: u32,
+    /// A router's buffers for larger payloads.
+    pub large_router_buffers: u32,
+    /// How many of a router's buffers one peer may hold; 0: as many as `peer_credits`.
+    pub peer_buffer_credits: u32,
+    /// Whether routers count as dead until they have answered once.
+    pub check_routers_before_use: bool,
+    /// Whether a router that is not itself on the network that it should lead to, or whose interface there is down, is left
+    /// out.
+    pub avoid_asym_router_failure: bool,
+    /// How often a router is asked whether it lives; zero: never.
+    pub alive_router_check_interval: Duration,
+    /// The same for one that did not answer the last time.
+    pub dead_router_check_interval: Duration,
+    /// How long it may take to answer.
+    pub router_ping_timeout: Duration,
 }
 
 impl Default for LnetConfig {
@@ -49,6 +81,21 @@ impl Default for LnetConfig {
             keepalive: Duration::from_secs(30),
             transaction_timeout: Duration::from_secs(50),
             retry_count: 2,
+            networks: Vec::new(),
+            routes: Vec::new(),
+            peer_timeout: Duration::from_secs(180),
+            conns_per_peer: 0,
+            portal_rotor: PortalRotor::default(),
+            forwarding: false,
+            tiny_router_buffers: 0,
+            small_router_buffers: 0,
+            large_router_buffers: 0,
+            peer_buffer_credits: 0,
+            check_routers_before_use: false,
+            avoid_asym_router_failure: true,
+            alive_router_check_interval: Duration::from_secs(60),
+            dead_router_check_interval: Duration::from_secs(60),
+            router_ping_timeout: Duration::from_secs(50),
         }
     }
 }

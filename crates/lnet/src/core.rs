@@ -1,17 +1,21 @@
 //! The protocol's state of one node: what is attached to its portals, and which of its own PUTs and GETs wait for an
 //! ACK or a REPLY. It takes messages and gives back answers; it holds no socket, task or clock.
 //!
-//! Tables are sharded, so that partitions do not meet on a lock.
+//! Tables are sharded, so that partitions do not meet on a lock; what seldom changes (networks, services) is looked at
+//! without one.
 
 use crate::message::Msg;
+use crate::nets::Current;
 use crate::portals::{Attached, Entry, Incoming, Match, Md, MdEvent, PutSink};
+use crate::rotor::{PortalRotor, Rotor, Wheels};
 use crate::{LnetError, Payload};
+use arc_swap::ArcSwapOption;
 use cpt::CptId;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 use wire::frame::{LnetMsg, PingReply};
 use wire::{
@@ -30,16 +34,36 @@ pub(crate) struct Core {
     /// Tells this boot of the stack from others in the handles that peers echo.
     interface_cookie: u64,
     next_object: AtomicU64,
-    nids: RwLock<Vec<Nid>>,
-    nids_changed: AtomicU32,
-    lazy: Vec<RwLock<Option<Arc<dyn PutSink>>>>,
+    pub(crate) nets: Current,
+    pub(crate) rotor: Rotor,
+    cpts: usize,
+    lazy: Vec<ArcSwapOption<Lazy>>,
     matched: Vec<Shard>,
     waiting: Vec<Mutex<HashMap<u64, Waiting>>>,
+}
+
+/// A lazy portal that is served.
+struct Lazy {
+    sink: Arc<dyn PutSink>,
+    wheels: Wheels,
+    /// Where its requests can be queued.
+    on: Vec<CptId>,
+}
+
+/// Where and how a message reached this node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrived {
+    /// The partition that received it.
+    pub(crate) cpt: CptId,
+    /// Whether a router brought it.
+    pub(crate) routed: bool,
 }
 
 /// A PUT or GET of ours that is not answered yet.
 struct Waiting {
     peer: Nid,
+    /// The router that took it; what it loses nobody answers.
+    via: Option<Nid>,
     /// Longest REPLY; `None` waits for an ACK.
     reply_max: Option<u32>,
     tell: oneshot::Sender<Result<Answer, LnetError>>,
@@ -88,7 +112,7 @@ impl Delayed {
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core")
-            .field("nids", &self.nids.read())
+            .field("nids", &self.nids())
             .finish_non_exhaustive()
     }
 }
@@ -99,13 +123,15 @@ fn shard(n: u64) -> usize {
 }
 
 impl Core {
-    pub(crate) fn new(interface_cookie: u64) -> Core {
+    /// For so many partitions.
+    pub(crate) fn new(interface_cookie: u64, cpts: usize, forwarding: bool, rotor: PortalRotor) -> Core {
         Core {
             interface_cookie,
             next_object: AtomicU64::new(1),
-            nids: RwLock::default(),
-            nids_changed: AtomicU32::new(1),
-            lazy: (0..PORTALS).map(|_| RwLock::new(None)).collect(),
+            nets: Current::new(cpts, forwarding),
+            rotor: Rotor::new(rotor),
+            cpts,
+            lazy: (0..PORTALS).map(|_| ArcSwapOption::empty()).collect(),
             matched: (0..SHARDS).map(|_| Mutex::default()).collect(),
             waiting: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
@@ -113,16 +139,11 @@ impl Core {
 
     /// This node's NIDs but `0@lo`, the primary one first.
     pub(crate) fn nids(&self) -> Vec<Nid> {
-        self.nids.read().clone()
-    }
-
-    pub(crate) fn add_nid(&self, nid: Nid) {
-        self.nids.write().push(nid);
-        self.nids_changed.fetch_add(1, Ordering::Relaxed);
+        self.nets.now().nis.iter().map(|ni| ni.nid).collect()
     }
 
     pub(crate) fn is_local(&self, nid: Nid) -> bool {
-        nid == Nid::LO || self.nids.read().contains(&nid)
+        self.nets.now().is_local(nid)
     }
 
     /// Whether both are the same node: all NIDs of this node are one.
@@ -134,20 +155,19 @@ impl Core {
 
     pub(crate) fn serve(&self, portal: u32, sink: Arc<dyn PutSink>) {
         if let Some(slot) = self.lazy.get(portal as usize) {
-            *slot.write() = Some(sink);
+            let on = sink.cpts().filter(|on| !on.is_empty());
+            slot.store(Some(Arc::new(Lazy {
+                on: on.unwrap_or_else(|| (0..self.cpts).map(CptId).collect()),
+                wheels: Wheels::new(self.cpts),
+                sink,
+            })));
         }
     }
 
     pub(crate) fn unserve(&self, portal: u32) {
         if let Some(slot) = self.lazy.get(portal as usize) {
-            *slot.write() = None;
+            slot.store(None);
         }
-    }
-
-    fn sink(&self, portal: u32) -> Option<Arc<dyn PutSink>> {
-        self.lazy
-            .get(portal as usize)
-            .and_then(|slot| slot.read().clone())
     }
 
     // ---- matched buffers
@@ -198,6 +218,7 @@ impl Core {
             object,
             Waiting {
                 peer,
+                via: None,
                 reply_max,
                 tell,
             },
@@ -213,12 +234,27 @@ impl Core {
         }
     }
 
-    /// `peer` is gone: what it would have answered fails now instead of in time.
+    /// The message `op` leaves by a router: if that is lost, so is the answer.
+    pub(crate) fn leaves_by(&self, op: &LnetMsg, router: Nid) {
+        let handle = match op {
+            LnetMsg::Put(put) => put.ack_wmd,
+            LnetMsg::Get(get) => get.return_wmd,
+            LnetMsg::Ack(_) | LnetMsg::Reply(_) => return,
+        };
+        let object = handle.wh_object_cookie;
+        if handle.wh_interface_cookie == self.interface_cookie
+            && let Some(waiting) = self.waiting[shard(object)].lock().get_mut(&object)
+        {
+            waiting.via = Some(router);
+        }
+    }
+
+    /// `peer` is gone: what it would have answered, or brought, fails now instead of in time.
     pub(crate) fn peer_lost(&self, peer: Nid, why: &LnetError) {
         for shard in &self.waiting {
             let lost: Vec<Waiting> = shard
                 .lock()
-                .extract_if(|_, w| w.peer == peer)
+                .extract_if(|_, w| w.peer == peer || w.via == Some(peer))
                 .map(|(_, w)| w)
                 .collect();
             for waiting in lost {
@@ -253,18 +289,18 @@ impl Core {
 
     // ---- messages
 
-    /// Takes one message that reached this node on partition `cpt`. Where `queued` says that earlier messages wait for a
-    /// lazy portal, this one has to wait behind them.
-    pub(crate) fn receive(&self, msg: Msg, cpt: CptId, queued: &dyn Fn(u32) -> bool) -> Verdict {
+    /// Takes one message that reached this node. Where `queued` says that earlier messages wait for a lazy portal, this one
+    /// has to wait behind them.
+    pub(crate) fn receive(&self, msg: Msg, arrived: Arrived, queued: &dyn Fn(u32) -> bool) -> Verdict {
         match msg.op {
-            LnetMsg::Put(put) => self.receive_put(msg, put, cpt, queued),
+            LnetMsg::Put(put) => self.receive_put(msg, put, arrived, queued),
             LnetMsg::Get(get) => self.receive_get(&msg, get),
             LnetMsg::Ack(ack) => self.answered(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
             LnetMsg::Reply(reply) => self.answered(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
         }
     }
 
-    fn receive_put(&self, msg: Msg, put: LnetPut, cpt: CptId, queued: &dyn Fn(u32) -> bool) -> Verdict {
+    fn receive_put(&self, msg: Msg, put: LnetPut, arrived: Arrived, queued: &dyn Fn(u32) -> bool) -> Verdict {
         let LnetPut {
             ptl_index: portal,
             match_bits,
@@ -290,7 +326,9 @@ impl Core {
         if portal == LNET_RESERVED_PORTAL && match_bits == LNET_PROTO_PING_MATCHBITS {
             return Verdict::Taken(ack(len));
         }
-        if let Some(sink) = self.sink(portal) {
+        let lazy = self.lazy.get(portal as usize).map(ArcSwapOption::load);
+        if let Some(lazy) = lazy.as_ref().and_then(|lazy| lazy.as_ref()) {
+            let sink = &lazy.sink;
             let message = Incoming {
                 from: src,
                 portal,
@@ -298,7 +336,9 @@ impl Core {
                 hdr_data,
                 offset,
                 payload: msg.payload,
-                cpt,
+                cpt: self
+                    .rotor
+                    .place(&lazy.wheels, &lazy.on, arrived.cpt, src, arrived.routed),
             };
             let delay = |message| {
                 Verdict::Full(Box::new(Delayed {
@@ -351,8 +391,9 @@ impl Core {
         if get.ptl_index == LNET_RESERVED_PORTAL && get.match_bits == LNET_PROTO_PING_MATCHBITS {
             let info = PingReply::up(
                 LNET_PID_LUSTRE,
-                self.nids_changed.load(Ordering::Relaxed),
-                &self.nids.read(),
+                self.nets.sequence(),
+                &self.nids(),
+                self.nets.now().forwarding,
             );
             return reply(Payload::from(info.build()).slice(0, get.sink_length as usize));
         }

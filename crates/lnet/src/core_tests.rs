@@ -1,12 +1,13 @@
 //! Matching, answers and limits, without any driver.
 #![allow(clippy::unwrap_used)]
 
-use super::{Answer, Core, Verdict};
+use super::{Answer, Arrived, Core, Verdict};
 use crate::message::{self, Msg};
+use crate::ni::{Ni, NiSpec};
 use crate::portals::{Attached, Full, Incoming, Match, Md, MdEvent, PutSink};
-use crate::{LnetError, Payload};
+use crate::{LnetConfig, LnetError, Payload, PortalRotor};
 use bytes::Bytes;
-use cpt::{BoxFuture, CptId};
+use cpt::{BoxFuture, CptId, CptTable};
 use std::sync::Arc;
 use wire::frame::LnetMsg;
 use wire::{LNET_PROTO_PING_MATCHBITS, LnetAck, LnetGet, LnetHandleWire, LnetReply, Nid};
@@ -17,6 +18,27 @@ const ACK: LnetHandleWire = LnetHandleWire {
     wh_interface_cookie: 1,
     wh_object_cookie: 2,
 };
+
+const HERE: Arrived = Arrived {
+    cpt: CptId(0),
+    routed: false,
+};
+
+fn node() -> Arc<Core> {
+    Arc::new(Core::new(9, 1, false, PortalRotor::Off))
+}
+
+fn add_nid(core: &Core, nid: Nid) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let _here = runtime.enter();
+    let ni = Ni::new(
+        &NiSpec::new(nid),
+        &LnetConfig::default(),
+        &CptTable::single_current(),
+    )
+    .unwrap();
+    core.nets.change(|nets| nets.add_ni(Arc::new(ni))).unwrap();
+}
 
 fn data(text: &'static str) -> Payload {
     Bytes::from_static(text.as_bytes()).into()
@@ -88,79 +110,75 @@ fn dropped(verdict: Verdict) -> bool {
 
 #[test]
 fn a_put_lands_in_the_buffer_with_its_portal_and_match_bits() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut buffer = sink(&core, 7, Some(PEER), 100);
     assert!(dropped(core.receive(
         put(PEER, 5, 7, 0, "other portal"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
     assert!(dropped(core.receive(
         put(PEER, 4, 8, 0, "other bits"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
     assert!(dropped(core.receive(
         put(OTHER, 4, 7, 0, "other peer"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
     assert_eq!(
-        acked(core.receive(put(PEER, 4, 7, 3, "hello"), CptId(0), &|_| false)),
+        acked(core.receive(put(PEER, 4, 7, 3, "hello"), HERE, &|_| false)),
         5
     );
     assert_eq!(
-        acked(core.receive(put(PEER, 4, 7, 0, "again"), CptId(0), &|_| false)),
+        acked(core.receive(put(PEER, 4, 7, 0, "again"), HERE, &|_| false)),
         5
     );
     assert_eq!(landed(&mut buffer), (3, "hello".into()));
     assert_eq!(landed(&mut buffer), (0, "again".into()));
     drop(buffer);
-    assert!(dropped(core.receive(
-        put(PEER, 4, 7, 0, "late"),
-        CptId(0),
-        &|_| false
-    )));
+    assert!(dropped(
+        core.receive(put(PEER, 4, 7, 0, "late"), HERE, &|_| false)
+    ));
 }
 
 #[test]
 fn what_does_not_fit_is_cut_off_and_the_ack_says_so() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut buffer = sink(&core, 7, None, 8);
     assert_eq!(
-        acked(core.receive(put(PEER, 4, 7, 5, "hello"), CptId(0), &|_| false)),
+        acked(core.receive(put(PEER, 4, 7, 5, "hello"), HERE, &|_| false)),
         3
     );
     assert_eq!(landed(&mut buffer), (5, "hel".into()));
-    assert!(dropped(core.receive(
-        put(PEER, 4, 7, 9, "beyond"),
-        CptId(0),
-        &|_| false
-    )));
+    assert!(dropped(
+        core.receive(put(PEER, 4, 7, 9, "beyond"), HERE, &|_| false)
+    ));
 }
 
 #[test]
 fn of_two_buffers_with_the_same_bits_the_first_that_is_open_to_the_sender_takes_it() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut for_other = sink(&core, 7, Some(OTHER), 100);
     let mut first = sink(&core, 7, Some(PEER), 100);
     let mut second = sink(&core, 7, Some(PEER), 100);
-    core.receive(put(PEER, 4, 7, 0, "a"), CptId(0), &|_| false);
+    core.receive(put(PEER, 4, 7, 0, "a"), HERE, &|_| false);
     assert_eq!(landed(&mut first).1, "a");
     drop(first);
-    core.receive(put(PEER, 4, 7, 0, "b"), CptId(0), &|_| false);
+    core.receive(put(PEER, 4, 7, 0, "b"), HERE, &|_| false);
     assert_eq!(landed(&mut second).1, "b");
     assert!(for_other.try_next().is_none());
 }
 
 #[test]
 fn all_nids_of_this_node_are_one_peer() {
-    let core = Arc::new(Core::new(9));
-    core.add_nid(PEER);
+    let core = node();
+    add_nid(&core, PEER);
     let mut buffer = sink(&core, 7, Some(PEER), 100);
     assert!(!dropped(core.receive(
         put(Nid::LO, 4, 7, 0, "own"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
     assert_eq!(landed(&mut buffer).1, "own");
@@ -168,17 +186,17 @@ fn all_nids_of_this_node_are_one_peer() {
 
 #[test]
 fn a_buffer_that_nobody_reads_does_not_fill_memory() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let _buffer = sink(&core, 7, None, 100);
     let taken = (0..1000)
-        .filter(|_| !dropped(core.receive(put(PEER, 4, 7, 0, "x"), CptId(0), &|_| false)))
+        .filter(|_| !dropped(core.receive(put(PEER, 4, 7, 0, "x"), HERE, &|_| false)))
         .count();
     assert_eq!(taken, super::super::portals::EVENTS_MAX);
 }
 
 #[test]
 fn a_get_is_answered_with_the_part_it_asked_for() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut buffer = core.attach(
         Match {
             portal: 4,
@@ -187,7 +205,7 @@ fn a_get_is_answered_with_the_part_it_asked_for() {
         },
         Md::Source(data("0123456789")),
     );
-    let Verdict::Taken(Some(reply)) = core.receive(get(7, 4, 100), CptId(0), &|_| false) else {
+    let Verdict::Taken(Some(reply)) = core.receive(get(7, 4, 100), HERE, &|_| false) else {
         panic!()
     };
     assert_eq!(
@@ -201,14 +219,14 @@ fn a_get_is_answered_with_the_part_it_asked_for() {
     ));
     assert!(dropped(core.receive(
         put(PEER, 4, 7, 0, "a source takes no PUT"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
 }
 
 #[tokio::test]
 async fn an_ack_reaches_only_the_put_that_waits_for_it() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut expected = core.expect(PEER, None);
     let ack = |src, dst_wmd| Msg {
         src,
@@ -224,12 +242,10 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
         wh_interface_cookie: 8,
         ..expected.handle
     };
-    assert!(dropped(core.receive(ack(PEER, other_boot), CptId(0), &|_| false)));
-    assert!(dropped(core.receive(
-        ack(OTHER, expected.handle),
-        CptId(0),
-        &|_| false
-    )));
+    assert!(dropped(core.receive(ack(PEER, other_boot), HERE, &|_| false)));
+    assert!(dropped(
+        core.receive(ack(OTHER, expected.handle), HERE, &|_| false)
+    ));
     let reply = LnetMsg::Reply(LnetReply {
         dst_wmd: expected.handle,
     });
@@ -238,24 +254,22 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
             op: reply,
             ..ack(PEER, other_boot)
         },
-        CptId(0),
+        HERE,
         &|_| false
     )));
-    assert!(!dropped(core.receive(
-        ack(PEER, expected.handle),
-        CptId(0),
-        &|_| false
-    )));
+    assert!(!dropped(
+        core.receive(ack(PEER, expected.handle), HERE, &|_| false)
+    ));
     assert!(matches!(expected.answer().await, Ok(Answer::Ack(5))));
     assert!(
-        dropped(core.receive(ack(PEER, expected.handle), CptId(0), &|_| false)),
+        dropped(core.receive(ack(PEER, expected.handle), HERE, &|_| false)),
         "a duplicate"
     );
 }
 
 #[tokio::test]
 async fn a_reply_longer_than_what_was_asked_for_is_refused() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut expected = core.expect(PEER, Some(4));
     let reply = |text| Msg {
         src: PEER,
@@ -265,14 +279,14 @@ async fn a_reply_longer_than_what_was_asked_for_is_refused() {
         }),
         payload: data(text),
     };
-    assert!(dropped(core.receive(reply("too long"), CptId(0), &|_| false)));
-    assert!(!dropped(core.receive(reply("fits"), CptId(0), &|_| false)));
+    assert!(dropped(core.receive(reply("too long"), HERE, &|_| false)));
+    assert!(!dropped(core.receive(reply("fits"), HERE, &|_| false)));
     assert!(matches!(expected.answer().await, Ok(Answer::Reply(_))));
 }
 
 #[tokio::test]
 async fn what_a_lost_peer_would_have_answered_fails_at_once() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     let mut lost = core.expect(PEER, None);
     let mut other = core.expect(OTHER, None);
     core.peer_lost(
@@ -289,7 +303,7 @@ async fn what_a_lost_peer_would_have_answered_fails_at_once() {
 
 #[test]
 fn a_forgotten_answer_leaves_nothing_behind() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     drop(core.expect(PEER, None));
     drop(sink(&core, 7, None, 1));
     assert!(core.waiting.iter().all(|shard| shard.lock().is_empty()));
@@ -298,8 +312,8 @@ fn a_forgotten_answer_leaves_nothing_behind() {
 
 #[test]
 fn pings_and_pushes_are_answered() {
-    let core = Arc::new(Core::new(9));
-    core.add_nid(OTHER);
+    let core = node();
+    add_nid(&core, OTHER);
     let ping = LnetGet {
         return_wmd: ACK,
         match_bits: LNET_PROTO_PING_MATCHBITS,
@@ -312,7 +326,7 @@ fn pings_and_pushes_are_answered() {
             op: LnetMsg::Get(ping),
             ..get(0, 0, 0)
         },
-        CptId(0),
+        HERE,
         &|_| false,
     ) else {
         panic!()
@@ -323,16 +337,16 @@ fn pings_and_pushes_are_answered() {
         [Nid::LO, OTHER]
     );
     assert_eq!(
-        acked(core.receive(
-            put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"),
-            CptId(0),
-            &|_| false
-        )),
+        acked(
+            core.receive(put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"), HERE, &|_| {
+                false
+            })
+        ),
         4
     );
     assert!(dropped(core.receive(
         put(PEER, 0, 1, 0, "no push"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
 }
@@ -350,9 +364,9 @@ impl PutSink for Closed {
 
 #[test]
 fn what_a_full_sink_gives_back_is_not_acknowledged_yet() {
-    let core = Arc::new(Core::new(9));
+    let core = node();
     core.serve(12, Arc::new(Closed));
-    let Verdict::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), CptId(0), &|_| false) else {
+    let Verdict::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), HERE, &|_| false) else {
         panic!()
     };
     assert_eq!(delayed.message.payload.clone().into_bytes(), "request");
@@ -360,7 +374,7 @@ fn what_a_full_sink_gives_back_is_not_acknowledged_yet() {
     core.unserve(12);
     assert!(dropped(core.receive(
         put(PEER, 12, 1, 0, "request"),
-        CptId(0),
+        HERE,
         &|_| false
     )));
 }

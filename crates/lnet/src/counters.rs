@@ -1,95 +1,94 @@
-//! What this node has sent, received and dropped, as `lnet_counters_common` tells it: counted on each partition by itself,
-//! added up when somebody asks.
+//! What has been sent and received, in messages of each kind and bytes. One set per partition, on cache lines of its own,
+//! so that counting makes no partition wait for another.
 
-use cpt::CptId;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use wire::LnetCountersCommon;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wire::frame::LnetMsg;
 
-/// One partition's counts. On lines of their own, so that partitions do not take them from each other's caches.
+/// Numbers of messages by kind: ACK, PUT, GET, REPLY, as the wire numbers them.
+pub(crate) type Kinds = [u64; 4];
+
+/// What is counted.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part {
-    sent: Count,
-    received: Count,
-    dropped: Count,
+pub(crate) struct Counters {
+    sent: [AtomicU64; 4],
+    received: [AtomicU64; 4],
+    dropped: [AtomicU64; 4],
+    routed: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+    dropped_bytes: AtomicU64,
+    routed_bytes: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct Count {
-    messages: AtomicU64,
-    bytes: AtomicU64,
+/// The counts at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages sent: ACK, PUT, GET, REPLY.
+    pub sent: Kinds,
+    /// Messages received.
+    pub received: Kinds,
+    /// Messages that nobody took.
+    pub dropped: Kinds,
+    /// Messages forwarded.
+    pub routed: u64,
+    /// Bytes of payload sent, received, dropped and forwarded.
+    pub bytes: [u64; 4],
 }
-
-impl Count {
-    fn add(&self, messages: usize, bytes: usize) {
-        self.messages.fetch_add(messages as u64, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-}
-
-/// The counts of a node.
-#[derive(Debug)]
-pub(crate) struct Counters(Vec<Part>);
 
 impl Counters {
-    pub(crate) fn new(partitions: usize) -> Counters {
-        Counters((0..partitions.max(1)).map(|_| Part::default()).collect())
+    pub(crate) fn sent(&self, op: &LnetMsg, len: usize) {
+        add(&self.sent, op);
+        self.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    fn part(&self, CptId(cpt): CptId) -> &Part {
-        &self.0[cpt % self.0.len()]
+    pub(crate) fn received(&self, op: &LnetMsg, len: usize) {
+        add(&self.received, op);
+        self.received_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// So many messages with so many bytes of payload have left.
-    pub(crate) fn sent(&self, cpt: CptId, messages: usize, bytes: usize) {
-        self.part(cpt).sent.add(messages, bytes);
+    pub(crate) fn dropped(&self, op: &LnetMsg, len: usize) {
+        add(&self.dropped, op);
+        self.dropped_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// A message has come.
-    pub(crate) fn received(&self, cpt: CptId, bytes: usize) {
-        self.part(cpt).received.add(1, bytes);
+    pub(crate) fn routed(&self, len: usize) {
+        self.routed.fetch_add(1, Ordering::Relaxed);
+        self.routed_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// A message that has come was for nobody.
-    pub(crate) fn dropped(&self, cpt: CptId, bytes: usize) {
-        self.part(cpt).dropped.add(1, bytes);
-    }
-
-    /// All together. The fields wrap around as Lustre's do.
-    pub(crate) fn common(&self) -> LnetCountersCommon {
-        let sum = |of: fn(&Part) -> &AtomicU64| {
-            self.0
-                .iter()
-                .map(|part| of(part).load(Relaxed))
-                .fold(0, u64::wrapping_add)
-        };
-        LnetCountersCommon {
-            lcc_send_count: sum(|p| &p.sent.messages) as u32,
-            lcc_recv_count: sum(|p| &p.received.messages) as u32,
-            lcc_drop_count: sum(|p| &p.dropped.messages) as u32,
-            lcc_send_length: sum(|p| &p.sent.bytes),
-            lcc_recv_length: sum(|p| &p.received.bytes),
-            lcc_drop_length: sum(|p| &p.dropped.bytes),
-            ..LnetCountersCommon::default()
+    /// The counts now.
+    pub(crate) fn now(&self) -> Counts {
+        let of = |kinds: &[AtomicU64; 4]| [0, 1, 2, 3].map(|i: usize| kinds[i].load(Ordering::Relaxed));
+        let bytes = [
+            &self.sent_bytes,
+            &self.received_bytes,
+            &self.dropped_bytes,
+            &self.routed_bytes,
+        ];
+        Counts {
+            sent: of(&self.sent),
+            received: of(&self.received),
+            dropped: of(&self.dropped),
+            routed: self.routed.load(Ordering::Relaxed),
+            bytes: bytes.map(|b| b.load(Ordering::Relaxed)),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Counters;
-    use cpt::CptId;
+fn add(kinds: &[AtomicU64; 4], op: &LnetMsg) {
+    kinds[op.kind() as usize & 3].fetch_add(1, Ordering::Relaxed);
+}
 
-    #[test]
-    fn partitions_are_added_up() {
-        let counters = Counters::new(2);
-        counters.sent(CptId(0), 3, 100);
-        counters.sent(CptId(1), 1, 10);
-        counters.received(CptId(1), 7);
-        counters.dropped(CptId(0), 5);
-        let all = counters.common();
-        assert_eq!((all.lcc_send_count, all.lcc_send_length), (4, 110));
-        assert_eq!((all.lcc_recv_count, all.lcc_recv_length), (1, 7));
-        assert_eq!((all.lcc_drop_count, all.lcc_drop_length), (1, 5));
+impl std::iter::Sum for Counts {
+    fn sum<I: Iterator<Item = Counts>>(all: I) -> Counts {
+        let plus = |a: [u64; 4], b: [u64; 4]| [0, 1, 2, 3].map(|i: usize| a[i] + b[i]);
+        all.fold(Counts::default(), |a, b| Counts {
+            sent: plus(a.sent, b.sent),
+            received: plus(a.received, b.received),
+            dropped: plus(a.dropped, b.dropped),
+            routed: a.routed + b.routed,
+            bytes: plus(a.bytes, b.bytes),
+        })
     }
 }

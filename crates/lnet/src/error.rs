@@ -40,15 +40,55 @@ pub enum LnetError {
         /// What the system said.
         why: String,
     },
+    /// What the administrator wrote says nothing.
+    #[error("{what}='{text}': {why}")]
+    Config {
+        /// Which setting.
+        what: &'static str,
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A network cannot be brought up on this machine.
+    #[error("network {network}: {why}")]
+    Interface {
+        /// The network.
+        network: String,
+        /// What is missing.
+        why: String,
+    },
+    /// The NID is there already, or is not there.
+    #[error("{nid}: {why}")]
+    Ni {
+        /// The NID that was to be added or removed.
+        nid: Nid,
+        /// What is in the way.
+        why: String,
+    },
+    /// A route cannot be added or removed.
+    #[error("route by {gateway}: {why}")]
+    Route {
+        /// The router.
+        gateway: Nid,
+        /// What is in the way.
+        why: String,
+    },
     /// Only NIDs of TCP networks can be added.
     #[error("{nid} is not on a tcp network")]
     NotTcp {
         /// The NID that was to be added.
         nid: Nid,
     },
-    /// This node has no NID on the peer's network.
-    #[error("{peer}: this node has no NID on that network")]
+    /// This node has no NID on the peer's network, and no router leads there.
+    #[error("{peer}: this node has no NID on that network, and no route to it")]
     NoRoute {
+        /// The peer.
+        peer: Nid,
+    },
+    /// All routers that lead to the peer's network are down.
+    #[error("{peer}: all routers to that network are down")]
+    NoRouter {
         /// The peer.
         peer: Nid,
     },
@@ -115,8 +155,10 @@ impl LnetError {
             LnetError::PermissionDenied { .. } => 13,
             LnetError::AddrNotAvailable { .. } => 99,
             LnetError::Listen { .. } => 5,
-            LnetError::NotTcp { .. } => 22,
-            LnetError::NoRoute { .. } => 113,
+            LnetError::NotTcp { .. } | LnetError::Config { .. } | LnetError::Route { .. } => 22,
+            LnetError::Interface { .. } => 19,
+            LnetError::Ni { .. } => 17,
+            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } => 113,
             LnetError::Connect { .. } => 111,
             LnetError::PeerLost { .. } => 104,
             LnetError::Timeout { .. } => 110,

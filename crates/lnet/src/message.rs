@@ -28,7 +28,8 @@ impl Msg {
         }
     }
 
-    /// A message to a peer. The connection that takes it fills in the source: the NID of this node that the peer knows.
+    /// A message to a peer. The connection that takes it fills in the source: the NID of this node that the peer, or the
+    /// router, knows.
     pub(crate) fn to_peer(dst: Nid, op: LnetMsg, payload: Payload) -> Msg {
         Msg {
             src: Nid::default(),
@@ -38,8 +39,14 @@ impl Msg {
         }
     }
 
-    /// The head of the frame that carries it from this node's NID `src`, giving back one zero-copy cookie (or 0).
-    pub(crate) fn head(&self, src: Nid, cookie: u64) -> FrameHead {
+    /// The head of the frame that carries it over a connection of this node's NID `local`, giving back one zero-copy cookie
+    /// (or 0). Answers, and what is forwarded, keep the source that they have.
+    pub(crate) fn head(&self, local: Nid, cookie: u64) -> FrameHead {
+        let src = if self.src == Nid::default() {
+            local
+        } else {
+            self.src
+        };
         // A payload longer than LNET_MAX_PAYLOAD is refused before a message is made of it.
         let len = self.payload.len() as u32;
         let header = LnetHdrNid4::new((src, LNET_PID_LUSTRE), (self.dst, LNET_PID_LUSTRE), &self.op, len);

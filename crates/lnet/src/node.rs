@@ -2,23 +2,21 @@
 //! that reaches the peer.
 
 use crate::core::{Answer, Core, Expected};
-use crate::counters::Counters;
 use crate::message::{self, Msg};
+use crate::ni::NiSpec;
 use crate::ping::{self, PING_REPLY_MAX};
 use crate::portals::{Attached, Match, Md, PortalGuard, PutSink};
+use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
 use crate::tcp::Tcp;
 use crate::{LnetConfig, LnetError, Payload, PingInfo, lo};
-use cpt::CptTable;
+use cpt::{CptId, CptTable};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 use wire::frame::LnetMsg;
-use wire::{
-    LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetCountersCommon, LnetGet,
-    LnetHandleWire, Nid,
-};
+use wire::{LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetGet, LnetHandleWire, Nid};
 
 /// How a put ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +40,12 @@ const EVENTS_MAX: usize = 256;
 /// One node's LNet.
 #[derive(Debug)]
 pub struct Lnet {
-    core: Arc<Core>,
-    counters: Arc<Counters>,
-    cpts: Arc<CptTable>,
-    cfg: LnetConfig,
-    tcp: Arc<Tcp>,
-    tasks: Arc<Tasks>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) cpts: Arc<CptTable>,
+    pub(crate) cfg: LnetConfig,
+    pub(crate) tcp: Arc<Tcp>,
+    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) tasks: Arc<Tasks>,
     events: broadcast::Sender<PeerEvent>,
 }
 
@@ -58,25 +56,26 @@ impl Lnet {
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_nanos() as u64);
-        let core = Arc::new(Core::new(incarnation));
+        let core = Core::new(incarnation, cpts.len(), cfg.forwarding, cfg.portal_rotor);
+        let core = Arc::new(core);
+        let buffers = Arc::new(Buffers::new(cpts.len(), &cfg));
         let tasks = Arc::new(Tasks::new());
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        let counters = Arc::new(Counters::new(cpts.len()));
         let tcp = Tcp::new(
             core.clone(),
-            counters.clone(),
             cpts.clone(),
             cfg.clone(),
             tasks.clone(),
             events.clone(),
+            buffers.clone(),
             incarnation,
         );
         Arc::new(Lnet {
             core,
-            counters,
             cpts,
             cfg,
             tcp,
+            buffers,
             tasks,
             events,
         })
@@ -84,9 +83,10 @@ impl Lnet {
 
     /// Adds the NID of a TCP interface; with `listen`, peers can connect to it at once.
     pub async fn add_tcp(self: &Arc<Self>, nid: Nid, listen: bool) -> Result<(), LnetError> {
-        self.tcp.add(nid, listen)?;
-        self.core.add_nid(nid);
-        Ok(())
+        self.add_ni(&NiSpec {
+            listen,
+            ..NiSpec::new(nid)
+        })
     }
 
     /// The primary NID: the first that was added, or `0@lo`.
@@ -110,12 +110,13 @@ impl Lnet {
         &self.cpts
     }
 
-    /// What it has sent and received so far.
-    pub fn counters(&self) -> LnetCountersCommon {
-        self.counters.common()
+    /// The partition that a peer belongs to; one behind routers to the one that its NID hashes to.
+    pub fn cpt_of(&self, peer: Nid) -> CptId {
+        let ni = self.core.nets.now().ni_for(peer).cloned();
+        ni.map_or_else(|| self.cpts.of_nid(peer.0), |ni| ni.cpt_of(peer))
     }
 
-    /// The settings that it runs with.
+    /// The settings that it was started with.
     pub fn config(&self) -> &LnetConfig {
         &self.cfg
     }
@@ -277,7 +278,7 @@ impl Lnet {
         if self.tasks.stopped() {
             return Err(LnetError::ShutDown);
         }
-        Ok(lo::deliver(&self.core, &self.counters, msg, self.cpts.current()).await)
+        Ok(lo::deliver(&self.core, msg, self.cpts.current()).await)
     }
 }
 

@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn answers_without_lo_or_without_status_are_refused() {
-        let good = PingReply::up(12345, 7, &["10.0.0.1@tcp".parse().expect("a NID")]);
+        let good = PingReply::up(12345, 7, &["10.0.0.1@tcp".parse().expect("a NID")], false);
         assert!(parse(Nid::ANY, &good.build()).is_ok());
         assert!(
             parse(

@@ -28,7 +28,7 @@ pub struct Incoming {
     pub offset: u32,
     /// The data.
     pub payload: Payload,
-    /// The partition that received it.
+    /// The partition to queue it on: the one that received it, or the one that `portal_rotor` chose.
     pub cpt: CptId,
 }
 
@@ -43,6 +43,10 @@ pub trait PutSink: Send + Sync {
     /// Resolves when a message that was given back has a chance again. Only looks: who reserves the room and lets it go
     /// hands it to the next who waits, and two of them keep each other out for ever.
     fn room(&self) -> BoxFuture<'_, ()>;
+    /// The partitions that it queues on, if not all: among them the requests are spread. Asked once.
+    fn cpts(&self) -> Option<Vec<CptId>> {
+        None
+    }
 }
 
 /// Where a buffer is attached.

@@ -1,8 +1,9 @@
 //! The start parameters of LNet and socklnd: rows of Lustre's module parameters to fields of [`LnetConfig`].
 
-use crate::LnetConfig;
+use crate::networks::{networks_text, routes_text};
+use crate::{LnetConfig, parse_networks, parse_routes};
 use params::StartParam;
-use params::start::{number, seconds};
+use params::start::{number, seconds, switch};
 
 /// One row for each.
 pub const START: &[StartParam<LnetConfig>] = &[
@@ -61,5 +62,125 @@ pub const START: &[StartParam<LnetConfig>] = &[
         about: "how often a message that did not leave is sent again",
         show: |c| c.retry_count.to_string(),
         set: |c, text| number(text, 0..=255).map(|n| c.retry_count = n),
+    },
+    StartParam {
+        module: "lnet",
+        name: "networks",
+        about: "networks, their interfaces and partitions: tcp(eth0)[0,1],tcp1(eth1); empty: as --listen says",
+        show: |c| networks_text(&c.networks),
+        set: |c, text| {
+            parse_networks(text)
+                .map(|n| c.networks = n)
+                .map_err(|e| e.to_string())
+        },
+    },
+    StartParam {
+        module: "lnet",
+        name: "routes",
+        about: "routers to other networks: tcp1 192.168.0.[1-2]@tcp; tcp2 2 192.168.0.3@tcp:1",
+        show: |c| routes_text(&c.routes),
+        set: |c, text| {
+            parse_routes(text)
+                .map(|r| c.routes = r)
+                .map_err(|e| e.to_string())
+        },
+    },
+    StartParam {
+        module: "lnet",
+        name: "forwarding",
+        about: "enabled: this node is a router between its networks",
+        show: |c| if c.forwarding { "enabled" } else { "disabled" }.to_owned(),
+        set: |c, text| {
+            let known = ["disabled", "enabled"]
+                .into_iter()
+                .position(|word| word == text.trim());
+            let on = known.ok_or_else(|| "expected enabled or disabled".to_owned())?;
+            c.forwarding = on == 1;
+            Ok(())
+        },
+    },
+    StartParam {
+        module: "lnet",
+        name: "portal_rotor",
+        about: "how requests are spread over partitions: 0 OFF, 1 ON, 2 RR_RT, 3 HASH_RT",
+        show: |c| (c.portal_rotor as u8).to_string(),
+        set: |c, text| text.trim().parse().map(|mode| c.portal_rotor = mode),
+    },
+    StartParam {
+        module: "lnet",
+        name: "tiny_router_buffers",
+        about: "a router's buffers for messages without payload; 0: 2048, at least 512 for each partition",
+        show: |c| c.tiny_router_buffers.to_string(),
+        set: |c, text| number(text, 0..=1 << 20).map(|n| c.tiny_router_buffers = n),
+    },
+    StartParam {
+        module: "lnet",
+        name: "small_router_buffers",
+        about: "a router's buffers for payloads up to 4 KiB; 0: 16384, at least 4096 for each partition",
+        show: |c| c.small_router_buffers.to_string(),
+        set: |c, text| number(text, 0..=1 << 20).map(|n| c.small_router_buffers = n),
+    },
+    StartParam {
+        module: "lnet",
+        name: "large_router_buffers",
+        about: "a router's buffers for larger payloads, up to 1 MiB; 0: 1024, at least 256 for each partition",
+        show: |c| c.large_router_buffers.to_string(),
+        set: |c, text| number(text, 0..=1 << 20).map(|n| c.large_router_buffers = n),
+    },
+    StartParam {
+        module: "lnet",
+        name: "peer_buffer_credits",
+        about: "router buffers that one peer may hold; 0: as many as peer_credits",
+        show: |c| c.peer_buffer_credits.to_string(),
+        set: |c, text| number(text, 0..=32768).map(|n| c.peer_buffer_credits = n),
+    },
+    StartParam {
+        module: "lnet",
+        name: "check_routers_before_use",
+        about: "1: routers count as down until they have answered",
+        show: |c| u8::from(c.check_routers_before_use).to_string(),
+        set: |c, text| switch(text).map(|on| c.check_routers_before_use = on),
+    },
+    StartParam {
+        module: "lnet",
+        name: "avoid_asym_router_failure",
+        about: "1: a router is not used for a network on which its own interface is down",
+        show: |c| u8::from(c.avoid_asym_router_failure).to_string(),
+        set: |c, text| switch(text).map(|on| c.avoid_asym_router_failure = on),
+    },
+    StartParam {
+        module: "lnet",
+        name: "alive_router_check_interval",
+        about: "seconds between questions to a router whether it lives; 0: it is never asked",
+        show: |c| c.alive_router_check_interval.as_secs().to_string(),
+        set: |c, text| seconds(text, 0..=86400).map(|t| c.alive_router_check_interval = t),
+    },
+    StartParam {
+        module: "lnet",
+        name: "dead_router_check_interval",
+        about: "the same for a router that is down",
+        show: |c| c.dead_router_check_interval.as_secs().to_string(),
+        set: |c, text| seconds(text, 0..=86400).map(|t| c.dead_router_check_interval = t),
+    },
+    StartParam {
+        module: "lnet",
+        name: "router_ping_timeout",
+        about: "seconds that a router may take to answer",
+        show: |c| c.router_ping_timeout.as_secs().to_string(),
+        set: |c, text| seconds(text, 1..=3600).map(|t| c.router_ping_timeout = t),
+    },
+    StartParam {
+        module: "ksocklnd",
+        name: "conns_per_peer",
+        about: "connections for bulk each way to a peer; 0: as suits the interface's speed",
+        show: |c| c.conns_per_peer.to_string(),
+        set: |c, text| number(text, 0..=8).map(|n| c.conns_per_peer = n),
+    },
+    StartParam {
+        module: "ksocklnd",
+        name: "peer_timeout",
+        about: "seconds of silence after which a peer is shown as down",
+        show: |c| c.peer_timeout.as_secs().to_string(),
+        set: |c, text| seconds(text, 0..=86400).map(|t| c.peer_timeout = t),
     },
 ];

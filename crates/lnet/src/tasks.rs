@@ -3,12 +3,15 @@
 use cpt::Cpt;
 use parking_lot::Mutex;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{mpsc, watch};
 
 /// Spawns tasks that end when the stack does.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     stop: watch::Sender<bool>,
+    /// The same, to be looked at without a lock.
+    stopped: AtomicBool,
     /// Every task holds a clone; all are gone when the receiver says so.
     alive: Mutex<Option<mpsc::Sender<()>>>,
     gone: tokio::sync::Mutex<mpsc::Receiver<()>>,
@@ -20,6 +23,7 @@ impl Tasks {
         let (stop, _) = watch::channel(false);
         Tasks {
             stop,
+            stopped: AtomicBool::new(false),
             alive: Mutex::new(Some(alive)),
             gone: tokio::sync::Mutex::new(gone),
         }
@@ -43,12 +47,13 @@ impl Tasks {
 
     /// Whether the stack has been told to stop.
     pub(crate) fn stopped(&self) -> bool {
-        *self.stop.borrow()
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Tells all tasks to stop, without waiting.
     pub(crate) fn stop(&self) {
         self.alive.lock().take();
+        self.stopped.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
     }
 

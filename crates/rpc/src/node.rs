@@ -156,7 +156,7 @@ impl Ptlrpc {
 
     /// The partition that a peer's work runs on.
     pub(crate) fn cpt_of(&self, peer: Nid) -> &Cpt {
-        self.cpts.get(self.cpts.of_nid(peer.0))
+        self.cpts.get(self.lnet.cpt_of(peer))
     }
 
     pub(crate) fn add_import(&self, cookie: u64, import: &Arc<Import>) {

@@ -7,8 +7,9 @@ use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{
     KSOCK_MSG_LNET, KSOCK_MSG_NOOP, KSOCK_PROTO_V2, KSOCK_PROTO_V3, LNET_MAX_PAYLOAD, LNET_MSG_ACK,
     LNET_MSG_GET, LNET_MSG_PUT, LNET_MSG_REPLY, LNET_NI_STATUS_UP, LNET_PING_FEAT_BASE,
-    LNET_PING_FEAT_MULTI_RAIL, LNET_PING_FEAT_NI_STATUS, LNET_PROTO_ACCEPTOR_MAGIC,
-    LNET_PROTO_ACCEPTOR_VERSION, LNET_PROTO_MAGIC, LNET_PROTO_PING_MAGIC, LNET_WIRE_HANDLE_COOKIE_NONE,
+    LNET_PING_FEAT_MULTI_RAIL, LNET_PING_FEAT_NI_STATUS, LNET_PING_FEAT_RTE_DISABLED,
+    LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_ACCEPTOR_VERSION, LNET_PROTO_MAGIC, LNET_PROTO_PING_MAGIC,
+    LNET_WIRE_HANDLE_COOKIE_NONE,
 };
 use crate::layout::WireStruct;
 use crate::lnet::{
@@ -270,8 +271,8 @@ pub struct PingReply {
 impl PingReply {
     /// The reply of a node with these NIDs, all up, whose discovery is switched off: peers push nothing to it and use the
     /// NID that they know. It says that it knows multi-rail nevertheless, because Lustre supposes so of every server that
-    /// it was told of, and logs an error about one that does not.
-    pub fn up(pid: u32, sequence: u32, nids: &[Nid]) -> PingReply {
+    /// it was told of, and logs an error about one that does not. A node that is no `router` says so.
+    pub fn up(pid: u32, sequence: u32, nids: &[Nid], router: bool) -> PingReply {
         let lo = LnetNiStatus {
             ns_nid: Nid::LO,
             ns_status: sequence,
@@ -283,7 +284,10 @@ impl PingReply {
             ns_status: LNET_NI_STATUS_UP,
             ns_msg_size: 0,
         });
-        let features = LNET_PING_FEAT_BASE | LNET_PING_FEAT_NI_STATUS | LNET_PING_FEAT_MULTI_RAIL;
+        let mut features = LNET_PING_FEAT_BASE | LNET_PING_FEAT_NI_STATUS | LNET_PING_FEAT_MULTI_RAIL;
+        if !router {
+            features |= LNET_PING_FEAT_RTE_DISABLED;
+        }
         PingReply {
             features,
             pid,
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_ping_reply_lists_lo_first() {
-        let reply = PingReply::up(12345, 1, &[Nid::LO, "10.0.0.1@tcp".parse().unwrap()]);
+        let reply = PingReply::up(12345, 1, &[Nid::LO, "10.0.0.1@tcp".parse().unwrap()], false);
         let bytes = reply.build();
         assert_eq!(bytes.len(), 16 + 2 * 16);
         assert_eq!(PingReply::parse(&bytes).unwrap(), reply);

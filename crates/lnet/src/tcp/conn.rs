@@ -7,25 +7,38 @@ use super::hello::ConnType;
 use super::hosts::Guest;
 use super::zc::Cookies;
 use crate::LnetError;
+use crate::credits::Credit;
 use crate::message::Msg;
+use crate::ni::Ni;
+use cpt::CptId;
 use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Shutdown};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use wire::Nid;
 
 /// A message on its way out.
 #[derive(Debug)]
 pub(super) struct Tx {
     pub(super) msg: Msg,
-    /// Given back when the message has left: of the peer and the partition, or of the peer's answers.
-    pub(super) _credits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
+    /// Given back when the message has left.
+    pub(super) _room: Room,
     /// Hears how it went; answers to the peer have nobody who waits.
     pub(super) done: Option<oneshot::Sender<Result<(), Unsent>>>,
+}
+
+/// What a message on its way out takes.
+#[derive(Debug)]
+#[allow(dead_code)] // held, never looked at
+pub(super) enum Room {
+    /// A credit of the peer and one of the interface's partition.
+    Credits(Credit, Credit),
+    /// One of the peer's answers.
+    Answer(OwnedSemaphorePermit),
 }
 
 /// A message that did not leave, and why.
@@ -68,8 +81,10 @@ struct Queue {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    /// This node's NID that the peer knows.
-    pub(super) local: Nid,
+    /// This node's interface, whose NID the peer knows.
+    pub(super) ni: Arc<Ni>,
+    /// The partition that reads and writes it.
+    pub(super) cpt: CptId,
     pub(super) ctype: ConnType,
     pub(super) stream: TcpStream,
     /// Where the peer is; not known when it is gone already.
@@ -97,9 +112,16 @@ const BATCH_BYTES: usize = 2 << 20;
 
 impl Conn {
     /// A connection that the peer has opened counts among those of its host.
-    pub(super) fn new(stream: TcpStream, local: Nid, ctype: ConnType, guest: Option<Guest>) -> Conn {
+    pub(super) fn new(
+        stream: TcpStream,
+        ni: Arc<Ni>,
+        cpt: CptId,
+        ctype: ConnType,
+        guest: Option<Guest>,
+    ) -> Conn {
         Conn {
-            local,
+            ni,
+            cpt,
             ctype,
             host: stream.peer_addr().ok().map(|addr| addr.ip()),
             stream,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use wire::{KsockHelloMsgNid4, LNET_PROTO_ACCEPTOR_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};
+use wire::{KsockHelloMsgNid4, LNET_PROTO_ACCEPTOR_MAGIC, LnetAcceptorConnreq, WireStruct};
 
 /// "Not now" answers in a row after which we settle for the connections there are.
 const AGAIN_MAX: u32 = 3;
@@ -21,21 +21,18 @@ const AGAIN_GIVE_UP: u32 = 20;
 
 /// Opens the connections that `peer` lacks, and tells it how that went.
 pub(super) async fn dial(peer: &Arc<Peer>) {
-    let result = match peer.shared.local_for(peer.nid) {
-        None => Err(LnetError::NoRoute { peer: peer.nid }),
-        Some(local) => open_all(peer, local).await,
-    };
+    let result = open_all(peer).await;
     peer.dialed(result);
 }
 
-async fn open_all(peer: &Arc<Peer>, local: Nid) -> Result<(), LnetError> {
+async fn open_all(peer: &Arc<Peer>) -> Result<(), LnetError> {
     let failed = |why: String| LnetError::Connect { peer: peer.nid, why };
-    for ctype in ConnType::TYPED {
+    for (ctype, n) in ConnType::typed(peer.ni.tunables.conns_per_peer) {
         let mut again = 0;
-        while !peer.has(ctype) {
+        while !peer.has(ctype, n) {
             let changed = peer.changed();
             let limit = peer.shared.cfg.connect_timeout;
-            let opened = match timeout(limit, open(peer, local, ctype)).await {
+            let opened = match timeout(limit, open(peer, ctype)).await {
                 Ok(opened) => opened.map_err(failed)?,
                 Err(_) => return Err(failed(format!("no answer within {limit:?}"))),
             };
@@ -51,7 +48,7 @@ async fn open_all(peer: &Arc<Peer>, local: Nid) -> Result<(), LnetError> {
             }
             // Most likely the peer is connecting to us, so its connection ends the wait.
             let pause = Duration::from_millis(10 << again.min(6));
-            if !peer.has(ctype) {
+            if !peer.has(ctype, n) {
                 // Elapsing is as good: then it is our turn again.
                 let _ = timeout(pause, changed).await;
             }
@@ -61,8 +58,9 @@ async fn open_all(peer: &Arc<Peer>, local: Nid) -> Result<(), LnetError> {
 }
 
 /// Opens one connection; `false` if the peer asks to try again.
-async fn open(peer: &Arc<Peer>, local: Nid, ctype: ConnType) -> Result<bool, String> {
+async fn open(peer: &Arc<Peer>, ctype: ConnType) -> Result<bool, String> {
     let shared = &peer.shared;
+    let local = peer.ni.nid;
     let port = shared.cfg.accept_port;
     let to = SocketAddr::from((peer.nid.addr(), port));
     let mut stream = ports::connect(local.addr(), to, &shared.ports)
@@ -75,7 +73,7 @@ async fn open(peer: &Arc<Peer>, local: Nid, ctype: ConnType) -> Result<bool, Str
     let reply = read_hello(&mut stream).await?;
     match judge(peer.nid, ctype, &reply) {
         Answered::Accepted => {
-            peer.add(stream, local, ctype, reply.kshm_src_incarnation, None);
+            peer.add(stream, peer.ni.clone(), ctype, reply.kshm_src_incarnation, None);
             Ok(true)
         }
         Answered::Again => Ok(false),

@@ -1,5 +1,6 @@
 //! What two nodes say to each other before the first message (guide 1.1 to 1.3). Pure.
 
+use crate::ni::CONNS_PER_PEER_MAX;
 use wire::{
     KSOCK_PROTO_V3, KsockHelloMsgNid4, LNET_PID_LUSTRE, LNET_PROTO_MAGIC, Nid, SOCKLND_CONN_ANY,
     SOCKLND_CONN_BULK_IN, SOCKLND_CONN_BULK_OUT, SOCKLND_CONN_CONTROL, SOCKLND_CONN_NONE,
@@ -19,8 +20,12 @@ pub(super) enum ConnType {
 }
 
 impl ConnType {
-    /// All connections that a typed peer has, in the order in which they are opened.
-    pub(super) const TYPED: [ConnType; 3] = [ConnType::Control, ConnType::BulkIn, ConnType::BulkOut];
+    /// All connections that a typed peer has, in the order in which they are opened, each with how many of its type there
+    /// are then: one for control, `bulk` for bulk each way.
+    pub(super) fn typed(bulk: u32) -> impl Iterator<Item = (ConnType, usize)> {
+        let pairs = (1..=bulk.max(1) as usize).flat_map(|n| [(ConnType::BulkIn, n), (ConnType::BulkOut, n)]);
+        std::iter::once((ConnType::Control, 1)).chain(pairs)
+    }
 
     /// The type that a hello names; `None` for what is no type.
     pub(super) fn from_wire(ctype: i32) -> Option<ConnType> {
@@ -57,7 +62,7 @@ impl ConnType {
     pub(super) fn limit(self) -> usize {
         match self {
             ConnType::Any | ConnType::Control => 1,
-            ConnType::BulkIn | ConnType::BulkOut => 8,
+            ConnType::BulkIn | ConnType::BulkOut => CONNS_PER_PEER_MAX as usize,
         }
     }
 

@@ -11,6 +11,7 @@ use super::hosts::{Guest, Hosts};
 use super::peer::Admission;
 use crate::{LnetError, warn_seldom};
 use socket2::{Domain, Socket, Type};
+use std::future::Future;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -68,8 +69,15 @@ pub(super) fn check_address(nid: Nid) -> Result<(), LnetError> {
         })
 }
 
-/// Accepts connections until the stack stops.
-pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
+/// Accepts connections until the stack stops, or nobody wants them any more.
+pub(super) async fn run(tcp: Arc<Tcp>, gone: impl Future<Output = ()>, listener: StdListener) {
+    tokio::select! {
+        () = gone => {}
+        () = accept(tcp, listener) => {}
+    }
+}
+
+async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("cannot accept connections: {e}"),
@@ -124,18 +132,26 @@ pub(super) async fn run(tcp: Arc<Tcp>, listener: StdListener) {
 async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<(), String> {
     let shared = &tcp.shared;
     let own = read_connreq(&mut stream).await?;
-    if !shared.nis.read().contains(&own) {
-        return Err(format!("it wants {own}, which is not this node"));
-    }
+    let ni = shared
+        .core
+        .nets
+        .now()
+        .nis
+        .iter()
+        .find(|ni| ni.nid == own)
+        .cloned();
+    let ni = ni.ok_or_else(|| format!("it wants {own}, which is not this node"))?;
     let theirs = read_hello(&mut stream, own, shared.incarnation).await?;
     let nid = theirs.kshm_src_nid;
-    if !nid.is_tcp() || shared.core.is_local(nid) {
+    if nid.net() != own.net() || shared.core.is_local(nid) {
         return Err(format!("it says that it is {nid}"));
     }
     let ctype = ConnType::from_wire(theirs.kshm_ctype)
         .ok_or("its connection has no type")?
         .inverse();
-    let peer = tcp.peer(nid).ok_or("there are too many peers")?;
+    let towards = shared.core.nets.now().ni_for(nid).cloned();
+    let towards = towards.ok_or("its network is gone")?;
+    let peer = tcp.peer(nid, &towards).map_err(|e| e.to_string())?;
     let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
     let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation, host);
     if admission == Admission::Refuse {
@@ -159,9 +175,9 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<()
     set_options(&stream, shared.cfg.sock_timeout).map_err(|e| e.to_string())?;
     // From here on the socket belongs to the peer's partition.
     let stream = stream.into_std().map_err(|e| e.to_string())?;
-    let _partition = shared.cpts.get(peer.cpt).handle().enter();
+    let _partition = shared.cpts.get(ni.cpt_of(nid)).handle().enter();
     let stream = TcpStream::from_std(stream).map_err(|e| e.to_string())?;
-    peer.add(stream, own, ctype, theirs.kshm_src_incarnation, Some(guest));
+    peer.add(stream, ni, ctype, theirs.kshm_src_incarnation, Some(guest));
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 mod conn;
 mod dial;
+mod forward;
 mod hello;
 mod hosts;
 mod input;
@@ -19,18 +20,20 @@ mod writer;
 mod zc;
 
 use crate::core::Core;
-use crate::counters::Counters;
 use crate::message::Msg;
+use crate::nets::Way;
+use crate::ni::{Acceptor, Ni};
+use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
 use crate::{LnetConfig, LnetError, PeerEvent};
 use cpt::CptTable;
-use parking_lot::RwLock;
-use peer::Peer;
+use parking_lot::{Mutex, RwLock};
+pub(crate) use peer::Peer;
 use pool::Pool;
 use ports::Ports;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use wire::Nid;
@@ -41,33 +44,25 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 /// What all connections of the node share.
 pub(crate) struct Shared {
     core: Arc<Core>,
-    counters: Arc<Counters>,
     cpts: Arc<CptTable>,
     cfg: LnetConfig,
     tasks: Arc<Tasks>,
     events: broadcast::Sender<PeerEvent>,
     incarnation: u64,
-    nis: RwLock<Vec<Nid>>,
+    tcp: Weak<Tcp>,
     ports: Ports,
-    /// `credits` of the node, split over the partitions.
-    credits: Vec<Arc<Semaphore>>,
+    /// What bounds forwarding, if this node is a router.
+    buffers: Arc<Buffers>,
     /// Room for messages that wait for a sink, of all connections.
     parked: Arc<Semaphore>,
     /// Memory for payloads, by partition.
     pools: Vec<Arc<Pool>>,
 }
 
-impl Shared {
-    /// This node's NID on the network of `peer`.
-    fn local_for(&self, peer: Nid) -> Option<Nid> {
-        self.nis.read().iter().copied().find(|ni| ni.net() == peer.net())
-    }
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
-            .field("nis", &self.nis.read())
+            .field("core", &self.core)
             .finish_non_exhaustive()
     }
 }
@@ -76,85 +71,121 @@ impl fmt::Debug for Shared {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     shared: Arc<Shared>,
-    /// Peers by NID, a table per partition.
+    /// Peers by NID, a table for each partition that they belong to.
     peers: Vec<RwLock<HashMap<Nid, Arc<Peer>>>>,
+    acceptors: Mutex<Vec<Weak<Acceptor>>>,
 }
 
 impl Tcp {
     pub(crate) fn new(
         core: Arc<Core>,
-        counters: Arc<Counters>,
         cpts: Arc<CptTable>,
         cfg: LnetConfig,
         tasks: Arc<Tasks>,
         events: broadcast::Sender<PeerEvent>,
+        buffers: Arc<Buffers>,
         incarnation: u64,
     ) -> Arc<Tcp> {
         let partitions = cpts.len();
-        let credits = (cfg.credits as usize / partitions)
-            .max(cfg.peer_credits as usize)
-            .max(1);
         let parked = Arc::new(Semaphore::new(cfg.parked_bytes_max));
-        let shared = Shared {
+        let shared = |tcp: &Weak<Tcp>| Shared {
+            tcp: tcp.clone(),
             core,
-            counters,
             cpts,
             cfg,
             tasks,
             events,
             incarnation,
-            nis: RwLock::default(),
             ports: Ports::default(),
+            buffers,
             parked,
             pools: (0..partitions).map(|_| Arc::default()).collect(),
-            credits: (0..partitions)
-                .map(|_| Arc::new(Semaphore::new(credits)))
-                .collect(),
         };
-        Arc::new(Tcp {
-            shared: Arc::new(shared),
+        Arc::new_cyclic(|tcp| Tcp {
+            shared: Arc::new(shared(tcp)),
             peers: (0..partitions).map(|_| RwLock::default()).collect(),
+            acceptors: Mutex::default(),
         })
     }
 
-    /// Adds an interface; with `listen` it accepts connections.
-    pub(crate) fn add(self: &Arc<Self>, nid: Nid, listen: bool) -> Result<(), LnetError> {
-        if !nid.is_tcp() {
-            return Err(LnetError::NotTcp { nid });
-        }
+    /// Checks that an interface can be used, and with `listen` begins to accept connections there.
+    pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
+        let nid = ni.nid;
         if !listen {
-            listen::check_address(nid)?;
-            self.shared.nis.write().push(nid);
+            return listen::check_address(nid);
+        }
+        let mut acceptors = self.acceptors.lock();
+        acceptors.retain(|a| a.strong_count() > 0);
+        let mut there = acceptors.iter().filter_map(Weak::upgrade);
+        if let Some(acceptor) = there.find(|a| a.addr == nid.addr()) {
+            ni.accept_by(acceptor);
             return Ok(());
         }
         let listener = listen::bind(nid, self.shared.cfg.accept_port)?;
-        self.shared.nis.write().push(nid);
-        let cpt = self.shared.cpts.get(self.shared.cpts.of_nid(nid.0));
-        self.shared.tasks.spawn(cpt, listen::run(self.clone(), listener));
+        let acceptor = Arc::new(Acceptor::new(nid.addr()));
+        acceptors.push(Arc::downgrade(&acceptor));
+        let cpt = self.shared.cpts.get(ni.cpt_of(nid));
+        let run = listen::run(self.clone(), acceptor.gone(), listener);
+        self.shared.tasks.spawn(cpt, run);
+        ni.accept_by(acceptor);
         Ok(())
+    }
+
+    /// An interface comes or goes: the peers of its network belong somewhere else now, and connect again.
+    pub(crate) fn forget(&self, net: u32, why: &str) {
+        for table in &self.peers {
+            let gone = table
+                .write()
+                .extract_if(|nid, _| nid.net() == net)
+                .collect::<Vec<_>>();
+            for (nid, peer) in gone {
+                peer.end(&LnetError::PeerLost {
+                    peer: nid,
+                    why: why.to_owned(),
+                });
+            }
+        }
     }
 
     /// Sends a message of our own to its destination; resolves when it has left.
     pub(crate) async fn send(&self, msg: Msg) -> Result<(), LnetError> {
-        let nid = msg.dst;
         if self.shared.tasks.stopped() {
             return Err(LnetError::ShutDown);
         }
-        if self.shared.local_for(nid).is_none() {
-            return Err(LnetError::NoRoute { peer: nid });
-        }
-        let too_many = || LnetError::Connect {
-            peer: nid,
-            why: format!("more than {} peers are connected", self.shared.cfg.peers_max),
-        };
-        self.peer(nid).ok_or_else(too_many)?.send(msg).await
+        self.transmit(msg, None).await
     }
 
-    /// The peer `nid`; `None` if it is new and there are too many. Those that nobody has to do with are forgotten first.
-    fn peer(&self, nid: Nid) -> Option<Arc<Peer>> {
-        let table = &self.peers[self.shared.cpts.of_nid(nid.0).0];
+    /// Sends a message, perhaps one that `from` has brought, on its way; a router that does not take it is left out.
+    async fn transmit(&self, msg: Msg, from: Option<Nid>) -> Result<(), LnetError> {
+        let mut not: Vec<Nid> = from.into_iter().collect();
+        let mut failure = None;
+        loop {
+            let (route, ni) = match self.shared.core.nets.way(msg.dst, &not) {
+                Ok(Way::Direct(ni)) => return self.peer(msg.dst, &ni)?.send(msg).await,
+                Ok(Way::Routed(route, ni)) => (route, ni),
+                Err(e) => return Err(failure.unwrap_or(e)),
+            };
+            let router = route.gateway.nid;
+            if from.is_none() {
+                self.shared.core.leaves_by(&msg.op, router);
+            }
+            match self.peer(router, &ni)?.send(msg.clone()).await {
+                Err(e @ (LnetError::Connect { .. } | LnetError::PeerLost { .. })) => {
+                    route.gateway.failed(&e);
+                    not.push(router);
+                    failure = Some(e);
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// The peer `nid`, on the network of `ni`; an error if it is new and there are too many. Those that nobody has to do with
+    /// are forgotten first.
+    fn peer(&self, nid: Nid, ni: &Arc<Ni>) -> Result<Arc<Peer>, LnetError> {
+        let table = &self.peers[ni.cpt_of(nid).0];
         if let Some(peer) = table.read().get(&nid) {
-            return Some(peer.clone());
+            return Ok(peer.clone());
         }
         let mut table = table.write();
         let max = self.shared.cfg.peers_max.max(1);
@@ -163,23 +194,22 @@ impl Tcp {
             table.retain(|_, peer| Arc::strong_count(peer) > 1);
         }
         if table.len() >= max {
-            return None;
+            let why = format!("more than {max} peers are connected");
+            return Err(LnetError::Connect { peer: nid, why });
         }
-        Some(
-            table
-                .entry(nid)
-                .or_insert_with(|| Peer::new(nid, self.shared.clone()))
-                .clone(),
-        )
+        let new = || Peer::new(nid, ni.clone(), self.shared.clone());
+        Ok(table.entry(nid).or_insert_with(new).clone())
+    }
+
+    /// All peers.
+    pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
+        let of = |t: &RwLock<HashMap<Nid, Arc<Peer>>>| t.read().values().cloned().collect::<Vec<_>>();
+        self.peers.iter().flat_map(of).collect()
     }
 
     /// Takes nothing new, lets what is queued leave within [`FINISH_LIMIT`], and closes all connections.
     pub(crate) async fn finish(&self) {
-        let peers: Vec<Arc<Peer>> = self
-            .peers
-            .iter()
-            .flat_map(|t| t.read().values().cloned().collect::<Vec<_>>())
-            .collect();
+        let peers = self.peers();
         let conns: Vec<_> = peers.iter().flat_map(|peer| peer.finish()).collect();
         let drained = async {
             for conn in &conns {

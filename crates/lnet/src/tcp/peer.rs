@@ -5,12 +5,15 @@
 //! what it has opened.
 
 use super::Shared;
-use super::conn::{Conn, Tx};
+use super::conn::{Conn, Room, Tx};
 use super::dial;
 use super::hello::{ConnType, wins_race};
 use super::hosts::Guest;
 use super::{reader, writer};
+use crate::counters::{Counters, Counts};
+use crate::credits::Credits;
 use crate::message::Msg;
+use crate::ni::{Ni, Tunables};
 use crate::{LnetError, PeerEvent};
 use cpt::CptId;
 use parking_lot::Mutex;
@@ -21,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 use wire::Nid;
-use wire::frame::FRAME_HEAD;
+use wire::frame::{FRAME_HEAD, LnetMsg};
 
 /// Messages from here on, their head included, are large: they go over the bulk connection.
 const MIN_BULK: usize = 1 << 10;
@@ -32,11 +35,16 @@ const ANSWERS_MAX: usize = 8192;
 
 /// One peer.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) nid: Nid,
-    pub(super) cpt: CptId,
+pub(crate) struct Peer {
+    pub(crate) nid: Nid,
+    /// The interface by which this node connects to it.
+    pub(crate) ni: Arc<Ni>,
+    pub(crate) cpt: CptId,
     pub(super) shared: Arc<Shared>,
-    credits: Arc<Semaphore>,
+    pub(crate) credits: Arc<Credits>,
+    /// Of a router's buffers, those that this peer's messages may hold.
+    pub(crate) router_credits: Arc<Credits>,
+    counters: Counters,
     answers: Arc<Semaphore>,
     state: Mutex<State>,
     changed: Notify,
@@ -65,11 +73,24 @@ pub(super) enum Admission {
 }
 
 impl Peer {
-    pub(super) fn new(nid: Nid, shared: Arc<Shared>) -> Arc<Peer> {
+    pub(super) fn new(nid: Nid, ni: Arc<Ni>, shared: Arc<Shared>) -> Arc<Peer> {
+        let Tunables {
+            peer_credits,
+            peer_buffer_credits,
+            ..
+        } = ni.tunables;
+        let buffers = if peer_buffer_credits > 0 {
+            peer_buffer_credits
+        } else {
+            peer_credits
+        };
         Arc::new(Peer {
             nid,
-            cpt: shared.cpts.of_nid(nid.0),
-            credits: Arc::new(Semaphore::new(shared.cfg.peer_credits.max(1) as usize)),
+            cpt: ni.cpt_of(nid),
+            credits: Credits::new(peer_credits),
+            router_credits: Credits::new(buffers),
+            counters: Counters::default(),
+            ni,
             answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
             shared,
             state: Mutex::default(),
@@ -85,17 +106,21 @@ impl Peer {
         loop {
             // First the connection, then the credits: a peer that cannot be reached holds none.
             self.connection(size >= MIN_BULK).await?;
-            let own = acquire(&self.credits).await?;
-            let partition = acquire(&self.shared.credits[self.cpt.0]).await?;
+            let own = self.credits.take().await;
+            let partition = self.ni.credits(self.cpt).take().await;
             let conn = self.connection(size >= MIN_BULK).await?;
             let (done, sent) = oneshot::channel();
+            let (op, len) = (msg.op, msg.payload.len());
             conn.push(Tx {
                 msg,
-                _credits: (own, Some(partition)),
+                _room: Room::Credits(own, partition),
                 done: Some(done),
             });
             match sent.await {
-                Ok(Ok(())) => return Ok(()),
+                Ok(Ok(())) => {
+                    self.count_sent(&op, len);
+                    return Ok(());
+                }
                 Ok(Err(unsent)) if attempt < self.shared.cfg.retry_count => msg = unsent.msg,
                 Ok(Err(unsent)) => return Err(unsent.why),
                 Err(_) => return Err(LnetError::ShutDown),
@@ -106,18 +131,47 @@ impl Peer {
 
     /// Sends an ACK or REPLY, over what connections there are: without any the peer does not wait for it any more.
     pub(super) async fn respond(&self, answer: Msg) {
-        let Ok(permit) = acquire(&self.answers).await else {
+        // Never closed.
+        let Ok(permit) = self.answers.clone().acquire_owned().await else {
             return;
         };
         let large = FRAME_HEAD + answer.payload.len() >= MIN_BULK;
         let conn = choose(&self.state.lock().conns, large);
         if let Some(conn) = conn {
+            self.count_sent(&answer.op, answer.payload.len());
             conn.push(Tx {
                 msg: answer,
-                _credits: (permit, None),
+                _room: Room::Answer(permit),
                 done: None,
             });
         }
+    }
+
+    fn count_sent(&self, op: &LnetMsg, len: usize) {
+        self.counters.sent(op, len);
+        self.ni.counters(self.cpt).sent(op, len);
+    }
+
+    /// A message came on `conn`.
+    pub(super) fn count_received(&self, conn: &Conn, op: &LnetMsg, len: usize) {
+        self.counters.received(op, len);
+        conn.ni.counters(conn.cpt).received(op, len);
+    }
+
+    /// Nobody took it.
+    pub(super) fn count_dropped(&self, conn: &Conn, op: &LnetMsg, len: usize) {
+        self.counters.dropped(op, len);
+        conn.ni.counters(conn.cpt).dropped(op, len);
+    }
+
+    /// What was counted.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.now()
+    }
+
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.lock().conns.len()
     }
 
     /// A connection that suits the message; dials if there is none.
@@ -131,7 +185,7 @@ impl Peer {
                     return Ok(conn);
                 }
                 if state.closed {
-                    return Err(LnetError::ShutDown);
+                    return Err(state.failure.clone().unwrap_or(LnetError::ShutDown));
                 }
                 // The attempt that we waited for has ended without a connection.
                 if joined.is_some_and(|round| round < state.rounds) {
@@ -153,9 +207,15 @@ impl Peer {
         }
     }
 
-    /// Whether there is a connection of that type.
-    pub(super) fn has(&self, ctype: ConnType) -> bool {
-        self.state.lock().conns.iter().any(|c| c.ctype == ctype)
+    /// Whether there are so many connections of that type.
+    pub(super) fn has(&self, ctype: ConnType, n: usize) -> bool {
+        self.state
+            .lock()
+            .conns
+            .iter()
+            .filter(|c| c.ctype == ctype)
+            .count()
+            >= n
     }
 
     /// Waits until something about the connections changes.
@@ -197,7 +257,7 @@ impl Peer {
         let same = state
             .conns
             .iter()
-            .filter(|c| c.ctype == ctype && c.local == own)
+            .filter(|c| c.ctype == ctype && c.ni.nid == own)
             .count();
         let racing =
             state.dialing.is_some_and(|since| since.elapsed() < RACE_MAX) && wins_race(own, self.nid);
@@ -225,13 +285,14 @@ impl Peer {
     pub(super) fn add(
         self: &Arc<Self>,
         stream: TcpStream,
-        local: Nid,
+        local: Arc<Ni>,
         ctype: ConnType,
         incarnation: u64,
         guest: Option<Guest>,
     ) {
         self.restarted(incarnation);
-        let conn = Arc::new(Conn::new(stream, local, ctype, guest));
+        let cpt = local.cpt_of(self.nid);
+        let conn = Arc::new(Conn::new(stream, local, cpt, ctype, guest));
         let first = {
             let mut state = self.state.lock();
             if state.closed {
@@ -244,9 +305,12 @@ impl Peer {
         if first {
             // An error means that nobody listens.
             let _ = self.shared.events.send(PeerEvent::Up(self.nid));
+            let nets = self.shared.core.nets.now();
+            let by_it = nets.routes.iter().filter(|r| r.spec.gateway == self.nid);
+            by_it.for_each(|r| r.gateway.heard());
         }
         tracing::debug!(peer = %self.nid, ?ctype, "connected");
-        let cpt = self.shared.cpts.get(self.cpt);
+        let cpt = self.shared.cpts.get(cpt);
         let (peer, reading) = (self.clone(), conn.clone());
         self.shared.tasks.spawn(cpt, async move {
             let why = reader::run(&reading, &peer).await;
@@ -254,7 +318,7 @@ impl Peer {
         });
         let (peer, writing) = (self.clone(), conn);
         self.shared.tasks.spawn(cpt, async move {
-            let result = writer::run(&writing, &peer).await;
+            let result = writer::run(&writing, peer.nid, &peer.shared.cfg).await;
             writing.ended();
             if let Err(why) = result {
                 peer.lost(&writing, &why);
@@ -284,22 +348,29 @@ impl Peer {
         self.changed.notify_waiters();
     }
 
+    /// Closes all connections for good: whoever still has this peer learns that it is not to be used.
+    pub(super) fn end(&self, why: &LnetError) {
+        {
+            let mut state = self.state.lock();
+            state.closed = true;
+            state.failure = Some(why.clone());
+        }
+        self.close(why);
+        self.changed.notify_waiters();
+    }
+
     /// Lets what is queued leave; nothing new is taken. Gives back the connections, which end by themselves.
     pub(super) fn finish(&self) -> Vec<Arc<Conn>> {
         let conns = {
             let mut state = self.state.lock();
             state.closed = true;
+            state.failure = None;
             state.conns.clone()
         };
         conns.iter().for_each(|conn| conn.finish());
         self.changed.notify_waiters();
         conns
     }
-}
-
-async fn acquire(of: &Arc<Semaphore>) -> Result<tokio::sync::OwnedSemaphorePermit, LnetError> {
-    // Credits are never closed; if they were, it would be the end of the stack.
-    of.clone().acquire_owned().await.map_err(|_| LnetError::ShutDown)
 }
 
 /// The connection that suits a message best, of several the one with the shortest queue.

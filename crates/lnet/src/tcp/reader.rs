@@ -1,15 +1,16 @@
 //! Reads a connection's frames, hands the messages to the node's portals, and sees to answers and cookies.
 
 use super::conn::Conn;
+use super::forward::{self, Fate};
 use super::input::Input;
 use super::parked::Parked;
 use super::peer::Peer;
-use crate::core::Verdict;
+use crate::core::{Arrived, Verdict};
 use crate::message::Msg;
 use crate::{LnetError, warn_seldom};
 use std::sync::Arc;
-use wire::frame::FrameHead;
-use wire::{LnetHdrNid4, SOCKNAL_KEEPALIVE_PING};
+use wire::SOCKNAL_KEEPALIVE_PING;
+use wire::frame::{FrameHead, LnetMsg};
 
 /// Reads until the connection ends; why it did.
 pub(super) async fn run(conn: &Conn, peer: &Arc<Peer>) -> LnetError {
@@ -33,7 +34,7 @@ pub(super) enum End {
 
 async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible, End> {
     let shared = &peer.shared;
-    let mut input = Input::new(conn, shared.pools[peer.cpt.0].clone(), shared.cfg.sock_timeout);
+    let mut input = Input::new(conn, shared.pools[conn.cpt.0].clone(), shared.cfg.sock_timeout);
     let mut parked = Parked::new(peer.clone());
     loop {
         match input.head().await? {
@@ -43,24 +44,35 @@ async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible
                 header,
                 msg,
             } => {
-                let payload = input
-                    .payload(header.payload_length as usize)
-                    .await
-                    .map_err(End::Lost)?;
+                let len = header.payload_length as usize;
+                let fate = forward::judge(conn, peer, &header);
+                if let Fate::Wrong(why) = fate {
+                    return Err(End::Wrong(why));
+                }
+                let room = match fate {
+                    Fate::Forward => Some(forward::room(conn, peer, len).await),
+                    _ => None,
+                };
+                let payload = input.payload(len).await.map_err(End::Lost)?;
                 if wanted != 0 && !conn.give_back(wanted) {
                     return Err(End::Wrong(
                         "it does not read the zero-copy cookies that it wants back".into(),
                     ));
                 }
                 check_returned(&[0, returned])?;
-                check_ends(conn, peer, &header)?;
                 let msg = Msg {
                     src: header.src_nid,
                     dst: header.dest_nid,
                     op: msg,
                     payload: payload.into(),
                 };
-                receive(peer, &mut parked, msg).await;
+                peer.count_received(conn, &msg.op, len);
+                match (fate, room) {
+                    (Fate::Mine { routed }, _) => receive(conn, peer, &mut parked, msg, routed).await,
+                    (Fate::Drop(why), _) => dropped(conn, peer, &msg.op, len, why),
+                    (_, Some(room)) => forward::forward(conn, peer, msg, room),
+                    (_, None) => {}
+                }
             }
         }
         // A peer that sends without a pause shares the worker with others.
@@ -68,22 +80,27 @@ async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible
     }
 }
 
-async fn receive(peer: &Arc<Peer>, parked: &mut Parked, msg: Msg) {
-    let (kind, bytes) = (msg.op.kind(), msg.payload.len());
-    peer.shared.counters.received(peer.cpt, bytes);
+async fn receive(conn: &Conn, peer: &Arc<Peer>, parked: &mut Parked, msg: Msg, routed: bool) {
+    let (op, len) = (msg.op, msg.payload.len());
+    let arrived = Arrived {
+        cpt: conn.cpt,
+        routed,
+    };
     match peer
         .shared
         .core
-        .receive(msg, peer.cpt, &|portal| parked.waits(portal))
+        .receive(msg, arrived, &|portal| parked.waits(portal))
     {
         Verdict::Taken(None) => {}
         Verdict::Taken(Some(answer)) => peer.respond(answer).await,
         Verdict::Full(delayed) => parked.park(*delayed).await,
-        Verdict::Dropped(why) => {
-            peer.shared.counters.dropped(peer.cpt, bytes);
-            tracing::debug!(peer = %peer.nid, kind, "a message was dropped: {why}");
-        }
+        Verdict::Dropped(why) => dropped(conn, peer, &op, len, why),
     }
+}
+
+fn dropped(conn: &Conn, peer: &Arc<Peer>, op: &LnetMsg, len: usize, why: &str) {
+    peer.count_dropped(conn, op, len);
+    tracing::debug!(peer = %peer.nid, kind = op.kind(), "a message was dropped: {why}");
 }
 
 /// This node asks for no cookies, so none can come back; a keepalive looks like the return of cookie 1.
@@ -95,18 +112,4 @@ fn check_returned(cookies: &[u64; 2]) -> Result<(), End> {
             "it gives back the zero-copy cookies {a:#x}, {b:#x}, which it was never given"
         ))),
     }
-}
-
-/// Nobody forwards anything: a message on this connection is from this peer, and for this node.
-fn check_ends(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Result<(), End> {
-    let (src, dest) = (header.src_nid, header.dest_nid);
-    if src != peer.nid {
-        return Err(End::Wrong(format!("it sends a message of {src}")));
-    }
-    if dest == conn.local || peer.shared.core.is_local(dest) {
-        return Ok(());
-    }
-    Err(End::Wrong(format!(
-        "it sends a message for {dest}, which is not this node"
-    )))
 }

@@ -1,18 +1,16 @@
 //! Sends what a connection's queue holds: everything that waits leaves in one vectored write.
 
 use super::conn::{Conn, Tx, Work};
-use super::peer::Peer;
-use crate::{LnetConfig, LnetError, Payload};
+use crate::{LnetConfig, LnetError};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
 use tokio::time::timeout;
-use wire::SOCKNAL_KEEPALIVE_PING;
 use wire::frame::FrameHead;
+use wire::{Nid, SOCKNAL_KEEPALIVE_PING};
 
 /// Writes until the connection ends. An error is for the whole peer; without one the end was asked for.
-pub(super) async fn run(conn: &Conn, peer: &Peer) -> Result<(), LnetError> {
-    let cfg = &peer.shared.cfg;
+pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), LnetError> {
     loop {
         let (batch, noops) = match conn.work(cfg.keepalive).await {
             Work::Send(batch, noops) => (batch, noops),
@@ -21,7 +19,7 @@ pub(super) async fn run(conn: &Conn, peer: &Peer) -> Result<(), LnetError> {
         };
         let heads: Vec<_> = batch
             .iter()
-            .map(|(tx, cookie)| tx.msg.head(conn.local, *cookie))
+            .map(|(tx, cookie)| tx.msg.head(conn.ni.nid, *cookie))
             .chain(noops.into_iter().map(|cookies| FrameHead::Noop { cookies }))
             .map(|head| head.build())
             .collect();
@@ -45,12 +43,10 @@ pub(super) async fn run(conn: &Conn, peer: &Peer) -> Result<(), LnetError> {
             outgoing.txs.extend(txs.next().map(|tx| (outgoing.end, tx)));
         }
         if let Err(why) = write_all(conn, &mut slices, &mut outgoing, cfg).await {
-            let why = LnetError::PeerLost { peer: peer.nid, why };
+            let why = LnetError::PeerLost { peer, why };
             outgoing.txs.drain(..).for_each(|(_, tx)| tx.unsent(&why));
             return Err(why);
         }
-        let bytes = payloads.iter().map(Payload::len).sum();
-        peer.shared.counters.sent(peer.cpt, payloads.len(), bytes);
     }
     // The peer reads what was sent and then the end; an error means that it is gone already.
     let _ = socket2::SockRef::from(&conn.stream).shutdown(Shutdown::Write);

@@ -118,3 +118,13 @@ pub async fn last_words(socket: &mut TcpStream) -> Vec<u8> {
     assert!(ended.is_ok(), "it does not close");
     said
 }
+
+/// Waits until it is so.
+pub async fn until(what: &str, is: impl Fn() -> bool) {
+    let so = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(tokio::time::timeout(6 * LIMIT, so).await.is_ok(), "never: {what}");
+}

@@ -117,7 +117,8 @@ impl Import {
 
     fn peer_event(&self, event: Result<PeerEvent, RecvError>) {
         if let Ok(PeerEvent::Down(nid)) = event
-            && nid == self.peer()
+            // A router may have taken requests with it that another one would have delivered.
+            && (nid == self.peer() || self.rpc.lnet().goes_by(self.peer(), nid))
         {
             let conn_cnt = self.core.lock().machine.conn_cnt();
             self.event(Event::Broken { conn_cnt });

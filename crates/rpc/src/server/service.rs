@@ -240,6 +240,10 @@ impl PutSink for Service {
         Ok(())
     }
 
+    fn cpts(&self) -> Option<Vec<CptId>> {
+        Some(self.parts.iter().map(|part| part.cpt).collect())
+    }
+
     fn room(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             let room = self.room.notified();

@@ -1,0 +1,156 @@
+//! One node's networks and routes, as they are added and removed: at its start as its configuration says, and later.
+
+use crate::nets::Nets;
+use crate::ni::{Ni, NiSpec};
+use crate::router::check;
+use crate::router::{Gateway, Route};
+use crate::{Lnet, LnetError, PortalRotor, RouteSpec, interfaces};
+use std::sync::Arc;
+use wire::Nid;
+
+impl Lnet {
+    /// Brings up the networks and routes of the configuration. Where this process `may_only_connect`, since it is not
+    /// permitted to listen, its interfaces accept no connections.
+    pub fn configure(self: &Arc<Self>, may_only_connect: bool) -> Result<(), LnetError> {
+        for mut spec in interfaces::resolve(&self.cfg.networks)? {
+            spec.listen = !may_only_connect;
+            self.add_ni(&spec)?;
+        }
+        self.cfg
+            .routes
+            .iter()
+            .try_for_each(|route| self.add_route(*route))
+    }
+
+    /// Adds an interface; with `listen`, peers can connect to it at once.
+    pub fn add_ni(self: &Arc<Self>, spec: &NiSpec) -> Result<(), LnetError> {
+        if !spec.nid.is_tcp() {
+            return Err(LnetError::NotTcp { nid: spec.nid });
+        }
+        let ni = Arc::new(Ni::new(spec, &self.cfg, &self.cpts)?);
+        let net = spec.nid.net();
+        let others = self.core.nets.change(|nets| {
+            let others = nets.nis.iter().any(|n| n.nid.net() == net);
+            if nets.routes.iter().any(|r| r.spec.net == net) {
+                let why = "its network is reached by a router: delete that route first".into();
+                return Err(LnetError::Ni { nid: spec.nid, why });
+            }
+            nets.add_ni(ni.clone())?;
+            // Who connects at once finds the NID.
+            self.tcp.open(&ni, spec.listen)?;
+            Ok(others)
+        })?;
+        if others {
+            self.tcp
+                .forget(net, "this node has another interface on its network");
+        }
+        Ok(())
+    }
+
+    /// Removes an interface: its connections are closed, and those of its network.
+    pub fn del_ni(&self, nid: Nid) -> Result<(), LnetError> {
+        let ni = self.core.nets.change(|nets| {
+            let at = nets.nis.iter().position(|ni| ni.nid == nid);
+            let at = at.ok_or_else(|| LnetError::Ni {
+                nid,
+                why: "is not a NID of this node".into(),
+            })?;
+            let ni = nets.nis.remove(at);
+            let needs = |r: &&Arc<Route>| nets.ni_for(r.spec.gateway).is_none();
+            match nets.routes.iter().find(needs) {
+                None => Ok(ni),
+                Some(route) => {
+                    let why = format!(
+                        "leads to the router {}: delete its routes first",
+                        route.spec.gateway
+                    );
+                    Err(LnetError::Ni { nid, why })
+                }
+            }
+        })?;
+        ni.close();
+        self.tcp.forget(nid.net(), "its interface was removed");
+        Ok(())
+    }
+
+    /// Adds a way to another network.
+    pub fn add_route(self: &Arc<Self>, spec: RouteSpec) -> Result<(), LnetError> {
+        let new = self.core.nets.change(|nets| {
+            let known = nets.routes.iter().find(|r| r.spec.gateway == spec.gateway);
+            let known = known.map(|r| r.gateway.clone());
+            let new = known.is_none();
+            let gateway = known
+                .unwrap_or_else(|| Arc::new(Gateway::new(spec.gateway, !self.cfg.check_routers_before_use)));
+            nets.add_route(Arc::new(Route::new(spec, gateway.clone())))?;
+            Ok(new.then_some(gateway))
+        })?;
+        if let Some(gateway) = new {
+            let cpt = self.cpts.get(self.cpt_of(gateway.nid));
+            self.tasks.spawn(cpt, check::watch(Arc::downgrade(self), gateway));
+        }
+        Ok(())
+    }
+
+    /// Removes a way to another network.
+    pub fn del_route(&self, net: u32, gateway: Nid) -> Result<(), LnetError> {
+        self.core.nets.change(|nets: &mut Nets| {
+            let at = nets
+                .routes
+                .iter()
+                .position(|r| r.spec.net == net && r.spec.gateway == gateway);
+            let at = at.ok_or_else(|| LnetError::Route {
+                gateway,
+                why: "there is none to that network".into(),
+            })?;
+            nets.routes.remove(at);
+            Ok(())
+        })
+    }
+
+    /// The routes by one router.
+    pub(crate) fn routes_by(&self, gateway: &Arc<Gateway>) -> Vec<Arc<Route>> {
+        let nets = self.core.nets.now();
+        let by = |r: &&Arc<Route>| Arc::ptr_eq(&r.gateway, gateway);
+        nets.routes.iter().filter(by).cloned().collect()
+    }
+
+    /// Whether messages to `peer` may go by `router`.
+    pub fn goes_by(&self, peer: Nid, router: Nid) -> bool {
+        self.core.nets.now().leads_to(router, peer.net())
+    }
+
+    /// Makes this node a router, or no longer.
+    pub fn set_forwarding(&self, on: bool) {
+        let set = |nets: &mut Nets| {
+            nets.forwarding = on;
+            Ok(())
+        };
+        // Never refused.
+        let _ = self.core.nets.change::<()>(set);
+    }
+
+    /// Whether this node is a router.
+    pub fn forwarding(&self) -> bool {
+        self.core.nets.now().forwarding
+    }
+
+    /// How many buffers a router has been told to have: tiny, small, large; 0 is the default.
+    pub fn router_buffers(&self) -> [u32; 3] {
+        self.buffers.wanted()
+    }
+
+    /// Sets how many buffers a router has.
+    pub fn set_router_buffers(&self, wanted: [u32; 3]) {
+        self.buffers.resize(wanted);
+    }
+
+    /// How requests are spread over the partitions of their service.
+    pub fn portal_rotor(&self) -> PortalRotor {
+        self.core.rotor.mode()
+    }
+
+    /// Sets how requests are spread.
+    pub fn set_portal_rotor(&self, mode: PortalRotor) {
+        self.core.rotor.set(mode);
+    }
+}

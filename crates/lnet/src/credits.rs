@@ -1,0 +1,87 @@
+//! Credits: how many messages may be on their way. They are counted as Lustre shows them: what is left, which is negative
+//! while messages wait, and the least that was ever left.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A number of credits.
+#[derive(Debug)]
+pub(crate) struct Credits {
+    max: u32,
+    left: AtomicI64,
+    least: AtomicI64,
+    permits: Arc<Semaphore>,
+}
+
+/// One of them; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    of: Arc<Credits>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Credits {
+    /// So many, at least one.
+    pub(crate) fn new(max: u32) -> Arc<Credits> {
+        let max = max.max(1);
+        Arc::new(Credits {
+            max,
+            left: AtomicI64::new(max.into()),
+            least: AtomicI64::new(max.into()),
+            permits: Arc::new(Semaphore::new(max as usize)),
+        })
+    }
+
+    /// Takes one, waiting in line until there is one.
+    pub(crate) async fn take(self: &Arc<Self>) -> Credit {
+        let left = self.left.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.least.fetch_min(left, Ordering::Relaxed);
+        let mut credit = Credit {
+            of: self.clone(),
+            _permit: None,
+        };
+        // Never closed.
+        credit._permit = self.permits.clone().acquire_owned().await.ok();
+        credit
+    }
+
+    /// How many there are in all.
+    pub(crate) fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// How many are left; so many messages wait if it is negative.
+    pub(crate) fn left(&self) -> i64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// The least that was left.
+    pub(crate) fn least(&self) -> i64 {
+        self.least.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        self.of.left.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Credits;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_counts_until_he_gives_up() {
+        let credits = Credits::new(2);
+        let (_one, two) = (credits.take().await, credits.take().await);
+        assert!(timeout(Duration::from_secs(1), credits.take()).await.is_err());
+        assert_eq!((credits.left(), credits.least()), (0, -1));
+        drop(two);
+        let _again = credits.take().await;
+        assert_eq!((credits.max(), credits.left(), credits.least()), (2, 0, -1));
+    }
+}

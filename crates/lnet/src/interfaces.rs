@@ -1,0 +1,185 @@
+//! Network interfaces of this machine: their addresses, the links behind them, the NUMA node that they sit on, their speed.
+//! What `networks=` names becomes here what [`crate::Lnet::add_ni`] takes.
+
+use crate::networks::net_name;
+use crate::{LnetError, NetSpec, NiSpec};
+use cpt::CptTable;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use std::fs;
+use std::net::Ipv4Addr;
+use wire::Nid;
+
+/// An address of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) addr: Ipv4Addr,
+    pub(crate) mask: Ipv4Addr,
+    pub(crate) loopback: bool,
+}
+
+/// All IPv4 addresses of interfaces that are up.
+pub(crate) fn all() -> Vec<Interface> {
+    let Ok(list) = getifaddrs() else { return Vec::new() };
+    let ipv4 = |a: Option<nix::sys::socket::SockaddrStorage>| {
+        a.as_ref().and_then(|a| a.as_sockaddr_in()).map(|a| a.ip())
+    };
+    list.filter(|i| i.flags.contains(InterfaceFlags::IFF_UP))
+        .filter_map(|i| {
+            Some(Interface {
+                addr: ipv4(i.address)?,
+                mask: ipv4(i.netmask).unwrap_or(Ipv4Addr::BROADCAST),
+                loopback: i.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+                name: i.interface_name,
+            })
+        })
+        .collect()
+}
+
+/// The interface that has this address; any of 127.0.0.0/8 is the loopback's.
+pub(crate) fn with_address(addr: Ipv4Addr) -> Option<Interface> {
+    let all = all();
+    let exact = all.iter().find(|i| i.addr == addr);
+    exact
+        .or_else(|| all.iter().find(|i| i.loopback && addr.is_loopback()))
+        .cloned()
+}
+
+/// The interfaces that `networks=` asks for, of those that this machine has.
+pub fn resolve(nets: &[NetSpec]) -> Result<Vec<NiSpec>, LnetError> {
+    resolve_among(nets, &all())
+}
+
+fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, LnetError> {
+    let mut specs = Vec::new();
+    for net in nets {
+        let network = net_name(net.number);
+        let spec = |i: &Interface, addr: Ipv4Addr, cpts: &Option<Vec<usize>>| NiSpec {
+            interface: Some(i.name.clone()),
+            cpts: cpts.clone().or_else(|| net.cpts.clone()),
+            ..NiSpec::new(Nid::tcp(addr, net.number))
+        };
+        if net.interfaces.is_empty() {
+            let first = there.iter().find(|i| !i.loopback);
+            let first = first.ok_or_else(|| LnetError::Interface {
+                network: network.clone(),
+                why: "this machine has no interface with an IPv4 address but the loopback: name one, as in tcp(lo)".into(),
+            })?;
+            specs.push(spec(first, first.addr, &None));
+        }
+        for named in &net.interfaces {
+            let by_address = named.name.parse::<Ipv4Addr>().ok();
+            let found = match by_address {
+                None => there.iter().find(|i| i.name == named.name),
+                Some(addr) => (there.iter().find(|i| i.addr == addr))
+                    .or_else(|| there.iter().find(|i| i.loopback && addr.is_loopback())),
+            };
+            let found = found.ok_or_else(|| {
+                let mut names: Vec<&str> = there.iter().map(|i| i.name.as_str()).collect();
+                names.dedup();
+                let why = format!(
+                    "no interface {} is up with an IPv4 address (there are: {})",
+                    named.name,
+                    names.join(", ")
+                );
+                LnetError::Interface {
+                    network: network.clone(),
+                    why,
+                }
+            })?;
+            specs.push(spec(found, by_address.unwrap_or(found.addr), &named.cpts));
+        }
+    }
+    Ok(specs)
+}
+
+/// The partitions that have CPUs of the NUMA node that an interface sits on; empty when it sits on none.
+pub(crate) fn near(interface: &str, cpts: &CptTable) -> Vec<usize> {
+    let node = fs::read_to_string(format!("/sys/class/net/{interface}/device/numa_node"));
+    // Interfaces that are no devices have no node; -1 means that the machine does not say.
+    let Some(node) = node.ok().and_then(|n| n.trim().parse::<usize>().ok()) else {
+        return Vec::new();
+    };
+    let cpus = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
+    let cpus = cpus
+        .ok()
+        .and_then(|list| cpt::parse_list(&list).ok())
+        .unwrap_or_default();
+    let on_it = |cpt: &&cpt::Cpt| cpt.cpus().iter().any(|cpu| cpus.contains(cpu));
+    cpts.iter().filter(on_it).map(|cpt| cpt.id().0).collect()
+}
+
+/// How many connections for bulk each way suit an interface's speed: one up to 1 Gbit/s, two for 10, four for 100.
+pub(crate) fn connections_for(interface: Option<&str>) -> u32 {
+    let speed = interface.and_then(|name| fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok());
+    let mbits = speed.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
+    (mbits / 1000).checked_ilog2().map_or(1, |log| log / 2 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Interface, all, resolve_among};
+    use crate::parse_networks;
+    use std::net::Ipv4Addr;
+
+    fn machine() -> Vec<Interface> {
+        let at = |name: &str, addr: [u8; 4], loopback| Interface {
+            name: name.into(),
+            addr: addr.into(),
+            mask: Ipv4Addr::new(255, 255, 255, 0),
+            loopback,
+        };
+        vec![
+            at("lo", [127, 0, 0, 1], true),
+            at("eth0", [10, 0, 0, 1], false),
+            at("eth1", [10, 0, 1, 1], false),
+        ]
+    }
+
+    #[test]
+    fn without_an_interface_the_first_that_is_not_the_loopback_is_taken() {
+        let specs = resolve_among(&parse_networks("tcp,tcp1(eth1[1])[0]").unwrap(), &machine()).unwrap();
+        let seen: Vec<_> = specs
+            .iter()
+            .map(|s| (s.nid.to_string(), s.interface.clone().unwrap(), s.cpts.clone()))
+            .collect();
+        let expected = [
+            ("10.0.0.1@tcp".to_owned(), "eth0".to_owned(), None),
+            ("10.0.1.1@tcp1".to_owned(), "eth1".to_owned(), Some(vec![1])),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn an_interface_may_be_named_by_its_address() {
+        let specs = resolve_among(
+            &parse_networks("tcp(10.0.1.1),tcp1(127.0.0.9)").unwrap(),
+            &machine(),
+        )
+        .unwrap();
+        let seen: Vec<_> = specs.iter().map(|s| s.nid.to_string()).collect();
+        assert_eq!(seen, ["10.0.1.1@tcp", "127.0.0.9@tcp1"]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_with_what_is() {
+        let error = resolve_among(&parse_networks("tcp(ib0)").unwrap(), &machine())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no interface ib0") && error.contains("lo, eth0, eth1"),
+            "{error}"
+        );
+        let error = resolve_among(&parse_networks("tcp").unwrap(), &machine()[..1])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("tcp(lo)"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback() {
+        assert!(all().iter().any(|i| i.loopback && i.addr.is_loopback()));
+    }
+}

@@ -1,0 +1,342 @@
+//! `networks=` and `routes=`, as an administrator writes them for Lustre (guide 12.2): which networks a node is on, by which
+//! interfaces and partitions, and which routers lead to other networks. Pure.
+//!
+//! ```text
+//! networks = NET[,NET...]              tcp1(eth0[0],eth1)[0,1],tcp(eth2)
+//! NET      = tcp[NUMBER][(IF[CPTS],...)][CPTS]    CPTS of one interface go before those of the network
+//! routes   = ROUTE[;ROUTE...]          tcp1 2 192.168.0.[1-4]@tcp:5; tcp[2,3] 10.0.0.1@tcp
+//! ROUTE    = NET [HOPS] GATEWAY[:PRIORITY]...
+//! ```
+
+use crate::LnetError;
+use wire::Nid;
+
+/// One network that this node is to be on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetSpec {
+    /// Its number: 1 in `tcp1`.
+    pub number: u16,
+    /// Its interfaces, by name or address; without any, the first that is not the loopback.
+    pub interfaces: Vec<IfSpec>,
+    /// The partitions of all its interfaces that have none of their own.
+    pub cpts: Option<Vec<usize>>,
+}
+
+/// One interface of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IfSpec {
+    /// Its name, or one of its addresses.
+    pub name: String,
+    /// Its partitions.
+    pub cpts: Option<Vec<usize>>,
+}
+
+/// A way to another network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// The network, as [`Nid::net`] gives it.
+    pub net: u32,
+    /// The router, on a network of this node.
+    pub gateway: Nid,
+    /// How many networks away, if that was said.
+    pub hop: Option<u32>,
+    /// Routers of the least number are used first.
+    pub priority: u32,
+}
+
+/// Interfaces of one node: an answer to a ping lists them all.
+const INTERFACES_MAX: usize = 128;
+/// Routes that one line may name.
+const ROUTES_MAX: usize = 1024;
+/// The longest way, in hops.
+const HOPS_MAX: u32 = 255;
+
+/// Reads `networks=`.
+pub fn parse_networks(text: &str) -> Result<Vec<NetSpec>, LnetError> {
+    let bad = |why: String| LnetError::Config {
+        what: "networks",
+        text: text.to_owned(),
+        why,
+    };
+    let mut nets: Vec<NetSpec> = Vec::new();
+    for part in split_outside(text, ',').map_err(bad)? {
+        if part.is_empty() {
+            return Err(bad(
+                "expected a network such as tcp(eth0) between the commas".into()
+            ));
+        }
+        let net = parse_net(part).map_err(bad)?;
+        if nets.iter().any(|n| n.number == net.number) {
+            let name = net_name(net.number);
+            return Err(bad(format!(
+                "{name} is named twice: list its interfaces together, as in {name}(eth0,eth1)"
+            )));
+        }
+        nets.push(net);
+    }
+    let interfaces: usize = nets.iter().map(|n| n.interfaces.len()).sum();
+    if interfaces > INTERFACES_MAX || nets.len() > INTERFACES_MAX {
+        return Err(bad(format!("more than {INTERFACES_MAX} interfaces")));
+    }
+    Ok(nets)
+}
+
+/// `tcp` for 0, `tcp1` for 1.
+pub fn net_name(number: u16) -> String {
+    match number {
+        0 => "tcp".to_owned(),
+        n => format!("tcp{n}"),
+    }
+}
+
+/// The number in `tcp1`; other kinds of networks are refused by name.
+pub fn parse_net_name(name: &str) -> Result<u16, String> {
+    let digits = name.strip_prefix("tcp").ok_or_else(|| match name {
+        "" => "a network needs a name such as tcp or tcp1".to_owned(),
+        "lo" => "lo is always there and is not to be named".to_owned(),
+        other => format!("{other} is not supported: only tcp networks are, such as tcp or tcp1"),
+    })?;
+    match digits {
+        "" => Ok(0),
+        _ if digits.bytes().all(|b| b.is_ascii_digit()) => digits
+            .parse()
+            .map_err(|_| format!("{name}: the number of a network is at most {}", u16::MAX)),
+        _ => Err(format!(
+            "{name} is not a network: expected tcp or tcp with a number"
+        )),
+    }
+}
+
+fn parse_net(part: &str) -> Result<NetSpec, String> {
+    let (name, rest) = match part.find(['(', '[']) {
+        Some(at) => part.split_at(at),
+        None => (part, ""),
+    };
+    let number = parse_net_name(name.trim())?;
+    let (list, rest) = match rest.strip_prefix('(') {
+        None => (None, rest),
+        Some(rest) => {
+            let (list, rest) = rest
+                .split_once(')')
+                .ok_or_else(|| format!("{part}: a '(' without its ')'"))?;
+            (Some(list), rest)
+        }
+    };
+    let cpts = parse_cpts(part, rest.trim())?;
+    let mut interfaces: Vec<IfSpec> = Vec::new();
+    if let Some(list) = list {
+        for item in split_outside(list, ',')? {
+            let (name, cpts) = match item.find('[') {
+                Some(at) => item.split_at(at),
+                None => (item, ""),
+            };
+            let name = name.trim();
+            if name.is_empty() || name.len() > 64 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+                return Err(format!("{part}: '{name}' is not the name of an interface"));
+            }
+            if interfaces.iter().any(|i| i.name == name) {
+                return Err(format!("{part}: interface {name} is named twice"));
+            }
+            interfaces.push(IfSpec {
+                name: name.to_owned(),
+                cpts: parse_cpts(part, cpts.trim())?,
+            });
+        }
+    }
+    Ok(NetSpec {
+        number,
+        interfaces,
+        cpts,
+    })
+}
+
+/// `[0,1]`, `[0-3/2]`, or nothing.
+fn parse_cpts(part: &str, text: &str) -> Result<Option<Vec<usize>>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let list = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    let list = list.ok_or_else(|| format!("{part}: expected partitions such as [0,1], found '{text}'"))?;
+    parse_cpt_list(list)
+        .map(Some)
+        .map_err(|why| format!("{part}: {why}"))
+}
+
+/// The partitions of `0,1` or `0-3`, at least one.
+pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
+    match cpt::parse_list(list)? {
+        cpts if cpts.is_empty() => Err("[] names no partition".to_owned()),
+        cpts => Ok(cpts),
+    }
+}
+
+/// Cuts at `at` outside of brackets and parentheses; the pieces are trimmed.
+fn split_outside(text: &str, at: char) -> Result<Vec<&str>, String> {
+    let (mut pieces, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
+    for (i, c) in text.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            c if c == at && depth == 0 => {
+                pieces.push(text[begin..i].trim());
+                begin = i + c.len_utf8();
+            }
+            _ => {}
+        }
+        if depth < 0 {
+            return Err(format!("a '{c}' that closes nothing"));
+        }
+    }
+    if depth != 0 {
+        return Err("a bracket is not closed".to_owned());
+    }
+    pieces.push(text[begin..].trim());
+    Ok(pieces)
+}
+
+/// Writes `networks=`.
+pub(crate) fn networks_text(nets: &[NetSpec]) -> String {
+    let cpts = |cpts: &Option<Vec<usize>>| match cpts {
+        None => String::new(),
+        Some(cpts) => {
+            let list: Vec<String> = cpts.iter().map(usize::to_string).collect();
+            format!("[{}]", list.join(","))
+        }
+    };
+    let net = |net: &NetSpec| {
+        let list: Vec<String> = net
+            .interfaces
+            .iter()
+            .map(|i| i.name.clone() + &cpts(&i.cpts))
+            .collect();
+        let list = match list.is_empty() {
+            true => String::new(),
+            false => format!("({})", list.join(",")),
+        };
+        net_name(net.number) + &list + &cpts(&net.cpts)
+    };
+    nets.iter().map(net).collect::<Vec<_>>().join(",")
+}
+
+/// Writes `routes=`.
+pub(crate) fn routes_text(routes: &[RouteSpec]) -> String {
+    let route = |r: &RouteSpec| {
+        let hop = r.hop.map(|h| format!(" {h}")).unwrap_or_default();
+        let priority = if r.priority == 0 {
+            String::new()
+        } else {
+            format!(":{}", r.priority)
+        };
+        format!("{}{hop} {}{priority}", net_name(r.net as u16), r.gateway)
+    };
+    routes.iter().map(route).collect::<Vec<_>>().join("; ")
+}
+
+/// Reads `routes=`.
+pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
+    let bad = |why: String| LnetError::Config {
+        what: "routes",
+        text: text.to_owned(),
+        why,
+    };
+    let mut routes = Vec::new();
+    for line in text.split([';', '\n']).map(str::trim).filter(|l| !l.is_empty()) {
+        let mut words = line.split_whitespace().peekable();
+        let nets = expand(words.next().unwrap_or_default()).map_err(bad)?;
+        let hop = match words.peek().filter(|w| w.bytes().all(|b| b.is_ascii_digit())) {
+            None => None,
+            Some(word) => Some(parse_hops(word).map_err(bad)?),
+        };
+        if hop.is_some() {
+            words.next();
+        }
+        if words.peek().is_none() {
+            return Err(bad(format!(
+                "'{line}' names no router: expected a NID such as 192.168.0.1@tcp after the network"
+            )));
+        }
+        let mut gateways = Vec::new();
+        for word in words {
+            for one in expand(word).map_err(bad)? {
+                gateways.push(parse_gateway(&one).map_err(bad)?);
+            }
+        }
+        for net in &nets {
+            let net = Nid::tcp(std::net::Ipv4Addr::UNSPECIFIED, parse_net_name(net).map_err(bad)?).net();
+            for &(gateway, priority) in &gateways {
+                check_gateway(net, gateway).map_err(bad)?;
+                if routes.len() >= ROUTES_MAX {
+                    return Err(bad(format!("more than {ROUTES_MAX} routes")));
+                }
+                routes.push(RouteSpec {
+                    net,
+                    gateway,
+                    hop,
+                    priority,
+                });
+            }
+        }
+    }
+    Ok(routes)
+}
+
+/// 1 to 255.
+pub fn parse_hops(text: &str) -> Result<u32, String> {
+    let hops = text.parse().ok().filter(|h| (1..=HOPS_MAX).contains(h));
+    hops.ok_or_else(|| format!("'{text}' is not a number of hops from 1 to {HOPS_MAX}"))
+}
+
+/// A router of a network is not on it.
+pub fn check_gateway(net: u32, gateway: Nid) -> Result<(), String> {
+    if gateway.net() == net {
+        return Err(format!("{gateway} is on the network that it is to lead to"));
+    }
+    if !gateway.is_tcp() || gateway.addr().is_unspecified() {
+        return Err(format!("{gateway} is not the NID of a router"));
+    }
+    Ok(())
+}
+
+fn parse_gateway(text: &str) -> Result<(Nid, u32), String> {
+    let (nid, priority) = match text.split_once(':') {
+        None => (text, 0),
+        Some((nid, priority)) => {
+            let number = priority
+                .parse()
+                .map_err(|_| format!("{text}: '{priority}' is not a priority, a number from 0 on"))?;
+            (nid, number)
+        }
+    };
+    if !nid.contains('@') {
+        return Err(format!(
+            "'{nid}' is not the NID of a router, such as 192.168.0.1@tcp"
+        ));
+    }
+    Ok((nid.parse().map_err(|e| format!("{e}"))?, priority))
+}
+
+/// What a word with `[1-3,7]` stands for.
+fn expand(word: &str) -> Result<Vec<String>, String> {
+    let mut out = vec![String::new()];
+    let mut rest = word;
+    while let Some((before, after)) = rest.split_once('[') {
+        let (list, after) = after
+            .split_once(']')
+            .ok_or_else(|| format!("{word}: a '[' without its ']'"))?;
+        let numbers = cpt::parse_list(list).map_err(|why| format!("{word}: {why}"))?;
+        if numbers.is_empty() || out.len() * numbers.len() > ROUTES_MAX {
+            return Err(format!("{word} stands for none, or for more than {ROUTES_MAX}"));
+        }
+        out = out
+            .iter()
+            .flat_map(|o| numbers.iter().map(move |n| format!("{o}{before}{n}")))
+            .collect();
+        rest = after;
+    }
+    out.iter_mut().for_each(|o| o.push_str(rest));
+    Ok(out)
+}
+
+#[cfg(test)]
+#[path = "networks_tests.rs"]
+mod tests;

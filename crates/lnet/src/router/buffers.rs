@@ -1,0 +1,137 @@
+//! A router's buffers: how many messages it may hold, by the size of their payloads, for each partition. A message has a buffer
+//! before its payload is read; while there is none its connection is not read, so that who sends too much waits.
+
+use crate::LnetConfig;
+use crate::credits::{Credit, Credits};
+use arc_swap::ArcSwap;
+use cpt::CptId;
+use std::sync::Arc;
+
+/// What a page holds: the largest payload of a small buffer.
+pub(crate) const SMALL_MAX: usize = 4096;
+/// Buffers of all partitions, unless something else is said, and the least of one partition.
+const DEFAULTS: [(u32, u32); 3] = [(2048, 512), (16384, 4096), (1024, 256)];
+
+/// The buffers of one partition: tiny, small and large.
+type Pools = [Arc<Credits>; 3];
+
+/// All buffers.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// As they were asked for: 0 is the default.
+    pools: ArcSwap<(Vec<Pools>, [u32; 3])>,
+}
+
+/// How many buffers of one size a partition has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) cpt: usize,
+    /// Pages of one buffer: 0, 1 or 256.
+    pub(crate) pages: u32,
+    pub(crate) count: u32,
+    pub(crate) left: i64,
+    pub(crate) least: i64,
+}
+
+impl Buffers {
+    pub(crate) fn new(cpts: usize, cfg: &LnetConfig) -> Buffers {
+        let wanted = [
+            cfg.tiny_router_buffers,
+            cfg.small_router_buffers,
+            cfg.large_router_buffers,
+        ];
+        Buffers {
+            pools: ArcSwap::from_pointee((make(cpts, wanted), wanted)),
+        }
+    }
+
+    /// Makes new ones; messages that are being forwarded keep theirs.
+    pub(crate) fn resize(&self, wanted: [u32; 3]) {
+        let cpts = self.pools.load().0.len();
+        self.pools.store(Arc::new((make(cpts, wanted), wanted)));
+    }
+
+    /// How many were asked for.
+    pub(crate) fn wanted(&self) -> [u32; 3] {
+        self.pools.load().1
+    }
+
+    /// A buffer of a partition for a payload of so many bytes; waits until there is one.
+    pub(crate) async fn take(&self, cpt: CptId, len: usize) -> Option<Credit> {
+        let size = match len {
+            0 => 0,
+            1..=SMALL_MAX => 1,
+            _ => 2,
+        };
+        let pool = {
+            let pools = self.pools.load();
+            pools.0.get(cpt.0)?[size].clone()
+        };
+        Some(pool.take().await)
+    }
+
+    pub(crate) fn show(&self) -> Vec<Shown> {
+        let pools = self.pools.load();
+        let mut rows = Vec::new();
+        for (size, pages) in [0, 1, 256].into_iter().enumerate() {
+            for (cpt, of_cpt) in pools.0.iter().enumerate() {
+                let pool = &of_cpt[size];
+                rows.push(Shown {
+                    cpt,
+                    pages,
+                    count: pool.max(),
+                    left: pool.left(),
+                    least: pool.least(),
+                });
+            }
+        }
+        rows
+    }
+}
+
+fn make(cpts: usize, wanted: [u32; 3]) -> Vec<Pools> {
+    let per_cpt = |size: usize| match (wanted[size], DEFAULTS[size]) {
+        (0, (all, least)) => (all / cpts as u32).max(least),
+        (n, _) => n.div_ceil(cpts as u32),
+    };
+    (0..cpts)
+        .map(|_| [0, 1, 2].map(|size| Credits::new(per_cpt(size))))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Buffers;
+    use crate::LnetConfig;
+    use cpt::CptId;
+
+    #[tokio::test]
+    async fn buffers_are_split_over_partitions_and_sizes() {
+        let buffers = Buffers::new(
+            2,
+            &LnetConfig {
+                large_router_buffers: 4,
+                ..LnetConfig::default()
+            },
+        );
+        let counts: Vec<_> = buffers.show().iter().map(|s| (s.cpt, s.pages, s.count)).collect();
+        assert_eq!(
+            counts,
+            [
+                (0, 0, 1024),
+                (1, 0, 1024),
+                (0, 1, 8192),
+                (1, 1, 8192),
+                (0, 256, 2),
+                (1, 256, 2)
+            ]
+        );
+        let _large = buffers.take(CptId(1), 4097).await.unwrap();
+        let _small = buffers.take(CptId(1), 4096).await.unwrap();
+        let left: Vec<_> = buffers.show().iter().map(|s| s.left).collect();
+        assert_eq!(left, [1024, 1024, 8192, 8191, 2, 1]);
+        buffers.resize([8, 8, 2]);
+        assert_eq!(buffers.show()[5].left, 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! Asks a router from time to time whether it lives, forwards, and has the network that it should lead to.
+
+use super::{Gateway, Route};
+use crate::{Lnet, LnetConfig, PingInfo};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use wire::{LNET_NI_STATUS_UP, LNET_PING_FEAT_RTE_DISABLED};
+
+/// For what is never asked.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Watches one router, as long as there are routes by it.
+pub(crate) async fn watch(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
+    loop {
+        let Some(routes) = lnet.upgrade().map(|lnet| lnet.routes_by(&gateway)) else {
+            return;
+        };
+        if routes.is_empty() {
+            return;
+        }
+        let Some((alive_interval, dead_interval)) = ask(&lnet, &gateway, &routes).await else {
+            return;
+        };
+        let asked = Instant::now();
+        loop {
+            let interval = if gateway.is_alive() {
+                alive_interval
+            } else {
+                dead_interval
+            };
+            tokio::select! {
+                () = sleep_until(asked + interval) => break,
+                () = gateway.wake.notified() => if gateway.heard.swap(false, Ordering::Relaxed) { break },
+            }
+        }
+    }
+}
+
+/// Asks once; how long to wait until the next time if it lives, and if it does not.
+async fn ask(
+    lnet: &Weak<Lnet>,
+    gateway: &Arc<Gateway>,
+    routes: &[Arc<Route>],
+) -> Option<(Duration, Duration)> {
+    let lnet = lnet.upgrade()?;
+    let cfg = lnet.config().clone();
+    let or_never = |interval: Duration| if interval.is_zero() { NEVER } else { interval };
+    let intervals = (
+        or_never(cfg.alive_router_check_interval),
+        or_never(cfg.dead_router_check_interval),
+    );
+    if cfg.alive_router_check_interval.is_zero() {
+        // Nobody asks: one that has been heard of lives.
+        gateway.set_alive();
+        return Some(intervals);
+    }
+    match lnet.ping(gateway.nid, cfg.router_ping_timeout).await {
+        Err(e) => gateway.failed(&e),
+        Ok(info) if info.features & LNET_PING_FEAT_RTE_DISABLED != 0 => {
+            gateway.failed(&"it does not forward")
+        }
+        Ok(info) => {
+            for route in routes {
+                let reaches = reaches(route, &info, &cfg);
+                if route.reaches.swap(reaches, Ordering::Relaxed) && !reaches {
+                    tracing::warn!(router = %gateway.nid, net = route.spec.net, "the router has no interface on the network that is up");
+                }
+            }
+            gateway.set_alive();
+        }
+    }
+    Some(intervals)
+}
+
+/// Whether a router that answered `info` leads where it should. One that is not on that network itself may know another.
+fn reaches(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
+    let mut there = info
+        .nis
+        .iter()
+        .filter(|ni| ni.ns_nid.net() == route.spec.net)
+        .peekable();
+    if !cfg.avoid_asym_router_failure {
+        return true;
+    }
+    match there.peek() {
+        None => route.spec.hop != Some(1),
+        Some(_) => there.any(|ni| ni.ns_status == LNET_NI_STATUS_UP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::reaches;
+    use crate::router::{Gateway, Route};
+    use crate::{LnetConfig, PingInfo, RouteSpec};
+    use std::sync::Arc;
+    use wire::Nid;
+
+    #[test]
+    fn a_router_reaches_a_network_that_it_is_on_with_an_interface_that_is_up() {
+        let gateway: Nid = "10.0.0.1@tcp".parse().unwrap();
+        let far: Nid = "10.1.0.1@tcp1".parse().unwrap();
+        let route = |hop| {
+            let spec = RouteSpec {
+                net: far.net(),
+                gateway,
+                hop,
+                priority: 0,
+            };
+            Route::new(spec, Arc::new(Gateway::new(gateway, true)))
+        };
+        let cfg = LnetConfig::default();
+        let mut info = PingInfo::up(12345, 1, &[gateway, far], true);
+        assert!(reaches(&route(Some(1)), &info, &cfg));
+        info.nis[2].ns_status = 0xdead_face;
+        assert!(!reaches(&route(None), &info, &cfg));
+        assert!(reaches(
+            &route(None),
+            &info,
+            &LnetConfig {
+                avoid_asym_router_failure: false,
+                ..cfg.clone()
+            }
+        ));
+        let elsewhere = PingInfo::up(12345, 1, &[gateway], true);
+        assert!(
+            reaches(&route(None), &elsewhere, &cfg),
+            "it may know another router"
+        );
+        assert!(!reaches(&route(Some(1)), &elsewhere, &cfg));
+    }
+}

@@ -1,0 +1,341 @@
+//! What a node's LNet is and does, as Lustre shows it: the tables of `lctl get_param nis`, `peers`, `routes`, `routers`,
+//! `buffers`, `stats` and `portal_rotor`, and what `lnetctl` shows, as data.
+
+use crate::counters::{Counters, Counts};
+use crate::router::Route;
+use crate::tcp::Peer;
+use crate::{Lnet, RouteSpec, Tunables, net_name};
+use std::fmt::Write;
+use std::sync::Arc;
+use wire::{LnetCountersCommon, Nid};
+
+/// An interface.
+#[derive(Debug, Clone)]
+pub struct NiShown {
+    /// Its NID.
+    pub nid: Nid,
+    /// Its name, if it has one.
+    pub interface: Option<String>,
+    /// Its partitions.
+    pub cpts: Vec<usize>,
+    /// Whether they were chosen by somebody.
+    pub bound: bool,
+    /// The first partition near it.
+    pub dev_cpt: Option<usize>,
+    /// What it was set up with; nothing for `0@lo`.
+    pub tunables: Option<Tunables>,
+    /// What it did.
+    pub counts: Counts,
+}
+
+/// A peer.
+#[derive(Debug, Clone)]
+pub struct PeerShown {
+    /// Its NID.
+    pub nid: Nid,
+    /// `up` or `down` for a router, `NA` for others.
+    pub state: &'static str,
+    /// The partition that it belongs to.
+    pub cpt: usize,
+    /// Connections to it.
+    pub connections: usize,
+    /// Who refers to it.
+    pub refs: usize,
+    /// Its credits: all, those left, and the least that were left.
+    pub credits: (u32, i64, i64),
+    /// Of router buffers, likewise.
+    pub router_credits: (u32, i64, i64),
+    /// What it was sent and what it sent.
+    pub counts: Counts,
+}
+
+/// A route.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteShown {
+    /// Where it leads, and by whom.
+    pub spec: RouteSpec,
+    /// Whether it is used.
+    pub alive: bool,
+}
+
+impl Lnet {
+    /// All interfaces, `0@lo` first.
+    pub fn show_nis(&self) -> Vec<NiShown> {
+        let lo = NiShown {
+            nid: Nid::LO,
+            interface: None,
+            cpts: (0..self.cpts.len()).collect(),
+            bound: false,
+            dev_cpt: None,
+            tunables: None,
+            counts: self.core.nets.lo.iter().map(Counters::now).sum(),
+        };
+        let nets = self.core.nets.now();
+        let of_tcp = nets.nis.iter().map(|ni| NiShown {
+            nid: ni.nid,
+            interface: ni.interface.clone(),
+            cpts: ni.cpts.iter().map(|c| c.0).collect(),
+            bound: ni.bound,
+            dev_cpt: ni.dev_cpt,
+            tunables: Some(ni.tunables),
+            counts: ni.counts(),
+        });
+        std::iter::once(lo).chain(of_tcp).collect()
+    }
+
+    /// All peers that this node has to do with, by NID.
+    pub fn show_peers(&self) -> Vec<PeerShown> {
+        let nets = self.core.nets.now();
+        let state = |peer: &Peer| match nets.routes.iter().find(|r| r.spec.gateway == peer.nid) {
+            Some(route) if route.gateway.is_alive() => "up",
+            Some(_) => "down",
+            None => "NA",
+        };
+        let mut peers: Vec<_> = self
+            .tcp
+            .peers()
+            .into_iter()
+            .map(|peer| PeerShown {
+                nid: peer.nid,
+                state: state(&peer),
+                cpt: peer.cpt.0,
+                connections: peer.connections(),
+                // The table's reference, and not that of this list.
+                refs: Arc::strong_count(&peer) - 1,
+                credits: numbers(&peer.credits),
+                router_credits: numbers(&peer.router_credits),
+                counts: peer.counts(),
+            })
+            .collect();
+        peers.sort_by_key(|peer| peer.nid);
+        peers
+    }
+
+    /// All routes.
+    pub fn show_routes(&self) -> Vec<RouteShown> {
+        let nets = self.core.nets.now();
+        nets.routes
+            .iter()
+            .map(|r| RouteShown {
+                spec: r.spec,
+                alive: r.is_alive(),
+            })
+            .collect()
+    }
+
+    /// What the node has done in all, and how many messages are on their way, and were at once at most.
+    pub fn show_counts(&self) -> (Counts, i64, i64) {
+        let counts = self.show_nis().iter().map(|ni| ni.counts).sum();
+        let nets = self.core.nets.now();
+        let all = nets
+            .nis
+            .iter()
+            .flat_map(|ni| ni.cpts.iter().map(|cpt| ni.credits(*cpt)));
+        let on_their_way = all.clone().map(|c| i64::from(c.max()) - c.left()).sum();
+        let most = all.map(|c| i64::from(c.max()) - c.least()).sum();
+        (counts, on_their_way, most)
+    }
+
+    /// The same as LNet selftest asks for it; the fields wrap around as Lustre's do.
+    pub fn counters(&self) -> LnetCountersCommon {
+        let (counts, on_their_way, most) = self.show_counts();
+        let all = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as u32;
+        let [sent, received, dropped, routed] = counts.bytes;
+        LnetCountersCommon {
+            lcc_msgs_alloc: on_their_way as u32,
+            lcc_msgs_max: most as u32,
+            lcc_errors: 0,
+            lcc_send_count: all(counts.sent),
+            lcc_recv_count: all(counts.received),
+            lcc_route_count: counts.routed as u32,
+            lcc_drop_count: all(counts.dropped),
+            lcc_send_length: sent,
+            lcc_recv_length: received,
+            lcc_route_length: routed,
+            lcc_drop_length: dropped,
+        }
+    }
+
+    /// `nis`: a line for each partition of each interface.
+    pub fn nis_table(&self) -> String {
+        let mut out = line(
+            &[],
+            [
+                "nid", "status", "alive", "refs", "peer", "rtr", "max", "tx", "min",
+            ]
+            .map(str::to_owned),
+        );
+        out += &line(
+            &[],
+            ["0@lo", "up", "0", "2", "0", "0", "0", "0", "0"].map(str::to_owned),
+        );
+        let nets = self.core.nets.now();
+        let peers = self.tcp.peers();
+        for ni in &nets.nis {
+            for cpt in &ni.cpts {
+                let credits = ni.credits(*cpt);
+                let refs = 1 + peers
+                    .iter()
+                    .filter(|p| Arc::ptr_eq(&p.ni, ni) && p.cpt == *cpt)
+                    .count();
+                let Tunables {
+                    peer_credits,
+                    peer_buffer_credits,
+                    ..
+                } = ni.tunables;
+                let columns = [
+                    ni.nid.to_string(),
+                    "up".to_owned(),
+                    "-1".to_owned(),
+                    refs.to_string(),
+                    peer_credits.to_string(),
+                    peer_buffer_credits.to_string(),
+                    credits.max().to_string(),
+                    credits.left().to_string(),
+                    credits.least().to_string(),
+                ];
+                out += &line(&[], columns);
+            }
+        }
+        out
+    }
+
+    /// `peers`.
+    pub fn peers_table(&self) -> String {
+        let head = ["nid", "refs", "state", "last", "max", "rtr", "min", "tx", "min"].map(str::to_owned);
+        let mut out = line(&["queue"], head);
+        for peer in self.show_peers() {
+            let ((max, tx, least_tx), (_, rtr, least_rtr)) = (peer.credits, peer.router_credits);
+            let columns = [
+                peer.nid.to_string(),
+                peer.refs.to_string(),
+                peer.state.to_owned(),
+                "-1".to_owned(),
+                max.to_string(),
+                rtr.to_string(),
+                least_rtr.to_string(),
+                tx.to_string(),
+                least_tx.to_string(),
+            ];
+            let waiting = (-tx).max(0).to_string();
+            out += &line(&[&waiting], columns);
+        }
+        out
+    }
+
+    /// `routes`.
+    pub fn routes_table(&self) -> String {
+        let mut out = match self.forwarding() {
+            true => "Routing enabled\n".to_owned(),
+            false => "Routing disabled\n".to_owned(),
+        };
+        let _ = writeln!(
+            out,
+            "{:<8} {:>4} {:>8} {:>7} router",
+            "net", "hops", "priority", "state"
+        );
+        for route in self.show_routes() {
+            let RouteSpec {
+                net,
+                gateway,
+                hop,
+                priority,
+            } = route.spec;
+            let hops = hop.map_or(-1, i64::from);
+            let (net, state) = (net_name(net as u16), up(route.alive));
+            let _ = writeln!(out, "{net:<8} {hops:>4} {priority:>8} {state:>7} {gateway}");
+        }
+        out
+    }
+
+    /// `routers`.
+    pub fn routers_table(&self) -> String {
+        let mut out = format!("{:<4} {:>7} {:>5} router\n", "ref", "rtr_ref", "alive");
+        let nets = self.core.nets.now();
+        let mut seen: Vec<Nid> = Vec::new();
+        for route in &nets.routes {
+            let gateway = route.gateway.nid;
+            if seen.contains(&gateway) {
+                continue;
+            }
+            seen.push(gateway);
+            let by_it = |r: &&Arc<Route>| r.spec.gateway == gateway;
+            let (routes, state) = (
+                nets.routes.iter().filter(by_it).count(),
+                up(route.gateway.is_alive()),
+            );
+            let _ = writeln!(out, "{:<4} {routes:>7} {state:>5} {gateway}", routes + 1);
+        }
+        out
+    }
+
+    /// `buffers`: tiny, small and large ones of each partition.
+    pub fn buffers_table(&self) -> String {
+        let mut out = format!("{:>5} {:>5} {:>7} {:>7}\n", "pages", "count", "credits", "min");
+        for row in self.buffers.show().iter().filter(|_| self.forwarding()) {
+            let _ = writeln!(
+                out,
+                "{:>5} {:>5} {:>7} {:>7}",
+                row.pages, row.count, row.left, row.least
+            );
+        }
+        out
+    }
+
+    /// `stats`: messages on their way and at most; errors; messages sent, received, forwarded, dropped; their bytes.
+    pub fn stats_line(&self) -> String {
+        let LnetCountersCommon {
+            lcc_msgs_alloc,
+            lcc_msgs_max,
+            lcc_errors,
+            lcc_send_count,
+            lcc_recv_count,
+            lcc_route_count,
+            lcc_drop_count,
+            lcc_send_length,
+            lcc_recv_length,
+            lcc_route_length,
+            lcc_drop_length,
+        } = self.counters();
+        format!(
+            "{lcc_msgs_alloc} {lcc_msgs_max} {lcc_errors} {lcc_send_count} {lcc_recv_count} {lcc_route_count} \
+             {lcc_drop_count} {lcc_send_length} {lcc_recv_length} {lcc_route_length} {lcc_drop_length}\n"
+        )
+    }
+
+    /// `portal_rotor`.
+    pub fn rotor_text(&self) -> String {
+        let mode = self.portal_rotor();
+        format!(
+            "{{\n\tportals: all\n\trotor: {mode}\n\tdescription: {}\n}}\n",
+            mode.about()
+        )
+    }
+}
+
+fn numbers(credits: &crate::credits::Credits) -> (u32, i64, i64) {
+    (credits.max(), credits.left(), credits.least())
+}
+
+fn up(alive: bool) -> &'static str {
+    if alive { "up" } else { "down" }
+}
+
+/// A line of `nis` or `peers`, whose columns are 24, 6, 5, 4, 4, 4, 5, 5 and 5, or 24, 4 and then 5 wide.
+fn line<const N: usize>(rest: &[&str], columns: [String; N]) -> String {
+    let widths: &[usize] = match rest {
+        [] => &[6, 5, 4, 4, 4, 5, 5, 5],
+        _ => &[4, 5, 5, 5, 5, 5, 5, 5],
+    };
+    let mut out = String::new();
+    for (i, column) in columns.iter().enumerate() {
+        let _ = match i.checked_sub(1).and_then(|i| widths.get(i)) {
+            None => write!(out, "{column:<24}"),
+            Some(width) => write!(out, " {column:>width$}"),
+        };
+    }
+    for more in rest {
+        out = format!("{out} {more}");
+    }
+    out + "\n"
+}
