@@ -1,5 +1,8 @@
 //! Loads that measure a file system, and the tables that say what came out; and one that tries it.
 //!
+//! [`mdtest`](mod@mdtest) is a tool of this field, with its options and its output: several tasks (threads, processes of
+//! `mpirun`, clients of their own) do the same operations at once.
+//!
 //! [`compare`](mod@compare) runs the same load on several subjects in turn (a bare disk, a pass-through FUSE file system, a
 //! mount, the client library), several times over, so that what disturbs the machine disturbs them all, and
 //! reports medians with their spread. [`fsx`](mod@fsx) does random operations on one file through several mounts and compares it with
@@ -7,15 +10,24 @@
 
 pub mod compare;
 mod cpu;
+mod figure;
 pub mod fsx;
+mod hub;
 mod load;
+pub mod mdtest;
 mod report;
 pub mod shrink;
 mod subject;
+mod task;
+mod team;
 
 pub use compare::{Config, compare};
+pub use figure::{Figure, Latencies, csv};
+pub use hub::World;
 pub use report::{Report, Row, Summary};
-pub use subject::{LibrarySubject, PathSubject, Subject};
+pub use subject::{LibrarySubject, NewFile, PathSubject, Subject};
+pub use task::{Task, Watch};
+pub use team::Team;
 
 /// Why a measurement could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +44,20 @@ pub enum BenchError {
         /// Error.
         why: String,
     },
+    /// What was asked for cannot be done.
+    #[error("{0}")]
+    Options(String),
+    /// The processes of a job do not find each other.
+    #[error("the tasks cannot meet at {place}: {why}")]
+    Meeting {
+        /// The file that says where.
+        place: String,
+        /// Why.
+        why: String,
+    },
+    /// Another task ended before this one.
+    #[error("another task has ended: it says why")]
+    Apart,
     /// The program was interrupted.
     #[error("interrupted")]
     Interrupted,

@@ -1,7 +1,7 @@
 //! One load on one subject: metadata operations by several threads, and one stream of data.
 
 use crate::cpu;
-use crate::subject::Subject;
+use crate::subject::{NewFile, Subject};
 use crate::{BenchError, Row};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -69,15 +69,17 @@ pub(crate) fn metadata(
     stop: &AtomicBool,
 ) -> Result<Vec<Row>, BenchError> {
     for thread in 0..size.threads {
-        subject.make_dir(&dir_name(thread))?;
+        subject.make_dir("", &dir_name(thread))?;
     }
     let rows = vec![
-        phase(subject, "create/s", size, stop, |s, d, f| s.create(d, f))?,
+        phase(subject, "create/s", size, stop, |s, d, f| {
+            s.create(d, f, &NewFile::EMPTY)
+        })?,
         phase(subject, "stat/s", size, stop, |s, d, f| s.stat(d, f))?,
         phase(subject, "unlink/s", size, stop, |s, d, f| s.unlink(d, f))?,
     ];
     for thread in 0..size.threads {
-        subject.remove_dir(&dir_name(thread))?;
+        subject.remove_dir("", &dir_name(thread))?;
     }
     Ok(rows)
 }
@@ -85,7 +87,7 @@ pub(crate) fn metadata(
 /// Writes a file from start to end, fsyncs it, forgets it, and reads it back.
 pub(crate) fn stream(subject: &Arc<dyn Subject>, size: Size) -> Result<Vec<Row>, BenchError> {
     let dir = "stream";
-    subject.make_dir(dir)?;
+    subject.make_dir("", dir)?;
     let block = Bytes::from((0..BLOCK).map(|i| (i * 31 % 251) as u8).collect::<Vec<u8>>());
     let blocks = size.stream_bytes / BLOCK as u64;
     let megabytes = (blocks * BLOCK as u64) as f64 / 1e6;
@@ -108,6 +110,6 @@ pub(crate) fn stream(subject: &Arc<dyn Subject>, size: Size) -> Result<Vec<Row>,
     subject.forget(dir, "f")?;
     timed("read MB/s", &|| subject.read(dir, "f", BLOCK).map(drop))?;
     subject.unlink(dir, "f")?;
-    subject.remove_dir(dir)?;
+    subject.remove_dir("", dir)?;
     Ok(rows)
 }

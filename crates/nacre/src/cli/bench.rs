@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::Net;
+use super::mdtest::Mdtest;
+
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Bench {
@@ -35,11 +38,41 @@ pub(crate) struct Bench {
     pub(crate) json: bool,
 }
 
-/// What is not measured but tried.
+/// Tools with a load of their own.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Exercise {
     /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
     Fsx(Fsx),
+    /// Create, stat, read and remove directories and files by several tasks, as mdtest does
+    Mdtest(Box<Mdtest>),
+}
+
+/// Tasks that do the same at once. Under mpirun, each process has so many of them.
+#[derive(Debug, Args)]
+pub(crate) struct Load {
+    /// Tasks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) np: u32,
+    /// Not through a mount, but by clients in this process: MGSNID[,MGSNID...]:/FSNAME; paths are then from its root
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) mgs: Option<String>,
+    /// With --mgs: how many clients the tasks share [default: one for each task]
+    #[arg(long, value_name = "N", requires = "mgs", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) mounts: Option<u32>,
+    /// A process whose CPU time counts too, such as the server's; again or with commas for more
+    #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
+    pub(crate) pids: Vec<u32>,
+    /// Under mpirun on several machines: a directory that all see, where the processes find each other
+    #[arg(long, value_name = "DIR")]
+    pub(crate) meet: Option<PathBuf>,
+    /// Write every figure to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Print every figure as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) net: Net,
 }
 
 #[derive(Debug, Args)]

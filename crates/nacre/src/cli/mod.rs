@@ -1,12 +1,14 @@
 //! The command line: every command and option, and nothing else.
 
 mod bench;
+mod mdtest;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use self::bench::{Bench, Exercise, Fsx};
+pub(crate) use self::bench::{Bench, Exercise, Fsx, Load};
+pub(crate) use self::mdtest::Mdtest;
 use crate::decode;
 use crate::instance::Store;
 

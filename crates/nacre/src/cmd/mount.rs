@@ -52,7 +52,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
 }
 
 /// Splits `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME`.
-fn parse_source(source: &str) -> Result<(Vec<Nid>, String)> {
+pub(crate) fn parse_source(source: &str) -> Result<(Vec<Nid>, String)> {
     let parts = source.rsplit_once(":/");
     let (nids, fsname) = parts
         .with_context(|| format!("'{source}' is not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs"))?;

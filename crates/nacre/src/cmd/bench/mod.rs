@@ -3,6 +3,8 @@
 mod compare;
 mod fsx;
 mod library;
+mod load;
+mod mdtest;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,10 +23,11 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     match &args.exercise {
         None => compare::run(&args),
         Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
+        Some(Exercise::Mdtest(mdtest)) => mdtest::run(mdtest),
     }
 }
 
-/// Becomes true with the first Ctrl-C or SIGTERM, which then end nothing by themselves: the work stops in order.
+/// Becomes true with the first Ctrl-C or SIGTERM, so that the work stops in order; the second ends the process.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -39,13 +42,18 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
+            let mut next = || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                    }
+                });
+            };
+            next();
             told.store(true, Ordering::Relaxed);
+            next();
+            std::process::exit(INTERRUPTED.into());
         })
         .context("cannot start a thread")?;
     Ok(stop)

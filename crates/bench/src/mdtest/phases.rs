@@ -1,0 +1,456 @@
+//! The phases of one task.
+
+use super::Brought;
+use super::plan::{Kind, Plan, Tree, test_dir};
+use crate::subject::{NewFile, Subject};
+use crate::task::{Meter, Task};
+use crate::{BenchError, Figure};
+use bytes::Bytes;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Says in the exchange of a number that there is none.
+const NONE: u64 = u64::MAX;
+
+/// A task at work.
+pub(super) struct Run<'a> {
+    plan: &'a Plan,
+    task: &'a mut Task,
+    pub(super) brought: Brought,
+    /// How many tasks take part.
+    active: usize,
+    iteration: usize,
+    /// Items of each task in each directory now: what a stonewall left.
+    items_per_dir: u64,
+}
+
+type Phase = Result<(Option<Figure>, Result<(), BenchError>), BenchError>;
+
+impl<'a> Run<'a> {
+    pub(super) fn new(plan: &'a Plan, task: &'a mut Task) -> Run<'a> {
+        let (active, items_per_dir) = (task.team.size(), plan.items_per_dir);
+        Run {
+            plan,
+            task,
+            brought: Brought::default(),
+            active,
+            iteration: 0,
+            items_per_dir,
+        }
+    }
+
+    /// Everything.
+    pub(super) fn all(&mut self) -> Result<(), BenchError> {
+        let node = rustix::system::uname().nodename().to_bytes().to_vec();
+        let mut nodes = self.task.team.exchange(node)?.to_vec();
+        nodes.sort();
+        nodes.dedup();
+        self.brought.nodes = nodes.len();
+        if self.task.is_first() {
+            self.brought.made_root = self.task.subject.make_dir("", "")?;
+        }
+        for active in self.plan.task_counts(self.task.team.size()) {
+            self.active = active;
+            for iteration in 0..self.plan.options.iterations {
+                self.iteration = iteration;
+                self.iteration()?;
+            }
+        }
+        // Who did not remove leaves what he made for another run.
+        if !self.plan.options.remove_only {
+            self.brought.made.clear();
+            self.brought.made_root = false;
+        }
+        Ok(())
+    }
+
+    fn iteration(&mut self) -> Result<(), BenchError> {
+        let o = &self.plan.options;
+        self.items_per_dir = self.plan.items_per_dir;
+        if self.task.is_first() {
+            for round in 0..self.plan.loops {
+                let dir = test_dir(self.iteration, round);
+                if self.task.subject.make_dir("", &dir)? && o.create_only {
+                    self.brought.made.push(dir.clone());
+                }
+                if let Some(stripes) = o.stripes.filter(|_| o.create_only) {
+                    self.task.subject.set_stripes(&dir, stripes)?;
+                }
+            }
+        }
+        if o.create_only {
+            let ended = self.trees("Tree creation", true);
+            self.note(ended)?;
+        }
+        for kind in [Kind::Dir, Kind::File] {
+            let wanted = match kind {
+                Kind::Dir => o.dirs_only,
+                Kind::File => o.files_only,
+            };
+            if wanted {
+                std::thread::sleep(o.pre_delay);
+                self.test(kind)?;
+            }
+        }
+        if o.remove_only {
+            let ended = self.trees("Tree removal", false);
+            self.note(ended)?;
+            if self.task.is_first() {
+                for round in 0..self.plan.loops {
+                    let dir = test_dir(self.iteration, round);
+                    self.task.subject.remove_dir("", &dir)?;
+                    self.brought.made.retain(|made| *made != dir);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a figure; nothing comes after an interruption.
+    fn note(&mut self, phase: Phase) -> Result<(), BenchError> {
+        let (figure, ended) = phase?;
+        if let Some(mut figure) = figure {
+            figure.iteration = self.iteration;
+            figure.tasks = self.active;
+            figure.task_rates.truncate(self.active);
+            self.brought.figures.push(figure);
+        }
+        ended
+    }
+
+    /// Makes or removes the trees.
+    fn trees(&mut self, operation: &'static str, make: bool) -> Phase {
+        let plan = self.plan;
+        let rank = self.task.team.rank();
+        let owners = match (plan.options.unique_dir_per_task, plan.options.collective_creates) {
+            (true, false) if rank < self.active => rank..rank + 1,
+            (true, true) if rank == 0 => 0..self.active,
+            (false, _) if rank == 0 => 0..1,
+            _ => 0..0,
+        };
+        let trees: Vec<Tree> = (0..plan.loops)
+            .map(|round| test_dir(self.iteration, round))
+            .flat_map(|dir| owners.clone().map(move |owner| (dir.clone(), owner)))
+            .map(|(dir, owner)| plan.tree(&dir, owner))
+            .collect();
+        let mut order = plan.in_depth_order();
+        if !make {
+            order.reverse();
+        }
+        self.task.phase(operation, |meter, subject, _| {
+            for tree in &trees {
+                for dir in order.iter().filter_map(|d| tree.paths.get(*d as usize)) {
+                    let (parent, name) = dir;
+                    meter.time(|| match make {
+                        true => subject.make_dir(parent, name).map(drop),
+                        false => subject.remove_dir(parent, name),
+                    })?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The phases with the items.
+    fn test(&mut self, kind: Kind) -> Result<(), BenchError> {
+        let o = &self.plan.options;
+        if o.create_only {
+            let phase = self.create(kind);
+            self.note(phase)?;
+        } else if kind == Kind::File {
+            self.stonewall_of_file()?;
+        }
+        if o.stat_only {
+            let phase = self.look(kind, 1, stat_name(kind), |subject, dir, name, _| {
+                subject.stat(dir, name)
+            });
+            self.note(phase)?;
+        }
+        match kind {
+            Kind::Dir if o.rename_only => {
+                let phase = self.rename();
+                self.note(phase)?;
+            }
+            Kind::File if o.read_only => {
+                let phase = self.read();
+                self.note(phase)?;
+            }
+            _ => {}
+        }
+        if o.remove_only {
+            let phase = self.remove(kind);
+            self.note(phase)?;
+        }
+        Ok(())
+    }
+
+    /// Whose items this task works on in a phase that is so many strides from the creation; nobody's when it does not
+    /// take part. Rank 0 may do it for all.
+    fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {
+        let rank = self.task.team.rank();
+        match (by_first, rank) {
+            (true, 0) => 0..self.active,
+            (true, _) => 0..0,
+            (false, rank) if rank >= self.active => 0..0,
+            (false, rank) => {
+                let owner = (rank + strides * self.plan.options.stride) % self.active;
+                owner..owner + 1
+            }
+        }
+    }
+
+    /// The trees of some owners, found now unless that counts.
+    fn find(&self, owners: std::ops::Range<usize>) -> Result<Vec<(usize, Tree)>, BenchError> {
+        let mut trees = Vec::new();
+        for round in 0..self.plan.loops {
+            for owner in owners.clone() {
+                let tree = self.plan.tree(&test_dir(self.iteration, round), owner);
+                if !self.plan.options.time_unique_dir_overhead {
+                    for dir in self.plan.with_items() {
+                        self.task.subject.enter(tree.dir(dir))?;
+                    }
+                }
+                trees.push((owner, tree));
+            }
+        }
+        Ok(trees)
+    }
+
+    fn create(&mut self, kind: Kind) -> Phase {
+        let plan = self.plan;
+        let o = &plan.options;
+        let trees = self.find(self.owners(0, o.collective_creates))?;
+        let order = plan.with_items();
+        let per_dir = self.items_per_dir;
+        let stonewall = o.stonewall.filter(|_| kind == Kind::File);
+        let mut walled = None;
+        let phase = self.task.phase(create_name(kind), |meter, subject, team| {
+            let begun = Instant::now();
+            let each = |meter: &mut Meter<'_>, from: u64, to: u64, until: Option<Duration>| {
+                for (owner, tree) in &trees {
+                    for dir in &order {
+                        for item in dir * per_dir + from..dir * per_dir + to {
+                            create(plan, kind, subject, meter, (tree.dir(*dir), *owner, item))?;
+                            if until.is_some_and(|wall| begun.elapsed() >= wall) {
+                                return Ok(());
+                            }
+                        }
+                    }
+                }
+                Ok(())
+            };
+            let ended = each(meter, 0, per_dir, stonewall);
+            if stonewall.is_some() {
+                // Everybody comes here, also who was interrupted.
+                let done = meter.done();
+                let all = team.numbers(done)?;
+                let most = all.iter().copied().max().unwrap_or(0);
+                walled = Some((most, all.iter().sum::<u64>(), begun.elapsed().as_secs_f64()));
+                ended?;
+                each(meter, done, most, None)?;
+            } else {
+                ended?;
+            }
+            sync(plan, subject)
+        });
+        if let Some((most, together, seconds)) = walled {
+            self.items_per_dir = most;
+            if self.task.is_first() {
+                let (items, time) = self.brought.stonewall.unwrap_or_default();
+                self.brought.stonewall = Some((items + together, time + seconds));
+                if let Some(file) = &o.stonewall_file {
+                    fs::write(file, format!("{most}\n")).map_err(|e| wall_file(file, &e))?;
+                }
+            }
+        }
+        phase
+    }
+
+    /// Files that another run has created until its stonewall.
+    fn stonewall_of_file(&mut self) -> Result<(), BenchError> {
+        let Some(file) = &self.plan.options.stonewall_file else {
+            return Ok(());
+        };
+        let mine = match self.task.is_first() {
+            true => {
+                let text = fs::read_to_string(file).map_err(|e| wall_file(file, &e))?;
+                text.trim().parse().unwrap_or(NONE)
+            }
+            false => NONE,
+        };
+        let items = self.task.team.numbers(mine)?.first().copied();
+        match items.filter(|i| *i != NONE) {
+            Some(items) => self.items_per_dir = items,
+            None => return Err(wall_file(file, &"there is no number in it")),
+        }
+        Ok(())
+    }
+
+    /// Looks at every item, in the order of numbers or at random.
+    fn look(
+        &mut self,
+        kind: Kind,
+        strides: usize,
+        operation: &'static str,
+        mut what: impl FnMut(&dyn Subject, &str, &str, u64) -> Result<(), BenchError>,
+    ) -> Phase {
+        let plan = &Plan {
+            items_per_dir: self.items_per_dir,
+            ..self.plan.clone()
+        };
+        let trees = self.find(self.owners(strides, false))?;
+        let items = 0..plan.items_per_tree();
+        let shuffled: Option<Vec<u64>> = plan.options.random_seed.map(|seed| {
+            let mut order: Vec<u64> = items.clone().collect();
+            fastrand::Rng::with_seed(seed.wrapping_add(self.task.team.rank() as u64)).shuffle(&mut order);
+            order
+        });
+        self.task.phase(operation, |meter, subject, _| {
+            for (owner, tree) in &trees {
+                for i in items.clone() {
+                    let chosen = shuffled.as_ref().and_then(|order| order.get(i as usize));
+                    let (dir, item) = plan.item(chosen.copied().unwrap_or(i));
+                    let name = plan.name(kind, *owner, item);
+                    meter.time(|| what(subject, tree.dir(dir), &name, item))?;
+                }
+            }
+            sync(plan, subject)
+        })
+    }
+
+    fn read(&mut self) -> Phase {
+        let o = &self.plan.options;
+        let (bytes, verify) = (o.read_bytes, o.verify_read);
+        let mut wrong = 0;
+        let phase = self.look(Kind::File, 2, "File read", |subject, dir, name, item| {
+            let data = subject.open(dir, name, bytes)?;
+            if data.len() < bytes {
+                return Err(BenchError::Operation {
+                    subject: subject.name().to_owned(),
+                    operation: "read",
+                    what: format!("{dir}/{name}"),
+                    why: format!("it has {} bytes, not {bytes}", data.len()),
+                });
+            }
+            // At least whose data it is, which costs nothing to speak of.
+            let seen = if verify { bytes } else { bytes.min(8) };
+            wrong += u64::from(data[..seen] != contents(item, seen)[..]);
+            Ok(())
+        });
+        let sum = self.task.team.numbers(wrong)?.iter().sum::<u64>();
+        self.brought.wrong_reads += sum;
+        phase
+    }
+
+    /// Renames the directories of each directory in a ring: the first out of the way, each to the name before it, and
+    /// the first to the last name. In the end there are the same names.
+    fn rename(&mut self) -> Phase {
+        let plan = self.plan;
+        let per_dir = self.items_per_dir;
+        let trees = self.find(self.owners(2, false))?;
+        self.task.phase("Directory rename", |meter, subject, _| {
+            for (owner, tree) in &trees {
+                for dir in plan.with_items() {
+                    let name = |i: u64| plan.name(Kind::Dir, *owner, dir * per_dir + i);
+                    let aside = format!("{}-aside", name(0));
+                    let steps = std::iter::once((name(0), aside.clone()))
+                        .chain((1..per_dir).map(|i| (name(i), name(i - 1))))
+                        .chain([(aside, name(per_dir.saturating_sub(1)))]);
+                    for (from, to) in steps.filter(|_| per_dir > 0) {
+                        meter.time(|| subject.rename(tree.dir(dir), &from, &to))?;
+                    }
+                }
+            }
+            sync(plan, subject)
+        })
+    }
+
+    fn remove(&mut self, kind: Kind) -> Phase {
+        let plan = self.plan;
+        let per_dir = self.items_per_dir;
+        let by_first = plan.options.collective_creates;
+        let mut owners = self.owners(3, by_first);
+        if plan.options.shared_file && !self.task.is_first() {
+            owners = 0..0;
+        }
+        let trees = self.find(owners)?;
+        self.task.phase(remove_name(kind), |meter, subject, _| {
+            for (owner, tree) in &trees {
+                for dir in plan.with_items() {
+                    for item in dir * per_dir..(dir + 1) * per_dir {
+                        let name = plan.name(kind, *owner, item);
+                        meter.time(|| match kind {
+                            Kind::Dir => subject.remove_dir(tree.dir(dir), &name),
+                            Kind::File => subject.unlink(tree.dir(dir), &name),
+                        })?;
+                    }
+                }
+            }
+            sync(plan, subject)
+        })
+    }
+}
+
+fn create(
+    plan: &Plan,
+    kind: Kind,
+    subject: &dyn Subject,
+    meter: &mut Meter<'_>,
+    (dir, owner, item): (&str, usize, u64),
+) -> Result<(), BenchError> {
+    let o = &plan.options;
+    let name = plan.name(kind, owner, item);
+    match kind {
+        Kind::Dir => meter.time(|| subject.make_dir(dir, &name)).map(drop),
+        Kind::File if o.make_node => meter.time(|| subject.mknod(dir, &name)),
+        Kind::File => {
+            let new = NewFile {
+                exclusive: false,
+                data: contents(item, o.write_bytes),
+                sync: o.sync_file,
+                read_back: o.verify_write,
+            };
+            meter.time(|| subject.create(dir, &name, &new))
+        }
+    }
+}
+
+/// What a file has in it: its number, then a pattern.
+fn contents(item: u64, bytes: usize) -> Bytes {
+    let number = item.to_le_bytes();
+    let pattern = (number.len()..bytes).map(|i| (i + 1) as u8);
+    number.iter().copied().chain(pattern).take(bytes).collect()
+}
+
+/// The end of a phase.
+fn sync(plan: &Plan, subject: &dyn Subject) -> Result<(), BenchError> {
+    match plan.options.call_sync {
+        true => subject.sync(),
+        false => Ok(()),
+    }
+}
+
+fn wall_file(file: &std::path::Path, why: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Options(format!("-x {}: {why}", file.display()))
+}
+
+fn create_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Dir => "Directory creation",
+        Kind::File => "File creation",
+    }
+}
+
+fn stat_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Dir => "Directory stat",
+        Kind::File => "File stat",
+    }
+}
+
+fn remove_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Dir => "Directory removal",
+        Kind::File => "File removal",
+    }
+}

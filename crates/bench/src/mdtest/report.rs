@@ -1,0 +1,251 @@
+//! mdtest's tables.
+
+use super::plan::Plan;
+use crate::Figure;
+use std::fmt::{self, Write};
+
+/// The operations, in the order of the table.
+const DIRS: [&str; 4] = [
+    "Directory creation",
+    "Directory stat",
+    "Directory rename",
+    "Directory removal",
+];
+const FILES: [&str; 4] = ["File creation", "File stat", "File read", "File removal"];
+const TREES: [&str; 2] = ["Tree creation", "Tree removal"];
+
+/// What came out.
+#[derive(Debug)]
+pub struct Report {
+    pub(super) plan: Plan,
+    /// How many tasks there were.
+    pub tasks: usize,
+    /// On how many machines.
+    pub nodes: usize,
+    /// Every phase.
+    pub figures: Vec<Figure>,
+    /// Files that were created until the stonewall, and in what time.
+    pub(super) stonewall: Option<(u64, f64)>,
+    /// Files that had something else in them than was written.
+    pub wrong_reads: u64,
+}
+
+/// Which tables are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Show {
+    /// `-Z`: times, not rates.
+    pub time: bool,
+    /// `-P`: both.
+    pub rate_and_time: bool,
+    /// `--showRankStatistics`: also what single tasks reached.
+    pub ranks: bool,
+    /// `--print-all-procs`: the rate of every task.
+    pub all_ranks: bool,
+}
+
+/// Of several repetitions.
+struct Spread {
+    max: f64,
+    min: f64,
+    mean: f64,
+    deviation: f64,
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Spread {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n.max(1.0);
+        let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        Spread {
+            max: values.iter().copied().fold(0.0, f64::max),
+            min: if values.is_empty() { 0.0 } else { least },
+            mean,
+            deviation: if values.len() < 2 {
+                0.0
+            } else {
+                (squares / (n - 1.0)).sqrt()
+            },
+        }
+    }
+}
+
+impl Report {
+    /// The report in words.
+    pub fn text(&self, show: Show) -> String {
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut out, show);
+        out
+    }
+
+    fn write(&self, out: &mut String, show: Show) -> fmt::Result {
+        writeln!(out, "{} task(s) on {} node(s)", self.tasks, self.nodes)?;
+        for tasks in self.plan.task_counts(self.tasks) {
+            self.count(out, tasks)?;
+            let figures: Vec<&Figure> = self.figures.iter().filter(|f| f.tasks == tasks).collect();
+            if show.all_ranks {
+                each_rank(out, &figures)?;
+            }
+            for time in [false, true] {
+                if show.rate_and_time || show.time == time {
+                    self.summary(out, &figures, time, show.ranks)?;
+                }
+            }
+            self.latencies(out, &figures)?;
+        }
+        if self.wrong_reads > 0 {
+            writeln!(
+                out,
+                "\nERROR: {} files had something else in them than was written",
+                self.wrong_reads
+            )?;
+        }
+        Ok(())
+    }
+
+    fn count(&self, out: &mut String, tasks: usize) -> fmt::Result {
+        let o = &self.plan.options;
+        let items = self.plan.items_per_tree() * self.plan.loops * tasks as u64;
+        match (o.files_only, o.dirs_only) {
+            (true, true) => writeln!(out, "{tasks} tasks, {items} files/directories"),
+            (true, false) if o.shared_file => {
+                writeln!(out, "{tasks} tasks, {} shared files", items / tasks as u64)
+            }
+            (true, false) => writeln!(out, "{tasks} tasks, {items} files"),
+            _ => writeln!(out, "{tasks} tasks, {items} directories"),
+        }
+    }
+
+    fn operations(&self) -> Vec<&'static str> {
+        let o = &self.plan.options;
+        let mut all = Vec::new();
+        if o.dirs_only {
+            all.extend(DIRS);
+        }
+        if o.files_only {
+            all.extend(FILES);
+        }
+        all.extend(TREES);
+        all
+    }
+
+    fn summary(&self, out: &mut String, figures: &[&Figure], time: bool, ranks: bool) -> fmt::Result {
+        let unit = if time {
+            "time (in ms/op)"
+        } else {
+            "rate (in ops/sec)"
+        };
+        writeln!(
+            out,
+            "\nSUMMARY {unit}: (of {} iterations)",
+            self.plan.options.iterations
+        )?;
+        let per_rank = |text: &str| if ranks { text.to_owned() } else { String::new() };
+        writeln!(
+            out,
+            "   Operation     {}                Max            Min           Mean        Std Dev",
+            per_rank("per Rank: Max            Min           Mean      per Iteration:")
+        )?;
+        writeln!(
+            out,
+            "   ---------     {}                ---            ---           ----        -------",
+            per_rank("          ---            ---           ----                     ")
+        )?;
+        for operation in self.operations() {
+            let of: Vec<&Figure> = figures
+                .iter()
+                .copied()
+                .filter(|f| f.operation == operation)
+                .collect();
+            let in_unit = |rate: f64| match time {
+                true if rate > 0.0 => 1e3 / rate,
+                true => 0.0,
+                false => rate,
+            };
+            write!(out, "   {operation:<22} ")?;
+            if ranks {
+                let rates: Vec<f64> = of
+                    .iter()
+                    .flat_map(|f| &f.task_rates)
+                    .map(|r| in_unit(*r))
+                    .collect();
+                let s = Spread::of(&rates);
+                write!(out, "{:14.3} {:14.3} {:14.3}     ", s.max, s.min, s.mean)?;
+            }
+            let rates: Vec<f64> = of.iter().map(|f| in_unit(f.rate())).collect();
+            let s = Spread::of(&rates);
+            writeln!(
+                out,
+                "{:14.3} {:14.3} {:14.3} {:14.3}",
+                s.max, s.min, s.mean, s.deviation
+            )?;
+        }
+        if let Some((items, seconds)) = self.stonewall {
+            let value = if time {
+                seconds * 1e3 / items as f64
+            } else {
+                items as f64 / seconds
+            };
+            writeln!(
+                out,
+                "   {:<22} {:>14} {:>14} {value:14.3} {:>14}",
+                "File create (stonewall)", "NA", "NA", "NA"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn latencies(&self, out: &mut String, figures: &[&Figure]) -> fmt::Result {
+        writeln!(
+            out,
+            "\nLATENCY (in microseconds), and CPU time for each operation:"
+        )?;
+        writeln!(
+            out,
+            "   Operation                     p50            p90            p99            max         CPU us"
+        )?;
+        writeln!(
+            out,
+            "   ---------                     ---            ---            ---            ---         ------"
+        )?;
+        for operation in self.operations() {
+            let mut of = figures
+                .iter()
+                .filter(|f| f.operation == operation && f.operations > 0);
+            let Some(first) = of.next() else { continue };
+            let (mut all, mut cpu, mut count) =
+                (first.latencies.clone(), first.cpu_seconds, first.operations);
+            for figure in of {
+                all.add_all(&figure.latencies);
+                cpu += figure.cpu_seconds;
+                count += figure.operations;
+            }
+            writeln!(
+                out,
+                "   {operation:<22} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1}",
+                all.quantile_us(0.5),
+                all.quantile_us(0.9),
+                all.quantile_us(0.99),
+                all.max_us(),
+                cpu * 1e6 / count as f64
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn each_rank(out: &mut String, figures: &[&Figure]) -> fmt::Result {
+    writeln!(out, "\nPer process result (rate):")?;
+    for f in figures {
+        let rates: Vec<String> = f.task_rates.iter().map(|r| format!("{r:.3}")).collect();
+        writeln!(
+            out,
+            "iteration {}: {}: {}",
+            f.iteration,
+            f.operation,
+            rates.join(",")
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! The client library: every task blocks on its calls, as an MPI program would.
+
+use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined};
+use crate::BenchError;
+use bytes::Bytes;
+use client::{Client, Cred, OpenFlags};
+use mdt::layout::Wanted;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use wire::{Errno, Fid};
+
+/// Type and permissions of new files.
+const FILE_MODE: u32 = 0o100_664;
+/// Permissions of new directories.
+const DIR_MODE: u32 = 0o775;
+/// The type in a directory's entry, and that of directories.
+const S_IFMT: u16 = 0o170_000;
+const S_IFDIR: u16 = 0o040_000;
+
+/// A mount of this process.
+pub struct LibrarySubject {
+    name: String,
+    client: Arc<Client>,
+    runtime: Handle,
+    cred: Cred,
+    processes: Vec<u32>,
+    /// The directory that is the subject's root.
+    base: String,
+    /// FIDs of the directories that the tasks work in, as the kernel would keep them.
+    dirs: RwLock<HashMap<String, Fid>>,
+}
+
+impl LibrarySubject {
+    /// A mount, and the runtime that its calls run on. It works as the user that runs this process.
+    pub fn new(name: impl Into<String>, client: Arc<Client>, runtime: Handle) -> LibrarySubject {
+        let (uid, gid) = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        LibrarySubject {
+            name: name.into(),
+            client,
+            runtime,
+            cred: match uid {
+                0 => Cred::root(),
+                uid => Cred::user(uid, gid),
+            },
+            base: String::new(),
+            dirs: RwLock::default(),
+            processes: Vec::new(),
+        }
+    }
+
+    /// The same, with this directory as its root: a path from the file system's.
+    pub fn below(self, dir: &str) -> LibrarySubject {
+        let names: Vec<&str> = dir.split('/').filter(|n| !n.is_empty()).collect();
+        LibrarySubject {
+            base: names.join("/"),
+            ..self
+        }
+    }
+
+    /// The same, with processes that serve it beside this one.
+    pub fn with_processes(self, processes: Vec<u32>) -> LibrarySubject {
+        LibrarySubject { processes, ..self }
+    }
+
+    /// Runs a call and says what failed.
+    fn run<T>(
+        &self,
+        operation: &'static str,
+        (dir, name): (&str, &str),
+        call: impl Future<Output = Result<T, Errno>>,
+    ) -> Result<T, BenchError> {
+        self.runtime
+            .block_on(call)
+            .map_err(|e| failed(&self.name, operation, joined(dir, name), &e))
+    }
+
+    /// The FID of a directory: known, or found from the root on.
+    async fn dir(&self, dir: &str) -> Result<Fid, Errno> {
+        if let Some(fid) = self.dirs.read().get(dir) {
+            return Ok(*fid);
+        }
+        let fid = self.walk(&joined(&self.base, dir)).await?;
+        self.dirs.write().insert(dir.to_owned(), fid);
+        Ok(fid)
+    }
+
+    async fn walk(&self, path: &str) -> Result<Fid, Errno> {
+        let mut fid = self.client.root();
+        for name in path.split('/').filter(|n| !n.is_empty()) {
+            let found = self.client.lookup(&self.cred, fid, name.as_bytes()).await?;
+            fid = found.attr.fid;
+        }
+        Ok(fid)
+    }
+
+    /// The directory that a directory is in, and its name there.
+    async fn parent(&self, dir: &str, name: &str) -> Result<(Fid, String), Errno> {
+        let whole = joined(&self.base, &joined(dir, name));
+        let (parent, last) = whole.rsplit_once('/').unwrap_or(("", &whole));
+        Ok((self.walk(parent).await?, last.to_owned()))
+    }
+
+    async fn find(&self, dir: &str, name: &str) -> Result<client::Found, Errno> {
+        let parent = self.dir(dir).await?;
+        self.client.lookup(&self.cred, parent, name.as_bytes()).await
+    }
+}
+
+impl Subject for LibrarySubject {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn processes(&self) -> &[u32] {
+        &self.processes
+    }
+
+    fn enter(&self, dir: &str) -> Result<(), BenchError> {
+        self.run("lookup", (dir, ""), self.dir(dir)).map(drop)
+    }
+
+    fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
+        self.run("mkdir", (dir, name), async {
+            // Most directories are made in one that is known; the subject's own root is not.
+            let made = match name {
+                "" if self.base.is_empty() => return Ok(false),
+                "" => {
+                    let (parent, name) = self.parent(dir, name).await?;
+                    self.client
+                        .mkdir(&self.cred, parent, name.as_bytes(), DIR_MODE)
+                        .await
+                }
+                name => {
+                    let parent = self.dir(dir).await?;
+                    self.client
+                        .mkdir(&self.cred, parent, name.as_bytes(), DIR_MODE)
+                        .await
+                }
+            };
+            match made {
+                Ok(_) => Ok(true),
+                Err(Errno::EEXIST) => Ok(false),
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.dirs.write().remove(&joined(dir, name));
+        self.run("rmdir", (dir, name), async {
+            match name {
+                "" => {
+                    let (parent, name) = self.parent(dir, name).await?;
+                    self.client.rmdir(&self.cred, parent, name.as_bytes()).await
+                }
+                name => {
+                    let parent = self.dir(dir).await?;
+                    self.client.rmdir(&self.cred, parent, name.as_bytes()).await
+                }
+            }
+        })
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
+        self.run("readdir", (dir, ""), async {
+            let (handle, mut all, mut place) = {
+                let fid = self.dir(dir).await?;
+                (self.client.opendir(&self.cred, fid).await?, Vec::new(), 0)
+            };
+            loop {
+                let items = self.client.readdir(&handle, place).await?;
+                let Some(last) = items.last() else {
+                    return Ok(all);
+                };
+                place = last.next;
+                handle.took(&items, items.len());
+                for item in items.iter().filter(|i| !matches!(&*i.entry.name, b"." | b"..")) {
+                    let is_dir = match item.entry.mode {
+                        Some(mode) => mode & S_IFMT == S_IFDIR,
+                        None => self
+                            .client
+                            .getattr(&self.cred, item.entry.fid)
+                            .await?
+                            .attr
+                            .is_dir(),
+                    };
+                    all.push((String::from_utf8_lossy(&item.entry.name).into_owned(), is_dir));
+                }
+            }
+        })
+    }
+
+    fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
+        let wanted = Wanted {
+            stripe_count: stripes,
+            ..Wanted::default()
+        };
+        self.run("setstripe", (dir, ""), async {
+            let fid = self.dir(dir).await?;
+            self.client.setstripe(&self.cred, fid, wanted.to_default()).await
+        })
+    }
+
+    fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError> {
+        let flags = OpenFlags {
+            read: new.read_back,
+            excl: new.exclusive,
+            ..OpenFlags::READ_WRITE
+        };
+        let mut differs = false;
+        self.run("create", (dir, name), async {
+            let parent = self.dir(dir).await?;
+            let (_, file) = self
+                .client
+                .create(&self.cred, parent, name.as_bytes(), FILE_MODE, flags)
+                .await?;
+            if !new.data.is_empty() {
+                self.client.write(&file, 0, new.data.clone()).await?;
+            }
+            if new.sync {
+                self.client.fsync(&file, false).await?;
+            }
+            if new.read_back {
+                let back = self.client.read(&file, 0, new.data.len()).await?;
+                differs = back.concat() != new.data;
+            }
+            // As a close through the kernel: what was written goes to the servers.
+            self.client.write_back(&file).await?;
+            self.client.release(&file).await
+        })?;
+        match differs {
+            true => Err(failed(
+                &self.name,
+                "create",
+                joined(dir, name),
+                &READ_BACK_DIFFERS,
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.run("mknod", (dir, name), async {
+            let parent = self.dir(dir).await?;
+            self.client
+                .mknod(&self.cred, parent, name.as_bytes(), FILE_MODE, 0)
+                .await
+                .map(drop)
+        })
+    }
+
+    fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.run("stat", (dir, name), self.find(dir, name)).map(drop)
+    }
+
+    fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.run("lookup", (dir, name), self.find(dir, name)).map(drop)
+    }
+
+    fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError> {
+        self.run("open", (dir, name), async {
+            let fid = self.find(dir, name).await?.attr.fid;
+            let file = self.client.open(&self.cred, fid, OpenFlags::READ).await?;
+            let data = match bytes {
+                0 => Bytes::new(),
+                bytes => self.client.read(&file, 0, bytes).await?.concat().into(),
+            };
+            self.client.release(&file).await?;
+            Ok(data)
+        })
+    }
+
+    fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
+        self.dirs.write().remove(&joined(dir, from));
+        self.run("rename", (dir, from), async {
+            let parent = self.dir(dir).await?;
+            self.client
+                .rename(&self.cred, (parent, from.as_bytes()), (parent, to.as_bytes()))
+                .await
+        })
+    }
+
+    fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.run("unlink", (dir, name), async {
+            let parent = self.dir(dir).await?;
+            self.client.unlink(&self.cred, parent, name.as_bytes()).await
+        })
+    }
+
+    fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
+        self.run("setxattr", (dir, name), async {
+            let fid = self.find(dir, name).await?.attr.fid;
+            self.client
+                .setxattr(&self.cred, fid, xattr.as_bytes(), value, 0)
+                .await
+        })
+    }
+
+    fn sync(&self) -> Result<(), BenchError> {
+        // What is open is written back when it is closed; what the servers have, they write by themselves.
+        Ok(())
+    }
+
+    fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError> {
+        self.run("write", (dir, name), async {
+            let parent = self.dir(dir).await?;
+            let (_, file) = self
+                .client
+                .create(
+                    &self.cred,
+                    parent,
+                    name.as_bytes(),
+                    FILE_MODE,
+                    OpenFlags::READ_WRITE,
+                )
+                .await?;
+            for i in 0..blocks {
+                // A copy for each, as the kernel's way makes one.
+                let copy = Bytes::copy_from_slice(block);
+                self.client.write(&file, i * block.len() as u64, copy).await?;
+            }
+            self.client.fsync(&file, false).await?;
+            self.client.release(&file).await
+        })
+    }
+
+    fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError> {
+        self.run("read", (dir, name), async {
+            let fid = self.find(dir, name).await?.attr.fid;
+            let file = self.client.open(&self.cred, fid, OpenFlags::READ).await?;
+            let mut at = 0;
+            loop {
+                let data = self.client.read(&file, at, block).await?;
+                let bytes: u64 = data.iter().map(|d| d.len() as u64).sum();
+                if bytes == 0 {
+                    break;
+                }
+                at += bytes;
+            }
+            self.client.release(&file).await?;
+            Ok(at)
+        })
+    }
+
+    fn forget(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
+        // The library's cache is dropped with its locks only; a stream larger than it is read from the server.
+        Ok(())
+    }
+}

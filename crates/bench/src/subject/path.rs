@@ -1,0 +1,218 @@
+//! A directory of a mounted file system, used through the kernel.
+
+use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined};
+use crate::BenchError;
+use bytes::Bytes;
+use mdt::layout::Wanted;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, XattrFlags};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// Permissions of new files, as mdtest has them.
+const FILE_MODE: u32 = 0o664;
+/// Permissions of new directories.
+const DIR_MODE: u32 = 0o775;
+
+/// A directory.
+pub struct PathSubject {
+    /// Name in tables.
+    pub name: String,
+    /// Where.
+    pub root: PathBuf,
+    /// Processes that serve it.
+    pub processes: Vec<u32>,
+}
+
+impl PathSubject {
+    fn path(&self, dir: &str, name: &str) -> PathBuf {
+        self.root.join(dir).join(name)
+    }
+
+    fn check<T>(
+        &self,
+        operation: &'static str,
+        (dir, name): (&str, &str),
+        result: io::Result<T>,
+    ) -> Result<T, BenchError> {
+        result.map_err(|e| failed(&self.name, operation, joined(dir, name), &e))
+    }
+
+    fn create_file(&self, dir: &str, name: &str, new: &NewFile) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .read(new.read_back)
+            .write(true)
+            .create(true)
+            .create_new(new.exclusive)
+            .mode(FILE_MODE)
+            .open(self.path(dir, name))?;
+        file.write_all(&new.data)?;
+        if new.sync {
+            file.sync_all()?;
+        }
+        if new.read_back {
+            let mut back = vec![0; new.data.len()];
+            file.seek(SeekFrom::Start(0))?;
+            file.read_exact(&mut back)?;
+            if back != new.data {
+                return Err(io::Error::other(READ_BACK_DIFFERS));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Subject for PathSubject {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn processes(&self) -> &[u32] {
+        &self.processes
+    }
+
+    fn enter(&self, dir: &str) -> Result<(), BenchError> {
+        self.check("stat", (dir, ""), std::fs::metadata(self.root.join(dir)))
+            .map(drop)
+    }
+
+    fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
+        let made = std::fs::DirBuilder::new()
+            .mode(DIR_MODE)
+            .create(self.path(dir, name));
+        match made {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+            other => self.check("mkdir", (dir, name), other).map(|()| true),
+        }
+    }
+
+    fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.check("rmdir", (dir, name), std::fs::remove_dir(self.path(dir, name)))
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
+        let list = || {
+            let entries = std::fs::read_dir(self.root.join(dir))?;
+            entries
+                .map(|entry| {
+                    let entry = entry?;
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    Ok((name, entry.file_type()?.is_dir()))
+                })
+                .collect()
+        };
+        self.check("readdir", (dir, ""), list())
+    }
+
+    fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
+        let wanted = Wanted {
+            stripe_count: stripes,
+            ..Wanted::default()
+        };
+        let set = rustix::fs::setxattr(
+            self.root.join(dir),
+            "lustre.lov",
+            &wanted.to_default(),
+            XattrFlags::empty(),
+        );
+        self.check("setstripe", (dir, ""), set.map_err(io::Error::from))
+    }
+
+    fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError> {
+        self.check("create", (dir, name), self.create_file(dir, name, new))
+    }
+
+    fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        let made = rustix::fs::mknodat(
+            CWD,
+            self.path(dir, name),
+            FileType::RegularFile,
+            Mode::from_raw_mode(FILE_MODE),
+            0,
+        );
+        self.check("mknod", (dir, name), made.map_err(io::Error::from))
+    }
+
+    fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        let stat = rustix::fs::statat(CWD, self.path(dir, name), AtFlags::empty());
+        self.check("stat", (dir, name), stat.map(drop).map_err(io::Error::from))
+    }
+
+    fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        // Resolves the name and does nothing with the file.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::open(self.path(dir, name), flags, Mode::empty());
+        self.check("lookup", (dir, name), found.map(drop).map_err(io::Error::from))
+    }
+
+    fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError> {
+        let read = || {
+            let mut file = File::open(self.path(dir, name))?;
+            let mut data = vec![0; bytes];
+            let mut at = 0;
+            while at < bytes {
+                match file.read(&mut data[at..])? {
+                    0 => break,
+                    n => at += n,
+                }
+            }
+            data.truncate(at);
+            Ok(data.into())
+        };
+        self.check("open", (dir, name), read())
+    }
+
+    fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
+        let renamed = std::fs::rename(self.path(dir, from), self.path(dir, to));
+        self.check("rename", (dir, from), renamed)
+    }
+
+    fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.check("unlink", (dir, name), std::fs::remove_file(self.path(dir, name)))
+    }
+
+    fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
+        let set = rustix::fs::setxattr(self.path(dir, name), xattr, value, XattrFlags::empty());
+        self.check("setxattr", (dir, name), set.map_err(io::Error::from))
+    }
+
+    fn sync(&self) -> Result<(), BenchError> {
+        let sync = || rustix::fs::syncfs(File::open(&self.root)?).map_err(io::Error::from);
+        self.check("sync", ("", ""), sync())
+    }
+
+    fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError> {
+        let write = || {
+            let mut file = File::create(self.path(dir, name))?;
+            (0..blocks).try_for_each(|_| file.write_all(block))?;
+            file.sync_all()
+        };
+        self.check("write", (dir, name), write())
+    }
+
+    fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError> {
+        let read = || {
+            let mut file = File::open(self.path(dir, name))?;
+            let mut buffer = vec![0; block];
+            let mut total = 0;
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => return Ok(total),
+                    n => total += n as u64,
+                }
+            }
+        };
+        self.check("read", (dir, name), read())
+    }
+
+    fn forget(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        let forget = || {
+            let mut file = File::open(self.path(dir, name))?;
+            file.seek(SeekFrom::Start(0))?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+            Ok(())
+        };
+        self.check("fadvise", (dir, name), forget())
+    }
+}

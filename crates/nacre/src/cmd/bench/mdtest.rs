@@ -1,0 +1,82 @@
+//! `nacre bench mdtest`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bench::mdtest::{self, Options, Show};
+
+use super::load::Crew;
+use crate::cli::Mdtest;
+use crate::node::random;
+use crate::output::say;
+
+/// Runs the command.
+pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
+    let options = options(args)?;
+    let mut crew = Crew::assemble(&args.load, &args.dirs)?;
+    if crew.speaks && !args.load.json {
+        say!("-- started at {} --\n", super::load::now());
+        say!(
+            "mdtest of nacre {}: {}\n",
+            env!("CARGO_PKG_VERSION"),
+            std::env::args().collect::<Vec<_>>().join(" ")
+        );
+    }
+    let (report, ended) = crew.run(|tasks| mdtest::run(&options, tasks));
+    crew.dismiss();
+    if let Some(report) = report {
+        let show = Show {
+            time: args.print_time,
+            rate_and_time: args.print_rate_and_time,
+            ranks: args.show_rank_statistics,
+            all_ranks: args.print_all_procs,
+        };
+        super::load::tell(&args.load, &report.figures, || {
+            format!("{}-- finished at {} --", report.text(show), super::load::now())
+        })?;
+    }
+    super::load::ended(ended)
+}
+
+fn options(args: &Mdtest) -> Result<Options> {
+    let random_seed = match (args.random, args.random_seed) {
+        (false, None) => None,
+        (_, Some(seed)) => Some(seed),
+        (true, None) => Some(random().context("a seed for -R")?),
+    };
+    let task_counts = args.last.map(|last| (args.first.unwrap_or(1), last, args.step));
+    Ok(Options {
+        items: args.items,
+        items_per_dir: args.items_per_dir,
+        iterations: args.iterations,
+        branch_factor: args.branch_factor,
+        depth: args.depth,
+        leaf_only: args.leaf_only,
+        unique_dir_per_task: args.unique_dir_per_task,
+        time_unique_dir_overhead: args.time_unique_dir_overhead,
+        dirs_only: args.dirs_only,
+        files_only: args.files_only,
+        create_only: args.create_only,
+        stat_only: args.stat_only,
+        read_only: args.read_only,
+        rename_only: args.rename_only,
+        remove_only: args.remove_only,
+        write_bytes: args.write_bytes,
+        read_bytes: args.read_bytes,
+        sync_file: args.sync_file,
+        call_sync: args.call_sync,
+        verify_read: args.verify_read,
+        verify_write: args.verify_write,
+        make_node: args.make_node,
+        collective_creates: args.collective_creates,
+        shared_file: args.shared_file,
+        stride: args.stride,
+        random_seed,
+        stonewall: (args.stonewall_seconds > 0).then(|| Duration::from_secs(args.stonewall_seconds)),
+        stonewall_file: args.stonewall_file.clone(),
+        pre_delay: Duration::from_secs(args.pre_delay_seconds),
+        task_counts,
+        stripes: args.stripes,
+    })
+}
