@@ -15,8 +15,9 @@ use crate::attr::MdAttr;
 use crate::dircache::{DirChunk, Kept, Ticket};
 use crate::layout::LovLayout;
 use bytes::Bytes;
+use foldhash::HashMap;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::{
@@ -220,7 +221,7 @@ impl Inodes {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
         };
-        let mut names = HashMap::new();
+        let mut names = HashMap::default();
         let empty = {
             let mut s = inode.state.lock();
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {

@@ -1,7 +1,7 @@
 //! Open files and directories by the number that the kernel knows them by.
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -2,8 +2,8 @@
 //!
 //! Flattening is not one to one. A FID whose number is taken gets another, beyond those that flattening gives.
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use wire::Fid;
 
@@ -58,7 +58,7 @@ impl Nodes {
         Nodes {
             root,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            spare: Mutex::new((SPARE, HashMap::new())),
+            spare: Mutex::new((SPARE, HashMap::default())),
         }
     }
 

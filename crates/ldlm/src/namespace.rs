@@ -13,7 +13,8 @@ use crate::policy::{LockType, Policy};
 use crate::reclaim::Hand;
 use crate::resource::Resource;
 use crate::timers::Timers;
-use std::collections::{BTreeSet, HashMap};
+use foldhash::HashMap;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use wire::LdlmResId;
 
@@ -36,9 +37,9 @@ impl Namespace {
     pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),
-            resources: HashMap::new(),
+            resources: HashMap::default(),
             by_client: BTreeSet::new(),
-            flock_waits: HashMap::new(),
+            flock_waits: HashMap::default(),
             timers: Timers::new(timeout_min),
             hand: Hand::default(),
         }

@@ -4,7 +4,8 @@
 //! (`ldlm_enqueue_min`).
 
 use crate::lock::LockId;
-use std::collections::{BTreeSet, HashMap};
+use foldhash::HashMap;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn new(min: Duration) -> Timers {
         Timers {
-            asked: HashMap::new(),
+            asked: HashMap::default(),
             due: BTreeSet::new(),
             estimate: Duration::ZERO,
             min,

@@ -1,9 +1,7 @@
 //! Open files of one client: the handles that its opens were answered with.
 
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use foldhash::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use wire::{Errno, Fid};

@@ -4,7 +4,8 @@
 //! client that uses it: its own, which comes back with it. Each client's sequences are with its export, so that the usual
 //! question meets no lock that others take; all together are looked at only when a client uses one for the first time.
 
-use std::{collections::HashSet, sync::Arc};
+use foldhash::HashSet;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rpc::Export;

@@ -1,10 +1,7 @@
 //! Objects in memory: each a sparse set of chunks of up to 64 KiB, which are as long as what is in them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    ops::Range,
-    sync::Arc,
-};
+use foldhash::HashMap;
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use cpt::BoxFuture;

@@ -4,7 +4,8 @@
 //! read and write says what it has cached, lost and used, and how much more it would like; a write's reply gives it more.
 //! What is promised to all never exceeds what is free.
 
-use std::{collections::HashMap, sync::Arc};
+use foldhash::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 

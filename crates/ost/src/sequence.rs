@@ -9,8 +9,8 @@
 //! key 's' 'l' seq u64 BE last: u64 LE
 //! ```
 
+use foldhash::HashMap;
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -153,7 +153,7 @@ impl Sequences {
         if let Some(r) = index.get(&SUPER_KEY)? {
             range = parse_super(&r).ok_or_else(|| bad("super-sequence", "24 bytes", &r))?;
         }
-        let mut last = HashMap::new();
+        let mut last = HashMap::default();
         for (key, value) in index.scan(&LAST_PREFIX, &prefix_end(&LAST_PREFIX), usize::MAX)? {
             let (seq, n) = parse_last(&key, &value)
                 .ok_or_else(|| bad("last object of a sequence", "10 bytes and 8 bytes", &value))?;

@@ -246,7 +246,7 @@ impl Client {
 
 /// Names one after another, values one after another, and the length of each value.
 fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
-    let mut all = Xattrs::new();
+    let mut all = Xattrs::default();
     let mut at = 0usize;
     let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
     for (name, len) in names.zip(lens.as_chunks::<4>().0).take(count) {

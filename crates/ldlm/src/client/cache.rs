@@ -3,7 +3,8 @@
 use super::{LockClient, LockInfo, Name};
 use crate::mode::LockMode;
 use crate::policy::Policy;
-use std::collections::{BTreeMap, HashMap};
+use foldhash::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::time::Instant;

@@ -23,9 +23,9 @@ use crate::namespace::Namespace;
 use crate::policy::LockType;
 use crate::request;
 use crate::spawn::Spawner;
+use foldhash::HashMap;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Export, Reply, ServerRequest};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -128,13 +128,13 @@ impl LockServer {
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
             ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
-            waiters: HashMap::new(),
+            waiters: HashMap::default(),
         };
         let server = Arc::new_cyclic(|me| LockServer {
             name: name.to_owned(),
             shards: (0..SHARDS).map(|i| Mutex::new(shard(i))).collect(),
             lvb,
-            exports: RwLock::new(HashMap::new()),
+            exports: RwLock::new(HashMap::default()),
             asking: Arc::new(Notify::new()),
             counters: Counters::default(),
             limits: cfg.limits.clone(),

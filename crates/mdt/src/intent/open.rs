@@ -156,14 +156,20 @@ impl Mdt {
         }
         let find = || lookup(&self.store, &asked.cred, parent, name);
         let creates = asked.flags.has(MDS_OPEN_CREAT);
-        let mut held = self.locks.name_read(parent, name).await?;
-        out.disposition |= DISP_LOOKUP_EXECD;
-        let mut entry = find()?;
-        if entry.is_none() && creates {
-            drop(held);
-            held = self.locks.name_write(parent, name).await?;
-            entry = find()?;
-        }
+        // A first look without a lock is a guess which lock will do.
+        let mut writes = creates && matches!(find(), Ok(None));
+        let (held, entry) = loop {
+            let held = if writes {
+                self.locks.name_write(parent, name).await?
+            } else {
+                self.locks.name_read(parent, name).await?
+            };
+            out.disposition |= DISP_LOOKUP_EXECD;
+            match find()? {
+                None if creates && !writes => writes = true,
+                entry => break (held, entry),
+            }
+        };
         if let Some(entry) = entry {
             out.disposition |= DISP_LOOKUP_POS;
             if creates && asked.flags.has(MDS_OPEN_EXCL) {

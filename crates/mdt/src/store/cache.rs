@@ -4,7 +4,7 @@
 //! meanwhile is forgotten. A miss is read from the index under the shard's lock, and a change is entered after it was
 //! applied, so that an old value never stays behind a new one.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use parking_lot::Mutex;
 use wire::{Errno, Fid};

@@ -12,7 +12,8 @@ pub mod keys;
 pub mod links;
 mod tx;
 
-use std::{collections::HashMap, sync::Arc};
+use foldhash::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use osd::{Index, Transactions, prefix_end};

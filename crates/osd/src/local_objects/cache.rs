@@ -1,7 +1,7 @@
 //! The objects in use: open files and attributes, bounded in number, and the set of those that are not on disk.
 
+use foldhash::HashMap;
 use std::{
-    collections::HashMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,

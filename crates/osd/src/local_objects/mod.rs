@@ -11,8 +11,8 @@ pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
+use foldhash::HashSet;
 use std::{
-    collections::HashSet,
     fs, io,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},

@@ -21,11 +21,11 @@ use crate::at::{Estimate, timeout_secs};
 use crate::xids::Unreplied;
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
 use bytes::Bytes;
+use foldhash::HashMap;
 use machine::{Action, Event, Machine};
 use parking_lot::Mutex;
 use replay::ReplayList;
 use slots::Slots;
-use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
@@ -117,7 +117,7 @@ impl Import {
             pending: Vec::new(),
             unreplied: Unreplied::default(),
             replay: ReplayList::default(),
-            estimates: HashMap::new(),
+            estimates: HashMap::default(),
             data: ObdConnectData::default(),
             why_not: None,
             announced: false,

@@ -6,7 +6,8 @@
 //! executed anew.
 
 use super::Reply;
-use std::collections::{BTreeMap, HashMap};
+use foldhash::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::Errno;
 
@@ -65,9 +66,9 @@ impl<R> Default for Once<R> {
     fn default() -> Self {
         Once {
             last_xid: 0,
-            running: HashMap::new(),
+            running: HashMap::default(),
             saved: BTreeMap::new(),
-            by_tag: HashMap::new(),
+            by_tag: HashMap::default(),
             untagged: 0,
         }
     }

@@ -5,7 +5,8 @@
 //! one that sends more than it should, or promises data that never come, leaves slots and places to the others. This node
 //! itself is no peer in that sense.
 
-use std::collections::{HashMap, VecDeque};
+use foldhash::HashMap;
+use std::collections::VecDeque;
 use wire::Nid;
 
 /// Bytes of requests that wait in a line; with more it is full.
@@ -91,7 +92,7 @@ impl<R> Queue<R> {
         Queue {
             urgent: Line::new(),
             normal: Line::new(),
-            peers: HashMap::new(),
+            peers: HashMap::default(),
             places,
             threads,
             active: 0,

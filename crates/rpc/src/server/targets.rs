@@ -2,9 +2,9 @@
 
 use super::active::Active;
 use super::{Export, Target};
+use foldhash::HashMap;
 use params::Param;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
