@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
 use cluster::Cluster;
 use std::sync::Arc;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, OST_READ};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
@@ -167,6 +167,28 @@ async fn direct_and_cached_access_see_each_other() {
     a.write(&direct, 4096, Bytes::from(vec![9; 8192])).await.unwrap();
     assert_eq!(read(&a, &file, 4095, 3).await, [pattern(200_000, 1)[4095], 9, 9]);
     a.umount().await;
+    cluster.stop().await;
+}
+
+/// Servers of Lustre answer it with the rest of a block, as zeros.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_read_asks_for_nothing_behind_the_end() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(100, 1)).await.unwrap();
+    let flags = OpenFlags { direct: true, ..RW };
+    let direct = b.open(&Cred::root(), fid, flags).await.unwrap();
+    assert_eq!(read(&b, &direct, 0, 4096).await, pattern(100, 1));
+    cluster.rpc.faults().refuse_requests(OST_READ);
+    assert_eq!(read(&b, &direct, 100, 4096).await, []);
+    assert_eq!(read(&b, &direct, 4096, 4096).await, []);
+    assert!(
+        b.read(&direct, 99, 4096).await.is_err(),
+        "what is there is asked for"
+    );
+    a.umount().await;
+    b.umount().await;
     cluster.stop().await;
 }
 

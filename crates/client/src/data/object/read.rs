@@ -135,16 +135,18 @@ impl Object {
         Err(Errno::EIO)
     }
 
-    /// Bytes of `range` straight from the server, past the cache (O_DIRECT). Call with a lock on the range.
+    /// Bytes of `range` straight from the server, past the cache (O_DIRECT), as far as locks prove that the object reaches:
+    /// where it ends a server may give the rest of a block as zeros. Call with a lock on the range.
     pub(in crate::data) async fn read_direct(
         self: &Arc<Self>,
         range: Range<u64>,
     ) -> Result<Vec<Bytes>, Errno> {
         self.flush(range.clone()).await;
+        let end = range.end.min(self.state.lock().attr.size);
         let mut data = Vec::new();
         let mut at = range.start;
-        while at < range.end {
-            let part = at..rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
+        while at < end {
+            let part = at..rpc_end(&(at..end), self.osc.terms().brw_bytes_max);
             let got = self.read_rpc(&part).await?;
             let bytes: u64 = got.iter().map(|d| d.len() as u64).sum();
             data.extend(got);
