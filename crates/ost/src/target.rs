@@ -304,13 +304,7 @@ impl Target for Ost {
                 OST_GET_INFO => self.get_info(req),
                 OST_SET_INFO => self.set_info(req),
                 SEQ_QUERY => self.seq_query(req).await,
-                _ => match self.locks.handle(req).await {
-                    Some(done) => done,
-                    None => {
-                        tracing::debug!(opc = req.opc, client = %req.export.client_uuid, "not implemented");
-                        Err(Errno::ENOTSUPP)
-                    }
-                },
+                _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
             }
         })
     }

@@ -224,7 +224,7 @@ async fn requests_that_make_no_sense_are_refused() {
     assert!(matches!(short, Err(RpcError::Status(Errno::EPROTO))));
     assert!(matches!(
         client.call(wire::OST_LADVISE, vec![]).await,
-        Err(RpcError::Status(Errno::ENOTSUPP))
+        Err(RpcError::Status(Errno::EOPNOTSUPP))
     ));
 }
 

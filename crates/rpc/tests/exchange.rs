@@ -78,7 +78,7 @@ async fn nothing_is_granted_that_was_not_asked_for() {
     assert_eq!(data.ocd_connect_flags2, wire::OBD_CONNECT2_REP_MBITS);
     let unknown = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
     assert!(
-        matches!(unknown, Err(RpcError::Status(Errno::ENOTSUPP))),
+        matches!(unknown, Err(RpcError::Status(Errno::EOPNOTSUPP))),
         "{unknown:?}"
     );
 }

@@ -1,7 +1,7 @@
 //! Network identifiers: `192.168.1.4@tcp`, `10.0.0.1@tcp3`, `0@lo`, as the 64-bit numbers that messages hold.
 
 use crate::codec::{Reader, Result, WireError, Writer};
-use crate::consts::lnet::{LOLND, SOCKLND};
+use crate::consts::lnet::{LOLND, O2IBLND, SOCKLND};
 use crate::layout::{Shape, WireField};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -61,6 +61,8 @@ impl fmt::Display for Nid {
         match self.lnd() {
             LOLND => write!(f, "{}@lo", self.0 as u32)?,
             SOCKLND => write!(f, "{}@tcp", self.addr())?,
+            // Known by name only, to be told apart in what is refused.
+            O2IBLND => write!(f, "{}@o2ib", self.addr())?,
             other => write!(f, "{}@<{other}>", self.addr())?,
         }
         match self.net_number() {

@@ -28,6 +28,8 @@ use wire::{
 /// Connections of one host that are saying who they are: some are silent for all the time that they have, and others
 /// want to be heard. A peer opens three at once.
 const PENDING_PER_HOST: usize = 16;
+/// The version of a connection request that names a NID which is no IPv4 one.
+const LARGE_NIDS: u32 = 2;
 /// Why a connection is refused that another one races with.
 const AGAIN: &str = "it is to try again";
 /// Connections that the kernel keeps for us until we accept them.
@@ -143,8 +145,13 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<()
     let ni = ni.ok_or_else(|| format!("it wants {own}, which is not this node"))?;
     let theirs = read_hello(&mut stream, own, shared.incarnation).await?;
     let nid = theirs.kshm_src_nid;
-    if nid.net() != own.net() || shared.core.is_local(nid) {
-        return Err(format!("it says that it is {nid}"));
+    if nid.net() != own.net() {
+        return Err(format!(
+            "it says that it is {nid}, which is not on the network of {own}"
+        ));
+    }
+    if shared.core.is_local(nid) {
+        return Err(format!("it says that it is {nid}, which is this node"));
     }
     let ctype = ConnType::from_wire(theirs.kshm_ctype)
         .ok_or("its connection has no type")?
@@ -181,29 +188,43 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<()
     Ok(())
 }
 
+/// Why a connector of the other byte order is refused.
+const BIG_ENDIAN: &str = "it is a big-endian machine, which is not supported";
+
 /// Which NID the connector wants. A connector of another version is told ours.
 async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
     let mut bytes = [0; LnetAcceptorConnreq::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;
-    let known = magic == LNET_PROTO_ACCEPTOR_MAGIC;
-    if known && read_u32(stream, &mut bytes[4..8]).await? == LNET_PROTO_ACCEPTOR_VERSION {
-        read(stream, &mut bytes[8..]).await?;
-        let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(|e| e.to_string())?;
-        return Ok(connreq.acr_nid);
-    }
-    if known || magic == LNET_PROTO_MAGIC || magic == LNET_PROTO_MAGIC.swap_bytes() {
-        write(stream, &LnetAcceptorConnreq::to(Nid(0)).to_bytes()).await?;
-        return Err("its connection request has another version".into());
-    }
-    Err(format!(
-        "it begins with {magic:#x}, not with a connection request"
-    ))
+    let why = if magic == LNET_PROTO_ACCEPTOR_MAGIC {
+        match read_u32(stream, &mut bytes[4..8]).await? {
+            LNET_PROTO_ACCEPTOR_VERSION => {
+                read(stream, &mut bytes[8..]).await?;
+                let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(|e| e.to_string())?;
+                return Ok(connreq.acr_nid);
+            }
+            LARGE_NIDS => "it wants a NID that is no IPv4 one: use IPv4 NIDs for this node".to_owned(),
+            version => format!("its connection request is of version {version}, and 1 is known here"),
+        }
+    } else if magic == LNET_PROTO_ACCEPTOR_MAGIC.swap_bytes() {
+        BIG_ENDIAN.to_owned()
+    } else if magic == LNET_PROTO_MAGIC || magic == LNET_PROTO_MAGIC.swap_bytes() {
+        "it says hello without a connection request, as nodes before Lustre 1.8 do".to_owned()
+    } else {
+        return Err(format!(
+            "it begins with {magic:#x}, not with a connection request"
+        ));
+    };
+    write(stream, &LnetAcceptorConnreq::to(Nid(0)).to_bytes()).await?;
+    Err(why)
 }
 
 /// The connector's hello. A connector of another version is told ours.
 async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Result<KsockHelloMsgNid4, String> {
     let mut bytes = [0; KsockHelloMsgNid4::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;
+    if magic == LNET_PROTO_MAGIC.swap_bytes() {
+        return Err(BIG_ENDIAN.to_owned());
+    }
     if magic != LNET_PROTO_MAGIC {
         return Err(format!("its hello begins with {magic:#x}"));
     }

@@ -91,10 +91,7 @@ impl Mdt {
             GETXATTR => Ok(self.intent_getxattr(req, cookie).await?.reply(6)),
             // The same as a plain enqueue of the directory's UPDATE bit.
             READDIR => self.locks.server().enqueue(req).await,
-            _ => {
-                tracing::debug!("{}: intent {opc:#x} is not known", req.export.client_uuid);
-                Err(Errno::EOPNOTSUPP)
-            }
+            _ => Err(Errno::ENOTSUPP),
         }
     }
 }

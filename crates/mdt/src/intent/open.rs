@@ -94,6 +94,7 @@ impl Mdt {
 
     async fn open(&self, req: &ServerRequest, asked: &Asked, out: &mut Outcome) -> Result<(), Errno> {
         if asked.flags.has(MDS_OPEN_LEASE | MDS_OPEN_VOLATILE) {
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "an open is refused: there are no leases here, and so no mirrors, migration of files or HSM");
             return Err(Errno::EOPNOTSUPP);
         }
         self.room().await;

@@ -153,6 +153,8 @@ impl Mdt {
         // The file is closed whatever else was wanted; swapping layouts and the like is not done here.
         let refused = rec.sa_bias & MDS_CLOSE_INTENT != 0;
         Ok(if refused {
+            let bias = rec.sa_bias;
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, bias, "what a close was to do besides is refused: layouts are not swapped, merged or released here");
             answer.with_status(Errno::EOPNOTSUPP.status())
         } else {
             answer

@@ -29,7 +29,7 @@ impl Mdt {
             REINT_SETATTR | REINT_RENAME => 6,
             REINT_CREATE | REINT_LINK | REINT_SETXATTR => 5,
             REINT_UNLINK => 4,
-            _ => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::ENOTSUPP),
         };
         self.locks
             .server()

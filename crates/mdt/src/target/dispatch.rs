@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
-    MDS_HSM_STATE_SET, MDS_QUOTACTL, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, OBD_CONNECT_LIGHTWEIGHT,
+    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, OBD_CONNECT_LIGHTWEIGHT,
     ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
@@ -78,7 +78,6 @@ impl Mdt {
             MDS_GET_INFO => Ok(reply(1, [fid2path::answer(&self.store, req.buf(1))?])),
             MDS_HSM_STATE_GET => self.hsm_state(req),
             MDS_HSM_STATE_SET => self.set_hsm_state(req).await,
-            MDS_QUOTACTL => Err(Errno::EOPNOTSUPP),
             FLD_QUERY => self.fld_query(req),
             SEQ_QUERY => self.seq_query(req).await,
             _ => Err(Errno::ENOTSUPP),

@@ -4,8 +4,11 @@
 
 mod client;
 mod fixture;
+#[path = "../../../lnet/tests/common/log.rs"]
+mod log;
 mod names;
 mod open;
+mod refused;
 mod rude;
 mod shared;
 mod survive;

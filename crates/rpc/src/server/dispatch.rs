@@ -2,7 +2,7 @@
 
 use super::once::{Ask, Outcome, Verdict};
 use super::request::{Arrival, Route, Running};
-use super::{Export, Reply, ServerRequest, connect, reply};
+use super::{Export, Reply, ServerRequest, connect, flavor, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
 use lnet::warn_seldom;
@@ -19,6 +19,10 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
     Box::pin(async move {
         if rpc.faults().loses_request(arrival.body.pb_opc) {
             return;
+        }
+        if let Some(flavor) = flavor::foreign(&arrival.msg) {
+            warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "a request is refused: of the security flavors there is only null here; the peer must not use another one (srpc.flavor, mount option skpath)");
+            return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::EPROTO), 0).await;
         }
         if rpc.faults().refuses(arrival.body.pb_opc) {
             return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::ENOTSUPP), 0).await;
@@ -122,12 +126,30 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
         lnet: rpc.lnet().clone(),
         running: running.running.clone(),
     };
-    let result = execute(rpc, arrival, export, &mut req).await;
+    let result = match execute(rpc, arrival, export, &mut req).await {
+        Err(Errno::ENOTSUPP) => Err(unsupported(arrival, export)),
+        result => result,
+    };
     let (route, failed) = running.finish(&result);
     if failed {
         return;
     }
     reply::send(rpc, arrival, &route, result, export.target().last_committed()).await;
+}
+
+/// How a request is refused that its target has no handler for. Of what Lustre has, the program that asked for it is to
+/// hear that it is not supported; what nobody knows is refused as Lustre does, which its clients log.
+fn unsupported(arrival: &Arrival, export: &Export) -> Errno {
+    let opc = arrival.body.pb_opc;
+    let format = wire::format::of_request(opc, &arrival.msg).map(|f| f.name.trim_start_matches("RQF_"));
+    let known = format.or_else(|| wire::format::opcode_name(opc));
+    let operation = known.unwrap_or("unknown");
+    let (client, target) = (&export.client_uuid, export.target().uuid());
+    warn_seldom!(peer = %arrival.from, %client, target, opc, operation, "a request is refused: there is no such operation here");
+    match known {
+        Some(_) => Errno::EOPNOTSUPP,
+        None => Errno::ENOTSUPP,
+    }
 }
 
 /// Runs the target's handler, with early replies as long as it takes.

@@ -8,6 +8,7 @@ mod connect;
 mod dispatch;
 pub(crate) mod evictor;
 mod export;
+mod flavor;
 mod once;
 mod queue;
 pub(crate) mod reply;

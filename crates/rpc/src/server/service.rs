@@ -5,6 +5,7 @@
 //! is free. A slot is a task that lives as long as there is something to do. A full queue pushes back on the sender's
 //! connection; a request whose client has stopped waiting is dropped; one that waits long gets an early reply.
 
+use super::flavor;
 use super::queue::{NoPlace, Queue};
 use super::reply;
 use super::request::Arrival;
@@ -215,10 +216,13 @@ fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
 impl PutSink for Service {
     fn put(&self, m: Incoming) -> Result<(), Full> {
         let part = self.part(m.cpt);
-        let Some(arrival) = read(&m, part.cpt) else {
-            warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request that is none is dropped");
-            part.dropped.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+        let arrival = match read(&m, part.cpt) {
+            Ok(arrival) => arrival,
+            Err(why) => {
+                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request that is none is dropped: {why}");
+                part.dropped.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
         };
         let (new_slot, new_watch) = match part.push(arrival, m.payload.len()) {
             Ok(new) => new,
@@ -254,16 +258,20 @@ impl PutSink for Service {
     }
 }
 
-/// Reads a request; `None` if it is not one, or if its client does not wait for a reply.
-fn read(m: &Incoming, cpt: CptId) -> Option<Arrival> {
-    let msg = Message::parse(&m.payload.clone().into_bytes()).ok()?;
-    let body = msg
-        .body()
-        .ok()
-        .filter(|b| b.pb_type == PTL_RPC_MSG_REQUEST && b.pb_timeout > 0)?;
+/// Reads a request; why it is none, or why its client does not wait for a reply.
+fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
+    let mut msg = Message::parse(&m.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
+    if flavor::foreign(&msg).is_some() {
+        msg = flavor::within(&msg);
+    }
+    let body = msg.body().map_err(|e| e.to_string())?;
+    if body.pb_type != PTL_RPC_MSG_REQUEST || body.pb_timeout == 0 {
+        let (kind, secs) = (body.pb_type, body.pb_timeout);
+        return Err(format!("it is of type {kind}, and waited for {secs} s"));
+    }
     let at = Instant::now();
     let deadline = at + Duration::from_secs(body.pb_timeout.into());
-    Some(Arrival {
+    Ok(Arrival {
         from: m.from,
         portal: m.portal,
         xid: m.match_bits,

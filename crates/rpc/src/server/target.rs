@@ -43,7 +43,8 @@ pub trait Target: Send + Sync + 'static {
     /// Whether transactions can be replayed (MDT, OST).
     fn replayable(&self) -> bool;
 
-    /// Handles every request but connect, disconnect and ping. An opcode that is not known is `Errno::ENOTSUPP`.
+    /// Handles every request but connect, disconnect and ping. What there is no handler for is `Errno::ENOTSUPP`:
+    /// it is logged, and refused as its sender expects.
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
 
     /// A client is gone: its locks, open files and grants go too. It can connect again only when this is done.

@@ -1,0 +1,90 @@
+//! What Lustre's clients may ask for and Nacre does not have: HSM, quotas, changelogs, migration, leases. Whoever asks
+//! hears that it is not supported, the log says who it was, and the file system goes on.
+
+use bytes::Bytes;
+use wire::{
+    Errno, Fid, LLOG_ORIGIN_HANDLE_CREATE, MDS_BATCH, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE,
+    MDS_HSM_ACTION, MDS_HSM_CT_REGISTER, MDS_HSM_CT_UNREGISTER, MDS_HSM_PROGRESS, MDS_HSM_REQUEST,
+    MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_QUOTACTL, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_SWAP_LAYOUTS,
+    MdtRecCreate, MdtRecSetattr, REINT_MIGRATE, REINT_RESYNC, WireStruct,
+};
+
+use crate::{fixture::Fixture, log::Log};
+
+#[tokio::test]
+async fn operations_that_are_not_there_are_refused_and_logged() {
+    let log = Log::start();
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    let asked = [
+        (MDS_QUOTACTL, "MDS_QUOTACTL"),
+        (MDS_HSM_REQUEST, "MDS_HSM_REQUEST"),
+        (MDS_HSM_ACTION, "MDS_HSM_ACTION"),
+        (MDS_HSM_PROGRESS, "MDS_HSM_PROGRESS"),
+        (MDS_HSM_CT_REGISTER, "MDS_HSM_CT_REGISTER"),
+        (MDS_HSM_CT_UNREGISTER, "MDS_HSM_CT_UNREGISTER"),
+        (MDS_SWAP_LAYOUTS, "MDS_SWAP_LAYOUTS"),
+        (MDS_RMFID, "MDS_RMFID"),
+        (MDS_BATCH, "MDS_BATCH"),
+        // A changelog is cleared by the one and read by the other.
+        (MDS_SET_INFO, "SET_INFO"),
+        (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),
+    ];
+    // Ten lines in ten seconds are written at one place.
+    let mut said = 0;
+    for (opc, name) in asked {
+        let refused = c.call(opc, vec![Bytes::from_static(&[0; 216])]).await;
+        assert_eq!(refused.map(|r| r.status), Err(Errno::EOPNOTSUPP), "{name}");
+        let lines = log.lines(name);
+        said += lines.len();
+        for line in lines {
+            assert!(
+                line.contains("peer=0@lo") && line.contains("testfs-MDT0000_UUID"),
+                "{line}"
+            );
+        }
+    }
+    assert!((8..=10).contains(&said), "{said} lines");
+    c.mkdir(Fid::ROOT, "d").await;
+}
+
+#[tokio::test]
+async fn directories_do_not_migrate_and_mirrors_do_not_resync() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    c.mkdir(Fid::ROOT, "d").await;
+    for cr_opcode in [REINT_MIGRATE, REINT_RESYNC] {
+        let rec = MdtRecCreate {
+            cr_opcode,
+            cr_fid1: Fid::ROOT,
+            cr_fid2: c.new_fid(),
+            ..MdtRecCreate::default()
+        };
+        let bufs = vec![rec.to_bytes(), Bytes::new(), wire::nul_terminated(b"d")];
+        let refused = c.modify(MDS_REINT, bufs).await;
+        assert_eq!(refused.map(|r| r.status), Err(Errno::EOPNOTSUPP));
+    }
+    assert_eq!(c.getattr(Fid::ROOT, "d").await.status, 0);
+}
+
+#[tokio::test]
+async fn a_lease_is_refused_and_a_close_that_was_to_swap_layouts_only_closes() {
+    let log = Log::start();
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let leased = c.open(Fid::ROOT, "f", MDS_OPEN_LEASE | MDS_FMODE_READ).await;
+    assert_eq!((leased.status, leased.handle()), (Errno::EOPNOTSUPP.status(), 0));
+    assert_eq!(log.lines("there are no leases here").len(), 1);
+    let swap = MdtRecSetattr {
+        sa_fid: made.fid(),
+        sa_bias: MDS_CLOSE_LAYOUT_SWAP,
+        ..MdtRecSetattr::default()
+    };
+    let closed = c.close_with(made.handle(), swap).await;
+    assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
+    assert_eq!(log.lines("what a close was to do besides").len(), 1);
+    let again = c.close(made.fid(), made.handle()).await;
+    assert_eq!(again.map(|r| r.status), Err(Errno::ESTALE), "it is closed");
+    c.unlink(Fid::ROOT, "f", false).await.unwrap();
+}
