@@ -1,7 +1,8 @@
 //! Loads that measure a file system, and the tables that say what came out; and one that tries it.
 //!
-//! [`mdtest`](mod@mdtest) is a tool of this field, with its options and its output: several tasks (threads, processes of
-//! `mpirun`, clients of their own) do the same operations at once.
+//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) are tools of this field, with their options and their output: several
+//! tasks (threads, processes of `mpirun`, clients of their own) do the same operations at once. So is
+//! [`survey`](mod@survey), which measures what one metadata target can do without network and requests.
 //!
 //! [`compare`](mod@compare) runs the same load on several subjects in turn (a bare disk, a pass-through FUSE file system, a
 //! mount, the client library), several times over, so that what disturbs the machine disturbs them all, and
@@ -14,10 +15,12 @@ mod figure;
 pub mod fsx;
 mod hub;
 mod load;
+pub mod mdsrate;
 pub mod mdtest;
 mod report;
 pub mod shrink;
 mod subject;
+pub mod survey;
 mod task;
 mod team;
 
@@ -25,9 +28,14 @@ pub use compare::{Config, compare};
 pub use figure::{Figure, Latencies, csv};
 pub use hub::World;
 pub use report::{Report, Row, Summary};
-pub use subject::{LibrarySubject, NewFile, PathSubject, Subject};
+pub use subject::{LibrarySubject, NewFile, PathSubject, StackSubject, Subject};
 pub use task::{Task, Watch};
 pub use team::Team;
+
+/// The number of an error that an operation may meet without failing.
+pub(crate) const ENOENT: i32 = wire::Errno::ENOENT.0;
+/// The same.
+pub(crate) const EEXIST: i32 = wire::Errno::EEXIST.0;
 
 /// Why a measurement could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +51,8 @@ pub enum BenchError {
         what: String,
         /// Error.
         why: String,
+        /// Its number; 0: it has none.
+        errno: i32,
     },
     /// What was asked for cannot be done.
     #[error("{0}")]
@@ -61,4 +71,11 @@ pub enum BenchError {
     /// The program was interrupted.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl BenchError {
+    /// Whether an operation failed with this error number.
+    pub(crate) fn is(&self, number: i32) -> bool {
+        matches!(self, BenchError::Operation { errno, .. } if *errno == number)
+    }
 }

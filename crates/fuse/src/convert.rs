@@ -83,6 +83,7 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
         sync: flags & libc::O_DSYNC != 0,
         exec: flags & FMODE_EXEC != 0,
         excl: flags & libc::O_EXCL != 0,
+        delay_create: false,
     }
 }
 

@@ -101,6 +101,7 @@ fn begin(paths: &[PathBuf], cfg: Config) -> Result<Run, BenchError> {
             .collect::<Vec<_>>()
             .join(", "),
         why: e.to_string(),
+        errno: e.raw_os_error().unwrap_or(0),
     })
 }
 

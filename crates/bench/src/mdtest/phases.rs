@@ -2,7 +2,7 @@
 
 use super::Brought;
 use super::plan::{Kind, Plan, Tree, test_dir};
-use crate::subject::{NewFile, Subject};
+use crate::subject::{NewFile, Subject, wrong as wrong_of};
 use crate::task::{Meter, Task};
 use crate::{BenchError, Figure};
 use bytes::Bytes;
@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
                 if self.task.subject.make_dir("", &dir)? && o.create_only {
                     self.brought.made.push(dir.clone());
                 }
-                if let Some(stripes) = o.stripes.filter(|_| o.create_only) {
+                if let Some(stripes) = o.stripes.filter(|s| *s > 0 && o.create_only) {
                     self.task.subject.set_stripes(&dir, stripes)?;
                 }
             }
@@ -325,12 +325,8 @@ impl<'a> Run<'a> {
         let phase = self.look(Kind::File, 2, "File read", |subject, dir, name, item| {
             let data = subject.open(dir, name, bytes)?;
             if data.len() < bytes {
-                return Err(BenchError::Operation {
-                    subject: subject.name().to_owned(),
-                    operation: "read",
-                    what: format!("{dir}/{name}"),
-                    why: format!("it has {} bytes, not {bytes}", data.len()),
-                });
+                let why = format!("it has {} bytes, not {bytes}", data.len());
+                return Err(wrong_of(subject.name(), "read", format!("{dir}/{name}"), &why));
             }
             // At least whose data it is, which costs nothing to speak of.
             let seen = if verify { bytes } else { bytes.min(8) };
@@ -406,6 +402,7 @@ fn create(
         Kind::File => {
             let new = NewFile {
                 exclusive: false,
+                delayed: o.stripes == Some(0),
                 data: contents(item, o.write_bytes),
                 sync: o.sync_file,
                 read_back: o.verify_write,

@@ -76,7 +76,7 @@ pub struct Options {
     pub pre_delay: Duration,
     /// `-f`, `-l`, `-s`: with how many tasks: from, to, in steps of.
     pub task_counts: Option<(usize, usize, usize)>,
-    /// `--stripes`: how many stripes new files get (not mdtest's).
+    /// `--stripes`: how many stripes new files get (not mdtest's); with 0 they get their objects later.
     pub stripes: Option<u16>,
 }
 

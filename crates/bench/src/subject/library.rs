@@ -1,6 +1,6 @@
 //! The client library: every task blocks on its calls, as an MPI program would.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined};
+use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined, wrong};
 use crate::BenchError;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
@@ -77,7 +77,7 @@ impl LibrarySubject {
     ) -> Result<T, BenchError> {
         self.runtime
             .block_on(call)
-            .map_err(|e| failed(&self.name, operation, joined(dir, name), &e))
+            .map_err(|e| failed(&self.name, operation, joined(dir, name), e))
     }
 
     /// The FID of a directory: known, or found from the root on.
@@ -211,6 +211,7 @@ impl Subject for LibrarySubject {
         let flags = OpenFlags {
             read: new.read_back,
             excl: new.exclusive,
+            delay_create: new.delayed,
             ..OpenFlags::READ_WRITE
         };
         let mut differs = false;
@@ -235,12 +236,7 @@ impl Subject for LibrarySubject {
             self.client.release(&file).await
         })?;
         match differs {
-            true => Err(failed(
-                &self.name,
-                "create",
-                joined(dir, name),
-                &READ_BACK_DIFFERS,
-            )),
+            true => Err(wrong(&self.name, "create", joined(dir, name), READ_BACK_DIFFERS)),
             false => Ok(()),
         }
     }

@@ -1,16 +1,19 @@
-//! What a load runs on: a directory of any mounted file system ([`PathSubject`]), or the client library without a kernel
-//! between ([`LibrarySubject`]).
+//! What a load runs on: a directory of any mounted file system ([`PathSubject`]), the client library without a kernel
+//! between ([`LibrarySubject`]), or the stack of a metadata target below network and requests ([`StackSubject`]).
 //!
 //! A place is named by its directory, a path from the subject's root whose parts are separated by `/` (empty: the
 //! root), and a name in it. The root itself, which may have to be made, is the empty name in the empty directory.
 
 mod library;
 mod path;
+mod stack;
 
 use crate::BenchError;
 use bytes::Bytes;
 pub use library::LibrarySubject;
 pub use path::PathSubject;
+pub use stack::StackSubject;
+use wire::Errno;
 
 /// A place where files can be made. Its methods block, and may be called by several tasks.
 pub trait Subject: Send + Sync {
@@ -24,6 +27,16 @@ pub trait Subject: Send + Sync {
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError>;
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError>;
+    /// Makes an empty directory on another metadata target, where that can be.
+    fn make_dir_on(&self, dir: &str, name: &str, mdt: u32) -> Result<bool, BenchError> {
+        match mdt {
+            0 => self.make_dir(dir, name),
+            _ => Err(BenchError::Options(format!(
+                "{} cannot make a directory on MDT{mdt:04x}",
+                self.name()
+            ))),
+        }
+    }
     /// What is in a directory, and which of it are directories.
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError>;
     /// How many stripes files that are made in a directory get; files in it have what they have.
@@ -59,6 +72,8 @@ pub trait Subject: Send + Sync {
 pub struct NewFile {
     /// The name must not be there.
     pub exclusive: bool,
+    /// It gets no objects now (`O_LOV_DELAY_CREATE`).
+    pub delayed: bool,
     /// What is written into it.
     pub data: Bytes,
     /// The data is read again through the same handle, and must be the same.
@@ -71,10 +86,29 @@ impl NewFile {
     /// An empty one that was not there.
     pub const EMPTY: NewFile = NewFile {
         exclusive: true,
+        delayed: false,
         data: Bytes::new(),
         read_back: false,
         sync: false,
     };
+}
+
+/// Makes a directory and what is missing of those above it.
+pub(crate) fn make_all(subject: &dyn Subject, path: &str) -> Result<(), BenchError> {
+    let ends = path.match_indices('/').map(|(i, _)| i).chain([path.len()]);
+    for end in ends {
+        let (dir, name) = path[..end].rsplit_once('/').unwrap_or(("", &path[..end]));
+        if !name.is_empty() {
+            // An absolute path stays one.
+            let dir = if dir.is_empty() && path.starts_with('/') {
+                "/"
+            } else {
+                dir
+            };
+            subject.make_dir(dir, name)?;
+        }
+    }
+    Ok(())
 }
 
 /// A place in words.
@@ -99,13 +133,25 @@ pub(crate) fn remove_all(subject: &dyn Subject, dir: &str, name: &str) -> Result
     subject.remove_dir(dir, name)
 }
 
-/// An operation that failed.
-fn failed(subject: &str, operation: &'static str, what: String, why: &dyn std::fmt::Display) -> BenchError {
+/// An operation of the client or the target that failed.
+fn failed(subject: &str, operation: &'static str, what: String, errno: Errno) -> BenchError {
     BenchError::Operation {
         subject: subject.to_owned(),
         operation,
         what,
-        why: why.to_string(),
+        why: errno.to_string(),
+        errno: errno.0,
+    }
+}
+
+/// An operation that does not do what it must.
+pub(crate) fn wrong(subject: &str, operation: &'static str, what: String, why: &str) -> BenchError {
+    BenchError::Operation {
+        subject: subject.to_owned(),
+        operation,
+        what,
+        why: why.to_owned(),
+        errno: 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A directory of a mounted file system, used through the kernel.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined};
+use super::{NewFile, READ_BACK_DIFFERS, Subject, joined};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::layout::Wanted;
@@ -14,6 +14,11 @@ use std::path::PathBuf;
 const FILE_MODE: u32 = 0o664;
 /// Permissions of new directories.
 const DIR_MODE: u32 = 0o775;
+
+/// Lustre's `O_LOV_DELAY_CREATE`; other file systems do not mind it.
+const DELAY_CREATE: i32 = (OFlags::NOCTTY.bits() | O_ASYNC) as i32;
+/// `O_ASYNC`, which opening a file does not look at.
+const O_ASYNC: u32 = 0o20000;
 
 /// A directory.
 pub struct PathSubject {
@@ -36,7 +41,13 @@ impl PathSubject {
         (dir, name): (&str, &str),
         result: io::Result<T>,
     ) -> Result<T, BenchError> {
-        result.map_err(|e| failed(&self.name, operation, joined(dir, name), &e))
+        result.map_err(|e| BenchError::Operation {
+            subject: self.name.clone(),
+            operation,
+            what: joined(dir, name),
+            why: e.to_string(),
+            errno: e.raw_os_error().unwrap_or(0),
+        })
     }
 
     fn create_file(&self, dir: &str, name: &str, new: &NewFile) -> io::Result<()> {
@@ -46,6 +57,7 @@ impl PathSubject {
             .create(true)
             .create_new(new.exclusive)
             .mode(FILE_MODE)
+            .custom_flags(if new.delayed { DELAY_CREATE } else { 0 })
             .open(self.path(dir, name))?;
         file.write_all(&new.data)?;
         if new.sync {
@@ -85,6 +97,25 @@ impl Subject for PathSubject {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
             other => self.check("mkdir", (dir, name), other).map(|()| true),
         }
+    }
+
+    fn make_dir_on(&self, dir: &str, name: &str, mdt: u32) -> Result<bool, BenchError> {
+        let path = self.path(dir, name);
+        if mdt == 0 || path.is_dir() {
+            return self.make_dir(dir, name);
+        }
+        // Only Lustre's own command can say where.
+        let said = std::process::Command::new("lfs")
+            .args(["mkdir", "-i", &mdt.to_string()])
+            .arg(&path)
+            .output()
+            .and_then(|out| match out.status.success() {
+                true => Ok(true),
+                false => Err(io::Error::other(
+                    String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+                )),
+            });
+        self.check("lfs mkdir", (dir, name), said)
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wire::{
     DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC, MDS_FMODE_READ,
     MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND, MDS_OPEN_BY_FID,
-    MDS_OPEN_CREAT, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC, Times,
+    MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LARGEFILE, MDS_OPEN_SYNC,
+    Times,
 };
 
 /// How a file is to be opened.
@@ -39,6 +40,8 @@ pub struct OpenFlags {
     pub exec: bool,
     /// When creating: the name must not exist.
     pub excl: bool,
+    /// When creating: the file gets its objects when it is first opened to write, not now.
+    pub delay_create: bool,
 }
 
 impl OpenFlags {
@@ -52,6 +55,7 @@ impl OpenFlags {
         sync: false,
         exec: false,
         excl: false,
+        delay_create: false,
     };
     /// To read and write.
     pub const READ_WRITE: OpenFlags = OpenFlags {
@@ -67,6 +71,7 @@ impl OpenFlags {
             | bit(self.exec, MDS_FMODE_EXEC)
             | bit(self.append, MDS_OPEN_APPEND)
             | bit(self.sync, MDS_OPEN_SYNC)
+            | bit(self.delay_create, MDS_OPEN_DELAY_CREATE)
     }
 }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Net;
+use super::mdsrate::Mdsrate;
 use super::mdtest::Mdtest;
+use super::survey::MdsSurvey;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -45,6 +47,10 @@ pub(crate) enum Exercise {
     Fsx(Fsx),
     /// Create, stat, read and remove directories and files by several tasks, as mdtest does
     Mdtest(Box<Mdtest>),
+    /// Do one operation on many files by several tasks, as mdsrate does
+    Mdsrate(Box<Mdsrate>),
+    /// Measure what one metadata target's own stack can do, without network and requests, as mds-survey does
+    MdsSurvey(MdsSurvey),
 }
 
 /// Tasks that do the same at once. Under mpirun, each process has so many of them.

@@ -1,14 +1,18 @@
 //! The command line: every command and option, and nothing else.
 
 mod bench;
+mod mdsrate;
 mod mdtest;
+mod survey;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::bench::{Bench, Exercise, Fsx, Load};
+pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
+pub(crate) use self::survey::MdsSurvey;
 use crate::decode;
 use crate::instance::Store;
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use bench::{BenchError, Config, LibrarySubject, PathSubject, Report, Subject, compare};
 
 use super::library::Library;
-use super::{INTERRUPTED, stop_flag};
+use super::{INTERRUPTED, Workplace, stop_flag};
 use crate::cli::{Bench, Net};
 use crate::output::say;
 use crate::running;
@@ -22,32 +22,10 @@ const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
 /// Runs the command.
 pub(super) fn run(args: &Bench) -> Result<ExitCode> {
     let dir = args.dir.as_deref().context("--dir says where to measure")?;
-    let base = crate::daemon::absolute(dir)?;
-    if !base.is_dir() {
-        bail!(
-            "{} is not a directory: say where to measure with --dir",
-            base.display()
-        );
-    }
-    let dir = base.join(format!("nacre-bench-{}", std::process::id()));
-    fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let place = Workplace { dir: dir.clone() };
-    let ended = measure(args, &dir);
+    let place = Workplace::new(dir)?;
+    let ended = measure(args, &place.dir);
     drop(place);
     ended
-}
-
-/// What is removed again, whatever happens.
-struct Workplace {
-    dir: PathBuf,
-}
-
-impl Drop for Workplace {
-    fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.dir) {
-            eprintln!("cannot remove {}: {e}", self.dir.display());
-        }
-    }
 }
 
 fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,13 @@ const SHOWN_EVERY: Duration = Duration::from_millis(500);
 /// How often a log is.
 const LOGGED_EVERY: u32 = 20;
 
+impl Load {
+    /// How it is to be told what came out.
+    pub(super) fn wanted(&self) -> (Option<&Path>, bool) {
+        (self.csv.as_deref(), self.json)
+    }
+}
+
 /// The tasks of this process.
 pub(super) struct Crew {
     tasks: Vec<Task>,
@@ -35,7 +42,8 @@ pub(super) struct Crew {
 
 impl Crew {
     /// Makes them. `dirs` are separated by @; those of a file system that is not mounted are paths from its root.
-    pub(super) fn assemble(load: &Load, dirs: &str) -> Result<Crew> {
+    /// `mounts`: how many clients, when not as many as tasks.
+    pub(super) fn assemble(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<Crew> {
         let world = World::of_env();
         let speaks = world.as_ref().is_none_or(|w| w.rank == 0);
         let tasks = load.np as usize;
@@ -61,7 +69,7 @@ impl Crew {
         let (library, subjects): (_, Vec<Arc<dyn Subject>>) = match &load.mgs {
             Some(source) => {
                 let (mgs, fsname) = parse_source(source)?;
-                let mounts = load.mounts.map_or(tasks, |m| m as usize);
+                let mounts = mounts.or(load.mounts).map_or(tasks, |m| m as usize);
                 let library = Library::mount(&mgs, &fsname, &load.net, mounts)?;
                 let subjects = library.clients.iter().enumerate().map(|(i, client)| {
                     let subject = LibrarySubject::new("library", client.clone(), library.runtime.clone());
@@ -110,16 +118,11 @@ impl Crew {
 
     /// Lets them work.
     pub(super) fn run<T>(&mut self, work: impl FnOnce(Vec<Task>) -> T) -> T {
-        let over = AtomicBool::new(false);
         let tasks = std::mem::take(&mut self.tasks);
-        std::thread::scope(|scope| {
-            if self.speaks {
-                scope.spawn(|| show(&self.watch, &over));
-            }
-            let value = work(tasks);
-            over.store(true, Ordering::Relaxed);
-            value
-        })
+        match self.speaks {
+            true => shown(&self.watch, || work(tasks)),
+            false => work(tasks),
+        }
     }
 
     /// Unmounts.
@@ -128,6 +131,17 @@ impl Crew {
             library.umount();
         }
     }
+}
+
+/// Does something, and shows how far it is meanwhile.
+pub(super) fn shown<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| show(watch, &over));
+        let value = work();
+        over.store(true, Ordering::Relaxed);
+        value
+    })
 }
 
 /// Says how far it is, until it is over.
@@ -151,12 +165,16 @@ fn show(watch: &Watch, over: &AtomicBool) {
     }
 }
 
-/// Tells what came out, as it is wanted.
-pub(super) fn tell(load: &Load, figures: &[Figure], text: impl FnOnce() -> String) -> Result<()> {
-    if let Some(path) = &load.csv {
+/// Tells what came out: as CSV in a file, as JSON, or in words.
+pub(super) fn tell(
+    (csv, json): (Option<&Path>, bool),
+    figures: &[Figure],
+    text: impl FnOnce() -> String,
+) -> Result<()> {
+    if let Some(path) = csv {
         fs::write(path, bench::csv(figures)).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    match load.json {
+    match json {
         true => say!("{}", serde_json::to_string_pretty(figures)?),
         false => say!("{}", text()),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::mdtest::{self, Options, Show};
 
-use super::load::Crew;
+use super::load::{self, Crew};
 use crate::cli::Mdtest;
 use crate::node::random;
 use crate::output::say;
@@ -14,9 +14,9 @@ use crate::output::say;
 /// Runs the command.
 pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
     let options = options(args)?;
-    let mut crew = Crew::assemble(&args.load, &args.dirs)?;
+    let mut crew = Crew::assemble(&args.load, &args.dirs, None)?;
     if crew.speaks && !args.load.json {
-        say!("-- started at {} --\n", super::load::now());
+        say!("-- started at {} --\n", load::now());
         say!(
             "mdtest of nacre {}: {}\n",
             env!("CARGO_PKG_VERSION"),
@@ -32,11 +32,11 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             ranks: args.show_rank_statistics,
             all_ranks: args.print_all_procs,
         };
-        super::load::tell(&args.load, &report.figures, || {
-            format!("{}-- finished at {} --", report.text(show), super::load::now())
+        load::tell(args.load.wanted(), &report.figures, || {
+            format!("{}-- finished at {} --", report.text(show), load::now())
         })?;
     }
-    super::load::ended(ended)
+    load::ended(ended)
 }
 
 fn options(args: &Mdtest) -> Result<Options> {

@@ -4,13 +4,17 @@ mod compare;
 mod fsx;
 mod library;
 mod load;
+mod mdsrate;
 mod mdtest;
+mod survey;
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Bench, Exercise};
@@ -24,6 +28,8 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
         None => compare::run(&args),
         Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
         Some(Exercise::Mdtest(mdtest)) => mdtest::run(mdtest),
+        Some(Exercise::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),
+        Some(Exercise::MdsSurvey(survey)) => survey::run(survey),
     }
 }
 
@@ -57,4 +63,34 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
         })
         .context("cannot start a thread")?;
     Ok(stop)
+}
+
+/// A directory that is removed again, whatever happens.
+struct Workplace {
+    /// Where.
+    dir: PathBuf,
+}
+
+impl Workplace {
+    /// A new one in a directory that is there.
+    fn new(base: impl AsRef<Path>) -> Result<Workplace> {
+        let base = crate::daemon::absolute(base.as_ref())?;
+        if !base.is_dir() {
+            bail!(
+                "{} is not a directory: say where to measure with --dir",
+                base.display()
+            );
+        }
+        let dir = base.join(format!("nacre-bench-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Workplace { dir })
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.dir) {
+            eprintln!("cannot remove {}: {e}", self.dir.display());
+        }
+    }
 }

@@ -1,0 +1,104 @@
+//! Names made of a number, as printf makes them: `%d`, `%05d`, `%x`, `%%`.
+
+use crate::BenchError;
+
+/// A format of one number, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Number { width: usize, zero: bool, hex: bool },
+}
+
+/// Digits that a number may be filled up to.
+const WIDTH_MAX: usize = 64;
+
+impl Format {
+    /// Reads it.
+    pub fn parse(text: &str) -> Result<Format, BenchError> {
+        let bad = || {
+            BenchError::Options(format!(
+                "'{text}' is not a format of one number: %d, %5d, %05d, %x and %% are understood"
+            ))
+        };
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('%') {
+            pieces.push(Piece::Text(before.to_owned()));
+            let end = after.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+            let (digits, kind) = after.split_at(end);
+            let (zero, hex) = match (digits, kind.chars().next()) {
+                ("", Some('%')) => {
+                    pieces.push(Piece::Text("%".to_owned()));
+                    rest = &kind[1..];
+                    continue;
+                }
+                (digits, Some('d' | 'i' | 'u')) => (digits.starts_with('0'), false),
+                (digits, Some('x')) => (digits.starts_with('0'), true),
+                _ => return Err(bad()),
+            };
+            let width = digits.parse().unwrap_or(0);
+            if width > WIDTH_MAX {
+                return Err(bad());
+            }
+            pieces.push(Piece::Number { width, zero, hex });
+            rest = &kind[1..];
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        Ok(Format(pieces))
+    }
+
+    /// The name of a number.
+    pub fn of(&self, n: u64) -> String {
+        let piece = |piece: &Piece| match *piece {
+            Piece::Text(ref text) => text.clone(),
+            Piece::Number {
+                width,
+                zero: true,
+                hex: true,
+            } => format!("{n:0width$x}"),
+            Piece::Number {
+                width,
+                zero: true,
+                hex: false,
+            } => format!("{n:0width$}"),
+            Piece::Number {
+                width,
+                zero: false,
+                hex: true,
+            } => format!("{n:width$x}"),
+            Piece::Number {
+                width,
+                zero: false,
+                hex: false,
+            } => format!("{n:width$}"),
+        };
+        self.0.iter().map(piece).collect()
+    }
+
+    /// Whether all numbers have different names.
+    pub fn tells_apart(&self) -> bool {
+        self.0.iter().any(|p| matches!(p, Piece::Number { .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Format;
+
+    #[test]
+    fn names_are_those_of_printf() {
+        let of = |text: &str, n| Format::parse(text).unwrap().of(n);
+        assert_eq!(of("f%d", 7), "f7");
+        assert_eq!(of("d%05d/100%%", 42), "d00042/100%");
+        assert_eq!(of("%x-%4d", 255), "ff- 255");
+        assert_eq!(of("f3-%%d", 9), "f3-%d");
+        assert!(!Format::parse("%%d").unwrap().tells_apart());
+        for bad in ["%", "%s", "%5", "%9999d"] {
+            assert!(Format::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! mdsrate on a directory of the disk.
+
+#![allow(clippy::unwrap_used)]
+
+use super::{Format, Mode, Options, Report, run};
+use crate::{BenchError, PathSubject, Task, Team, Watch};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn options(mode: Mode) -> Options {
+    Options {
+        mode,
+        dirs: Some(Format::parse("sub/dir%d").unwrap()),
+        dir_count: 2,
+        mounts: None,
+        mdt_count: 1,
+        files: "f%%d".to_owned(),
+        begin: 10,
+        file_count: Some(7),
+        iterations: None,
+        time: None,
+        stripes: None,
+        not_exclusive: false,
+        with_xattr: false,
+        small_write: false,
+        recreate: false,
+        ignore: false,
+        readdir_order: false,
+        seed: 3,
+    }
+}
+
+fn tasks(at: &Path, watch: &Arc<Watch>) -> Vec<Task> {
+    let subject = Arc::new(PathSubject {
+        name: "disk".to_owned(),
+        root: at.to_owned(),
+        processes: Vec::new(),
+    });
+    let task = |(i, team)| Task {
+        team,
+        subject: subject.clone(),
+        watch: watch.clone(),
+        first_of_process: i == 0,
+    };
+    Team::threads(5).into_iter().enumerate().map(task).collect()
+}
+
+fn mdsrate(at: &Path, options: &Options) -> Result<Report, BenchError> {
+    let (report, ended) = run(options, tasks(at, &Arc::default()));
+    ended.map(|()| report.unwrap())
+}
+
+fn names(at: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(at).unwrap();
+    entries
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_tasks_of_a_directory_share_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected: BTreeSet<String> = (10..17).map(|n| format!("f{n}")).collect();
+    for (mode, left) in [
+        (Mode::Create, true),
+        (Mode::Stat, true),
+        (Mode::Unlink, false),
+        (Mode::Mknod, true),
+        (Mode::Setxattr, true),
+        (Mode::Unlink, false),
+        (Mode::Stat, true),
+    ] {
+        let report = mdsrate(dir.path(), &options(mode)).unwrap();
+        assert_eq!(report.figure.operations, 14, "{mode:?}");
+        for sub in ["sub/dir0", "sub/dir1"] {
+            let seen = names(&dir.path().join(sub));
+            assert_eq!(
+                seen,
+                if left { expected.clone() } else { BTreeSet::new() },
+                "{mode:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_line_is_mdsrates() {
+    let dir = tempfile::tempdir().unwrap();
+    mdsrate(dir.path(), &options(Mode::Create)).unwrap();
+    std::fs::remove_file(dir.path().join("sub/dir0/f12")).unwrap();
+    let text = mdsrate(dir.path(), &options(Mode::Unlink)).unwrap().text();
+    let line = text.lines().next().unwrap();
+    assert!(line.starts_with("Rate: "), "{line}");
+    assert!(
+        line.contains(" avg client unlinks/sec (total: 5 threads "),
+        "{line}"
+    );
+    assert!(line.contains(" unlinks 2 dirs 3 threads/dir "), "{line}");
+    assert!(text.contains("Warning: only unlinked "), "{text}");
+}
+
+#[test]
+fn lookups_and_opens_choose_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mode, readdir_order) in [(Mode::Lookup, false), (Mode::Open, true)] {
+        let options = Options {
+            iterations: Some(20),
+            readdir_order,
+            ..options(mode)
+        };
+        assert_eq!(mdsrate(dir.path(), &options).unwrap().figure.operations, 100);
+    }
+    let recreate = Options {
+        recreate: true,
+        ..options(Mode::Unlink)
+    };
+    assert_eq!(mdsrate(dir.path(), &recreate).unwrap().figure.operations, 14);
+    assert_eq!(names(&dir.path().join("sub/dir1")).len(), 7);
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |options: Options| mdsrate(dir.path(), &options).unwrap_err().to_string();
+    let one_name = Options {
+        files: "f%d".to_owned(),
+        ..options(Mode::Create)
+    };
+    assert!(refused(one_name).contains("%%d"));
+    assert!(refused(options(Mode::Lookup)).contains("--iters or --time"));
+    let many = Options {
+        dir_count: 6,
+        ..options(Mode::Mknod)
+    };
+    assert!(refused(many).contains("--ndirs"));
+    let far = Options {
+        time: Some(Duration::from_secs(60)),
+        file_count: None,
+        ..options(Mode::Stat)
+    };
+    assert!(refused(far).contains("--nfiles"));
+    mdsrate(dir.path(), &options(Mode::Create)).unwrap();
+    assert!(refused(options(Mode::Create)).contains("exists"));
+}
+
+#[test]
+fn an_interrupted_creation_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = Arc::new(Watch::default());
+    let options = Options {
+        file_count: None,
+        time: Some(Duration::from_secs(600)),
+        ..options(Mode::Mknod)
+    };
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| run(&options, tasks(dir.path(), &watch)));
+        let begun = Instant::now();
+        while watch.done.load(Ordering::Relaxed) < 128 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is done");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        watch.stop.store(true, Ordering::Relaxed);
+        let (report, ended) = running.join().unwrap();
+        assert!(matches!(ended, Err(BenchError::Interrupted)));
+        assert!(report.unwrap().figure.operations >= 128);
+    });
+    assert!(names(&dir.path().join("sub/dir0")).is_empty());
+    assert!(names(&dir.path().join("sub/dir1")).is_empty());
+}

@@ -1,0 +1,310 @@
+//! One metadata target's own stack: its name space over its store, in this process, below network, requests, locks of
+//! names and permissions of clients; what Lustre calls the MDD layer. Objects of files are numbers that no OST has.
+
+use super::{NewFile, Subject, failed, joined, wrong};
+use crate::BenchError;
+use bytes::Bytes;
+use mdt::cred::Cred;
+use mdt::layout::{self, Object};
+use mdt::namespace::{self, Node, OpenMode, Rename, Unlink, xattr};
+use mdt::store::{NameHash, S_IFDIR, Store};
+use osd::{StoreKind, open_index};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::SystemTime;
+use tokio::runtime::Handle;
+use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, Text};
+
+/// Type and permissions of new files.
+const FILE_MODE: u32 = 0o100_644;
+/// Type and permissions of new directories.
+const DIR_MODE: u32 = 0o040_755;
+/// Files of one sequence of FIDs, as clients are given them.
+const SEQUENCE_WIDTH: u64 = 1 << 17;
+/// The first sequence of objects.
+const OBJECTS: u64 = 0x1_0000_0000;
+/// OSTs that a layout's objects are said to be on.
+const OSTS_MAX: u32 = 65_536;
+/// Entries of a directory that are read at once.
+const ROWS: usize = 1024;
+
+/// A target that serves nobody.
+pub struct StackSubject {
+    name: String,
+    store: Store,
+    runtime: Handle,
+    cred: Cred,
+    next_fid: AtomicU64,
+    next_object: AtomicU64,
+    stripes: AtomicU32,
+    dirs: RwLock<HashMap<String, Fid>>,
+}
+
+impl StackSubject {
+    /// On an empty store. The runtime is for what waits for the disk.
+    pub fn open(
+        name: impl Into<String>,
+        store: &StoreKind,
+        runtime: Handle,
+    ) -> Result<StackSubject, BenchError> {
+        let name = name.into();
+        let cannot = |why: String| wrong(&name, "open", "the store".to_owned(), &why);
+        let index = runtime
+            .block_on(open_index(store))
+            .map_err(|e| cannot(e.to_string()))?;
+        let store = Store::new(index);
+        namespace::make_root(&store, (0, 0), SystemTime::now().into()).map_err(|e| cannot(e.to_string()))?;
+        Ok(StackSubject {
+            store,
+            runtime,
+            cred: Cred::root(),
+            next_fid: AtomicU64::new(1),
+            next_object: AtomicU64::new(1),
+            stripes: AtomicU32::new(0),
+            dirs: RwLock::default(),
+            name,
+        })
+    }
+
+    fn check<T>(
+        &self,
+        operation: &'static str,
+        (dir, name): (&str, &str),
+        result: Result<T, Errno>,
+    ) -> Result<T, BenchError> {
+        result.map_err(|e| failed(&self.name, operation, joined(dir, name), e))
+    }
+
+    /// As the target does before a change: waits while too much is not on disk yet.
+    fn room(&self) {
+        self.runtime.block_on(self.store.index().room());
+    }
+
+    fn fid(&self) -> Fid {
+        let n = self.next_fid.fetch_add(1, Ordering::Relaxed);
+        Fid {
+            f_seq: FID_SEQ_NORMAL + n / SEQUENCE_WIDTH,
+            f_oid: (n % SEQUENCE_WIDTH) as u32 + 1,
+            f_ver: 0,
+        }
+    }
+
+    fn dir(&self, dir: &str) -> Result<Fid, Errno> {
+        if let Some(fid) = self.dirs.read().get(dir) {
+            return Ok(*fid);
+        }
+        let mut fid = Fid::ROOT;
+        for name in dir.split('/').filter(|n| !n.is_empty()) {
+            fid = self.find(fid, name)?;
+        }
+        self.dirs.write().insert(dir.to_owned(), fid);
+        Ok(fid)
+    }
+
+    fn find(&self, dir: Fid, name: &str) -> Result<Fid, Errno> {
+        let found = namespace::lookup(&self.store, &self.cred, dir, name.as_bytes())?;
+        Ok(found.ok_or(Errno::ENOENT)?.fid)
+    }
+
+    /// A layout of as many objects as files are to have.
+    fn layout(&self, fid: Fid) -> Bytes {
+        let stripes = self.stripes.load(Ordering::Relaxed);
+        if stripes == 0 {
+            return Bytes::new();
+        }
+        let first = self.next_object.fetch_add(u64::from(stripes), Ordering::Relaxed);
+        let objects: Vec<Object> = (0..stripes)
+            .map(|i| Object {
+                ost: i,
+                fid: Fid {
+                    f_seq: OBJECTS | u64::from(i) << 16,
+                    f_oid: (first / u64::from(stripes)) as u32,
+                    f_ver: 0,
+                },
+            })
+            .collect();
+        layout::build(fid, 0, Text::default(), &objects)
+    }
+
+    fn make(&self, dir: &str, name: &str, mode: u32, with_objects: bool) -> Result<Fid, Errno> {
+        self.room();
+        let fid = self.fid();
+        let node = Node {
+            fid,
+            mode,
+            time: SystemTime::now().into(),
+            lov: if with_objects {
+                self.layout(fid)
+            } else {
+                Bytes::new()
+            },
+            ..Node::default()
+        };
+        namespace::create(&self.store, &self.cred, self.dir(dir)?, name.as_bytes(), &node).map(|_| fid)
+    }
+
+    fn remove(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
+        self.room();
+        let what = Unlink {
+            parent: self.dir(dir)?,
+            name: name.as_bytes(),
+            dir: is_dir,
+            time: SystemTime::now().into(),
+        };
+        namespace::unlink(&self.store, &self.cred, what).map(drop)
+    }
+
+    fn open_and_close(&self, fid: Fid, mode: OpenMode, created: Option<u64>) -> Result<(), Errno> {
+        namespace::open(&self.store, &self.cred, fid, mode, created)?;
+        namespace::close(&self.store, fid, mode, None).map(drop)
+    }
+
+    /// What only a whole file system can do.
+    fn cannot<T>(&self, operation: &'static str) -> Result<T, BenchError> {
+        Err(failed(&self.name, operation, String::new(), Errno::EOPNOTSUPP))
+    }
+}
+
+impl Subject for StackSubject {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn processes(&self) -> &[u32] {
+        &[]
+    }
+
+    fn enter(&self, dir: &str) -> Result<(), BenchError> {
+        self.check("lookup", (dir, ""), self.dir(dir)).map(drop)
+    }
+
+    fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
+        if dir.is_empty() && name.is_empty() {
+            return Ok(false);
+        }
+        match self.make(dir, name, DIR_MODE, false) {
+            Err(Errno::EEXIST) => Ok(false),
+            made => self.check("mkdir", (dir, name), made).map(|_| true),
+        }
+    }
+
+    fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.dirs.write().remove(&joined(dir, name));
+        self.check("rmdir", (dir, name), self.remove(dir, name, true))
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
+        let list = || {
+            let fid = self.dir(dir)?;
+            let mut all = Vec::new();
+            let mut rows = self.store.entries(fid, NameHash(0), ROWS)?;
+            while let Some((_, last, _)) = rows.last().cloned() {
+                all.extend(rows.iter().map(|(_, name, entry)| {
+                    (String::from_utf8_lossy(name).into_owned(), entry.kind == S_IFDIR)
+                }));
+                rows = self.store.entries_behind(fid, &last, ROWS)?;
+            }
+            Ok(all)
+        };
+        self.check("readdir", (dir, ""), list())
+    }
+
+    fn set_stripes(&self, _dir: &str, stripes: u16) -> Result<(), BenchError> {
+        self.stripes
+            .store(u32::from(stripes).min(OSTS_MAX), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError> {
+        if !new.data.is_empty() {
+            return self.cannot("write");
+        }
+        let create = || {
+            let fid = self.make(dir, name, FILE_MODE, !new.delayed)?;
+            let mode = OpenMode(MDS_FMODE_READ | MDS_FMODE_WRITE);
+            self.open_and_close(fid, mode, Some(self.store.inode(fid)?.version))
+        };
+        self.check("create", (dir, name), create())
+    }
+
+    fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.check("mknod", (dir, name), self.make(dir, name, FILE_MODE, false))
+            .map(drop)
+    }
+
+    fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        let stat = || self.store.inode(self.find(self.dir(dir)?, name)?);
+        self.check("getattr", (dir, name), stat()).map(drop)
+    }
+
+    fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        let lookup = || self.find(self.dir(dir)?, name);
+        self.check("lookup", (dir, name), lookup()).map(drop)
+    }
+
+    fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError> {
+        if bytes > 0 {
+            return self.cannot("read");
+        }
+        let open = || {
+            let fid = self.find(self.dir(dir)?, name)?;
+            self.open_and_close(fid, OpenMode(MDS_FMODE_READ), None)
+        };
+        self.check("open", (dir, name), open()).map(|()| Bytes::new())
+    }
+
+    fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
+        self.room();
+        self.dirs.write().remove(&joined(dir, from));
+        let rename = || {
+            let parent = self.dir(dir)?;
+            let what = Rename {
+                src_dir: parent,
+                src_name: from.as_bytes(),
+                dst_dir: parent,
+                dst_name: to.as_bytes(),
+                time: SystemTime::now().into(),
+            };
+            namespace::rename(&self.store, &self.cred, what).map(drop)
+        };
+        self.check("rename", (dir, from), rename())
+    }
+
+    fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        self.check("unlink", (dir, name), self.remove(dir, name, false))
+    }
+
+    fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
+        self.room();
+        let set = || {
+            let set = xattr::SetXattr {
+                fid: self.find(self.dir(dir)?, name)?,
+                name: xattr.as_bytes(),
+                value: Some(Bytes::copy_from_slice(value)),
+                flags: 0,
+                time: SystemTime::now().into(),
+            };
+            xattr::setxattr(&self.store, &self.cred, &set).map(drop)
+        };
+        self.check("setxattr", (dir, name), set())
+    }
+
+    fn sync(&self) -> Result<(), BenchError> {
+        self.runtime
+            .block_on(self.store.index().sync())
+            .map_err(|e| wrong(&self.name, "sync", String::new(), &e.to_string()))
+    }
+
+    fn write(&self, _dir: &str, _name: &str, _block: &Bytes, _blocks: u64) -> Result<(), BenchError> {
+        self.cannot("write")
+    }
+
+    fn read(&self, _dir: &str, _name: &str, _block: usize) -> Result<u64, BenchError> {
+        self.cannot("read")
+    }
+
+    fn forget(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
+        Ok(())
+    }
+}

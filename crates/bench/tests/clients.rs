@@ -1,0 +1,130 @@
+//! The tools on clients of a whole file system in this process.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../client/tests/cluster/mod.rs"]
+mod cluster;
+
+use std::sync::Arc;
+
+use bench::mdsrate::{self, Format, Mode};
+use bench::{LibrarySubject, Subject, Task, Team, Watch, mdtest};
+use cluster::Cluster;
+use tokio::runtime::Handle;
+
+/// Tasks, each with a client of its own.
+async fn tasks(cluster: &Cluster, count: usize) -> Vec<Task> {
+    let watch = Arc::new(Watch::default());
+    let mut tasks = Vec::new();
+    for team in Team::threads(count) {
+        let subject = LibrarySubject::new("library", cluster.mount().await, Handle::current());
+        tasks.push(Task {
+            first_of_process: team.rank() == 0,
+            subject: Arc::new(subject.below("/out")),
+            watch: watch.clone(),
+            team,
+        });
+    }
+    tasks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_their_own_share_a_tree_and_leave_nothing() {
+    let cluster = Cluster::start(2).await;
+    let root = LibrarySubject::new("root", cluster.mount().await, Handle::current());
+    let options = mdtest::Options {
+        items: 6,
+        branch_factor: 2,
+        depth: 1,
+        stride: 1,
+        write_bytes: 5000,
+        read_bytes: 5000,
+        verify_read: true,
+        verify_write: true,
+        stripes: Some(2),
+        ..mdtest::Options::default()
+    };
+    let tasks = tasks(&cluster, 3).await;
+    let run = move || {
+        let (report, ended) = mdtest::run(&options, tasks);
+        ended.unwrap();
+        assert!(root.list("").unwrap().is_empty());
+        report.unwrap()
+    };
+    let report = tokio::task::spawn_blocking(run).await.unwrap();
+    assert_eq!(report.wrong_reads, 0);
+    let of = |name: &str| {
+        let mut figures = report.figures.iter();
+        figures.find(|f| f.operation == name).unwrap().operations
+    };
+    assert_eq!(
+        (of("Directory removal"), of("File read"), of("Tree removal")),
+        (18, 18, 3)
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_made_with_and_without_objects() {
+    let cluster = Cluster::start(1).await;
+    let objects = async |c: &Cluster| {
+        let client = c.mount().await;
+        let cred = client::Cred::root();
+        let out = client
+            .lookup(&cred, client.root(), b"out")
+            .await
+            .unwrap()
+            .attr
+            .fid;
+        let dir = client.lookup(&cred, out, b"d0").await.unwrap().attr.fid;
+        let file = client.lookup(&cred, dir, b"f1").await.unwrap().attr.fid;
+        match client.getstripe(&cred, file).await {
+            Ok(layout) => client::LovLayout::parse(layout).unwrap().count(),
+            Err(_) => 0,
+        }
+    };
+    let options = |mode, stripes| mdsrate::Options {
+        mode,
+        dirs: Some(Format::parse("d%d").unwrap()),
+        dir_count: 1,
+        mounts: None,
+        mdt_count: 1,
+        files: "f%%d".to_owned(),
+        begin: 0,
+        file_count: Some(5),
+        iterations: None,
+        time: None,
+        stripes,
+        not_exclusive: false,
+        with_xattr: true,
+        small_write: false,
+        recreate: false,
+        ignore: false,
+        readdir_order: false,
+        seed: 1,
+    };
+    let subject = LibrarySubject::new("root", cluster.mount().await, Handle::current());
+    tokio::task::spawn_blocking(move || subject.make_dir("", "out").unwrap())
+        .await
+        .unwrap();
+    for (mode, stripes, expected) in [
+        (Mode::Create, Some(0), 0),
+        (Mode::Mknod, None, 0),
+        (Mode::Create, Some(1), 1),
+    ] {
+        let tasks = tasks(&cluster, 2).await;
+        let made = options(mode, stripes);
+        let run = move || mdsrate::run(&made, tasks).1.unwrap();
+        tokio::task::spawn_blocking(run).await.unwrap();
+        assert_eq!(objects(&cluster).await, expected, "{mode:?}");
+        let tasks = self::tasks(&cluster, 2).await;
+        let gone = mdsrate::Options {
+            with_xattr: false,
+            ..options(Mode::Unlink, None)
+        };
+        let run = move || mdsrate::run(&gone, tasks).0.unwrap();
+        let report = tokio::task::spawn_blocking(run).await.unwrap();
+        assert_eq!(report.figure.operations, 5);
+    }
+    cluster.stop().await;
+}

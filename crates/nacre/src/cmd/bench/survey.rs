@@ -1,0 +1,68 @@
+//! `nacre bench mds-survey`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use bench::survey::{self, Options, Test};
+use bench::{Figure, StackSubject, Subject, Watch};
+use osd::StoreKind;
+
+use super::load;
+use super::{Workplace, stop_flag};
+use crate::cli::MdsSurvey;
+use crate::output::say;
+
+/// Bytes that a store in memory may have.
+const MEMORY_MAX: u64 = 64 << 30;
+
+/// Runs the command.
+pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
+    let options = Options {
+        threads_low: args.thrlo as usize,
+        threads_high: args.thrhi as usize,
+        dir_count: args.dir_count.unwrap_or(args.thrlo as usize),
+        file_count: args.file_count,
+        stripe_count: args.stripe_count,
+        tests: Test::parse(&args.tests_str)?,
+        start_number: args.start_number,
+    };
+    let place = args.dir.as_ref().map(Workplace::new).transpose()?;
+    let store = match &place {
+        Some(place) => StoreKind::Local(place.dir.clone()),
+        None => StoreKind::Memory(MEMORY_MAX),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let watch = Arc::new(Watch {
+        stop: stop_flag()?,
+        ..Watch::default()
+    });
+    let subject = StackSubject::open("mdt", &store, runtime.handle().clone())?;
+    let subject: Arc<dyn Subject> = Arc::new(subject);
+    if !args.json {
+        let on = place
+            .as_ref()
+            .map_or("memory".to_owned(), |p| p.dir.display().to_string());
+        say!("{} nacre bench mds-survey, store: {on}", load::now());
+    }
+    let mut all = Vec::new();
+    let ended = load::shown(&watch, || {
+        survey::survey(&options, &subject, &watch, |text, lines| {
+            if !args.json {
+                say!("{text}");
+            }
+            all.extend_from_slice(lines);
+        })
+    });
+    drop(subject);
+    runtime.shutdown_background();
+    let figures: Vec<Figure> = all.iter().map(|line| line.figure.clone()).collect();
+    load::tell((args.csv.as_deref(), args.json), &figures, || {
+        format!("\n{}", survey::details(&all))
+    })?;
+    load::ended(ended)
+}
