@@ -9,11 +9,10 @@ use std::sync::Arc;
 use wire::Nid;
 
 impl Lnet {
-    /// Brings up the networks and routes of the configuration. Where this process `may_only_connect`, since it is not
-    /// permitted to listen, its interfaces accept no connections.
-    pub fn configure(self: &Arc<Self>, may_only_connect: bool) -> Result<(), LnetError> {
+    /// Brings up the networks and routes of the configuration; its interfaces accept connections if they are to `listen`.
+    pub fn configure(self: &Arc<Self>, listen: bool) -> Result<(), LnetError> {
         for mut spec in interfaces::resolve(&self.cfg.networks)? {
-            spec.listen = !may_only_connect;
+            spec.listen = listen;
             self.add_ni(&spec)?;
         }
         self.cfg

@@ -3,6 +3,7 @@
 
 use crate::counters::{Counters, Counts};
 use crate::router::Route;
+use crate::router::buffers::BuffersShown;
 use crate::tcp::Peer;
 use crate::{Lnet, RouteSpec, Tunables, net_name};
 use std::fmt::Write;
@@ -121,6 +122,11 @@ impl Lnet {
                 alive: r.is_alive(),
             })
             .collect()
+    }
+
+    /// A router's buffers: tiny ones of each partition, then small ones, then large ones.
+    pub fn show_buffers(&self) -> Vec<BuffersShown> {
+        self.buffers.show()
     }
 
     /// What the node has done in all, and how many messages are on their way, and were at once at most.

@@ -31,7 +31,7 @@ pub struct Cluster {
     mounts: AtomicU64,
 }
 
-fn info(kind: u32, index: u32) -> MgsTargetInfo {
+fn info(nid: Nid, kind: u32, index: u32) -> MgsTargetInfo {
     let mut info = MgsTargetInfo {
         mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
         mti_stripe_index: index,
@@ -39,13 +39,19 @@ fn info(kind: u32, index: u32) -> MgsTargetInfo {
         mti_fsname: Text::truncated(FSNAME),
         ..MgsTargetInfo::default()
     };
-    info.mti_nids[0] = Nid::LO;
+    info.mti_nids[0] = nid;
     info
 }
 
 impl Cluster {
     /// Starts it. Files can be made in it when this returns.
     pub async fn start(osts: u32) -> Cluster {
+        let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
+        Cluster::start_on(lnet, osts).await
+    }
+
+    /// The same, on a network.
+    pub async fn start_on(lnet: Arc<Lnet>, osts: u32) -> Cluster {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -55,8 +61,9 @@ impl Cluster {
         let log =
             tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
         let _ = log.with_test_writer().try_init();
-        let cpts = CptTable::single_current();
-        let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
+        let nid = lnet.nid();
+        let cpts = lnet.cpts().clone();
+        let info = |kind, index| info(nid, kind, index);
         let rpc = Ptlrpc::start(
             lnet,
             cpts,

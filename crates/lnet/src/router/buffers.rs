@@ -24,13 +24,17 @@ pub(crate) struct Buffers {
 
 /// How many buffers of one size a partition has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
-    pub(crate) cpt: usize,
+pub struct BuffersShown {
+    /// The partition.
+    pub cpt: usize,
     /// Pages of one buffer: 0, 1 or 256.
-    pub(crate) pages: u32,
-    pub(crate) count: u32,
-    pub(crate) left: i64,
-    pub(crate) least: i64,
+    pub pages: u32,
+    /// How many there are.
+    pub count: u32,
+    /// How many are left; so many messages wait if it is negative.
+    pub left: i64,
+    /// The least that was left.
+    pub least: i64,
 }
 
 impl Buffers {
@@ -70,13 +74,13 @@ impl Buffers {
         Some(pool.take().await)
     }
 
-    pub(crate) fn show(&self) -> Vec<Shown> {
+    pub(crate) fn show(&self) -> Vec<BuffersShown> {
         let pools = self.pools.load();
         let mut rows = Vec::new();
         for (size, pages) in [0, 1, 256].into_iter().enumerate() {
             for (cpt, of_cpt) in pools.0.iter().enumerate() {
                 let pool = &of_cpt[size];
-                rows.push(Shown {
+                rows.push(BuffersShown {
                     cpt,
                     pages,
                     count: pool.max(),

@@ -1,0 +1,61 @@
+//! The parameters of a node's LNet that can be read, and some set, while it runs.
+
+use crate::Lnet;
+use params::{Param, Registered, Registry};
+use std::sync::{Arc, Weak};
+
+impl Lnet {
+    /// Shows them under Lustre's names, as long as what comes back is kept.
+    pub fn show_in(self: &Arc<Self>, registry: &Registry) -> Vec<Registered> {
+        let table = |table: fn(&Lnet) -> String| {
+            let lnet: Weak<Lnet> = Arc::downgrade(self);
+            Param::read_only(move || lnet.upgrade().map(|lnet| table(&lnet)).unwrap_or_default())
+        };
+        let (shown, set) = (Arc::downgrade(self), Arc::downgrade(self));
+        let rotor = Param::read_write(
+            move || shown.upgrade().map(|lnet| lnet.rotor_text()).unwrap_or_default(),
+            move |text| {
+                let mode = text.trim().parse()?;
+                if let Some(lnet) = set.upgrade() {
+                    lnet.set_portal_rotor(mode);
+                }
+                Ok(())
+            },
+        );
+        let about = "how requests are spread over partitions: OFF, ON, RR_RT or HASH_RT";
+        let all = [
+            (
+                "nis",
+                table(Lnet::nis_table)
+                    .about("the interfaces of this node, and their credits on each partition"),
+            ),
+            (
+                "peers",
+                table(Lnet::peers_table).about("the peers of this node, and their credits"),
+            ),
+            (
+                "routes",
+                table(Lnet::routes_table)
+                    .about("the ways to other networks, and whether this node is a router"),
+            ),
+            (
+                "routers",
+                table(Lnet::routers_table).about("the routers that this node uses"),
+            ),
+            (
+                "buffers",
+                table(Lnet::buffers_table).about("a router's buffers on each partition: tiny, small, large"),
+            ),
+            (
+                "stats",
+                table(Lnet::stats_line).about(
+                    "messages under way, most at once, errors; sent, received, routed, dropped; their bytes",
+                ),
+            ),
+            ("portal_rotor", rotor.about(about)),
+        ];
+        all.into_iter()
+            .map(|(name, param)| registry.register(name, param))
+            .collect()
+    }
+}
