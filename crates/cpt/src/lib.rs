@@ -13,11 +13,11 @@ mod topology;
 
 use std::{future::Future, pin::Pin};
 
-pub use layout::{CptConfig, estimate, layout};
+pub use layout::{CptConfig, estimate, layout, published};
 pub use list::parse_list;
 pub use memory::memory_bytes;
 pub use table::{Cpt, CptId, CptTable, nid_hash};
-pub use topology::Topology;
+pub use topology::{Node, Topology};
 
 /// A boxed future, for asynchronous methods of traits that are used as `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,8 +1,13 @@
 //! The partitions of this process and their runtimes. A partition's data stays on its workers; what belongs to a peer
 //! runs on the partition that the peer's NID names.
+//!
+//! A partition's memory is on its nodes without being asked for: Linux gives a thread memory of the node on which it first
+//! touches it, the workers stay on their CPUs, and the allocator has more arenas than there are workers, each of which
+//! keeps what it got. So no memory policy is set here, and one that the process was started with (`numactl`) stays.
 
 use crate::{CptConfig, CptError, Topology, layout};
 use std::cell::Cell;
+use std::fmt::Write;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +23,9 @@ pub struct CptId(pub usize);
 pub struct Cpt {
     id: CptId,
     cpus: Vec<usize>,
+    nodes: Vec<usize>,
+    /// How far each partition is.
+    distances: Vec<u32>,
     handle: Handle,
 }
 
@@ -30,6 +38,11 @@ impl Cpt {
     /// Its CPUs.
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
+    }
+
+    /// The NUMA nodes that they are on.
+    pub fn nodes(&self) -> &[usize] {
+        &self.nodes
     }
 
     /// Runs `future` on this partition.
@@ -56,6 +69,8 @@ pub struct CptTable {
     /// Tells this table's workers from another table's.
     tag: u64,
     next: AtomicUsize,
+    /// How many CPUs share a core.
+    siblings: usize,
 }
 
 static TAGS: AtomicU64 = AtomicU64::new(1);
@@ -71,21 +86,28 @@ impl CptTable {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn single_current() -> Arc<CptTable> {
-        let cpus = Topology::detect().map_or_else(|_| vec![0], |t| t.cpus());
+        let topology = Topology::detect().ok();
         let cpt = Cpt {
             id: CptId(0),
-            cpus,
+            cpus: topology.as_ref().map_or_else(|| vec![0], Topology::cpus),
+            nodes: topology
+                .as_ref()
+                .map_or_else(|| vec![0], |t| t.nodes.iter().map(|n| n.id).collect()),
+            distances: vec![topology.as_ref().map_or(10, |t| t.spread())],
             handle: Handle::current(),
         };
-        Arc::new(CptTable::of(vec![cpt], Vec::new(), 0))
+        let siblings = topology.map_or(1, |t| t.siblings());
+        Arc::new(CptTable::of(vec![cpt], Vec::new(), 0, siblings))
     }
 
     /// The partitions that `cfg` asks for on this machine, each with its runtime, its workers pinned to its CPUs.
     pub fn build(cfg: &CptConfig) -> Result<Arc<CptTable>, CptError> {
-        CptTable::with_layout(layout(&Topology::detect()?, cfg)?)
+        let topology = Topology::detect()?;
+        CptTable::with_layout(&topology, layout(&topology, cfg)?)
     }
 
-    fn with_layout(layout: Vec<Vec<usize>>) -> Result<Arc<CptTable>, CptError> {
+    fn with_layout(topology: &Topology, layout: Vec<Vec<usize>>) -> Result<Arc<CptTable>, CptError> {
+        let nodes: Vec<Vec<usize>> = layout.iter().map(|cpus| topology.nodes_of(cpus)).collect();
         let tag = TAGS.fetch_add(1, Ordering::Relaxed);
         let mut cpts = Vec::with_capacity(layout.len());
         let mut runtimes = Vec::with_capacity(layout.len());
@@ -104,19 +126,22 @@ impl CptTable {
             cpts.push(Cpt {
                 id: CptId(i),
                 cpus,
+                nodes: nodes[i].clone(),
+                distances: nodes.iter().map(|to| topology.distance(&nodes[i], to)).collect(),
                 handle: runtime.handle().clone(),
             });
             runtimes.push(runtime);
         }
-        Ok(Arc::new(CptTable::of(cpts, runtimes, tag)))
+        Ok(Arc::new(CptTable::of(cpts, runtimes, tag, topology.siblings())))
     }
 
-    fn of(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64) -> CptTable {
+    fn of(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64, siblings: usize) -> CptTable {
         CptTable {
             cpts,
             runtimes: Mutex::new(runtimes),
             tag,
             next: AtomicUsize::new(0),
+            siblings,
         }
     }
 
@@ -138,6 +163,43 @@ impl CptTable {
         cpus.sort_unstable();
         cpus.dedup();
         cpus.len() < n
+    }
+
+    /// How many CPUs share a core (1 without SMT).
+    pub fn siblings(&self) -> usize {
+        self.siblings
+    }
+
+    /// The first partition that has CPUs on a NUMA node: where an interface of that node belongs.
+    pub fn of_node(&self, node: usize) -> Option<CptId> {
+        self.cpts.iter().find(|c| c.nodes.contains(&node)).map(|c| c.id)
+    }
+
+    /// The CPUs of each partition, as Lustre's `cpu_partition_table` shows them.
+    pub fn show(&self) -> String {
+        let mut out = String::new();
+        for cpt in &self.cpts {
+            let mut cpus = cpt.cpus.clone();
+            cpus.sort_unstable();
+            let cpus: String = cpus.iter().map(|cpu| format!(" {cpu}")).collect();
+            let _ = writeln!(out, "{}\t:{cpus}", cpt.id.0);
+        }
+        out
+    }
+
+    /// How far the partitions are from each other, as Lustre's `cpu_partition_distance` shows it.
+    pub fn show_distances(&self) -> String {
+        let mut out = String::new();
+        for cpt in &self.cpts {
+            let to: String = cpt
+                .distances
+                .iter()
+                .enumerate()
+                .map(|(to, d)| format!(" {to}:{d}"))
+                .collect();
+            let _ = writeln!(out, "{}\t:{to}", cpt.id.0);
+        }
+        out
     }
 
     /// All partitions, in order.
@@ -195,7 +257,7 @@ fn pin(cpus: &[usize]) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{CptConfig, CptId, CptTable};
-    use crate::Topology;
+    use crate::{Node, Topology};
 
     #[test]
     fn workers_stay_on_their_partitions_cpus() {
@@ -205,7 +267,7 @@ mod tests {
         } else {
             vec![cpus[..1].to_vec(), cpus[1..].to_vec()]
         };
-        let table = CptTable::with_layout(halves.clone()).unwrap();
+        let table = CptTable::with_layout(&Topology::detect().unwrap(), halves.clone()).unwrap();
         for (i, cpus) in halves.iter().enumerate() {
             let at = table.clone();
             let cpt = table.get(CptId(i));
@@ -215,9 +277,35 @@ mod tests {
         table.shutdown();
     }
 
+    /// Partitions 0 and 1 on node 0, partition 2 on nodes 0 and 1.
+    fn three_on_two_nodes() -> std::sync::Arc<CptTable> {
+        let node = |id, cores, distances| Node { id, cores, distances };
+        let topology = Topology {
+            nodes: vec![
+                node(0, vec![vec![0], vec![1], vec![2]], vec![10, 21]),
+                node(1, vec![vec![3]], vec![21, 10]),
+            ],
+        };
+        CptTable::with_layout(&topology, vec![vec![0], vec![1], vec![3, 2]]).unwrap()
+    }
+
+    #[test]
+    fn the_table_and_the_distances_are_shown_as_lustre_shows_them() {
+        let table = three_on_two_nodes();
+        assert_eq!(table.show(), "0\t: 0\n1\t: 1\n2\t: 2 3\n");
+        assert_eq!(
+            table.show_distances(),
+            "0\t: 0:10 1:10 2:21\n1\t: 0:10 1:10 2:21\n2\t: 0:21 1:21 2:21\n"
+        );
+        assert_eq!(
+            (table.of_node(0), table.of_node(1)),
+            (Some(CptId(0)), Some(CptId(2)))
+        );
+    }
+
     #[test]
     fn a_peer_belongs_to_the_sum_of_its_nids_bytes() {
-        let table = CptTable::with_layout(vec![vec![0], vec![0], vec![0]]).unwrap();
+        let table = three_on_two_nodes();
         let nid = 0x0002_0000_c0a8_0102_u64;
         assert_eq!(table.of_nid(nid), CptId((2 + 0xc0 + 0xa8 + 1 + 2) % 3));
     }

@@ -1,21 +1,45 @@
-//! Which CPUs this process may use, on which NUMA nodes they are, and how many share a core. Read once from sysfs.
+//! Which CPUs this process may use, which of them share a core, on which NUMA nodes they are, and how far those are from
+//! each other. Read once from sysfs; what a cpuset or an affinity mask takes away from the process is not there.
 
 use crate::CptError;
 use crate::list::parse_list;
 use std::fs;
 use std::path::Path;
 
+/// What a node is away from itself, where the system says nothing of distances.
+const HERE: u32 = 10;
+/// And from another.
+const AWAY: u32 = 20;
+
+/// A NUMA node with CPUs that this process may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub id: usize,
+    /// Its cores, socket by socket: of each the CPUs (SMT siblings) that share it, which need not be neighbours.
+    pub cores: Vec<Vec<usize>>,
+    /// How far each node is, by number.
+    pub distances: Vec<u32>,
+}
+
+impl Node {
+    /// Its CPUs, ascending.
+    pub fn cpus(&self) -> Vec<usize> {
+        let mut cpus = self.cores.concat();
+        cpus.sort_unstable();
+        cpus
+    }
+}
+
 /// The CPUs of this machine that this process may run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// CPU ids of each NUMA node that has some, node by node: (node id, its CPUs ascending).
-    pub nodes: Vec<(usize, Vec<usize>)>,
-    /// How many CPUs share a core (1 without SMT).
-    pub siblings: usize,
+    /// Each NUMA node that has some, by number.
+    pub nodes: Vec<Node>,
 }
 
 impl Topology {
-    /// What the kernel says, limited by the affinity mask of this process.
+    /// What the kernel says, limited by the affinity mask of this process (which a cpuset of its control group limits).
     pub fn detect() -> Result<Topology, CptError> {
         let mask = rustix::thread::sched_getaffinity(None)
             .map_err(|e| CptError::Topology(format!("sched_getaffinity: {e}")))?;
@@ -24,46 +48,118 @@ impl Topology {
         })
     }
 
-    /// The topology under `root` (`/sys/devices/system`), of the CPUs that `allowed` lets pass.
-    /// A machine without NUMA information is one node.
+    /// The topology under `root` (`/sys/devices/system`), of the CPUs that `allowed` lets pass. A machine without NUMA
+    /// information is one node; a CPU without siblings is a core.
     pub fn from_sysfs(root: &Path, allowed: impl Fn(usize) -> bool) -> Result<Topology, CptError> {
-        let read = |path: &str| -> Result<Vec<usize>, CptError> {
-            let path = root.join(path);
-            let text = fs::read_to_string(&path)
-                .map_err(|e| CptError::Topology(format!("{}: {e}", path.display())))?;
-            parse_list(&text).map_err(|e| CptError::Topology(format!("{}: {e}", path.display())))
-        };
-        let online: Vec<usize> = read("cpu/online")?
-            .into_iter()
-            .filter(|&cpu| allowed(cpu))
-            .collect();
-        let Some(&first) = online.first() else {
+        let sysfs = Sysfs(root);
+        let mut online = sysfs.list("cpu/online")?;
+        online.retain(|&cpu| allowed(cpu));
+        if online.is_empty() {
             return Err(CptError::Topology(
                 "no CPU is both online and allowed to this process".into(),
             ));
-        };
+        }
         let mut nodes = Vec::new();
-        for node in read("node/online").unwrap_or_default() {
-            let cpus: Vec<usize> = read(&format!("node/node{node}/cpulist"))?;
-            let cpus: Vec<usize> = cpus.into_iter().filter(|cpu| online.contains(cpu)).collect();
+        for id in sysfs.list("node/online").unwrap_or_default() {
+            let mut cpus = sysfs.list(&format!("node/node{id}/cpulist"))?;
+            cpus.retain(|cpu| online.contains(cpu));
             if !cpus.is_empty() {
-                nodes.push((node, cpus));
+                let cores = sysfs.cores(&cpus);
+                let distances = sysfs.distances(id);
+                nodes.push(Node { id, cores, distances });
             }
         }
-        if nodes.iter().map(|(_, cpus)| cpus.len()).sum::<usize>() != online.len() {
-            nodes = vec![(0, online)];
+        let named: usize = nodes.iter().map(|n| n.cpus().len()).sum();
+        if named != online.len() {
+            let (id, cores) = (0, sysfs.cores(&online));
+            nodes = vec![Node {
+                id,
+                cores,
+                distances: vec![HERE],
+            }];
         }
-        let siblings =
-            read(&format!("cpu/cpu{first}/topology/thread_siblings_list")).map_or(1, |s| s.len().max(1));
-        Ok(Topology { nodes, siblings })
+        Ok(Topology { nodes })
     }
 
-    /// All CPUs, node by node.
+    /// All cores, node by node and socket by socket.
+    pub fn cores(&self) -> impl Iterator<Item = &Vec<usize>> {
+        self.nodes.iter().flat_map(|n| &n.cores)
+    }
+
+    /// All CPUs, core by core.
     pub fn cpus(&self) -> Vec<usize> {
-        self.nodes
-            .iter()
-            .flat_map(|(_, cpus)| cpus.iter().copied())
-            .collect()
+        self.cores().flatten().copied().collect()
+    }
+
+    /// How many CPUs share a core (1 without SMT).
+    pub fn siblings(&self) -> usize {
+        self.cores().next().map_or(1, Vec::len)
+    }
+
+    /// The nodes that some CPUs are on, by number.
+    pub(crate) fn nodes_of(&self, cpus: &[usize]) -> Vec<usize> {
+        let has = |n: &&Node| n.cores.iter().flatten().any(|cpu| cpus.contains(cpu));
+        self.nodes.iter().filter(has).map(|n| n.id).collect()
+    }
+
+    /// How far its farthest nodes are from each other.
+    pub(crate) fn spread(&self) -> u32 {
+        let all: Vec<usize> = self.nodes.iter().map(|n| n.id).collect();
+        self.distance(&all, &all)
+    }
+
+    /// How far the farthest of some nodes is from the farthest of others.
+    pub(crate) fn distance(&self, from: &[usize], to: &[usize]) -> u32 {
+        let nodes = self.nodes.iter().filter(|n| from.contains(&n.id));
+        let away = |n: &Node, to: usize| {
+            let unknown = if n.id == to { HERE } else { AWAY };
+            n.distances.get(to).copied().unwrap_or(unknown)
+        };
+        let each = nodes.flat_map(|n| to.iter().map(move |&to| away(n, to)));
+        each.max().unwrap_or(HERE)
+    }
+}
+
+/// The files below `/sys/devices/system`.
+struct Sysfs<'a>(&'a Path);
+
+impl Sysfs<'_> {
+    fn read(&self, path: &str) -> Result<String, CptError> {
+        let path = self.0.join(path);
+        fs::read_to_string(&path).map_err(|e| CptError::Topology(format!("{}: {e}", path.display())))
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<usize>, CptError> {
+        let text = self.read(path)?;
+        parse_list(&text).map_err(|e| CptError::Topology(format!("{}: {e}", self.0.join(path).display())))
+    }
+
+    /// The cores of a node's CPUs, in the order of sockets and then of their first CPUs.
+    fn cores(&self, cpus: &[usize]) -> Vec<Vec<usize>> {
+        let mut cores: Vec<(usize, Vec<usize>)> = Vec::new();
+        for &cpu in cpus {
+            if cores.iter().any(|(_, core)| core.contains(&cpu)) {
+                continue;
+            }
+            let topology = |file| format!("cpu/cpu{cpu}/topology/{file}");
+            let socket = self.read(&topology("physical_package_id"));
+            let socket = socket.ok().and_then(|s| s.trim().parse().ok()).unwrap_or(0);
+            let mut core = self.list(&topology("thread_siblings_list")).unwrap_or_default();
+            core.retain(|sibling| cpus.contains(sibling));
+            if !core.contains(&cpu) {
+                core = vec![cpu];
+            }
+            cores.push((socket, core));
+        }
+        cores.sort_by_key(|(socket, _)| *socket);
+        cores.into_iter().map(|(_, core)| core).collect()
+    }
+
+    fn distances(&self, node: usize) -> Vec<u32> {
+        let text = self
+            .read(&format!("node/node{node}/distance"))
+            .unwrap_or_default();
+        text.split_whitespace().map_while(|d| d.parse().ok()).collect()
     }
 }
 
@@ -87,14 +183,15 @@ mod tests {
         put(dir.path(), "node/online", "0-1\n");
         put(dir.path(), "node/node0/cpulist", "0-3\n");
         put(dir.path(), "node/node1/cpulist", "4-7\n");
-        put(dir.path(), "cpu/cpu4/topology/thread_siblings_list", "4-5\n");
-        let topology = Topology::from_sysfs(dir.path(), |cpu| cpu >= 4).unwrap();
+        put(dir.path(), "node/node1/distance", "21 10\n");
+        put(dir.path(), "cpu/cpu5/topology/thread_siblings_list", "5,7\n");
+        let topology = Topology::from_sysfs(dir.path(), |cpu| cpu >= 5).unwrap();
+        let node = &topology.nodes[0];
+        assert_eq!((topology.nodes.len(), node.id), (1, 1));
+        assert_eq!(node.cores, [vec![5, 7], vec![6]]);
         assert_eq!(
-            topology,
-            Topology {
-                nodes: vec![(1, vec![4, 5, 6, 7])],
-                siblings: 2
-            }
+            (node.cpus(), node.distances.clone()),
+            (vec![5, 6, 7], vec![21, 10])
         );
     }
 
@@ -103,13 +200,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "cpu/online", "0-1\n");
         let topology = Topology::from_sysfs(dir.path(), |_| true).unwrap();
-        assert_eq!(
-            topology,
-            Topology {
-                nodes: vec![(0, vec![0, 1])],
-                siblings: 1
-            }
-        );
+        assert_eq!((topology.cpus(), topology.siblings()), (vec![0, 1], 1));
+        assert_eq!(topology.distance(&[0], &[0]), 10);
     }
 
     #[test]

@@ -523,13 +523,7 @@ fn own_params(
 ) -> Vec<Registered> {
     let rpc = Arc::downgrade(rpc);
     let (cpts, lnet) = (cpts.clone(), lnet.clone());
-    let table = move || {
-        let row = |c: &cpt::Cpt| {
-            let cpus: Vec<String> = c.cpus().iter().map(usize::to_string).collect();
-            format!("{}\t: {}\n", c.id().0, cpus.join(" "))
-        };
-        cpts.iter().map(row).collect()
-    };
+    let distances = cpts.clone();
     let nids = move || lnet.nids().iter().map(|n| format!("{n}\n")).collect();
     let services = move || {
         let stats = rpc.upgrade().map(|rpc| rpc.stats()).unwrap_or_default();
@@ -555,7 +549,12 @@ fn own_params(
         ),
         registry.register(
             "cpu_partition_table",
-            Param::read_only(table).about("the CPUs of each partition"),
+            Param::read_only(move || cpts.show()).about("the CPUs of each partition"),
+        ),
+        registry.register(
+            "cpu_partition_distance",
+            Param::read_only(move || distances.show_distances())
+                .about("how far the NUMA nodes of each partition are from those of the others"),
         ),
         registry.register("nis", Param::read_only(nids).about("the NIDs of this node")),
     ]

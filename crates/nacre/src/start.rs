@@ -23,9 +23,22 @@ const CPT: &[StartParam<CptConfig>] = &[
     StartParam {
         module: "libcfs",
         name: "cpu_npartitions",
-        about: "CPU partitions; 0: as cpu_pattern says",
-        show: |c| c.cpu_npartitions.to_string(),
-        set: |c, text| number(text, 0..=8192).map(|n| c.cpu_npartitions = n),
+        about: "CPU partitions; 0: as cpu_pattern says; auto: by the published rule",
+        show: |c| {
+            if c.published_rule {
+                "auto".to_owned()
+            } else {
+                c.cpu_npartitions.to_string()
+            }
+        },
+        set: |c, text| {
+            c.published_rule = text.trim() == "auto";
+            if !c.published_rule {
+                c.cpu_npartitions =
+                    number(text, 0..=8192).map_err(|e| format!("{e}, or auto for the published rule"))?;
+            }
+            Ok(())
+        },
     },
     StartParam {
         module: "libcfs",
@@ -60,7 +73,11 @@ impl Start {
     /// not kept any longer.
     pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<Start> {
         let mut settings: Vec<String> = kept.to_vec();
-        settings.extend(args.cpu_npartitions.map(|n| format!("cpu_npartitions={n}")));
+        settings.extend(
+            args.cpu_npartitions
+                .as_ref()
+                .map(|n| format!("cpu_npartitions={n}")),
+        );
         settings.extend(args.cpu_pattern.as_ref().map(|p| format!("cpu_pattern={p}")));
         settings.extend(args.force_partitions.then(|| "force_partitions=1".to_owned()));
         settings.extend_from_slice(&args.param);
@@ -160,7 +177,7 @@ mod tests {
     #[test]
     fn every_layer_is_told() {
         let args = StartArgs {
-            cpu_npartitions: Some(4),
+            cpu_npartitions: Some("4".to_owned()),
             force_partitions: true,
             ..told(&["peer_credits=16", "mds_num_cpts=[1-3]", "cpu_pattern="])
         };

@@ -69,9 +69,9 @@ pub(crate) struct Net {
 /// What a process is told at its start.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct StartArgs {
-    /// Number of CPU partitions [default: one for each NUMA node]
+    /// Number of CPU partitions, or "auto" for the published rule [default: one for each NUMA node]
     #[arg(long, value_name = "N")]
-    pub(crate) cpu_npartitions: Option<usize>,
+    pub(crate) cpu_npartitions: Option<String>,
     /// CPUs or NUMA nodes of each CPU partition, such as "0[0-3] 1[4-7]" or "N 0[0] 1[1]"
     #[arg(long, value_name = "PATTERN")]
     pub(crate) cpu_pattern: Option<String>,

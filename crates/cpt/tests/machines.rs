@@ -1,0 +1,258 @@
+//! The rules and patterns of partitions on the machines of the published demonstrations. Each is a text file here, which is
+//! laid out as the files that such a machine has below `/sys/devices/system`.
+#![allow(clippy::unwrap_used)]
+
+use cpt::{CptConfig, CptError, Topology, estimate, layout, published};
+use std::fs;
+use std::path::Path;
+
+const MDS: &str = include_str!("machines/mds-2x6x2.txt");
+const EIGHT_SOCKETS: &str = include_str!("machines/8x2.txt");
+const FIFTY_CORES: &str = include_str!("machines/1x50.txt");
+const FOUR_SOCKETS: &str = include_str!("machines/4x2nodes.txt");
+const TWO_SOCKETS: &str = include_str!("machines/2x4nodes.txt");
+
+/// Lays a machine out as sysfs has it.
+fn lay_out(machine: &str, root: &Path) {
+    let put = |path: String, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    };
+    let mut nodes = 0;
+    for line in machine.lines().filter(|l| !l.starts_with('#')) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["online", cpus] => put("cpu/online".into(), cpus),
+            ["node", id, "cpus", cpus, "distance", ..] => {
+                put(format!("node/node{id}/cpulist"), cpus);
+                put(format!("node/node{id}/distance"), &words[5..].join(" "));
+                nodes += 1;
+            }
+            ["package", id, "cores", ..] => {
+                for core in &words[3..] {
+                    for cpu in core.split(',') {
+                        put(format!("cpu/cpu{cpu}/topology/thread_siblings_list"), core);
+                        put(format!("cpu/cpu{cpu}/topology/physical_package_id"), id);
+                    }
+                }
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    put("node/online".into(), &format!("0-{}", nodes - 1));
+}
+
+fn machine(text: &str) -> Topology {
+    limited(text, |_| true)
+}
+
+fn limited(text: &str, allowed: impl Fn(usize) -> bool) -> Topology {
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(text, dir.path());
+    Topology::from_sysfs(dir.path(), allowed).unwrap()
+}
+
+fn with(text: &str, cpu_npartitions: usize, pattern: Option<&str>) -> Result<Vec<Vec<usize>>, CptError> {
+    let cfg = CptConfig {
+        cpu_npartitions,
+        cpu_pattern: pattern.map(str::to_owned),
+        ..CptConfig::default()
+    };
+    layout(&machine(text), &cfg)
+}
+
+fn by_pattern(text: &str, pattern: &str) -> Vec<Vec<usize>> {
+    with(text, 0, Some(pattern)).unwrap()
+}
+
+fn refused(text: &str, cpu_npartitions: usize, pattern: &str) -> String {
+    with(text, cpu_npartitions, Some(pattern))
+        .unwrap_err()
+        .to_string()
+}
+
+fn range(from: usize, to: usize, step: usize) -> Vec<usize> {
+    (from..=to).step_by(step).collect()
+}
+
+#[test]
+fn a_machine_is_read_as_its_kernel_shows_it() {
+    let mds = machine(MDS);
+    assert_eq!((mds.nodes.len(), mds.cpus().len(), mds.siblings()), (2, 24, 2));
+    assert_eq!(mds.nodes[1].cores[0], [1, 13]);
+    assert_eq!(mds.nodes[0].distances, [10, 20]);
+    let two = machine(TWO_SOCKETS);
+    assert_eq!((two.nodes.len(), two.cpus().len(), two.siblings()), (8, 128, 2));
+    assert_eq!(
+        two.nodes[7].cpus(),
+        [range(56, 63, 1), range(120, 127, 1)].concat()
+    );
+}
+
+#[test]
+fn a_cpuset_takes_cpus_and_nodes_away() {
+    let half = limited(MDS, |cpu| cpu % 2 == 1 && cpu < 12);
+    assert_eq!((half.nodes.len(), half.nodes[0].id, half.siblings()), (1, 1, 1));
+    assert_eq!(layout(&half, &CptConfig::default()).unwrap(), [range(1, 11, 2)]);
+}
+
+#[test]
+fn without_word_each_numa_node_is_a_partition() {
+    for (text, partitions) in [
+        (MDS, 2),
+        (EIGHT_SOCKETS, 8),
+        (FIFTY_CORES, 1),
+        (FOUR_SOCKETS, 8),
+        (TWO_SOCKETS, 8),
+    ] {
+        assert_eq!(with(text, 0, None).unwrap().len(), partitions);
+        assert_eq!(by_pattern(text, "N"), with(text, 0, None).unwrap());
+    }
+    assert_eq!(with(MDS, 0, None).unwrap()[1], range(1, 23, 2));
+}
+
+#[test]
+fn the_published_rule_and_todays_estimate() {
+    for (text, by_rule, by_estimate) in [
+        (MDS, 4, 6),
+        (EIGHT_SOCKETS, 4, 8),
+        (FIFTY_CORES, 5, 25),
+        (FOUR_SOCKETS, 4, 16),
+        (TWO_SOCKETS, 8, 32),
+    ] {
+        let machine = machine(text);
+        assert_eq!(
+            (published(&machine), estimate(&machine)),
+            (by_rule, by_estimate),
+            "{text}"
+        );
+        assert_eq!(by_pattern(text, "").len(), by_estimate);
+        let cfg = CptConfig {
+            published_rule: true,
+            ..CptConfig::default()
+        };
+        assert_eq!(layout(&machine, &cfg).unwrap().len(), by_rule);
+    }
+    let small = limited(FIFTY_CORES, |cpu| cpu < 4);
+    assert_eq!((published(&small), estimate(&small)), (1, 1));
+}
+
+#[test]
+fn siblings_stay_in_one_partition() {
+    let four = with(MDS, 4, None).unwrap();
+    assert_eq!(four[0], [0, 2, 4, 12, 14, 16]);
+    assert_eq!(four[3], [7, 9, 11, 19, 21, 23]);
+    let five = with(MDS, 5, None).unwrap();
+    assert_eq!(five.iter().map(Vec::len).collect::<Vec<_>>(), [6, 6, 4, 4, 4]);
+    for cpus in five {
+        assert!(
+            cpus.iter().all(|cpu| cpus.contains(&((cpu + 12) % 24))),
+            "{cpus:?}"
+        );
+    }
+    assert!(with(MDS, 24, None).unwrap().iter().all(|cpus| cpus.len() == 1));
+}
+
+#[test]
+fn partitions_are_as_even_as_can_be() {
+    let sizes: Vec<usize> = with(EIGHT_SOCKETS, 3, None)
+        .unwrap()
+        .iter()
+        .map(Vec::len)
+        .collect();
+    assert_eq!(sizes, [6, 5, 5]);
+    assert_eq!(with(FIFTY_CORES, 3, Some("N")).unwrap()[2], range(34, 49, 1));
+}
+
+#[test]
+fn more_partitions_than_cpus_are_refused_unless_forced() {
+    let why = with(MDS, 25, None).unwrap_err().to_string();
+    assert!(
+        why.contains("cpu_npartitions=25") && why.contains("at most 24"),
+        "{why}"
+    );
+    let two = limited(MDS, |cpu| cpu < 2);
+    let forced = CptConfig {
+        cpu_npartitions: 3,
+        force_partitions: true,
+        ..CptConfig::default()
+    };
+    assert_eq!(layout(&two, &forced).unwrap(), [vec![0], vec![1], vec![0]]);
+}
+
+#[test]
+fn the_published_patterns() {
+    // CPUs, each partition a socket's.
+    assert_eq!(
+        by_pattern(MDS, "0[0-6/2] 1[1-7/2]"),
+        [range(0, 6, 2), range(1, 7, 2)]
+    );
+    assert_eq!(
+        by_pattern(FOUR_SOCKETS, "1[4-7] 0[0,1,2,3]"),
+        [range(0, 3, 1), range(4, 7, 1)]
+    );
+    // NUMA nodes.
+    assert_eq!(
+        by_pattern(FOUR_SOCKETS, "N 0[0,2] 1[1,3]"),
+        [
+            [range(0, 3, 1), range(8, 11, 1)].concat(),
+            [range(4, 7, 1), range(12, 15, 1)].concat()
+        ]
+    );
+    assert_eq!(by_pattern(MDS, "n 0[1] 1[0]"), [range(1, 23, 2), range(0, 22, 2)]);
+    // A client on part of the machine.
+    assert_eq!(by_pattern(FOUR_SOCKETS, "0[0-31/4]"), [range(0, 28, 4)]);
+}
+
+#[test]
+fn cpus_are_left_out_of_what_there_would_be() {
+    let four: Vec<Vec<usize>> = (0..4).map(|n| range(4 * n, 4 * n + 3, 1)).collect();
+    assert_eq!(with(EIGHT_SOCKETS, 4, Some("")).unwrap(), four);
+    let without_two = |n: usize| range(4 * n + 2, 4 * n + 3, 1);
+    assert_eq!(
+        with(EIGHT_SOCKETS, 4, Some("C[0,1]")).unwrap(),
+        (0..4).map(without_two).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        with(EIGHT_SOCKETS, 3, Some("X[0]")).unwrap(),
+        [range(1, 5, 1), range(6, 10, 1), range(11, 15, 1)]
+    );
+    assert_eq!(by_pattern(FOUR_SOCKETS, "N C[0]")[7], [29, 30, 31]);
+    assert_eq!(by_pattern(FOUR_SOCKETS, "N x[0-1] [31]")[0], [2, 3]);
+    assert_eq!(by_pattern(FIFTY_CORES, "X[0-3/2]").concat().len(), 48);
+}
+
+#[test]
+fn each_kind_of_mistake_is_named() {
+    for (pattern, why) in [
+        ("garbage", "found 'garbage'"),
+        ("0[0] tail", "found 'tail'"),
+        ("0[0", "without its ']'"),
+        ("0[]", "nothing is between"),
+        ("N 0", "found '0'"),
+        ("N X", "expected partitions such as"),
+        ("x0[0]", "found '0' before it"),
+        ("a[0]", "'a' is not the number of a partition"),
+        ("[0]", "'' is not the number"),
+        ("1[0]", "partition 1, but only 1 are named"),
+        ("0[0] 2[1]", "partition 2, but only 2 are named: from 0 to 1"),
+        ("0[0] 0[1]", "partition 0 is set twice"),
+        ("0[0-3] 1[3-4]", "CPU 3 is in partition 0 and in 1"),
+        ("0[30-32]", "CPU 32 is not there"),
+        ("N 0[8]", "NUMA node 8 is not there"),
+        ("0[3-1]", "'3-1' is not a range"),
+        ("0[0-7/0]", "'0-7/0' is not a range"),
+        ("0[1,two]", "'two' is not a number"),
+        ("X[32]", "CPU 32 is not there"),
+        ("N X[0-3]", "all CPUs of partition 0 are excluded"),
+        ("N C[4]", "place 4 in each partition, but partition 0 has only 4"),
+    ] {
+        let said = refused(FOUR_SOCKETS, 0, pattern);
+        assert!(
+            said.starts_with(&format!("cpu_pattern '{pattern}': ")) && said.contains(why),
+            "{said}"
+        );
+    }
+    assert!(refused(FOUR_SOCKETS, 3, "0[0] 1[1]").contains("names 2 partitions, but cpu_npartitions is 3"));
+}
