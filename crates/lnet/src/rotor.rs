@@ -12,7 +12,7 @@ use wire::Nid;
 /// How requests are spread, under Lustre's names and numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PortalRotor {
-    /// A request is queued where it arrives.
+    /// A request is queued where it arrives, if its service is there; else it goes round.
     Off,
     /// All requests go round all partitions of their service.
     On,
@@ -116,7 +116,9 @@ impl Rotor {
             PortalRotor::On => wheels.turn(at),
             PortalRotor::RrRt if routed => wheels.turn(at),
             PortalRotor::HashRt if routed => cpt::nid_hash(src.0),
-            _ => return at,
+            _ if on.contains(&at) => return at,
+            // Its service is elsewhere: on all of its partitions alike.
+            _ => wheels.turn(at),
         };
         on.get(n % on.len().max(1)).copied().unwrap_or(at)
     }
@@ -131,23 +133,31 @@ mod tests {
 
     const SRC: Nid = Nid(0x0002_0000_0a00_0001);
 
-    fn places(mode: PortalRotor, routed: bool) -> Vec<usize> {
+    /// Where six requests go that arrive on `at`, of a service on partitions 1 to 3.
+    fn places(mode: PortalRotor, routed: bool, at: usize) -> Vec<usize> {
         let (rotor, wheels) = (Rotor::new(mode), Wheels::new(4));
         let on = [CptId(1), CptId(2), CptId(3)];
         (0..6)
-            .map(|_| rotor.place(&wheels, &on, CptId(0), SRC, routed).0)
+            .map(|_| rotor.place(&wheels, &on, CptId(at), SRC, routed).0)
             .collect()
     }
 
     #[test]
     fn each_mode_spreads_what_it_says() {
-        assert_eq!(places(PortalRotor::Off, true), [0; 6]);
-        assert_eq!(places(PortalRotor::On, false), [1, 2, 3, 1, 2, 3]);
-        assert_eq!(places(PortalRotor::RrRt, false), [0; 6]);
-        assert_eq!(places(PortalRotor::RrRt, true), [1, 2, 3, 1, 2, 3]);
-        assert_eq!(places(PortalRotor::HashRt, false), [0; 6]);
+        assert_eq!(places(PortalRotor::Off, true, 3), [3; 6]);
+        assert_eq!(places(PortalRotor::On, false, 3), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(places(PortalRotor::RrRt, false, 1), [1; 6]);
+        assert_eq!(places(PortalRotor::RrRt, true, 3), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(places(PortalRotor::HashRt, false, 2), [2; 6]);
         // 2 + 10 + 1 = 13, the second of three.
-        assert_eq!(places(PortalRotor::HashRt, true), [2; 6]);
+        assert_eq!(places(PortalRotor::HashRt, true, 1), [2; 6]);
+    }
+
+    #[test]
+    fn what_arrives_where_its_service_is_not_goes_round() {
+        for mode in [PortalRotor::Off, PortalRotor::RrRt, PortalRotor::HashRt] {
+            assert_eq!(places(mode, false, 0), [1, 2, 3, 1, 2, 3], "{mode}");
+        }
     }
 
     #[test]

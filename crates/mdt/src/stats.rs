@@ -1,11 +1,8 @@
 //! How often each kind of operation was done and how long it took: `md_stats`.
 
-use std::{
-    fmt::Write,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::time::Duration;
 
+use params::Tally;
 use rpc::ServerRequest;
 use wire::{
     IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP, IT_OPEN, LDLM_ENQUEUE, MDS_CLOSE, MDS_GETATTR,
@@ -69,55 +66,26 @@ impl Op {
     }
 }
 
-#[derive(Default)]
-struct Samples {
-    count: AtomicU64,
-    min: AtomicU64,
-    max: AtomicU64,
-    sum: AtomicU64,
-    squares: AtomicU64,
-}
-
 /// The counters of one target.
 #[derive(Default)]
-pub(crate) struct MdStats([Samples; NAMES.len()]);
+pub(crate) struct MdStats([Tally; NAMES.len()]);
 
 impl MdStats {
     /// One operation more, that took so long.
     pub(crate) fn add(&self, op: Op, took: Duration) {
-        let usecs = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let s = &self.0[op.0];
-        if s.count.fetch_add(1, Relaxed) == 0 {
-            s.min.store(usecs, Relaxed);
-        }
-        s.min.fetch_min(usecs, Relaxed);
-        s.max.fetch_max(usecs, Relaxed);
-        s.sum.fetch_add(usecs, Relaxed);
-        s.squares.fetch_add(usecs.saturating_mul(usecs), Relaxed);
+        self.0[op.0].add_time(took);
     }
 
     /// Begins to count anew.
     pub(crate) fn clear(&self) {
-        for s in &self.0 {
-            for v in [&s.count, &s.min, &s.max, &s.sum, &s.squares] {
-                v.store(0, Relaxed);
-            }
-        }
+        self.0.iter().for_each(Tally::clear);
     }
 
     /// One line for each operation that was done, as Lustre prints them.
     pub(crate) fn show(&self) -> String {
         let mut out = String::new();
-        for (name, s) in NAMES.iter().zip(&self.0) {
-            let [count, min, max, sum, squares] =
-                [&s.count, &s.min, &s.max, &s.sum, &s.squares].map(|v| v.load(Relaxed));
-            if count > 0 {
-                // Writing to a string does not fail.
-                let _ = writeln!(
-                    out,
-                    "{name:<25} {count} samples [usecs] {min} {max} {sum} {squares}"
-                );
-            }
+        for (name, tally) in NAMES.iter().zip(&self.0) {
+            tally.sums().write_line(&mut out, name, "usecs");
         }
         out
     }
@@ -137,7 +105,7 @@ mod tests {
         stats.add(Op::named("rename").unwrap(), Duration::from_micros(5));
         assert_eq!(
             stats.show(),
-            "rename                    2 samples [usecs] 3 5 8 34\n"
+            "rename                              2 samples [usecs] 3 5 8 34\n"
         );
         stats.clear();
         assert_eq!(stats.show(), "");

@@ -145,12 +145,13 @@ impl Node {
                 Err(e) => return Err(e).context("the network"),
             }
         };
+        let registry = Registry::default();
         let config = RpcConfig {
             seed: random()?,
+            params: registry.clone(),
             ..start.rpc.clone()
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
-        let registry = Registry::default();
         let mut params = own_params(&registry, &cpts, &lnet, &rpc);
         params.extend(start.show(&registry));
         let locks = Arc::<LockLimits>::default();

@@ -4,6 +4,8 @@
 //! Each layer has the table of its own (`lnet::START`, `rpc::START`, and [`CPT`] here, since `cpt` knows no parameters).
 //! A process of `nacre up` keeps what it was told in its directory; the others are told each time.
 
+mod options;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
@@ -69,10 +71,13 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// What the command line says, and of what it does not mention, what was `kept`. A parameter whose value is empty is
-    /// not kept any longer.
+    /// What the command line says, of what it does not mention what its file of options says, and of the rest what was
+    /// `kept`. A parameter whose value is empty is not kept any longer.
     pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<Start> {
         let mut settings: Vec<String> = kept.to_vec();
+        if let Some(path) = &args.options_file {
+            settings.extend(options::read(path)?);
+        }
         settings.extend(
             args.cpu_npartitions
                 .as_ref()

@@ -182,10 +182,16 @@ fn the_manual_has_every_parameter() {
         } else {
             ""
         };
-        let name: Vec<&str> = name
-            .split('.')
-            .map(|part| if part.contains("lus-") { "*" } else { part })
-            .collect();
+        let parts: Vec<&str> = name.split('.').collect();
+        // Every service has the same, below the name of the service.
+        let service =
+            matches!(parts[..2], ["mds", "MDS"] | ["ost", "OSS"] | ["ldlm", "services"]) as usize * 2;
+        let star = |(i, part)| match part {
+            _ if service > 0 && i == service => "*",
+            part if str::contains(part, "lus-") => "*",
+            part => part,
+        };
+        let name: Vec<&str> = parts.iter().copied().enumerate().map(star).collect();
         rows.insert(format!(
             "| `{}` | {set} | {} |\n",
             name.join("."),

@@ -42,7 +42,8 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "stats",
-            read(|o| o.stats.show()).about("reads and writes: samples, smallest, largest, sum"),
+            read(|o| o.stats.show())
+                .about("reads and writes: samples, smallest, largest, sum, sum of squares"),
         );
     vec![
         own,

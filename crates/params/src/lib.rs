@@ -10,10 +10,12 @@ mod glob;
 mod param;
 mod registry;
 pub mod start;
+mod tally;
 
 pub use param::Param;
 pub use registry::{Group, ParamInfo, Registered, Registry};
 pub use start::StartParam;
+pub use tally::{Sums, Tally, stats_header};
 
 /// Why a parameter could not be read or set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

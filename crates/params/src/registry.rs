@@ -39,6 +39,12 @@ struct Inner {
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Inner>);
 
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
 /// Keeps a name in the registry; dropping it takes the name out.
 #[must_use = "the parameter is unregistered when this is dropped"]
 pub struct Registered {

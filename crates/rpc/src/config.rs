@@ -1,6 +1,7 @@
 //! The limits and times of the RPC layer, under Lustre's names, with Lustre's defaults (guide 12.4).
 
 use crate::ServicesTuning;
+use params::Registry;
 use std::time::Duration;
 
 /// What a [`crate::Ptlrpc`] is started with.
@@ -24,6 +25,12 @@ pub struct RpcConfig {
     pub connect_timeout: Duration,
     /// Where handles, jitter and the first transaction id of the process come from: of each process another one.
     pub seed: u64,
+    /// `tbf_rate`: requests in a second of a class for which no rule says otherwise.
+    pub tbf_rate: u64,
+    /// `tbf_depth`: tokens that a class may save up.
+    pub tbf_depth: u32,
+    /// Where the services are shown and set.
+    pub params: Registry,
     /// Threads and partitions of the services.
     pub services: ServicesTuning,
 }
@@ -47,6 +54,9 @@ impl RpcConfig {
             ping_interval: (obd_timeout / 4).max(Duration::from_secs(1)),
             connect_timeout: (obd_timeout / 20).max(Duration::from_secs(5)),
             seed,
+            tbf_rate: 10_000,
+            tbf_depth: 3,
+            params: Registry::default(),
             services: ServicesTuning::default(),
         }
     }

@@ -18,6 +18,7 @@ mod faults;
 mod import;
 mod node;
 mod opcode;
+mod opname;
 mod request;
 mod server;
 pub mod services;

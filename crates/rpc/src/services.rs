@@ -2,6 +2,7 @@
 //!
 //! A "thread" is a slot: how many requests of the service a partition works on at once.
 
+use cpt::CptTable;
 use wire::{
     FLD_REQUEST_PORTAL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CB_REQUEST_PORTAL, MDS_IO_PORTAL,
     MDS_READPAGE_PORTAL, MDS_REQUEST_PORTAL, MGS_REQUEST_PORTAL, OST_CREATE_PORTAL, OST_IO_PORTAL,
@@ -69,10 +70,10 @@ impl ServiceConfig {
         }
     }
 
-    /// How many requests one partition of `cpus` CPUs works on at once, of `ncpts` that the service runs on.
-    pub fn threads_per_cpt(&self, ncpts: usize, cpus: usize) -> usize {
+    /// How many requests each of `ncpts` partitions works on at once (guide 12.3).
+    pub fn threads_per_cpt(&self, ncpts: usize, cpus: &Cpus) -> usize {
         let ncpts = ncpts.max(1);
-        let init = self.init.max(3);
+        let init = self.init.max(INIT_MIN);
         if let Some(user) = self.user.filter(|&user| user > 0) {
             return (user.min(8 * self.max) / ncpts).max(init);
         }
@@ -81,10 +82,16 @@ impl ServiceConfig {
         }
         let mut limit = self.base;
         if ncpts == 1 {
-            let steps = (1..usize::BITS).take_while(|i| cpus >> (i + 1) != 0 && self.base >> i != 0);
+            // A single partition has the work of all CPUs, wherever they are: more, but never twice the base.
+            let steps = (1..usize::BITS).take_while(|i| cpus.all >> (i + 1) != 0 && self.base >> i != 0);
             limit += steps.map(|i| self.base >> i).sum::<usize>();
         }
-        let (mut left, mut factor) = (cpus, self.factor);
+        let mut factor = self.factor;
+        if cpus.siblings > 1 {
+            // A thread of a core is less than a core.
+            factor = factor - (factor >> 1) + (factor >> 3);
+        }
+        let mut left = cpus.first;
         while left > 0 && factor > 0 {
             limit += left.min(4) * factor;
             factor -= 1;
@@ -94,6 +101,43 @@ impl ServiceConfig {
             limit = self.base.max(self.max / ncpts);
         }
         limit.max(init)
+    }
+
+    /// How many each of `ncpts` partitions has at least.
+    pub fn threads_min(&self, ncpts: usize) -> usize {
+        let init = self.init.max(INIT_MIN);
+        match self.user.filter(|&user| user > 0) {
+            Some(user) => init.max(user.min(8 * self.max) / ncpts.max(1)),
+            None => init,
+        }
+    }
+}
+
+/// Threads that each partition has at least: two, and one for requests of high priority.
+const INIT_MIN: usize = 3;
+
+/// What the number of threads goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cpus {
+    /// CPUs of all partitions.
+    pub all: usize,
+    /// CPUs of the first partition, whose number stands for all, so that all have as many threads.
+    pub first: usize,
+    /// CPUs that share a core.
+    pub siblings: usize,
+}
+
+impl Cpus {
+    /// Those of this process.
+    pub fn of(cpts: &CptTable) -> Cpus {
+        let mut cpus: Vec<usize> = cpts.iter().flat_map(|c| c.cpus().iter().copied()).collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        Cpus {
+            all: cpus.len(),
+            first: cpts.iter().next().map_or(1, |c| c.cpus().len()),
+            siblings: cpts.siblings(),
+        }
     }
 }
 
@@ -139,22 +183,38 @@ pub(crate) const CALLBACKS: ServiceConfig =
 
 #[cfg(test)]
 mod tests {
-    use super::{MDS, OSS};
+    use super::{Cpus, MDS, OSS};
+
+    fn cpus(all: usize, first: usize, siblings: usize) -> Cpus {
+        Cpus { all, first, siblings }
+    }
 
     #[test]
     fn thread_limits_follow_the_published_rule() {
         let mdt = &MDS[0];
-        assert_eq!(mdt.threads_per_cpt(1, 2), 64 + 2 * 8);
+        let one = |all| cpus(all, all, 1);
+        assert_eq!(mdt.threads_per_cpt(1, &one(2)), 64 + 2 * 8);
         // One partition of 8 CPUs: 64 + 32 + 16 for the weight, 4*8 + 4*7 for the CPUs.
-        assert_eq!(mdt.threads_per_cpt(1, 8), 64 + 32 + 16 + 32 + 28);
-        assert_eq!(mdt.threads_per_cpt(16, 8), 64);
+        assert_eq!(mdt.threads_per_cpt(1, &one(8)), 64 + 32 + 16 + 32 + 28);
+        assert_eq!(mdt.threads_per_cpt(16, &cpus(128, 8, 1)), 64);
+        // The MDS of the demonstrations: four partitions of 6 CPUs that share cores, whose factor is 8 - 4 + 1.
+        assert_eq!(mdt.threads_per_cpt(4, &cpus(24, 6, 2)), 64 + 4 * 5 + 2 * 4);
+        // On one of four partitions the weight is that of all CPUs.
+        assert_eq!(
+            mdt.threads_per_cpt(1, &cpus(24, 6, 2)),
+            64 + 32 + 16 + 8 + 4 * 5 + 2 * 4
+        );
         let io = &OSS[2];
-        assert_eq!(io.threads_per_cpt(4, 8), 124);
-        assert_eq!(super::MGS[0].threads_per_cpt(1, 4), 32);
+        assert_eq!(io.threads_per_cpt(4, &cpus(32, 8, 1)), 124);
+        assert_eq!(super::MGS[0].threads_per_cpt(1, &one(4)), 32);
         let set = super::ServiceConfig {
             user: Some(8),
             ..io.clone()
         };
-        assert_eq!(set.threads_per_cpt(2, 8), 4);
+        assert_eq!(set.threads_per_cpt(2, &cpus(16, 8, 1)), 4);
+        assert_eq!(
+            (set.threads_min(2), set.threads_min(4), mdt.threads_min(1)),
+            (4, 3, 3)
+        );
     }
 }

@@ -70,6 +70,20 @@ pub const START: &[StartParam<RpcConfig>] = &[
         "how long before a deadline an early reply is sent, seconds"
     ),
     at!(at_extra, "how much time an early reply asks for, seconds"),
+    StartParam {
+        module: "ptlrpc",
+        name: "tbf_rate",
+        about: "requests in a second of a class for which no rule of nrs_tbf_rule says otherwise",
+        show: |c| c.tbf_rate.to_string(),
+        set: |c, text| number(text, 1..=999_999).map(|n| c.tbf_rate = n),
+    },
+    StartParam {
+        module: "ptlrpc",
+        name: "tbf_depth",
+        about: "tokens that a class of nrs_tbf_rule may save up",
+        show: |c| c.tbf_depth.to_string(),
+        set: |c, text| number(text, 1..=10_000).map(|n| c.tbf_depth = n),
+    },
     threads!(
         "mdt",
         "mds_num_threads",

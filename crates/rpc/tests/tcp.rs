@@ -5,67 +5,17 @@ mod common;
 
 use bytes::Bytes;
 use common::Scripted;
-use cpt::{CptConfig, CptTable};
-use lnet::{Lnet, LnetConfig, Payload};
+use common::over_tcp::{addresses, forced, import, node, node_on};
+use lnet::Payload;
 use rpc::testing::{Echo, Witness, import_config};
-use rpc::{Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, services};
-use std::net::Ipv4Addr;
+use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcConfig, RpcError};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
-use wire::{MDS_GETATTR, Nid, OST_READ, OST_WRITE};
+use wire::{MDS_GETATTR, OST_READ, OST_WRITE};
 
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
 const MIB: usize = 1 << 20;
-
-/// Loopback addresses of one test: nobody else uses them, so that the acceptor's port is always free.
-fn addresses() -> (Nid, Nid) {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let pid = std::process::id();
-    let address = |last| Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last);
-    (Nid::tcp(address(1), 0), Nid::tcp(address(2), 0))
-}
-
-async fn node_on(cpts: Arc<CptTable>, nid: Nid, seed: u64) -> Arc<Ptlrpc> {
-    let cfg = LnetConfig {
-        accept_port: 7987,
-        ..LnetConfig::default()
-    };
-    let lnet = Lnet::new(cpts.clone(), cfg);
-    lnet.add_tcp(nid, true).await.unwrap();
-    let rpc = Ptlrpc::start(
-        lnet,
-        cpts,
-        RpcConfig {
-            seed,
-            ..RpcConfig::default()
-        },
-    );
-    for list in [services::MDS, services::OSS, services::LDLM] {
-        rpc.serve(list).unwrap();
-    }
-    rpc
-}
-
-async fn node(nid: Nid, seed: u64) -> Arc<Ptlrpc> {
-    node_on(CptTable::single_current(), nid, seed).await
-}
-
-async fn import(rpc: &Arc<Ptlrpc>, server: Nid, uuid: &str, kind: ImportKind) -> (Arc<Import>, Arc<Witness>) {
-    let witness = Arc::<Witness>::default();
-    let cfg = import_config(uuid, kind, witness.clone());
-    let import = Import::new(
-        rpc,
-        rpc::ImportConfig {
-            nids: vec![server],
-            ..cfg
-        },
-    );
-    import.connect().await.unwrap();
-    (import, witness)
-}
 
 fn pattern(seed: usize) -> Bytes {
     (0..MIB)
@@ -180,24 +130,31 @@ async fn callbacks_come_back_over_the_network() {
 
 #[test]
 fn thousands_of_requests_cross_partitions() {
-    let cpts = || {
-        CptTable::build(&CptConfig {
-            cpu_npartitions: 2,
-            ..CptConfig::default()
-        })
-    };
-    let (Ok(server_cpts), Ok(client_cpts)) = (cpts(), cpts()) else {
-        // A machine with one CPU has one partition.
-        return;
-    };
+    let (server_cpts, client_cpts) = (forced(2), forced(2));
     let (ns, nc) = addresses();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        let server = node_on(server_cpts.clone(), ns, 1).await;
-        let client = node_on(client_cpts.clone(), nc, 2).await;
+        let server = node_on(
+            server_cpts.clone(),
+            ns,
+            RpcConfig {
+                seed: 1,
+                ..RpcConfig::default()
+            },
+        )
+        .await;
+        let client = node_on(
+            client_cpts.clone(),
+            nc,
+            RpcConfig {
+                seed: 2,
+                ..RpcConfig::default()
+            },
+        )
+        .await;
         server.add_target(Echo::new(MDT));
         let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
         let calls: Vec<_> = (0..32u32)

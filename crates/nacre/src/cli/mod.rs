@@ -78,6 +78,9 @@ pub(crate) struct StartArgs {
     /// Let CPU partitions share CPUs where there are too few: for tests, it makes nothing faster
     #[arg(long)]
     pub(crate) force_partitions: bool,
+    /// A file with lines such as "options lnet networks=tcp(eth0)", as /etc/modprobe.d has them for Lustre
+    #[arg(long, value_name = "FILE")]
+    pub(crate) options_file: Option<PathBuf>,
     /// A start parameter, as Lustre's modules have them: mds_num_cpts=[0,1]; again for more, empty for the default
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) param: Vec<String>,

@@ -9,19 +9,23 @@ mod dispatch;
 pub(crate) mod evictor;
 mod export;
 mod flavor;
+mod nrs;
 mod once;
+mod params_of;
+mod part;
 mod queue;
 pub(crate) mod reply;
 mod request;
 mod service;
+mod stats;
 mod target;
 mod targets;
 
 pub use active::Busy;
 pub use export::Export;
+pub use part::ServiceStats;
 pub use reply::Reply;
 pub use request::ServerRequest;
-pub use service::ServiceStats;
 pub use target::{ConnectRequest, Target};
 pub use targets::TargetExports;
 

@@ -1,12 +1,14 @@
 //! Requests that wait on one partition of a service, and how many are being handled: which comes next, and when there is no
 //! room.
 //!
-//! Pure. Requests that let others go on have a line of their own, which goes first. Of the other line, one peer gets a share:
-//! one that sends more than it should, or promises data that never come, leaves slots and places to the others. This node
-//! itself is no peer in that sense.
+//! Pure: told the time. Requests that let others go on have a line of their own, which goes first. Of the other line, one peer gets a
+//! share: one that sends more than it should, or promises data that never come, leaves slots and places to the others. This node
+//! itself is no peer in that sense. In which order the other line goes is for a policy ([`super::nrs`]) to say.
 
+use super::nrs::{Key, KeyKind, Policy, Tbf};
 use foldhash::HashMap;
 use std::collections::VecDeque;
+use tokio::time::Instant;
 use wire::Nid;
 
 /// Bytes of requests that wait in a line; with more it is full.
@@ -26,6 +28,12 @@ pub(super) enum NoPlace {
     Share,
 }
 
+/// What can wait: it belongs to a class of requests.
+pub(super) trait Classed {
+    /// The class, as far as `kind` tells it apart.
+    fn key(&self, kind: KeyKind) -> Key;
+}
+
 /// A request that waits.
 #[derive(Debug)]
 struct Waiting<R> {
@@ -34,9 +42,16 @@ struct Waiting<R> {
     request: R,
 }
 
+/// In which order requests go.
+#[derive(Debug)]
+enum Order<R> {
+    Fifo(VecDeque<Waiting<R>>),
+    Tbf(KeyKind, Tbf<Waiting<R>>),
+}
+
 #[derive(Debug)]
 struct Line<R> {
-    waiting: VecDeque<Waiting<R>>,
+    order: Order<R>,
     bytes: usize,
 }
 
@@ -48,6 +63,21 @@ struct Share {
     bytes: usize,
 }
 
+/// A request that a slot has taken; [`Queue::finished`] has to follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Whose it is, if it counts as a peer's.
+    peer: Option<Nid>,
+    urgent: bool,
+}
+
+/// How many requests wait or are being handled, of either line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) normal: usize,
+    pub(super) urgent: usize,
+}
+
 /// The queue.
 #[derive(Debug)]
 pub(super) struct Queue<R> {
@@ -56,37 +86,81 @@ pub(super) struct Queue<R> {
     peers: HashMap<Nid, Share>,
     places: usize,
     threads: usize,
+    handling: Counts,
     /// Slots in use.
     pub(super) active: usize,
+    /// The most that there were at once.
+    pub(super) active_max: usize,
     /// Somebody looks after those that wait.
     pub(super) watched: bool,
+    /// When somebody, who waits for a token, will look for it.
+    pub(super) awaited: Option<Instant>,
 }
 
-impl<R> Line<R> {
+impl<R: Classed> Line<R> {
     fn new() -> Line<R> {
         Line {
-            waiting: VecDeque::new(),
+            order: Order::Fifo(VecDeque::new()),
             bytes: 0,
         }
     }
 
+    fn len(&self) -> usize {
+        match &self.order {
+            Order::Fifo(waiting) => waiting.len(),
+            Order::Tbf(_, tbf) => tbf.len(),
+        }
+    }
+
     fn is_full(&self, places: usize) -> bool {
-        self.waiting.len() >= places || self.bytes >= BYTES_MAX
+        self.len() >= places || self.bytes >= BYTES_MAX
     }
 
-    fn push(&mut self, waiting: Waiting<R>) {
+    fn push(&mut self, waiting: Waiting<R>, now: Instant) {
         self.bytes += waiting.bytes;
-        self.waiting.push_back(waiting);
+        match &mut self.order {
+            Order::Fifo(line) => line.push_back(waiting),
+            Order::Tbf(kind, tbf) => tbf.push(waiting.request.key(*kind), waiting, now),
+        }
     }
 
-    fn remove(&mut self, at: usize) -> Option<Waiting<R>> {
-        let waiting = self.waiting.remove(at)?;
+    /// The next one that may go.
+    fn pop(&mut self, now: Instant, may: impl Fn(&Waiting<R>) -> bool) -> Option<Waiting<R>> {
+        let waiting = match &mut self.order {
+            Order::Fifo(line) => {
+                let at = line.iter().position(may)?;
+                line.remove(at)
+            }
+            Order::Tbf(_, tbf) => tbf.pop(now, may),
+        }?;
         self.bytes -= waiting.bytes;
         Some(waiting)
     }
+
+    fn has_ready(&self, now: Instant, may: impl Fn(&Waiting<R>) -> bool) -> bool {
+        match &self.order {
+            Order::Fifo(line) => line.iter().any(may),
+            Order::Tbf(_, tbf) => tbf.has_ready(now, may),
+        }
+    }
+
+    fn drain(&mut self) -> Vec<Waiting<R>> {
+        self.bytes = 0;
+        match &mut self.order {
+            Order::Fifo(line) => line.drain(..).collect(),
+            Order::Tbf(_, tbf) => tbf.drain(),
+        }
+    }
+
+    fn iter_mut(&mut self) -> Box<dyn Iterator<Item = &mut R> + '_> {
+        match &mut self.order {
+            Order::Fifo(line) => Box::new(line.iter_mut().map(|w| &mut w.request)),
+            Order::Tbf(_, tbf) => Box::new(tbf.iter_mut().map(|w| &mut w.request)),
+        }
+    }
 }
 
-impl<R> Queue<R> {
+impl<R: Classed> Queue<R> {
     /// With so many places in each line, for so many requests at once.
     pub(super) fn new(places: usize, threads: usize) -> Queue<R> {
         Queue {
@@ -95,14 +169,51 @@ impl<R> Queue<R> {
             peers: HashMap::default(),
             places,
             threads,
+            handling: Counts::default(),
             active: 0,
+            active_max: 0,
             watched: false,
+            awaited: None,
         }
     }
 
     /// How many requests wait.
     pub(super) fn len(&self) -> usize {
-        self.urgent.waiting.len() + self.normal.waiting.len()
+        self.urgent.len() + self.normal.len()
+    }
+
+    /// How many wait in each line.
+    pub(super) fn waiting(&self) -> Counts {
+        Counts {
+            normal: self.normal.len(),
+            urgent: self.urgent.len(),
+        }
+    }
+
+    /// How many are being handled of each line.
+    pub(super) fn handling(&self) -> Counts {
+        self.handling
+    }
+
+    /// Places that are free in the line of ordinary requests.
+    pub(super) fn room(&self) -> usize {
+        self.places.saturating_sub(self.normal.len())
+    }
+
+    /// How many requests at once.
+    pub(super) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Lets so many requests go on at once.
+    pub(super) fn set_threads(&mut self, threads: usize) {
+        self.threads = threads;
+    }
+
+    /// One slot more.
+    pub(super) fn open_slot(&mut self) {
+        self.active += 1;
+        self.active_max = self.active_max.max(self.active);
     }
 
     /// Whether one of the lines has no room.
@@ -116,6 +227,7 @@ impl<R> Queue<R> {
         from: Nid,
         bytes: usize,
         urgent: bool,
+        now: Instant,
         request: impl FnOnce() -> R,
     ) -> Result<(), NoPlace> {
         let bytes = bytes + COST_MIN;
@@ -138,35 +250,49 @@ impl<R> Queue<R> {
         } else if line.is_full(self.places) {
             return Err(NoPlace::Full);
         }
-        line.push(Waiting {
-            from,
-            bytes,
-            request: request(),
-        });
+        let request = request();
+        line.push(Waiting { from, bytes, request }, now);
         Ok(())
     }
 
-    /// The next request for a slot that is in use, and whose it is if it counts as a peer's: `finished` has to follow.
-    pub(super) fn next(&mut self) -> Option<(R, Option<Nid>)> {
-        if let Some(urgent) = self.urgent.remove(0) {
-            return Some((urgent.request, None));
+    /// The next request for a slot that is in use.
+    pub(super) fn next(&mut self, now: Instant) -> Option<(R, Taken)> {
+        if let Some(urgent) = self.urgent.pop(now, |_| true) {
+            self.handling.urgent += 1;
+            return Some((
+                urgent.request,
+                Taken {
+                    peer: None,
+                    urgent: true,
+                },
+            ));
         }
         if self.active > self.threads {
             return None;
         }
-        let at = self.first_within_share()?;
-        let next = self.normal.remove(at)?;
-        let Some(share) = self.peers.get_mut(&next.from) else {
-            return Some((next.request, None));
+        let may = within_share(&self.peers, self.threads);
+        let next = self.normal.pop(now, may)?;
+        self.handling.normal += 1;
+        let mut taken = Taken {
+            peer: None,
+            urgent: false,
         };
-        share.waiting -= 1;
-        share.bytes -= next.bytes;
-        share.active += 1;
-        Some((next.request, Some(next.from)))
+        if let Some(share) = self.peers.get_mut(&next.from) {
+            share.waiting -= 1;
+            share.bytes -= next.bytes;
+            share.active += 1;
+            taken.peer = Some(next.from);
+        }
+        Some((next.request, taken))
     }
 
-    /// A request of a peer has been handled.
-    pub(super) fn finished(&mut self, from: Nid) {
+    /// A request has been handled.
+    pub(super) fn finished(&mut self, taken: Taken) {
+        match taken.urgent {
+            true => self.handling.urgent -= 1,
+            false => self.handling.normal -= 1,
+        }
+        let Some(from) = taken.peer else { return };
         if let Some(share) = self.peers.get_mut(&from) {
             share.active -= 1;
         }
@@ -174,32 +300,56 @@ impl<R> Queue<R> {
     }
 
     /// Whether a request waits that a further slot could take.
-    pub(super) fn needs_slot(&self) -> bool {
-        let normal = || self.active < self.threads && self.first_within_share().is_some();
-        !self.urgent.waiting.is_empty() || normal()
+    pub(super) fn needs_slot(&self, now: Instant) -> bool {
+        let may = within_share(&self.peers, self.threads);
+        let normal = || self.active < self.threads && self.normal.has_ready(now, may);
+        self.urgent.len() > 0 || normal()
+    }
+
+    /// When a request that waits for a token gets one.
+    pub(super) fn next_token(&self, now: Instant) -> Option<Instant> {
+        match &self.normal.order {
+            Order::Fifo(_) => None,
+            Order::Tbf(_, tbf) => tbf.next_at(now),
+        }
     }
 
     /// All requests that wait.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
-        let both = self.urgent.waiting.iter_mut().chain(&mut self.normal.waiting);
-        both.map(|waiting| &mut waiting.request)
+        self.urgent.iter_mut().chain(self.normal.iter_mut())
     }
 
     /// Forgets those that wait.
     pub(super) fn clear(&mut self) {
-        self.urgent = Line::new();
-        self.normal = Line::new();
+        self.urgent.drain();
+        self.normal.drain();
         for share in self.peers.values_mut() {
             (share.waiting, share.bytes) = (0, 0);
         }
         self.peers.retain(|_, share| share.active > 0);
     }
 
-    /// The first request of a peer that does not use its share of the slots already.
-    fn first_within_share(&self) -> Option<usize> {
-        let most = self.threads - self.threads / 8;
-        let may = |w: &Waiting<R>| self.peers.get(&w.from).is_none_or(|s| s.active < most);
-        self.normal.waiting.iter().position(may)
+    /// Goes by another policy; what waits does so too. The same policy with other rules leaves buckets as they are.
+    pub(super) fn set_policy(&mut self, policy: &Policy, depth: u32, now: Instant) {
+        if let (Order::Tbf(old, tbf), Policy::Tbf { kind, rules }) = (&mut self.normal.order, policy)
+            && old == kind
+        {
+            return tbf.set_rules(rules.clone(), now);
+        }
+        let waiting = self.normal.drain();
+        self.normal.order = match policy {
+            Policy::Fifo => Order::Fifo(VecDeque::new()),
+            Policy::Tbf { kind, rules } => Order::Tbf(*kind, Tbf::new(rules.clone(), depth, now)),
+        };
+        waiting.into_iter().for_each(|w| self.normal.push(w, now));
+    }
+
+    /// The rules and the classes of the policy, a line each; nothing where it has none.
+    pub(super) fn show_tbf(&self) -> Option<(String, String)> {
+        match &self.normal.order {
+            Order::Fifo(_) => None,
+            Order::Tbf(_, tbf) => Some((tbf.show_rules(), tbf.show_classes())),
+        }
     }
 
     fn forget_idle(&mut self, from: Nid) {
@@ -213,19 +363,47 @@ impl<R> Queue<R> {
     }
 }
 
+/// Whether a request is of a peer that does not use its share of the slots already.
+fn within_share<R>(peers: &HashMap<Nid, Share>, threads: usize) -> impl Fn(&Waiting<R>) -> bool + use<'_, R> {
+    let most = threads - threads / 8;
+    move |w| peers.get(&w.from).is_none_or(|s| s.active < most)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{BYTES_MAX, NoPlace, PER_PEER_BYTES_MAX, PER_PEER_MAX, Queue};
+    use super::{BYTES_MAX, Classed, NoPlace, PER_PEER_BYTES_MAX, PER_PEER_MAX, Queue, Taken};
+    use crate::server::nrs::{Key, KeyKind, Policy};
+    use std::time::Duration;
+    use tokio::time::Instant;
     use wire::Nid;
 
     const RUDE: Nid = Nid(0x0002_0000_0a00_0001);
     const POLITE: Nid = Nid(0x0002_0000_0a00_0002);
 
+    /// A request's number is its user's.
+    impl Classed for u32 {
+        fn key(&self, _kind: KeyKind) -> Key {
+            Key {
+                uid: Some(*self),
+                ..Key::default()
+            }
+        }
+    }
+
+    const fn of(peer: Option<Nid>) -> Taken {
+        Taken { peer, urgent: false }
+    }
+
+    /// A request comes.
+    fn push(queue: &mut Queue<u32>, from: Nid, bytes: usize, urgent: bool, n: u32) -> Result<(), NoPlace> {
+        queue.push(from, bytes, urgent, Instant::now(), || n)
+    }
+
     /// A slot is opened and takes the next request.
-    fn begin(queue: &mut Queue<u32>) -> Option<(u32, Option<Nid>)> {
+    fn begin(queue: &mut Queue<u32>) -> Option<(u32, Taken)> {
         queue.active += 1;
-        let next = queue.next();
+        let next = queue.next(Instant::now());
         queue.active -= usize::from(next.is_none());
         next
     }
@@ -233,11 +411,20 @@ mod tests {
     #[test]
     fn what_lets_others_go_on_goes_first() {
         let mut queue = Queue::new(8, 2);
-        queue.push(RUDE, 0, false, || 1).unwrap();
-        queue.push(RUDE, 0, true, || 2).unwrap();
-        assert_eq!(begin(&mut queue), Some((2, None)));
-        assert_eq!(begin(&mut queue), Some((1, Some(RUDE))));
-        queue.finished(RUDE);
+        push(&mut queue, RUDE, 0, false, 1).unwrap();
+        push(&mut queue, RUDE, 0, true, 2).unwrap();
+        assert_eq!(
+            begin(&mut queue),
+            Some((
+                2,
+                Taken {
+                    peer: None,
+                    urgent: true
+                }
+            ))
+        );
+        assert_eq!(begin(&mut queue), Some((1, of(Some(RUDE)))));
+        queue.finished(of(Some(RUDE)));
         assert!(queue.peers.is_empty() && queue.len() == 0);
     }
 
@@ -245,19 +432,19 @@ mod tests {
     fn one_peer_leaves_slots_to_the_others() {
         let mut queue = Queue::new(100, 16);
         for n in 0..50 {
-            queue.push(RUDE, 0, false, || n).unwrap();
+            push(&mut queue, RUDE, 0, false, n).unwrap();
         }
         let taken = (0..50).map_while(|_| begin(&mut queue)).count();
         assert_eq!(taken, 14);
-        assert!(!queue.needs_slot());
-        queue.push(POLITE, 0, false, || 77).unwrap();
-        assert!(queue.needs_slot());
-        assert_eq!(begin(&mut queue), Some((77, Some(POLITE))));
+        assert!(!queue.needs_slot(Instant::now()));
+        push(&mut queue, POLITE, 0, false, 77).unwrap();
+        assert!(queue.needs_slot(Instant::now()));
+        assert_eq!(begin(&mut queue), Some((77, of(Some(POLITE)))));
         assert_eq!(begin(&mut queue), None);
-        queue.finished(RUDE);
+        queue.finished(of(Some(RUDE)));
         assert_eq!(
-            queue.next(),
-            Some((14, Some(RUDE))),
+            queue.next(Instant::now()),
+            Some((14, of(Some(RUDE)))),
             "in the order in which they came"
         );
     }
@@ -266,7 +453,7 @@ mod tests {
     fn this_node_itself_may_use_all_slots() {
         let mut queue = Queue::new(100, 16);
         for n in 0..50 {
-            queue.push(Nid::LO, 0, false, || n).unwrap();
+            push(&mut queue, Nid::LO, 0, false, n).unwrap();
         }
         assert_eq!((0..50).map_while(|_| begin(&mut queue)).count(), 16);
     }
@@ -275,23 +462,52 @@ mod tests {
     fn what_waits_is_bounded_in_number_and_bytes() {
         let mut queue = Queue::new(3, 1);
         for n in 0..3 {
-            queue.push(RUDE, 0, false, || n).unwrap();
+            push(&mut queue, RUDE, 0, false, n).unwrap();
         }
-        assert_eq!(queue.push(RUDE, 0, false, || 3), Err(NoPlace::Full));
+        assert_eq!(push(&mut queue, RUDE, 0, false, 3), Err(NoPlace::Full));
         assert!(queue.is_full());
-        queue.push(RUDE, 0, true, || 4).unwrap();
+        push(&mut queue, RUDE, 0, true, 4).unwrap();
         let mut queue = Queue::new(2 * PER_PEER_MAX, 1);
-        let pushed = (0..).map_while(|n| queue.push(RUDE, 0, false, || n).ok()).count();
+        let pushed = (0..)
+            .map_while(|n| push(&mut queue, RUDE, 0, false, n).ok())
+            .count();
         assert_eq!(pushed, PER_PEER_MAX);
-        queue.push(POLITE, 0, false, || 0).unwrap();
+        push(&mut queue, POLITE, 0, false, 0).unwrap();
         queue.clear();
         assert!(queue.peers.is_empty());
         let mut queue = Queue::new(PER_PEER_MAX, 1);
-        while queue.push(RUDE, 1 << 20, false, || 0).is_ok() {}
+        while push(&mut queue, RUDE, 1 << 20, false, 0).is_ok() {}
         assert!(queue.normal.bytes < PER_PEER_BYTES_MAX + (2 << 20));
-        assert_eq!(queue.push(RUDE, 0, false, || 0), Err(NoPlace::Share));
-        queue.push(POLITE, BYTES_MAX, false, || 0).unwrap();
-        assert_eq!(queue.push(Nid(7), 0, false, || 0), Err(NoPlace::Full));
+        assert_eq!(push(&mut queue, RUDE, 0, false, 0), Err(NoPlace::Share));
+        push(&mut queue, POLITE, BYTES_MAX, false, 0).unwrap();
+        assert_eq!(push(&mut queue, Nid(7), 0, false, 0), Err(NoPlace::Full));
         assert!(!queue.peers.contains_key(&Nid(7)));
+    }
+
+    #[test]
+    fn a_policy_is_changed_under_what_waits() {
+        let mut policy = Policy::parse("tbf uid", 10_000).unwrap();
+        policy.command("start slow uid={1} rate=1", 10_000).unwrap();
+        let (now, mut queue) = (Instant::now(), Queue::new(100, 16));
+        [1, 1, 2]
+            .into_iter()
+            .for_each(|n| push(&mut queue, RUDE, 0, false, n).unwrap());
+        queue.set_policy(&policy, 1, now);
+        push(&mut queue, POLITE, 0, true, 1).unwrap();
+        queue.active = 1;
+        let mut takes = || queue.next(now).map(|(n, _)| n);
+        assert_eq!(
+            [takes(), takes(), takes(), takes()],
+            [Some(1), Some(1), Some(2), None]
+        );
+        assert!(!queue.needs_slot(now) && queue.len() == 1);
+        assert_eq!(queue.next_token(now), Some(now + Duration::from_secs(1)));
+        let (rules, classes) = queue.show_tbf().unwrap();
+        assert!(
+            rules.starts_with("slow uid={1} 1, ref 1\n") && classes.contains("uid={1} rule slow"),
+            "{rules}{classes}"
+        );
+        queue.set_policy(&Policy::Fifo, 1, now);
+        assert!(queue.needs_slot(now) && queue.next(now).is_some() && queue.next_token(now).is_none());
     }
 }

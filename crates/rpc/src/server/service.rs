@@ -6,78 +6,52 @@
 //! connection; a request whose client has stopped waiting is dropped; one that waits long gets an early reply.
 
 use super::flavor;
-use super::queue::{NoPlace, Queue};
+use super::nrs::Policy;
+use super::part::{LOOK_EVERY, Next, Part, ServiceStats, Todo};
+use super::queue::NoPlace;
 use super::reply;
 use super::request::Arrival;
+use super::stats::What;
 use crate::at::{Estimate, wire_secs};
-use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread, opcode};
+use crate::services::Cpus;
+use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread};
 use cpt::{CptId, CptTable};
 use lnet::{Full, Incoming, Lnet, PortalGuard, PutSink, warn_seldom};
+use params::Group;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
-use wire::{Message, Nid, PTL_RPC_MSG_REQUEST};
+use tokio::time::{Instant, sleep, sleep_until};
+use wire::{Message, PTL_RPC_MSG_REQUEST};
 
 /// What a service does with a request.
 pub(crate) type Handler = fn(Arc<Ptlrpc>, Arrival) -> BoxFuture<'static, ()>;
 
-/// How often waiting requests are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// What a service has done and has to do on one partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceStats {
-    /// The service.
-    pub name: &'static str,
-    /// The partition.
-    pub cpt: usize,
-    /// Requests at once at most.
-    pub threads: usize,
-    /// Requests that wait.
-    pub queued: usize,
-    /// Requests that are being handled.
-    pub active: usize,
-    /// Requests that were handled.
-    pub handled: u64,
-    /// Requests that were dropped: malformed, or too late.
-    pub dropped: u64,
-    /// Early replies to requests that waited.
-    pub early: u64,
-    /// Time from arrival to reply of all handled requests together.
-    pub busy: Duration,
-    /// The service's estimate, in seconds.
-    pub estimate_secs: u32,
-}
-
-/// One partition's share of a service.
-pub(crate) struct Part {
-    name: &'static str,
-    cpt: CptId,
-    threads: usize,
-    queue: Mutex<Queue<Arrival>>,
-    estimate: Mutex<Estimate>,
-    handled: AtomicU64,
-    dropped: AtomicU64,
-    early: AtomicU64,
-    busy_us: AtomicU64,
-    /// Where the next slot works that is not bound to the partition.
-    turn: AtomicUsize,
-}
-
 /// A service on all its partitions.
 pub(crate) struct Service {
+    pub(super) name: &'static str,
     rpc: Weak<Ptlrpc>,
     cpts: Arc<CptTable>,
     handler: Handler,
-    parts: Vec<Arc<Part>>,
+    pub(super) parts: Vec<Arc<Part>>,
     /// For each of the machine's partitions, whose part takes its requests.
     part_of: Vec<usize>,
     bind: bool,
+    /// Threads of each partition that are there from the beginning, and those that the rule came to.
+    pub(super) threads_min: usize,
+    pub(super) threads_rule: usize,
+    /// In which order requests go; only for who changes it or looks at it.
+    pub(super) policy: Mutex<Policy>,
+    pub(super) tbf_rate: u64,
+    pub(super) tbf_depth: u32,
+    /// Since when it counts.
+    pub(super) since: Mutex<SystemTime>,
     room: Notify,
     guard: Mutex<Option<PortalGuard>>,
+    /// Its parameters.
+    shown: Mutex<Option<Group>>,
     early_margin: Duration,
     early_extra: Duration,
     me: Weak<Service>,
@@ -94,18 +68,10 @@ impl Service {
     ) -> Arc<Service> {
         let chosen = partitions(&cfg.spread, cpts.len());
         let now = Instant::now();
-        let threads = |cpt| cfg.threads_per_cpt(chosen.len(), cpts.get(cpt).cpus().len());
-        let part = |&cpt: &CptId| Part {
-            name: cfg.name,
-            cpt,
-            threads: threads(cpt),
-            queue: Mutex::new(Queue::new(cfg.queue.max(1), threads(cpt))),
-            estimate: Mutex::new(Estimate::new(now, times.at_min, times.at_max, times.at_history)),
-            handled: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            early: AtomicU64::new(0),
-            busy_us: AtomicU64::new(0),
-            turn: AtomicUsize::new(cpt.0),
+        let threads = cfg.threads_per_cpt(chosen.len(), &Cpus::of(cpts));
+        let part = |&cpt: &CptId| {
+            let estimate = Estimate::new(now, times.at_min, times.at_max, times.at_history);
+            Part::new(cfg.name, cpt, cfg.queue, threads, estimate)
         };
         let part_of = |cpt| {
             chosen
@@ -114,18 +80,27 @@ impl Service {
                 .unwrap_or(cpt % chosen.len())
         };
         let service = Arc::new_cyclic(|me| Service {
+            name: cfg.name,
             rpc: rpc.clone(),
             cpts: cpts.clone(),
             handler,
             parts: chosen.iter().map(part).map(Arc::new).collect(),
             part_of: (0..cpts.len()).map(part_of).collect(),
             bind: cfg.bind,
+            threads_min: cfg.threads_min(chosen.len()),
+            threads_rule: threads,
+            policy: Mutex::new(Policy::Fifo),
+            tbf_rate: times.tbf_rate,
+            tbf_depth: times.tbf_depth,
+            since: Mutex::new(SystemTime::now()),
+            shown: Mutex::new(None),
             room: Notify::new(),
             guard: Mutex::new(None),
             early_margin: times.at_early_margin,
             early_extra: times.at_extra,
             me: me.clone(),
         });
+        *service.shown.lock() = Some(super::params_of::show(&service, &times.params));
         *service.guard.lock() = Some(lnet.serve_portal(cfg.portal, service.clone()));
         service
     }
@@ -133,6 +108,7 @@ impl Service {
     /// Takes no more requests, and forgets those that wait.
     pub(crate) fn stop(&self) {
         self.guard.lock().take();
+        self.shown.lock().take();
         for part in &self.parts {
             part.queue.lock().clear();
         }
@@ -154,9 +130,9 @@ impl Service {
             part: &part,
         };
         while let Some(Next {
-            mut arrival,
+            arrival,
             was_full,
-            _share,
+            _taken,
         }) = part.next()
         {
             if was_full {
@@ -169,21 +145,43 @@ impl Service {
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            arrival.estimate_secs = part.estimate.lock().secs(now);
-            let arrived = arrival.at;
+            let (arrived, what) = (arrival.at, What::of(&arrival));
             (self.handler)(rpc, arrival).await;
-            part.done(arrived);
+            part.done(what, arrived, now);
         }
         drop(slot);
     }
 
-    fn spawn_slot(self: &Arc<Self>, part: &Arc<Part>) {
+    pub(super) fn spawn_slot(self: &Arc<Self>, part: &Arc<Part>) {
         let on = if self.bind {
             part.cpt
         } else {
             CptId(part.turn.fetch_add(1, Ordering::Relaxed) % self.cpts.len())
         };
         self.cpts.get(on).spawn(self.clone().work(part.clone()));
+    }
+
+    /// Waits for tokens as long as something waits for one, and opens a slot for each.
+    pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<Part>) {
+        while let Some(at) = part.next_token() {
+            tokio::select! {
+                () = sleep_until(at) => {}
+                () = part.sooner.notified() => {}
+            }
+            self.spawn_slots(&part);
+        }
+    }
+
+    /// Opens slots for what waits and may go.
+    pub(super) fn spawn_slots(self: &Arc<Self>, part: &Arc<Part>) {
+        (0..part.open_slots()).for_each(|_| self.spawn_slot(part));
+    }
+
+    /// Has somebody wait for tokens on a partition, if something waits for one.
+    pub(super) fn spawn_await(self: &Arc<Self>, part: &Arc<Part>) {
+        self.cpts
+            .get(part.cpt)
+            .spawn(self.clone().await_tokens(part.clone()));
     }
 
     /// Looks after requests that wait: those whose client would soon stop waiting get an early reply.
@@ -224,8 +222,8 @@ impl PutSink for Service {
                 return Ok(());
             }
         };
-        let (new_slot, new_watch) = match part.push(arrival, m.payload.len()) {
-            Ok(new) => new,
+        let todo = match part.push(arrival, m.payload.len()) {
+            Ok(todo) => todo,
             Err(NoPlace::Full) => return Err(Full(m)),
             Err(NoPlace::Share) => {
                 warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request is dropped: too many of its peer wait");
@@ -233,11 +231,17 @@ impl PutSink for Service {
                 return Ok(());
             }
         };
+        if todo == Todo::default() {
+            return Ok(());
+        }
         if let Some(me) = self.me.upgrade() {
-            if new_slot {
+            if todo.slot {
                 me.spawn_slot(part);
             }
-            if new_watch {
+            if todo.token {
+                me.spawn_await(part);
+            }
+            if todo.watch {
                 self.cpts.get(part.cpt).spawn(me.watch(part.clone()));
             }
         }
@@ -284,112 +288,6 @@ fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
     })
 }
 
-impl Part {
-    /// Places more for requests that let others go on.
-    fn high_places(&self) -> usize {
-        self.threads + (self.threads / 8).max(1)
-    }
-
-    /// Queues a request of so many bytes; whether a slot has to be opened for it, and whether somebody has to look after
-    /// the queue. Requests that let others go on have room of their own.
-    fn push(&self, arrival: Arrival, bytes: usize) -> Result<(bool, bool), NoPlace> {
-        let mut queue = self.queue.lock();
-        let urgent = opcode::is_high_priority(arrival.body.pb_opc);
-        let slots = if urgent { self.high_places() } else { self.threads };
-        queue.push(arrival.from, bytes, urgent, || arrival)?;
-        let new_slot = queue.active < slots;
-        if new_slot {
-            queue.active += 1;
-        }
-        let new_watch = !new_slot && !queue.watched;
-        queue.watched |= new_watch;
-        Ok((new_slot, new_watch))
-    }
-
-    /// The next request for a slot; `None` gives the slot up.
-    fn next(&self) -> Option<Next<'_>> {
-        let mut queue = self.queue.lock();
-        let was_full = queue.is_full();
-        let (arrival, of) = queue.next()?;
-        Some(Next {
-            arrival,
-            was_full,
-            _share: of.map(|peer| ShareGuard { part: self, peer }),
-        })
-    }
-
-    fn is_full(&self) -> bool {
-        self.queue.lock().is_full()
-    }
-
-    fn done(&self, arrived: Instant) {
-        let now = Instant::now();
-        let took = now.saturating_duration_since(arrived);
-        self.estimate.lock().measured(now, wire_secs(took));
-        self.handled.fetch_add(1, Ordering::Relaxed);
-        self.busy_us.fetch_add(
-            u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            Ordering::Relaxed,
-        );
-    }
-
-    /// Requests to ask for patience, their deadlines extended; `None` when nothing waits any more.
-    fn impatient(&self, margin: Duration, extra: Duration) -> Option<Vec<Arrival>> {
-        let now = Instant::now();
-        let mut queue = self.queue.lock();
-        if queue.len() == 0 {
-            queue.watched = false;
-            return None;
-        }
-        let soon =
-            |a: &&mut Arrival| a.takes_early() && a.deadline > now && a.deadline < now + margin + LOOK_EVERY;
-        let extend = |a: &mut Arrival| {
-            a.deadline = now + extra;
-            a.clone()
-        };
-        Some(queue.iter_mut().filter(soon).map(extend).collect())
-    }
-
-    fn stats(&self) -> ServiceStats {
-        let (queued, active) = {
-            let queue = self.queue.lock();
-            (queue.len(), queue.active)
-        };
-        ServiceStats {
-            name: self.name,
-            cpt: self.cpt.0,
-            threads: self.threads,
-            queued,
-            active,
-            handled: self.handled.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-            early: self.early.load(Ordering::Relaxed),
-            busy: Duration::from_micros(self.busy_us.load(Ordering::Relaxed)),
-            estimate_secs: self.estimate.lock().secs(Instant::now()),
-        }
-    }
-}
-
-/// A request that a slot has taken.
-struct Next<'a> {
-    arrival: Arrival,
-    /// There was no room for more.
-    was_full: bool,
-    _share: Option<ShareGuard<'a>>,
-}
-
-/// Counts a request among those of its peer that are being handled.
-struct ShareGuard<'a> {
-    part: &'a Part,
-    peer: Nid,
-}
-
-impl Drop for ShareGuard<'_> {
-    fn drop(&mut self) {
-        self.part.queue.lock().finished(self.peer);
-    }
-}
-
 /// Gives a slot back, also when a handler panicked; then what waits gets another.
 struct SlotGuard<'a> {
     service: &'a Arc<Service>,
@@ -398,12 +296,10 @@ struct SlotGuard<'a> {
 
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        let mut queue = self.part.queue.lock();
-        queue.active -= 1;
-        if queue.needs_slot() {
-            queue.active += 1;
-            drop(queue);
+        if self.part.close_slot() {
             self.service.spawn_slot(self.part);
+        } else if self.part.await_token() {
+            self.service.spawn_await(self.part);
         }
     }
 }

@@ -1,0 +1,100 @@
+//! Files of module options, as an administrator of Lustre has them in `/etc/modprobe.d`:
+//!
+//! ```text
+//! # a comment
+//! options lnet networks="tcp0(eth0)[0,1]" cpu_npartitions=4
+//! options mdt mds_num_cpts=[0,1]
+//! ```
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// Lustre's modules, of which Nacre has parameters; the older names of some, too.
+const MODULES: [&str; 8] = ["libcfs", "lnet", "ksocklnd", "ptlrpc", "mdt", "mds", "ofd", "ost"];
+
+/// The settings of a file, `NAME=VALUE`.
+pub(super) fn read(path: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut settings = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        settings.extend(of_line(line).with_context(|| format!("{} line {}", path.display(), n + 1))?);
+    }
+    Ok(settings)
+}
+
+fn of_line(line: &str) -> Result<Vec<String>> {
+    let mut words = words(line)?.into_iter();
+    match words.next().as_deref() {
+        None => return Ok(Vec::new()),
+        Some(comment) if comment.starts_with('#') => return Ok(Vec::new()),
+        Some("options") => {}
+        Some(other) => bail!("expected options MODULE NAME=VALUE.., found '{other}'"),
+    }
+    let module = words.next().unwrap_or_default();
+    if !MODULES.contains(&module.as_str()) {
+        bail!(
+            "module '{module}' has no parameters here, only {}: leave the line out",
+            MODULES.join(", ")
+        );
+    }
+    Ok(words.collect())
+}
+
+/// The words of a line; what is between quotes is of one word.
+fn words(line: &str) -> Result<Vec<String>> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            c if c.is_whitespace() && !quoted => words.push(std::mem::take(&mut word)),
+            c => word.push(c),
+        }
+    }
+    if quoted {
+        bail!("a quote is not closed");
+    }
+    words.push(word);
+    words.retain(|w| !w.is_empty());
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{of_line, read};
+
+    #[test]
+    fn a_file_of_module_options_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lustre.conf");
+        let text = "# servers\noptions lnet networks=\"tcp0(eth0)[0,1], tcp1(eth1)\" cpu_npartitions=4\n\n options mdt\tmds_num_cpts=[0,1] \n";
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(
+            read(&path).unwrap(),
+            [
+                "networks=tcp0(eth0)[0,1], tcp1(eth1)",
+                "cpu_npartitions=4",
+                "mds_num_cpts=[0,1]"
+            ]
+        );
+        std::fs::write(&path, "\nalias lustre x\n").unwrap();
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("lustre.conf line 2: expected options"));
+    }
+
+    #[test]
+    fn each_kind_of_mistake_is_named() {
+        assert!(
+            of_line("options ko2iblnd credits=1")
+                .unwrap_err()
+                .to_string()
+                .contains("'ko2iblnd' has no")
+        );
+        assert!(
+            of_line("options lnet networks=\"tcp")
+                .unwrap_err()
+                .to_string()
+                .contains("not closed")
+        );
+    }
+}

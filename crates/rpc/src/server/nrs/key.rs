@@ -1,0 +1,99 @@
+//! By what the token bucket filter tells requests apart.
+
+use std::fmt;
+use wire::{Nid, PtlrpcBody, Text};
+
+/// What a policy tells requests apart by: the argument of `tbf`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyKind {
+    /// All of it.
+    Generic,
+    Nid,
+    Jobid,
+    Uid,
+    Gid,
+    Opcode,
+}
+
+impl KeyKind {
+    const ALL: [(&'static str, KeyKind); 5] = [
+        ("nid", KeyKind::Nid),
+        ("jobid", KeyKind::Jobid),
+        ("uid", KeyKind::Uid),
+        ("gid", KeyKind::Gid),
+        ("opcode", KeyKind::Opcode),
+    ];
+
+    /// Reads the argument; none is `generic`.
+    pub(crate) fn parse(text: &str) -> Result<KeyKind, String> {
+        let of = |(name, kind): &(&str, KeyKind)| (*name == text).then_some(*kind);
+        match text {
+            "" | "generic" => Ok(KeyKind::Generic),
+            _ => KeyKind::ALL.iter().find_map(of).ok_or_else(|| {
+                format!("tbf tells apart by nid, jobid, uid, gid, opcode, or without word all of these: not '{text}'")
+            }),
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        let of = |(name, kind): &(&'static str, KeyKind)| (*kind == self).then_some(*name);
+        KeyKind::ALL.iter().find_map(of).unwrap_or("generic")
+    }
+
+    /// Whether rules may be about this.
+    pub(super) fn has(self, field: &str) -> bool {
+        let known = KeyKind::ALL.iter().any(|(name, _)| *name == field);
+        known && (self == KeyKind::Generic || self.name() == field)
+    }
+
+    /// What rules may be about.
+    pub(super) fn fields(self) -> &'static str {
+        match self {
+            KeyKind::Generic => "nid, jobid, uid, gid, opcode",
+            one => one.name(),
+        }
+    }
+
+    /// The class of a request.
+    pub(crate) fn key(self, from: Nid, body: &PtlrpcBody) -> Key {
+        let told = |kind| self == kind || self == KeyKind::Generic;
+        Key {
+            nid: told(KeyKind::Nid).then_some(from),
+            jobid: told(KeyKind::Jobid).then_some(body.pb_jobid),
+            uid: told(KeyKind::Uid).then_some(body.pb_uid),
+            gid: told(KeyKind::Gid).then_some(body.pb_gid),
+            opcode: told(KeyKind::Opcode).then_some(body.pb_opc),
+        }
+    }
+}
+
+/// A class of requests: what they have in common, as far as it is told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Key {
+    pub(crate) nid: Option<Nid>,
+    pub(crate) jobid: Option<Text<32>>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) opcode: Option<u32>,
+}
+
+impl fmt::Display for Key {
+    /// As a rule would name it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = [
+            ("nid", self.nid.map(|n| n.to_string())),
+            ("jobid", self.jobid.map(|j| j.as_str().to_owned())),
+            ("uid", self.uid.map(|n| n.to_string())),
+            ("gid", self.gid.map(|n| n.to_string())),
+            ("opcode", self.opcode.map(|o| crate::opname::name(o).to_string())),
+        ];
+        let said = fields
+            .iter()
+            .filter_map(|(name, v)| Some(format!("{name}={{{}}}", v.as_ref()?)));
+        match said.collect::<Vec<_>>() {
+            said if said.is_empty() => f.write_str("others"),
+            said => f.write_str(&said.join("&")),
+        }
+    }
+}

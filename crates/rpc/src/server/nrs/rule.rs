@@ -1,0 +1,363 @@
+//! The rules of the token bucket filter, and the commands that change them (`nrs_tbf_rule`), in Lustre's grammar:
+//!
+//! ```text
+//! start NAME CONDITION [rate=N] [rank=OTHER]     change NAME [rate=N] [rank=OTHER]     stop NAME
+//! CONDITION: EXPRESSION&EXPRESSION,...           & binds closer than ,
+//! EXPRESSION: nid={NIDS} jobid={NAMES} uid={IDS} gid={IDS} opcode={NAMES}
+//! ```
+//!
+//! Rules are tried in order, the newest first unless `rank` puts one before another; what none matches is the last one's,
+//! `default`. Pure.
+
+use super::key::{Key, KeyKind};
+use crate::opname;
+use wire::NidList;
+
+/// The name of the rule for what no other matches.
+const DEFAULT: &str = "default";
+/// The longest name of a rule.
+const NAME_MAX: usize = 15;
+/// The highest rate, a request each microsecond.
+const RATE_MAX: u64 = 999_999;
+/// The most rules.
+const RULES_MAX: usize = 256;
+
+/// One rule.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    pub(crate) name: String,
+    /// As it was written.
+    pub(crate) conditions: String,
+    /// Any of these, each of which is a number of expressions that all hold; none: everything.
+    any: Vec<Vec<Expression>>,
+    /// Requests in a second.
+    pub(crate) rate: u64,
+}
+
+/// The rules of a policy, in the order in which they are tried.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules(Vec<Rule>);
+
+#[derive(Debug, Clone)]
+enum Expression {
+    Nid(NidList),
+    /// Patterns in which `*` stands for anything.
+    Jobid(Vec<String>),
+    Uid(Vec<u32>),
+    Gid(Vec<u32>),
+    Opcode(Vec<u32>),
+}
+
+impl Rules {
+    /// The default rule alone.
+    pub(crate) fn new(rate: u64) -> Rules {
+        let (name, conditions, any) = (DEFAULT.to_owned(), "*".to_owned(), Vec::new());
+        Rules(vec![Rule {
+            name,
+            conditions,
+            any,
+            rate,
+        }])
+    }
+
+    /// The rule of a class of requests.
+    pub(crate) fn of(&self, key: &Key) -> usize {
+        let matches = |r: &Rule| r.any.is_empty() || r.any.iter().any(|all| all.iter().all(|e| e.holds(key)));
+        self.0.iter().position(matches).unwrap_or(self.0.len() - 1)
+    }
+
+    /// The rule at a place that [`Rules::of`] said.
+    pub(crate) fn at(&self, at: usize) -> &Rule {
+        &self.0[at.min(self.0.len() - 1)]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter()
+    }
+
+    /// Carries out a command for a policy that tells requests apart by `kind`; without a rate, a new rule has `rate`.
+    pub(crate) fn command(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
+        let (verb, rest) = word(text);
+        let (name, rest) = word(rest);
+        let named = name.len() <= NAME_MAX && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !matches!(verb, "start" | "change" | "stop") {
+            return Err("expected start NAME CONDITION [rate=N] [rank=NAME], change NAME [rate=N] [rank=NAME], or stop NAME".into());
+        }
+        if name.is_empty() || !named {
+            return Err(format!(
+                "'{name}' is not the name of a rule: letters, digits and _, at most {NAME_MAX}"
+            ));
+        }
+        match verb {
+            "start" => self.start(name, rest, kind, rate),
+            "change" => self.change(name, rest),
+            _ => self.stop(name, rest),
+        }
+    }
+
+    fn start(&mut self, name: &str, rest: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
+        if self.place(name).is_ok() {
+            return Err(format!(
+                "there is a rule '{name}' already: stop it first, or change its rate"
+            ));
+        }
+        if self.0.len() >= RULES_MAX {
+            return Err(format!("there are {RULES_MAX} rules already"));
+        }
+        let end = rest
+            .rfind('}')
+            .ok_or("expected a condition such as nid={10.0.0.*@tcp}")?;
+        let (conditions, values) = rest.split_at(end + 1);
+        if !values.is_empty() && !values.starts_with(' ') {
+            return Err(format!("expected a space after '}}', found '{values}'"));
+        }
+        let values = Values::parse(values)?;
+        let any = conditions
+            .split(',')
+            .map(|all| conjunction(all, kind))
+            .collect::<Result<_, _>>()?;
+        let rule = Rule {
+            name: name.to_owned(),
+            conditions: conditions.trim().to_owned(),
+            any,
+            rate: values.rate.unwrap_or(rate),
+        };
+        let at = values.rank.map_or(Ok(0), |other| self.place(&other))?;
+        self.0.insert(at, rule);
+        Ok(())
+    }
+
+    fn change(&mut self, name: &str, rest: &str) -> Result<(), String> {
+        let values = Values::parse(rest)?;
+        let at = self.place(name)?;
+        if values.rate.is_none() && values.rank.is_none() {
+            return Err("expected rate=N or rank=NAME".into());
+        }
+        if let Some(other) = values.rank {
+            if name == DEFAULT || other == name {
+                return Err(format!("rule '{name}' cannot be put before '{other}'"));
+            }
+            self.place(&other)?;
+            let rule = self.0.remove(at);
+            let before = self.place(&other)?;
+            self.0.insert(before, rule);
+        }
+        if let Some(rate) = values.rate {
+            let at = self.place(name)?;
+            self.0[at].rate = rate;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, name: &str, rest: &str) -> Result<(), String> {
+        if name == DEFAULT || !rest.trim().is_empty() {
+            return Err("expected stop NAME, and not of the default rule".into());
+        }
+        let at = self.place(name)?;
+        self.0.remove(at);
+        Ok(())
+    }
+
+    fn place(&self, name: &str) -> Result<usize, String> {
+        let at = self.0.iter().position(|r| r.name == name);
+        at.ok_or_else(|| format!("there is no rule '{name}'"))
+    }
+}
+
+/// What follows the condition.
+#[derive(Default)]
+struct Values {
+    rate: Option<u64>,
+    rank: Option<String>,
+}
+
+impl Values {
+    fn parse(text: &str) -> Result<Values, String> {
+        let mut values = Values::default();
+        for pair in text.split_whitespace() {
+            match pair.split_once('=') {
+                Some(("rate", n)) => {
+                    let n = n.parse().ok().filter(|n| (1..=RATE_MAX).contains(n));
+                    values.rate =
+                        Some(n.ok_or_else(|| format!("expected a rate from 1 to {RATE_MAX}: '{pair}'"))?);
+                }
+                Some(("rank", name)) => values.rank = Some(name.to_owned()),
+                _ => return Err(format!("expected rate=N or rank=NAME, found '{pair}'")),
+            }
+        }
+        Ok(values)
+    }
+}
+
+fn conjunction(text: &str, kind: KeyKind) -> Result<Vec<Expression>, String> {
+    text.split('&').map(|e| expression(e.trim(), kind)).collect()
+}
+
+fn expression(text: &str, kind: KeyKind) -> Result<Expression, String> {
+    let form =
+        || format!("expected an expression such as nid={{10.0.0.*@tcp}} or uid={{500 501}}, found '{text}'");
+    let (field, set) = text.split_once('=').ok_or_else(form)?;
+    let set = set
+        .trim()
+        .strip_prefix('{')
+        .and_then(|s| s.strip_suffix('}'))
+        .ok_or_else(form)?;
+    let field = field.trim();
+    if set.trim().is_empty() {
+        return Err(format!("nothing is between the braces: '{text}'"));
+    }
+    if !kind.has(field) {
+        return Err(format!(
+            "'{field}' is not among what this policy tells apart: {}",
+            kind.fields()
+        ));
+    }
+    let ids = || {
+        let id = |t: &str| t.parse().map_err(|_| format!("'{t}' is not a number: '{text}'"));
+        set.split_whitespace().map(id).collect::<Result<Vec<u32>, _>>()
+    };
+    Ok(match field {
+        "nid" => Expression::Nid(set.parse().map_err(|e| format!("'{set}': {e}"))?),
+        "jobid" => Expression::Jobid(set.split_whitespace().map(str::to_owned).collect()),
+        "uid" => Expression::Uid(ids()?),
+        "gid" => Expression::Gid(ids()?),
+        _ => {
+            let opcode = |t: &str| opname::opcode(t).ok_or_else(|| format!("'{t}' is not an operation"));
+            Expression::Opcode(set.split_whitespace().map(opcode).collect::<Result<_, _>>()?)
+        }
+    })
+}
+
+impl Expression {
+    fn holds(&self, key: &Key) -> bool {
+        match self {
+            Expression::Nid(nids) => key.nid.is_some_and(|nid| nids.has(nid)),
+            Expression::Jobid(patterns) => key
+                .jobid
+                .as_ref()
+                .is_some_and(|j| patterns.iter().any(|p| like(p.as_bytes(), j.as_str().as_bytes()))),
+            Expression::Uid(ids) => key.uid.is_some_and(|id| ids.contains(&id)),
+            Expression::Gid(ids) => key.gid.is_some_and(|id| ids.contains(&id)),
+            Expression::Opcode(opcodes) => key.opcode.is_some_and(|opc| opcodes.contains(&opc)),
+        }
+    }
+}
+
+/// Whether a name is like a pattern in which `*` stands for anything, also nothing.
+fn like(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p + 1, n));
+            p += 1;
+        } else if pattern.get(p) == name.get(n) {
+            (p, n) = (p + 1, n + 1);
+        } else if let Some((after, taken)) = star {
+            star = Some((after, taken + 1));
+            (p, n) = (after, taken + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+/// The first word, and what follows it.
+fn word(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    match text.split_once(char::is_whitespace) {
+        Some((first, rest)) => (first, rest.trim_start()),
+        None => (text, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Key, KeyKind, Rules, like};
+    use wire::Text;
+
+    fn of(rules: &Rules, nid: &str, jobid: &str, uid: u32, opcode: u32) -> String {
+        let key = Key {
+            nid: Some(nid.parse().unwrap()),
+            jobid: Some(Text::truncated(jobid)),
+            uid: Some(uid),
+            gid: Some(uid),
+            opcode: Some(opcode),
+        };
+        rules.at(rules.of(&key)).name.clone()
+    }
+
+    fn all(commands: &[&str]) -> Rules {
+        let mut rules = Rules::new(10_000);
+        commands
+            .iter()
+            .for_each(|c| rules.command(c, KeyKind::Generic, 10_000).unwrap());
+        rules
+    }
+
+    #[test]
+    fn the_newest_rule_that_matches_counts_and_rank_puts_one_before_another() {
+        let rules = all(&[
+            "start nodes nid={192.168.1.[1-9]@tcp 10.0.0.1@tcp} rate=100",
+            "start both nid={192.168.1.*@tcp}&jobid={dd.*},uid={500} rate=20",
+            "start late opcode={mds_statfs} rate=5 rank=default",
+        ]);
+        assert_eq!(of(&rules, "192.168.1.1@tcp", "dd.7", 0, 38), "both");
+        assert_eq!(of(&rules, "192.168.1.1@tcp", "cp.7", 0, 38), "nodes");
+        assert_eq!(of(&rules, "10.9.9.9@tcp", "cp.7", 500, 38), "both");
+        assert_eq!(of(&rules, "10.9.9.9@tcp", "cp.7", 0, wire::MDS_STATFS), "late");
+        assert_eq!(of(&rules, "10.9.9.9@tcp", "cp.7", 0, 38), "default");
+    }
+
+    #[test]
+    fn rules_change_and_stop() {
+        let mut rules = all(&["start a uid={1}", "start b uid={1} rate=2"]);
+        let mut does = |c: &str| rules.command(c, KeyKind::Generic, 10_000);
+        does("change a rate=7 rank=b").unwrap();
+        does("change default rate=3").unwrap();
+        does("stop b").unwrap();
+        let shown: Vec<_> = rules
+            .iter()
+            .map(|r| format!("{} {} {}", r.name, r.conditions, r.rate))
+            .collect();
+        assert_eq!(shown, ["a uid={1} 7", "default * 3"]);
+    }
+
+    #[test]
+    fn each_kind_of_mistake_is_named() {
+        for (command, why) in [
+            ("begin a uid={1}", "expected start"),
+            ("start a-b uid={1}", "'a-b' is not the name"),
+            ("start a", "expected a condition"),
+            ("start a uid={1}rate=5", "expected a space"),
+            ("start a uid={1} rate=0", "rate from 1 to"),
+            ("start a uid={1} speed=9", "found 'speed=9'"),
+            ("start a uid={one}", "'one' is not a number"),
+            ("start a uid={}", "nothing is between"),
+            ("start a uid 1}", "expected an expression"),
+            ("start a nid={10.0.0.300@tcp}", "10.0.0.300"),
+            ("start a opcode={dance}", "'dance' is not an operation"),
+            ("start a shoe={44}", "'shoe' is not among"),
+            ("start a uid={1} rank=b", "no rule 'b'"),
+            ("start default uid={1}", "already"),
+            ("change a rate=1", "no rule 'a'"),
+            ("change default", "expected rate=N"),
+            ("change default rank=default", "cannot be put"),
+            ("stop default", "not of the default rule"),
+        ] {
+            let said = Rules::new(1).command(command, KeyKind::Generic, 1).unwrap_err();
+            assert!(said.contains(why), "{command}: {said}");
+        }
+        let said = Rules::new(1)
+            .command("start a uid={1}", KeyKind::Nid, 1)
+            .unwrap_err();
+        assert!(said.contains("tells apart: nid"), "{said}");
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(like(b"dd.*", b"dd.0") && like(b"*", b"") && like(b"*.10*", b"cp.1000"));
+        assert!(!like(b"dd.*", b"cdd.0") && !like(b"", b"x"));
+    }
+}

@@ -1,0 +1,413 @@
+//! The token bucket filter: requests wait in classes, and each class has a bucket into which tokens fall at the rate of
+//! its rule. A request takes a token; without one its class waits.
+//!
+//! Pure: told the time. A bucket is one moment, that at which it would be full; it holds `depth` tokens at most. Classes
+//! that have a token are served by the time since when they have had it, so that none starves; within a class the order
+//! is that of arrival. A class that nothing waits in, and whose bucket is full, is like one that never was: such are
+//! forgotten when there are many. Beyond [`CLASSES_MAX`] new ones share a class.
+
+use super::key::Key;
+use super::rule::Rules;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Classes that are there at once, but for one that is shared.
+const CLASSES_MAX: usize = 8192;
+/// So many are kept whether they are needed or not, for their counters.
+const CLASSES_KEPT: usize = 512;
+
+/// What became of the requests of a class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// Requests.
+    pub(crate) requests: u64,
+    /// Of these, those that had to wait for a token.
+    pub(crate) throttled: u64,
+    /// How long those waited, all together.
+    pub(crate) waited: Duration,
+}
+
+#[derive(Debug)]
+struct Waiting<W> {
+    what: W,
+    at: Instant,
+    /// There was no token for it when it came.
+    throttled: bool,
+}
+
+/// Nanoseconds since the filter began.
+type Ns = i64;
+
+/// A class's place among those in which something waits: since or from when it has a token, and a number of its own.
+type Place = (Ns, u64);
+
+#[derive(Debug)]
+struct Class<W> {
+    waiting: VecDeque<Waiting<W>>,
+    place: Option<Place>,
+    /// The place of its rule.
+    rule: usize,
+    /// How long a token takes.
+    every: Ns,
+    /// When its bucket will be full.
+    full_at: Ns,
+    counters: Counters,
+}
+
+/// Requests that wait by class.
+#[derive(Debug)]
+pub(crate) struct Tbf<W> {
+    began: Instant,
+    classes: HashMap<Key, Class<W>>,
+    order: BTreeMap<Place, Key>,
+    places: u64,
+    rules: Rules,
+    depth: Ns,
+    len: usize,
+    /// With so many classes those that are not needed are forgotten.
+    sweep_at: usize,
+}
+
+impl<W> Tbf<W> {
+    /// With these rules, and so many tokens in a bucket at most.
+    pub(crate) fn new(rules: Rules, depth: u32, now: Instant) -> Tbf<W> {
+        Tbf {
+            began: now,
+            classes: HashMap::new(),
+            order: BTreeMap::new(),
+            places: 0,
+            rules,
+            depth: Ns::from(depth.max(1)),
+            len: 0,
+            sweep_at: CLASSES_KEPT,
+        }
+    }
+
+    /// How many requests wait.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A request of a class.
+    pub(crate) fn push(&mut self, key: Key, what: W, now: Instant) {
+        let (t, key) = (self.ns(now), self.admit(key, now));
+        let (rules, depth) = (&self.rules, self.depth);
+        let class = self
+            .classes
+            .entry(key)
+            .or_insert_with(|| Class::new(rules, &key, t));
+        class.counters.requests += 1;
+        let throttled = class.tokens(t, depth) <= Ns::try_from(class.waiting.len()).unwrap_or(Ns::MAX);
+        class.waiting.push_back(Waiting {
+            what,
+            at: now,
+            throttled,
+        });
+        self.len += 1;
+        if class.place.is_none() {
+            self.places += 1;
+            let place = (class.ready_at(depth), self.places);
+            class.place = Some(place);
+            self.order.insert(place, key);
+        }
+    }
+
+    /// The next request for which there is a token, of a class whose first one `may` go.
+    pub(crate) fn pop(&mut self, now: Instant, may: impl Fn(&W) -> bool) -> Option<W> {
+        let (place, key) = self.first(now, may)?;
+        let t = self.ns(now);
+        let class = self.classes.get_mut(&key)?;
+        let next = class.waiting.pop_front()?;
+        self.len -= 1;
+        class.full_at = class.full_at.max(t) + class.every;
+        if next.throttled {
+            class.counters.throttled += 1;
+            class.counters.waited += now.saturating_duration_since(next.at);
+        }
+        self.order.remove(&place);
+        class.place = None;
+        if !class.waiting.is_empty() {
+            self.places += 1;
+            let place = (class.ready_at(self.depth), self.places);
+            class.place = Some(place);
+            self.order.insert(place, key);
+        }
+        Some(next.what)
+    }
+
+    /// Whether [`Tbf::pop`] would have one.
+    pub(crate) fn has_ready(&self, now: Instant, may: impl Fn(&W) -> bool) -> bool {
+        self.first(now, may).is_some()
+    }
+
+    /// When the first of the classes that wait for a token gets one.
+    pub(crate) fn next_at(&self, now: Instant) -> Option<Instant> {
+        let later = self.order.range((self.ns(now) + 1, 0)..).next();
+        later.map(|((at, _), _)| self.began + Duration::from_nanos(u64::try_from(*at).unwrap_or(0)))
+    }
+
+    /// Takes other rules; what waits goes by them from now on.
+    pub(crate) fn set_rules(&mut self, rules: Rules, now: Instant) {
+        let t = self.ns(now);
+        self.rules = rules;
+        self.order.clear();
+        for (key, class) in &mut self.classes {
+            class.follow(&self.rules, key);
+            class.full_at = class.full_at.min(t + self.depth * class.every);
+            class.place = None;
+            if !class.waiting.is_empty() {
+                self.places += 1;
+                let place = (class.ready_at(self.depth), self.places);
+                class.place = Some(place);
+                self.order.insert(place, *key);
+            }
+        }
+    }
+
+    /// All that waits, in the order of arrival within each class.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut W> {
+        self.classes
+            .values_mut()
+            .flat_map(|c| &mut c.waiting)
+            .map(|w| &mut w.what)
+    }
+
+    /// Takes all that waits, in the order of arrival.
+    pub(crate) fn drain(&mut self) -> Vec<W> {
+        let mut all: Vec<Waiting<W>> = self
+            .classes
+            .values_mut()
+            .flat_map(|c| c.waiting.drain(..))
+            .collect();
+        self.classes.values_mut().for_each(|c| c.place = None);
+        self.order.clear();
+        self.len = 0;
+        all.sort_by_key(|w| w.at);
+        all.into_iter().map(|w| w.what).collect()
+    }
+
+    /// The rules, and how many classes go by each.
+    pub(crate) fn rules(&self) -> (&Rules, Vec<usize>) {
+        let mut used = vec![0; self.rules.iter().count()];
+        for class in self.classes.values() {
+            if let Some(n) = used.get_mut(class.rule) {
+                *n += 1;
+            }
+        }
+        (&self.rules, used)
+    }
+
+    /// Each class with the name of its rule, how many wait, and its counters; those that waited longest first.
+    pub(crate) fn classes(&self) -> Vec<(Key, String, usize, Counters)> {
+        let each = |(key, c): (&Key, &Class<W>)| {
+            let rule = self.rules.at(c.rule).name.clone();
+            (*key, rule, c.waiting.len(), c.counters)
+        };
+        let mut all: Vec<_> = self.classes.iter().map(each).collect();
+        all.sort_by_key(|(_, _, _, c)| std::cmp::Reverse((c.waited, c.throttled, c.requests)));
+        all
+    }
+
+    /// The first class that has a token and whose first request may go.
+    fn first(&self, now: Instant, may: impl Fn(&W) -> bool) -> Option<(Place, Key)> {
+        let ready = self.order.range(..=(self.ns(now), u64::MAX));
+        let goes = |key: &Key| {
+            self.classes
+                .get(key)
+                .and_then(|c| c.waiting.front())
+                .is_some_and(|w| may(&w.what))
+        };
+        ready
+            .map(|(place, key)| (*place, *key))
+            .find(|(_, key)| goes(key))
+    }
+
+    /// The class that a request of this one goes to; makes room for a new one.
+    fn admit(&mut self, key: Key, now: Instant) -> Key {
+        if self.classes.contains_key(&key) || self.classes.len() < self.sweep_at {
+            return key;
+        }
+        let t = self.ns(now);
+        self.classes.retain(|_, c| !c.waiting.is_empty() || c.full_at > t);
+        self.sweep_at = (2 * self.classes.len()).clamp(CLASSES_KEPT, CLASSES_MAX);
+        if self.classes.len() < self.sweep_at {
+            key
+        } else {
+            Key::default()
+        }
+    }
+
+    fn ns(&self, now: Instant) -> Ns {
+        Ns::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(Ns::MAX / 4)
+    }
+}
+
+impl<W> Class<W> {
+    fn new(rules: &Rules, key: &Key, full_at: Ns) -> Class<W> {
+        let mut class = Class {
+            waiting: VecDeque::new(),
+            place: None,
+            rule: 0,
+            every: 0,
+            full_at,
+            counters: Counters::default(),
+        };
+        class.follow(rules, key);
+        class
+    }
+
+    fn follow(&mut self, rules: &Rules, key: &Key) {
+        self.rule = rules.of(key);
+        let rate = Ns::try_from(rules.at(self.rule).rate).unwrap_or(1).max(1);
+        // Rounded up, so that the rate is never exceeded.
+        self.every = (1_000_000_000 + rate - 1) / rate;
+    }
+
+    /// Since when, or from when on, it has a token.
+    fn ready_at(&self, depth: Ns) -> Ns {
+        self.full_at - (depth - 1) * self.every
+    }
+
+    fn tokens(&self, t: Ns, depth: Ns) -> Ns {
+        let missing = (self.full_at - t).max(0);
+        depth - (missing + self.every - 1) / self.every
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{CLASSES_MAX, Key, Rules, Tbf};
+    use crate::server::nrs::key::KeyKind;
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    fn of(uid: u32) -> Key {
+        Key {
+            uid: Some(uid),
+            ..Key::default()
+        }
+    }
+
+    fn rules(commands: &[&str]) -> Rules {
+        let mut rules = Rules::new(10_000);
+        commands
+            .iter()
+            .for_each(|c| rules.command(c, KeyKind::Uid, 10_000).unwrap());
+        rules
+    }
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn a_class_goes_on_at_its_rate_once_its_bucket_is_empty_and_others_pass_it() {
+        let t = Instant::now();
+        let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=10"]), 3, t);
+        (0..5).for_each(|n| tbf.push(of(1), n, t));
+        (10..15).for_each(|n| tbf.push(of(2), n, t));
+        let mut at_once = Vec::new();
+        for i in 0..100 {
+            at_once.extend(tbf.pop(t + Duration::from_micros(10 * i), |_| true));
+        }
+        at_once.sort_unstable();
+        assert_eq!(at_once, [0, 1, 2, 10, 11, 12, 13, 14]);
+        assert_eq!(tbf.next_at(t + ms(1)), Some(t + ms(100)));
+        assert!(!tbf.has_ready(t + ms(99), |_| true));
+        assert_eq!(tbf.pop(t + ms(100), |_| true), Some(3));
+        assert_eq!(tbf.pop(t + ms(250), |_| true), Some(4));
+        let counted = tbf.classes()[0].3;
+        assert_eq!(
+            (counted.requests, counted.throttled, counted.waited),
+            (5, 2, ms(350))
+        );
+        assert_eq!(tbf.len(), 0);
+    }
+
+    #[test]
+    fn other_rules_hold_for_what_waits() {
+        let t = Instant::now();
+        let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=1"]), 1, t);
+        (0..3).for_each(|n| tbf.push(of(1), n, t));
+        assert_eq!(
+            (tbf.pop(t, |_| true), tbf.pop(t + ms(10), |_| true)),
+            (Some(0), None)
+        );
+        tbf.set_rules(rules(&["start slow uid={1} rate=100"]), t + ms(10));
+        assert_eq!(
+            (tbf.pop(t + ms(15), |_| true), tbf.pop(t + ms(20), |_| true)),
+            (None, Some(1))
+        );
+        assert_eq!(tbf.rules().1, [1, 0]);
+        assert_eq!(tbf.drain(), [2]);
+    }
+
+    #[test]
+    fn classes_that_are_not_needed_are_forgotten_and_their_number_is_bounded() {
+        let t = Instant::now();
+        let mut tbf = Tbf::new(rules(&[]), 3, t);
+        for n in 0..100_000 {
+            let now = t + ms(n.into());
+            tbf.push(of(n), n, now);
+            assert_eq!(tbf.pop(now, |_| true), Some(n));
+        }
+        assert!(tbf.classes.len() <= super::CLASSES_KEPT, "{}", tbf.classes.len());
+        let mut tbf = Tbf::new(rules(&[]), 3, t);
+        (0..20_000).for_each(|n| tbf.push(of(n), n, t));
+        assert_eq!((tbf.classes.len(), tbf.len()), (CLASSES_MAX + 1, 20_000));
+        assert!(tbf.classes.contains_key(&Key::default()));
+    }
+
+    proptest! {
+        /// Whatever comes whenever: no class gets more than its bucket and its rate in any stretch of time, what has a token
+        /// goes, nothing is lost, and each class keeps its order.
+        #[test]
+        fn the_rate_is_never_exceeded_and_nobody_starves(
+            seed in any::<u64>(),
+            steps in proptest::collection::vec((0_u32..4, 0_u64..40), 1..200),
+        ) {
+            let rates = [20, 50, 100, 10_000];
+            let depth = 1 + (seed % 4) as u32;
+            let commands: Vec<String> = rates.iter().enumerate().map(|(u, r)| format!("start u{u} uid={{{u}}} rate={r}")).collect();
+            let rules = rules(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+            let begun = Instant::now();
+            let mut tbf = Tbf::new(rules, depth, begun);
+            let (mut now, mut taken) = (begun, vec![Vec::new(); rates.len()]);
+            let mut pushed = vec![0_u32; rates.len()];
+            let take = |tbf: &mut Tbf<(u32, u32)>, now, taken: &mut Vec<Vec<(Instant, u32)>>| {
+                while let Some((uid, n)) = tbf.pop(now, |_| true) {
+                    taken[uid as usize].push((now, n));
+                }
+            };
+            for (uid, wait) in steps {
+                tbf.push(of(uid), (uid, pushed[uid as usize]), now);
+                pushed[uid as usize] += 1;
+                take(&mut tbf, now, &mut taken);
+                prop_assert!(!tbf.has_ready(now, |_| true));
+                now += ms(wait);
+                take(&mut tbf, now, &mut taken);
+            }
+            // Whoever still waits has a time, and none waits longer than the tokens before it take.
+            while tbf.len() > 0 {
+                let next = tbf.next_at(now);
+                prop_assert!(next.is_some_and(|at| at > now && at <= now + ms(51)));
+                now = next.unwrap();
+                prop_assert!(tbf.has_ready(now, |_| true));
+                take(&mut tbf, now, &mut taken);
+            }
+            for (uid, taken) in taken.iter().enumerate() {
+                prop_assert_eq!(taken.len() as u32, pushed[uid]);
+                prop_assert!(taken.windows(2).all(|w| w[0].1 + 1 == w[1].1));
+                for (i, (from, _)) in taken.iter().enumerate() {
+                    for (j, (to, _)) in taken.iter().enumerate().skip(i) {
+                        let allowed = f64::from(depth) + (*to - *from).as_secs_f64() * rates[uid] as f64;
+                        prop_assert!((j - i + 1) as f64 <= allowed + 1e-6, "{uid}: {} in {:?}", j - i + 1, *to - *from);
+                    }
+                }
+            }
+        }
+    }
+}

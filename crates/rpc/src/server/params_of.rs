@@ -1,0 +1,195 @@
+//! The parameters of a service: `mds.MDS.mdt.stats`, `threads_max`, `nrs_policies` and the like.
+
+use super::nrs::{Policy, show_classes, show_policies, show_rules};
+use super::part::Part;
+use super::service::Service;
+use super::stats::{self, PartStats};
+use params::{Group, Param, Registry};
+use std::fmt::Write;
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+use tokio::time::Instant;
+
+/// Where Lustre shows a service.
+fn prefix(name: &str) -> String {
+    let above = match name.split('_').next() {
+        Some("mdt") => "mds.MDS",
+        Some("ost") => "ost.OSS",
+        Some("mgs") => "mgs.MGS",
+        _ => "ldlm.services",
+    };
+    format!("{above}.{name}")
+}
+
+/// Shows a service until the group is dropped.
+pub(super) fn show(service: &Arc<Service>, registry: &Registry) -> Group {
+    let me = Arc::downgrade(service);
+    let read = |show: fn(&Arc<Service>) -> String| {
+        let me = me.clone();
+        move || me.upgrade().map(|s| show(&s)).unwrap_or_default()
+    };
+    let write = |set: fn(&Arc<Service>, &str) -> Result<(), String>| {
+        let me: Weak<Service> = me.clone();
+        move |text: &str| me.upgrade().map_or(Ok(()), |s| set(&s, text))
+    };
+    let mut group = registry.group(prefix(service.name));
+    group
+        .add(
+            "stats",
+            Param::read_write(read(show_stats), write(clear_stats))
+                .about("the service on all partitions: waiting, depth, operations; any write clears it"),
+        )
+        .add(
+            "cpt_stats",
+            Param::read_only(read(show_cpts)).about("each partition: queue, waiting, depth, service time"),
+        )
+        .add(
+            "threads_min",
+            Param::read_only(read(|s| (s.threads_min * s.parts.len()).to_string()))
+                .about("threads that the service has at least, on all partitions"),
+        )
+        .add(
+            "threads_max",
+            Param::read_write(
+                read(|s| threads(s, |p| p.queue.lock().threads()).to_string()),
+                write(set_threads),
+            )
+            .about("requests that the service works on at once, on all partitions"),
+        )
+        .add(
+            "threads_started",
+            Param::read_only(read(|s| {
+                threads(s, |p| p.queue.lock().active_max.max(s.threads_min)).to_string()
+            }))
+            .about("the most requests that it has worked on at once, on all partitions"),
+        )
+        .add(
+            "nrs_policies",
+            Param::read_write(read(show_nrs), write(set_nrs)).about(
+                "in which order requests go: fifo, or tbf and nid, jobid, uid, gid, opcode or nothing",
+            ),
+        )
+        .add(
+            "nrs_tbf_rule",
+            Param::read_write(read(show_tbf_rules), write(set_tbf_rule))
+                .about("rates of requests; start NAME CONDITION rate=N, change NAME rate=N, stop NAME"),
+        )
+        .add(
+            "nrs_tbf_classes",
+            Param::read_only(read(show_tbf_classes))
+                .about("what rules hold back: requests, how many waited for a token and how long"),
+        );
+    group
+}
+
+fn threads(service: &Arc<Service>, of: impl Fn(&Part) -> usize) -> usize {
+    service.parts.iter().map(|p| of(p)).sum()
+}
+
+fn show_stats(service: &Arc<Service>) -> String {
+    let parts: Vec<&PartStats> = service.parts.iter().map(|p| &p.stats).collect();
+    stats::show(&parts, *service.since.lock())
+}
+
+fn clear_stats(service: &Arc<Service>, _: &str) -> Result<(), String> {
+    *service.since.lock() = SystemTime::now();
+    service.parts.iter().for_each(|p| p.stats.clear());
+    Ok(())
+}
+
+fn show_cpts(service: &Arc<Service>) -> String {
+    let mut out = String::new();
+    for part in &service.parts {
+        let now = part.stats();
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "CPT {}: threads {} active {} queued {} dropped {}",
+            now.cpt, now.threads, now.active, now.queued, now.dropped
+        );
+        for (name, unit, sums) in part.stats.shown() {
+            sums.write_line(&mut out, name, unit);
+        }
+    }
+    out
+}
+
+fn set_threads(service: &Arc<Service>, text: &str) -> Result<(), String> {
+    let parts = service.parts.len();
+    let (least, most) = (service.threads_min * parts, 8 * service.threads_rule * parts);
+    let n = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
+    let n: usize = n.ok_or_else(|| {
+        format!("expected a whole number from {least} to {most}, for {parts} partitions together")
+    })?;
+    for part in &service.parts {
+        part.queue.lock().set_threads(n / parts);
+    }
+    go_on(service);
+    Ok(())
+}
+
+/// Opens slots for what may go now that something has changed.
+fn go_on(service: &Arc<Service>) {
+    for part in &service.parts {
+        service.spawn_slots(part);
+        if part.await_token() {
+            service.spawn_await(part);
+        }
+    }
+}
+
+fn show_nrs(service: &Arc<Service>) -> String {
+    let (mut ordinary, mut high) = (super::nrs::Load::default(), super::nrs::Load::default());
+    for part in &service.parts {
+        let queue = part.queue.lock();
+        let (waiting, handling) = (queue.waiting(), queue.handling());
+        ordinary.queued += waiting.normal;
+        ordinary.active += handling.normal;
+        high.queued += waiting.urgent;
+        high.active += handling.urgent;
+    }
+    show_policies(&service.policy.lock(), ordinary, high)
+}
+
+fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
+    let new = Policy::parse(text, service.tbf_rate)?;
+    let mut policy = service.policy.lock();
+    if let (Policy::Tbf { kind: old, .. }, Policy::Tbf { kind, .. }) = (&*policy, &new)
+        && old == kind
+    {
+        // It is so already, and keeps its rules.
+        return Ok(());
+    }
+    *policy = new;
+    follow(service, &policy);
+    Ok(())
+}
+
+fn set_tbf_rule(service: &Arc<Service>, text: &str) -> Result<(), String> {
+    let mut policy = service.policy.lock();
+    policy.command(text, service.tbf_rate)?;
+    follow(service, &policy);
+    Ok(())
+}
+
+fn follow(service: &Arc<Service>, policy: &Policy) {
+    let now = Instant::now();
+    for part in &service.parts {
+        part.queue.lock().set_policy(policy, service.tbf_depth, now);
+    }
+    go_on(service);
+}
+
+/// A line of what `of` takes from the rules and the classes, for each partition that has them.
+fn of_tbf(service: &Arc<Service>, of: fn((String, String)) -> String) -> Vec<(usize, String)> {
+    let each = |p: &Arc<Part>| Some((p.cpt.0, of(p.queue.lock().show_tbf()?)));
+    service.parts.iter().filter_map(each).collect()
+}
+
+fn show_tbf_rules(service: &Arc<Service>) -> String {
+    show_rules(&of_tbf(service, |(rules, _)| rules))
+}
+
+fn show_tbf_classes(service: &Arc<Service>) -> String {
+    show_classes(&of_tbf(service, |(_, classes)| classes))
+}

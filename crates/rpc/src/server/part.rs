@@ -1,0 +1,273 @@
+//! One partition's share of a service: its queue, its counters, its estimate of how long things take.
+
+use super::nrs::{Key, KeyKind};
+use super::queue::{Classed, NoPlace, Queue, Taken};
+use super::request::Arrival;
+use super::stats::{PartStats, What};
+use crate::at::{Estimate, wire_secs};
+use crate::opcode;
+use cpt::CptId;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How often waiting requests are looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a service has done and has to do on one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceStats {
+    /// The service.
+    pub name: &'static str,
+    /// The partition.
+    pub cpt: usize,
+    /// Requests at once at most.
+    pub threads: usize,
+    /// Requests that wait.
+    pub queued: usize,
+    /// Requests that are being handled.
+    pub active: usize,
+    /// Requests that were handled.
+    pub handled: u64,
+    /// Requests that were dropped: malformed, or too late.
+    pub dropped: u64,
+    /// Early replies to requests that waited.
+    pub early: u64,
+    /// Time from arrival to reply of all handled requests together.
+    pub busy: Duration,
+    /// The service's estimate, in seconds.
+    pub estimate_secs: u32,
+}
+
+/// One partition's share of a service.
+pub(crate) struct Part {
+    pub(super) name: &'static str,
+    pub(super) cpt: CptId,
+    pub(super) queue: Mutex<Queue<Arrival>>,
+    pub(super) stats: PartStats,
+    estimate: Mutex<Estimate>,
+    handled: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) early: AtomicU64,
+    busy_us: AtomicU64,
+    /// A token comes sooner than somebody waits for.
+    pub(super) sooner: Notify,
+    /// Where the next slot works that is not bound to the partition.
+    pub(super) turn: AtomicUsize,
+}
+
+impl Classed for Arrival {
+    fn key(&self, kind: KeyKind) -> Key {
+        kind.key(self.from, &self.body)
+    }
+}
+
+/// What has to be done after a request has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Todo {
+    /// A slot has to be opened for it.
+    pub(super) slot: bool,
+    /// Somebody has to look after the queue.
+    pub(super) watch: bool,
+    /// It waits for a token: somebody has to wait for that.
+    pub(super) token: bool,
+}
+
+impl Part {
+    pub(super) fn new(
+        name: &'static str,
+        cpt: CptId,
+        places: usize,
+        threads: usize,
+        estimate: Estimate,
+    ) -> Part {
+        Part {
+            name,
+            cpt,
+            queue: Mutex::new(Queue::new(places.max(1), threads)),
+            stats: PartStats::new(),
+            estimate: Mutex::new(estimate),
+            handled: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            early: AtomicU64::new(0),
+            busy_us: AtomicU64::new(0),
+            sooner: Notify::new(),
+            turn: AtomicUsize::new(cpt.0),
+        }
+    }
+
+    /// Queues a request of so many bytes. Requests that let others go on have room of their own, and a few slots more.
+    pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<Todo, NoPlace> {
+        let now = arrival.at;
+        let mut queue = self.queue.lock();
+        let urgent = opcode::is_high_priority(arrival.body.pb_opc);
+        let threads = queue.threads();
+        let slots = if urgent {
+            threads + (threads / 8).max(1)
+        } else {
+            threads
+        };
+        queue.push(arrival.from, bytes, urgent, now, || arrival)?;
+        self.stats.came(queue.room());
+        let slot = queue.active < slots && queue.needs_slot(now);
+        if slot {
+            queue.open_slot();
+        }
+        let watch = !slot && !queue.watched;
+        queue.watched |= watch;
+        let token = !slot && self.wants_token(&mut queue, now);
+        Ok(Todo { slot, watch, token })
+    }
+
+    /// The next request for a slot; `None` gives the slot up.
+    pub(super) fn next(&self) -> Option<Next<'_>> {
+        let now = Instant::now();
+        let mut queue = self.queue.lock();
+        let was_full = queue.is_full();
+        let (arrival, taken) = queue.next(now)?;
+        let (depth, handling) = (queue.len(), queue.handling());
+        drop(queue);
+        let estimate_secs = self.estimate.lock().secs(now);
+        let waited = now.saturating_duration_since(arrival.at);
+        self.stats
+            .taken(waited, depth, handling.normal + handling.urgent, estimate_secs);
+        Some(Next {
+            arrival: Arrival {
+                estimate_secs,
+                ..arrival
+            },
+            was_full,
+            _taken: TakenGuard { part: self, taken },
+        })
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.queue.lock().is_full()
+    }
+
+    /// A request that was taken up at `began` has been handled.
+    pub(super) fn done(&self, what: What, arrived: Instant, began: Instant) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(arrived);
+        self.stats.handled(what, now.saturating_duration_since(began));
+        self.estimate.lock().measured(now, wire_secs(took));
+        self.handled.fetch_add(1, Ordering::Relaxed);
+        self.busy_us.fetch_add(
+            u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Requests to ask for patience, their deadlines extended; `None` when nothing waits any more.
+    pub(super) fn impatient(&self, margin: Duration, extra: Duration) -> Option<Vec<Arrival>> {
+        let now = Instant::now();
+        let mut queue = self.queue.lock();
+        if queue.len() == 0 {
+            queue.watched = false;
+            return None;
+        }
+        let soon =
+            |a: &&mut Arrival| a.takes_early() && a.deadline > now && a.deadline < now + margin + LOOK_EVERY;
+        let extend = |a: &mut Arrival| {
+            a.deadline = now + extra;
+            a.clone()
+        };
+        Some(queue.iter_mut().filter(soon).map(extend).collect())
+    }
+
+    /// Opens slots for what waits and may go; how many.
+    pub(super) fn open_slots(&self) -> usize {
+        let mut queue = self.queue.lock();
+        if !queue.needs_slot(Instant::now()) {
+            return 0;
+        }
+        let free = queue.threads().saturating_sub(queue.active).max(1);
+        let slots = free.min(queue.len());
+        (0..slots).for_each(|_| queue.open_slot());
+        slots
+    }
+
+    /// Gives a slot up; whether what waits needs it again.
+    pub(super) fn close_slot(&self) -> bool {
+        let mut queue = self.queue.lock();
+        queue.active -= 1;
+        let needed = queue.needs_slot(Instant::now());
+        if needed {
+            queue.open_slot();
+        }
+        needed
+    }
+
+    /// When the next token comes that something waits for: whoever asks waits for it. With none, nobody waits any longer.
+    pub(super) fn next_token(&self) -> Option<Instant> {
+        let mut queue = self.queue.lock();
+        queue.awaited = queue.next_token(Instant::now());
+        queue.awaited
+    }
+
+    /// Whether somebody has to be found who waits for a token.
+    pub(super) fn await_token(&self) -> bool {
+        self.wants_token(&mut self.queue.lock(), Instant::now())
+    }
+
+    /// The same; whoever waits already is told when a token comes sooner.
+    fn wants_token(&self, queue: &mut Queue<Arrival>, now: Instant) -> bool {
+        let Some(at) = queue.next_token(now) else {
+            return false;
+        };
+        match queue.awaited {
+            None => {
+                queue.awaited = Some(at);
+                true
+            }
+            Some(until) => {
+                if at < until {
+                    queue.awaited = Some(at);
+                    self.sooner.notify_one();
+                }
+                false
+            }
+        }
+    }
+
+    pub(super) fn stats(&self) -> ServiceStats {
+        let (queued, active, threads) = {
+            let queue = self.queue.lock();
+            (queue.len(), queue.active, queue.threads())
+        };
+        ServiceStats {
+            name: self.name,
+            cpt: self.cpt.0,
+            threads,
+            queued,
+            active,
+            handled: self.handled.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            early: self.early.load(Ordering::Relaxed),
+            busy: Duration::from_micros(self.busy_us.load(Ordering::Relaxed)),
+            estimate_secs: self.estimate.lock().secs(Instant::now()),
+        }
+    }
+}
+
+/// A request that a slot has taken.
+pub(super) struct Next<'a> {
+    pub(super) arrival: Arrival,
+    /// There was no room for more.
+    pub(super) was_full: bool,
+    pub(super) _taken: TakenGuard<'a>,
+}
+
+/// Counts a request among those that are being handled.
+pub(super) struct TakenGuard<'a> {
+    part: &'a Part,
+    taken: Taken,
+}
+
+impl Drop for TakenGuard<'_> {
+    fn drop(&mut self) {
+        self.part.queue.lock().finished(self.taken);
+    }
+}

@@ -1,0 +1,211 @@
+//! What a partition of a service has done, as `stats` and `cpt_stats` show it: how long requests waited, how deep the queue
+//! was, how many were being handled, how long each operation took.
+//!
+//! Each partition counts for itself; only who looks at it adds the partitions up. A test holds the form to what
+//! Lustre shows.
+
+use super::request::Arrival;
+use crate::opname::NAMES;
+use params::{Sums, Tally, stats_header};
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+use wire::{
+    LDLM_ENQUEUE, LDLM_IBITS, LDLM_PLAIN, MDS_REINT, Message, REINT_RESYNC, REINT_SETATTR, REINT_SETXATTR,
+};
+
+/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`: those are counted, by kind, in place of the operation.
+const KINDS: [&str; 13] = [
+    "ldlm_glimpse_enqueue",
+    "ldlm_plain_enqueue",
+    "ldlm_extent_enqueue",
+    "ldlm_flock_enqueue",
+    "ldlm_ibits_enqueue",
+    "mds_reint_setattr",
+    "mds_reint_create",
+    "mds_reint_link",
+    "mds_reint_unlink",
+    "mds_reint_rename",
+    "mds_reint_open",
+    "mds_reint_setxattr",
+    "mds_reint_resync",
+];
+/// How many types of locks there are.
+const LDLM_TYPES: u32 = LDLM_IBITS - LDLM_PLAIN + 1;
+
+/// Places of opcodes in `NAMES`.
+static PLACES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let last = NAMES.iter().map(|(opc, _)| *opc as usize).max().unwrap_or(0);
+    let mut places = vec![u8::MAX; last + 1];
+    for (i, (opc, _)) in NAMES.iter().enumerate() {
+        places[*opc as usize] = u8::try_from(i).unwrap_or(u8::MAX);
+    }
+    places
+});
+
+/// One partition's counters.
+#[derive(Debug)]
+pub(super) struct PartStats {
+    wait: Tally,
+    depth: Tally,
+    active: Tally,
+    timeout: Tally,
+    room: Tally,
+    service: Tally,
+    kinds: [Tally; KINDS.len()],
+    operations: Vec<Tally>,
+}
+
+impl PartStats {
+    pub(super) fn new() -> PartStats {
+        PartStats {
+            wait: Tally::default(),
+            depth: Tally::default(),
+            active: Tally::default(),
+            timeout: Tally::default(),
+            room: Tally::default(),
+            service: Tally::default(),
+            kinds: Default::default(),
+            operations: NAMES.iter().map(|_| Tally::default()).collect(),
+        }
+    }
+
+    /// A request came; so many places were left.
+    pub(super) fn came(&self, room: usize) {
+        self.room.add(room as u64);
+    }
+
+    /// A request was taken up after this time, with so many behind it and being handled.
+    pub(super) fn taken(&self, waited: Duration, depth: usize, active: usize, estimate_secs: u32) {
+        self.wait.add_time(waited);
+        self.depth.add(depth as u64);
+        self.active.add(active as u64);
+        self.timeout.add(estimate_secs.into());
+    }
+
+    /// A request was handled in this time.
+    pub(super) fn handled(&self, what: What, took: Duration) {
+        self.service.add_time(took);
+        match what {
+            What::Kind(n) => self.kinds[n].add(1),
+            What::Operation(n) => self.operations[n].add_time(took),
+            What::Other => {}
+        }
+    }
+
+    /// Begins to count anew.
+    pub(super) fn clear(&self) {
+        let own = [
+            &self.wait,
+            &self.depth,
+            &self.active,
+            &self.timeout,
+            &self.room,
+            &self.service,
+        ];
+        own.into_iter()
+            .chain(&self.kinds)
+            .chain(&self.operations)
+            .for_each(Tally::clear);
+    }
+
+    /// How long requests waited, how deep the queue was, and how long they took.
+    pub(super) fn shown(&self) -> [(&'static str, &'static str, Sums); 4] {
+        [
+            ("req_waittime", "usecs", self.wait.sums()),
+            ("req_qdepth", "reqs", self.depth.sums()),
+            ("req_active", "reqs", self.active.sums()),
+            ("service_time", "usecs", self.service.sums()),
+        ]
+    }
+}
+
+/// What a request is counted as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Kind(usize),
+    Operation(usize),
+    Other,
+}
+
+impl What {
+    pub(super) fn of(arrival: &Arrival) -> What {
+        let opc = arrival.body.pb_opc;
+        let kind = match opc {
+            LDLM_ENQUEUE => word(&arrival.msg, 8)
+                .and_then(|t| t.checked_sub(LDLM_PLAIN))
+                .filter(|t| *t < LDLM_TYPES)
+                .map(|t| t + 1),
+            MDS_REINT => match word(&arrival.msg, 0) {
+                Some(n @ REINT_SETATTR..=REINT_SETXATTR) => Some(n + LDLM_TYPES),
+                Some(REINT_RESYNC) => Some(KINDS.len() as u32 - 1),
+                _ => None,
+            },
+            _ => None,
+        };
+        let place = PLACES.get(opc as usize).filter(|p| **p != u8::MAX);
+        match (kind, place) {
+            (Some(kind), _) => What::Kind(kind as usize),
+            (None, Some(place)) => What::Operation(usize::from(*place)),
+            (None, None) => What::Other,
+        }
+    }
+}
+
+/// A number in a request's first buffer behind the body.
+fn word(msg: &Message, at: usize) -> Option<u32> {
+    let bytes = msg.buf(1).get(at..at + 4)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// The `stats` of a service: its partitions together.
+pub(super) fn show(parts: &[&PartStats], since: SystemTime) -> String {
+    let mut out = stats_header(since);
+    let all = |of: &dyn Fn(&PartStats) -> Sums| parts.iter().fold(Sums::default(), |sums, p| sums.and(of(p)));
+    all(&|p| p.wait.sums()).write_line(&mut out, "req_waittime", "usecs");
+    all(&|p| p.depth.sums()).write_line(&mut out, "req_qdepth", "reqs");
+    all(&|p| p.active.sums()).write_line(&mut out, "req_active", "reqs");
+    all(&|p| p.timeout.sums()).write_line(&mut out, "req_timeout", "secs");
+    all(&|p| p.room.sums()).write_line(&mut out, "reqbuf_avail", "bufs");
+    for (n, name) in KINDS.iter().enumerate() {
+        all(&|p| p.kinds[n].sums()).write_line(&mut out, name, "reqs");
+    }
+    for (n, (_, name)) in NAMES.iter().enumerate() {
+        all(&|p| p.operations[n].sums()).write_line(&mut out, name, "usecs");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KINDS, NAMES, PartStats, What, show};
+    use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn partitions_are_added_up_and_shown_as_lustre_shows_them() {
+        let (one, two) = (PartStats::new(), PartStats::new());
+        let statfs = NAMES.iter().position(|(_, n)| *n == "mds_statfs").unwrap_or(0);
+        one.came(64);
+        one.taken(Duration::from_micros(97), 0, 1, 5);
+        one.handled(What::Operation(statfs), Duration::from_micros(106));
+        two.came(63);
+        two.taken(Duration::from_micros(3), 2, 2, 10);
+        two.handled(What::Kind(4), Duration::from_micros(9));
+        let shown = show(&[&one, &two], UNIX_EPOCH);
+        let lines: Vec<&str> = shown.lines().skip(3).collect();
+        assert_eq!(
+            lines,
+            [
+                "req_waittime                        2 samples [usecs] 3 97 100 9418",
+                "req_qdepth                          2 samples [reqs] 0 2 2 4",
+                "req_active                          2 samples [reqs] 1 2 3 5",
+                "req_timeout                         2 samples [secs] 5 10 15 125",
+                "reqbuf_avail                        2 samples [bufs] 63 64 127 8065",
+                "ldlm_ibits_enqueue                  1 samples [reqs] 1 1 1 1",
+                "mds_statfs                          1 samples [usecs] 106 106 106 11236",
+            ]
+        );
+        one.clear();
+        assert_eq!(show(&[&one], UNIX_EPOCH).lines().count(), 3);
+        assert_eq!(KINDS[5 + 5], "mds_reint_open");
+    }
+}
