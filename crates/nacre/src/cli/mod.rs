@@ -81,7 +81,7 @@ pub(crate) struct StartArgs {
     /// A file with lines such as "options lnet networks=tcp(eth0)", as /etc/modprobe.d has them for Lustre
     #[arg(long, value_name = "FILE")]
     pub(crate) options_file: Option<PathBuf>,
-    /// A start parameter, as Lustre's modules have them: mds_num_cpts=[0,1]; again for more, empty for the default
+    /// A start parameter, as Lustre's modules have them: `mds_num_cpts=[0,1]`; again for more, empty for the default
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) param: Vec<String>,
 }
