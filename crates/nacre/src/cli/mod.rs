@@ -72,7 +72,7 @@ pub(crate) struct StartArgs {
     /// Number of CPU partitions, or "auto" for the published rule [default: one for each NUMA node]
     #[arg(long, value_name = "N")]
     pub(crate) cpu_npartitions: Option<String>,
-    /// CPUs or NUMA nodes of each CPU partition, such as "0[0-3] 1[4-7]" or "N 0[0] 1[1]"
+    /// CPUs or NUMA nodes of each CPU partition, such as `0[0-3] 1[4-7]` or `N 0[0] 1[1]`
     #[arg(long, value_name = "PATTERN")]
     pub(crate) cpu_pattern: Option<String>,
     /// Let CPU partitions share CPUs where there are too few: for tests, it makes nothing faster
