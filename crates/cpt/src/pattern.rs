@@ -8,7 +8,7 @@
 //! | `C[0,1]` | what there would be otherwise, without the CPUs that come at these places in each partition |
 //! | `N X[0]`, `N C[0]` | one partition per NUMA node, without those |
 //!
-//! `N` and the empty pattern alone are in [`crate::layout`]. Letters may be small.
+//! `N` and the empty pattern alone are in [`crate::layout()`]. Letters may be small.
 
 use crate::layout::per_node;
 use crate::list::parse_list;
