@@ -50,6 +50,7 @@ impl Parts {
                 Ok(info.nis.iter().map(|ni| json!(ni.ns_nid.to_string())).collect())
             }
             Request::Devices => Ok(json!(self.devices())),
+            Request::Lnet(op) => Ok(json!(op.perform(&self.lnet).await?)),
             Request::Status | Request::Stop { .. } => bail!("not for the node"),
             Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
             Request::Path2fid { mountpoint, paths } => {

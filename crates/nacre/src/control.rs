@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
+use crate::cmd::lnetctl::Op;
 use crate::output;
 
 /// A line longer than this is not a request of ours.
@@ -41,6 +42,8 @@ pub(crate) enum Request {
     Ping { nid: String, timeout_s: u64 },
     /// Targets and imports.
     Devices,
+    /// Networks, routes and peers.
+    Lnet(Op),
     /// Space of each target, as the client of a mount sees it.
     Df { mountpoint: PathBuf },
     /// FIDs of paths below a mount.
@@ -59,6 +62,7 @@ impl Request {
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
             // Names below directories that the asking user may not read.
             Request::Fid2path { .. } => true,
+            Request::Lnet(op) => op.changes(),
             Request::Status
             | Request::Path2fid { .. }
             | Request::GetParam { .. }

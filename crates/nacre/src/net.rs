@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lnet::LnetConfig;
 use wire::Nid;
 
 use crate::cli::Net;
@@ -42,8 +43,30 @@ pub(crate) struct Expected {
     pub(crate) not: Vec<Nid>,
 }
 
+/// Where a process is that is told its networks: its first NID; it listens if it can on all. Nothing if it is not told.
+fn on_networks(net: &Net, lnet: &LnetConfig, port: impl Fn() -> u16) -> Result<Option<Place>> {
+    if lnet.networks.is_empty() {
+        return Ok(None);
+    }
+    if net.listen.is_some() {
+        bail!("--listen and networks= both say where to be: give one of them");
+    }
+    let nids: Vec<Nid> = lnet::resolve(&lnet.networks)?.iter().map(|ni| ni.nid).collect();
+    let port = net.port.unwrap_or_else(port);
+    let listen = nids.iter().all(|nid| try_listen(nid.addr(), port).is_ok());
+    let nid = *nids.first().context("no network has an interface")?;
+    Ok(Some(Place { nid, port, listen }))
+}
+
 /// A server's place: it must listen.
-pub(crate) fn for_server(net: &Net, expected: &Expected) -> Result<Place> {
+pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, expected: &Expected) -> Result<Place> {
+    if let Some(place) = on_networks(net, lnet, own_port)? {
+        // What is in the way is said when it listens there.
+        return Ok(Place {
+            listen: true,
+            ..place
+        });
+    }
     let port = match net.port {
         Some(port) => port,
         None => own_port(),
@@ -65,8 +88,14 @@ pub(crate) fn for_server(net: &Net, expected: &Expected) -> Result<Place> {
 }
 
 /// A client's place: on loopback when the MGS is there, otherwise where this machine reaches the MGS from.
-pub(crate) fn for_client(net: &Net, mgs: &[Nid]) -> Result<Place> {
+pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Place> {
     let first = mgs.first().context("no NID of an MGS")?;
+    // A router uses the port of its site, too.
+    let router = lnet.routes.iter().find(|route| route.net == first.net());
+    let knock_at = router.map_or(*first, |route| route.gateway);
+    if let Some(place) = on_networks(net, lnet, || port_of(knock_at.addr()))? {
+        return Ok(place);
+    }
     let port = match net.port {
         Some(port) => port,
         None => port_of(first.addr()),
@@ -183,9 +212,9 @@ mod tests {
             listen: None,
             port: Some(17988),
         };
-        let first = for_server(&net, &Expected::default()).unwrap();
+        let first = for_server(&net, &LnetConfig::default(), &Expected::default()).unwrap();
         let _taken = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
-        let second = for_server(&net, &Expected::default()).unwrap();
+        let second = for_server(&net, &LnetConfig::default(), &Expected::default()).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
     }
@@ -199,7 +228,7 @@ mod tests {
         };
         let taken = format!(
             "{:#}",
-            for_server(&at("127.9.9.9@tcp"), &Expected::default()).unwrap_err()
+            for_server(&at("127.9.9.9@tcp"), &LnetConfig::default(), &Expected::default()).unwrap_err()
         );
         assert!(
             taken.contains("127.9.9.9@tcp port 17989") && taken.contains("another process"),
@@ -207,7 +236,7 @@ mod tests {
         );
         let foreign = format!(
             "{:#}",
-            for_server(&at("192.0.2.1@tcp"), &Expected::default()).unwrap_err()
+            for_server(&at("192.0.2.1@tcp"), &LnetConfig::default(), &Expected::default()).unwrap_err()
         );
         assert!(foreign.contains("no interface"), "{foreign}");
     }
@@ -219,7 +248,7 @@ mod tests {
             listen: None,
             port: Some(17990),
         };
-        let client = for_client(&net, &["127.0.0.1@tcp".parse().unwrap()]).unwrap();
+        let client = for_client(&net, &LnetConfig::default(), &["127.0.0.1@tcp".parse().unwrap()]).unwrap();
         assert_ne!(client.nid.addr(), Ipv4Addr::LOCALHOST);
     }
 }

@@ -129,7 +129,12 @@ impl Node {
         choose: impl Fn() -> Result<Place>,
     ) -> Result<Node> {
         start.rpc.services.check(cpts.len())?;
-        let mut attempts_left = if chosen_freely { 20 } else { 1 };
+        let networks = &start.lnet.networks;
+        let mut attempts_left = if chosen_freely && networks.is_empty() {
+            20
+        } else {
+            1
+        };
         let (place, lnet) = loop {
             let place = choose()?;
             let config = LnetConfig {
@@ -139,7 +144,11 @@ impl Node {
             };
             let lnet = Lnet::new(cpts.clone(), config);
             attempts_left -= 1;
-            match lnet.add_tcp(place.nid, place.listen).await {
+            let added = match networks.is_empty() {
+                true => lnet.add_tcp(place.nid, place.listen).await,
+                false => Ok(()),
+            };
+            match added.and_then(|()| lnet.configure(place.listen)) {
                 Ok(()) => break (place, lnet),
                 Err(LnetError::AddrInUse { .. }) if attempts_left > 0 => {}
                 Err(e) => return Err(e).context("the network"),
@@ -152,7 +161,8 @@ impl Node {
             ..start.rpc.clone()
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
-        let mut params = own_params(&registry, &cpts, &lnet, &rpc);
+        let mut params = own_params(&registry, &cpts, &rpc);
+        params.extend(lnet.show_in(&registry));
         params.extend(start.show(&registry));
         let locks = Arc::<LockLimits>::default();
         let node = Node {
@@ -516,16 +526,9 @@ pub(crate) fn random() -> Result<u64> {
 }
 
 /// Parameters of the process itself.
-fn own_params(
-    registry: &Registry,
-    cpts: &Arc<CptTable>,
-    lnet: &Arc<Lnet>,
-    rpc: &Arc<Ptlrpc>,
-) -> Vec<Registered> {
-    let rpc = Arc::downgrade(rpc);
-    let (cpts, lnet) = (cpts.clone(), lnet.clone());
+fn own_params(registry: &Registry, cpts: &Arc<CptTable>, rpc: &Arc<Ptlrpc>) -> Vec<Registered> {
+    let (cpts, rpc) = (cpts.clone(), Arc::downgrade(rpc));
     let distances = cpts.clone();
-    let nids = move || lnet.nids().iter().map(|n| format!("{n}\n")).collect();
     let services = move || {
         let stats = rpc.upgrade().map(|rpc| rpc.stats()).unwrap_or_default();
         let row = |s: &rpc::ServiceStats| {
@@ -557,6 +560,5 @@ fn own_params(
             Param::read_only(move || distances.show_distances())
                 .about("how far the NUMA nodes of each partition are from those of the others"),
         ),
-        registry.register("nis", Param::read_only(nids).about("the NIDs of this node")),
     ]
 }

@@ -13,6 +13,7 @@ pub(crate) use self::bench::{Bench, Exercise, Fsx, Load};
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
 pub(crate) use self::survey::MdsSurvey;
+use crate::cmd::lnetctl::Lnetctl;
 use crate::decode;
 use crate::instance::Store;
 
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Lfs(Lfs),
     /// Parameters and devices, as Lustre's lctl shows and sets them
     Lctl(Lctl),
+    /// Networks, routes and peers, as Lustre's lnetctl shows and changes them; and routers
+    Lnetctl(Lnetctl),
     /// Check a file system that is not running, and repair it
     Fsck(Fsck),
     /// Print a capture of Lustre's traffic as an engineer wants to read it

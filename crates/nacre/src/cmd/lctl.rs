@@ -1,5 +1,6 @@
 //! `nacre lctl`: parameters and devices of a running process.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
-    let process = find(&args)?;
+    let process = find(args.dir.as_deref(), args.mount.as_deref())?;
     let ask = |request: Request| control::ask(&process.control, &request, ANSWER_MAX);
     match args.command {
         LctlCommand::GetParam {
@@ -161,13 +162,13 @@ fn list<T: DeserializeOwned>(value: Value) -> Vec<T> {
 }
 
 /// The process that is meant: the one with the directory or the mount, or the only one there is.
-fn find(args: &Lctl) -> Result<Running> {
-    if let Some(dir) = &args.dir {
+pub(super) fn find(dir: Option<&Path>, mount: Option<&Path>) -> Result<Running> {
+    if let Some(dir) = dir {
         let dir = daemon::absolute(dir)?;
         let found = running::in_dir(&dir)?.filter(Running::alive);
         return found.with_context(|| format!("nothing is up in {}", dir.display()));
     }
-    if let Some(mount) = &args.mount {
+    if let Some(mount) = mount {
         return running::by_path(mount).map(|(r, _)| r);
     }
     let mut all = running::all();

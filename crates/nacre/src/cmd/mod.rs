@@ -6,6 +6,7 @@ mod down;
 mod fsck;
 mod lctl;
 mod lfs;
+pub(crate) mod lnetctl;
 pub(crate) mod mkfs;
 mod mount;
 mod serve;
@@ -40,6 +41,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Umount(args) => umount::run(args),
         Command::Lfs(args) => lfs::run(args),
         Command::Lctl(args) => lctl::run(args),
+        Command::Lnetctl(args) => lnetctl::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),

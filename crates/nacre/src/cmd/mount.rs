@@ -27,7 +27,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
             );
         }
         mounts::prepare(&mountpoint)?;
-        net::for_client(&args.net, &mgs)?;
+        net::for_client(&args.net, &start.lnet, &mgs)?;
     }
     let log = running::run_dir()?.join(log_name(&mountpoint));
     let session = Session {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_client(&args.net, &mgs);
+        let choose = || net::for_client(&args.net, &start.lnet, &mgs);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &flags).await {
             let _ = node.stop(true).await;

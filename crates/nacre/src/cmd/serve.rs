@@ -43,7 +43,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &expected);
         let chosen_freely = args.net.listen.or(expected.at).is_none();
         let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
         let targets = hold.unwrap_or_default().into_iter().map(Here::Dir).collect();

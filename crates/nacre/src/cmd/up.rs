@@ -42,7 +42,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         ..Expected::default()
     };
     if !daemon::is_child() {
-        net::for_server(&args.net, &expected)?;
+        net::for_server(&args.net, &start.lnet, &expected)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         if let Some(path) = &mountpoint {
             mounts::prepare(path)?;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &expected);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance.now_at(node.place().nid).started_with(start.told());
         let brought = bring_up(&mut node, &instance, &dir, mountpoint.as_deref()).await;

@@ -28,7 +28,7 @@ pub(super) struct Library {
 impl Library {
     /// Mounts a file system `count` times.
     pub(super) fn mount(mgs: &[Nid], fsname: &str, net: &Net, count: usize) -> Result<Library> {
-        let place = net::for_client(net, mgs)?;
+        let place = net::for_client(net, &LnetConfig::default(), mgs)?;
         let cpts = CptTable::build(&CptConfig::default())?;
         let runtime = cpts
             .iter()

@@ -1,0 +1,266 @@
+//! Reads a configuration as `lnetctl import` takes it, and as `export` writes it: what is to be done for it.
+
+use anyhow::{Context, Result, bail};
+use saphyr::{LoadableYamlNode, Yaml};
+
+use super::op::{AddNi, Op, Setting};
+
+/// Sections that `export` writes for people: they say what is, not what is to be.
+const KNOWN_ONLY: [&str; 4] = ["peer", "global", "statistics", "numa"];
+
+/// What adds all that a configuration names, or with `delete` removes it.
+pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
+    let documents = Yaml::load_from_str(text).context("the configuration is no YAML")?;
+    let mut ops = Vec::new();
+    for document in &documents {
+        let sections = document
+            .as_mapping()
+            .context("the configuration has no sections such as net:")?;
+        for (name, value) in sections {
+            match name.as_str().unwrap_or_default() {
+                "net" => items(value).try_for_each(|net| read_net(net, delete, &mut ops)),
+                "route" => items(value).try_for_each(|route| read_route(route, delete, &mut ops)),
+                "routing" => items(value).try_for_each(|routing| read_routing(routing, delete, &mut ops)),
+                "buffers" => read_routing(value, delete, &mut ops),
+                known if KNOWN_ONLY.contains(&known) => Ok(()),
+                other => bail!("section '{other}' is not supported: expected net, route, routing or buffers"),
+            }?;
+        }
+    }
+    if delete {
+        // Routes go before the networks that lead to their routers.
+        ops.sort_by_key(|op| matches!(op, Op::NetDel { .. }));
+    }
+    Ok(ops)
+}
+
+/// The items of a list, or the only one.
+fn items<'a, 'b>(value: &'a Yaml<'b>) -> impl Iterator<Item = &'a Yaml<'b>> {
+    match value.as_sequence() {
+        Some(list) => list.iter(),
+        None if value.is_null() => [].iter(),
+        None => std::slice::from_ref(value).iter(),
+    }
+}
+
+fn text(of: &Yaml<'_>, key: &str) -> Option<String> {
+    let value = of.as_mapping_get(key)?;
+    value
+        .as_str()
+        .map(str::to_owned)
+        .or_else(|| value.as_integer().map(|n| n.to_string()))
+}
+
+fn number(of: &Yaml<'_>, key: &str) -> Result<Option<u32>> {
+    let Some(value) = of.as_mapping_get(key) else {
+        return Ok(None);
+    };
+    let n = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    n.map(Some)
+        .with_context(|| format!("{key} is not a number from 0 on"))
+}
+
+fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
+    let name = text(net, "net type")
+        .or_else(|| text(net, "net"))
+        .context("a network without its 'net type'")?;
+    if name == "lo" {
+        return Ok(());
+    }
+    let Some(nis) = net.as_mapping_get("local NI(s)") else {
+        let of_net = AddNi {
+            net: Some(name.clone()),
+            ..AddNi::default()
+        };
+        ops.push(match delete {
+            true => Op::NetDel {
+                net: Some(name),
+                nid: None,
+                interfaces: Vec::new(),
+            },
+            false => Op::NetAdd(of_net),
+        });
+        return Ok(());
+    };
+    for ni in items(nis) {
+        let interfaces = ni.as_mapping_get("interfaces").and_then(Yaml::as_mapping);
+        let interfaces: Vec<String> = interfaces
+            .map(|list| {
+                list.values()
+                    .filter_map(Yaml::as_str)
+                    .map(str::to_owned)
+                    .collect()
+            })
+            .unwrap_or_default();
+        let nid = text(ni, "nid");
+        if delete {
+            ops.push(Op::NetDel {
+                net: Some(name.clone()),
+                nid,
+                interfaces,
+            });
+            continue;
+        }
+        let empty = Yaml::Mapping(Default::default());
+        let tunables = ni.as_mapping_get("tunables").unwrap_or(&empty);
+        let lnd = ni.as_mapping_get("lnd tunables").unwrap_or(&empty);
+        ops.push(Op::NetAdd(AddNi {
+            net: Some(name.clone()),
+            // A NID says enough, and is not the first address of its interface everywhere.
+            interfaces: if nid.is_some() { Vec::new() } else { interfaces },
+            nid,
+            cpt: text(ni, "CPT"),
+            peer_timeout: number(tunables, "peer_timeout")?,
+            peer_credits: number(tunables, "peer_credits")?,
+            peer_buffer_credits: number(tunables, "peer_buffer_credits")?,
+            credits: number(tunables, "credits")?,
+            conns_per_peer: number(lnd, "conns_per_peer")?,
+        }));
+    }
+    Ok(())
+}
+
+fn read_route(route: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
+    let net = text(route, "net").context("a route without its net")?;
+    let gateway = text(route, "gateway").with_context(|| format!("the route to {net} has no gateway"))?;
+    let hop = route
+        .as_mapping_get("hop")
+        .and_then(Yaml::as_integer)
+        .filter(|hop| *hop > 0);
+    ops.push(match delete {
+        true => Op::RouteDel { net, gateway },
+        false => Op::RouteAdd {
+            net,
+            gateway,
+            hop: hop
+                .map(|hop| lnet::parse_hops(&hop.to_string()))
+                .transpose()
+                .map_err(anyhow::Error::msg)?,
+            priority: number(route, "priority")?.unwrap_or(0),
+        },
+    });
+    Ok(())
+}
+
+fn read_routing(routing: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
+    if delete {
+        return Ok(());
+    }
+    let settings = [
+        ("tiny", Setting::TinyBuffers),
+        ("small", Setting::SmallBuffers),
+        ("large", Setting::LargeBuffers),
+        ("enable", Setting::Routing),
+    ];
+    for (key, what) in settings {
+        if let Some(value) = number(routing, key)? {
+            ops.push(Op::Set { what, value });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{AddNi, Op, Setting, read};
+
+    const CONFIGURATION: &str = "\
+net:
+-     net type: lo
+      local NI(s):
+      -     nid: 0@lo
+            status: up
+-     net type: tcp
+      local NI(s):
+      -     nid: 10.88.0.11@tcp
+            status: up
+            interfaces:
+                  0: eth0
+            tunables:
+                  peer_timeout: 180
+                  peer_credits: 8
+                  peer_buffer_credits: 0
+                  credits: 256
+            lnd tunables:
+                  conns_per_peer: 1
+                  timeout: 50
+            CPT: \"[0]\"
+-     net type: tcp1
+      local NI(s):
+        - interfaces:
+              0: eth1
+route:
+    - net: tcp2
+      gateway: 10.88.0.1@tcp
+      hop: -1
+      priority: 3
+routing:
+    - cpt[0]:
+          tiny:
+              npages: 0
+    - enable: 1
+buffers:
+    tiny: 2048
+global:
+    retry_count: 2
+";
+
+    #[test]
+    fn what_lnetctl_exports_is_understood() {
+        let nid = AddNi {
+            net: Some("tcp".into()),
+            nid: Some("10.88.0.11@tcp".into()),
+            cpt: Some("[0]".into()),
+            peer_timeout: Some(180),
+            peer_credits: Some(8),
+            peer_buffer_credits: Some(0),
+            credits: Some(256),
+            conns_per_peer: Some(1),
+            ..AddNi::default()
+        };
+        let by_name = AddNi {
+            net: Some("tcp1".into()),
+            interfaces: vec!["eth1".into()],
+            ..AddNi::default()
+        };
+        let (net, gateway) = ("tcp2".to_owned(), "10.88.0.1@tcp".to_owned());
+        let expected = [
+            Op::NetAdd(nid),
+            Op::NetAdd(by_name),
+            Op::RouteAdd {
+                net: net.clone(),
+                gateway: gateway.clone(),
+                hop: None,
+                priority: 3,
+            },
+            Op::Set {
+                what: Setting::Routing,
+                value: 1,
+            },
+            Op::Set {
+                what: Setting::TinyBuffers,
+                value: 2048,
+            },
+        ];
+        assert_eq!(read(CONFIGURATION, false).unwrap(), expected);
+        let removed = read(CONFIGURATION, true).unwrap();
+        assert_eq!(removed[0], Op::RouteDel { net, gateway });
+        assert_eq!(removed.len(), 3);
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused_with_the_place() {
+        for (text, says) in [
+            ("udsp:\n  - x: 1\n", "'udsp' is not supported"),
+            ("- 1\n", "no sections"),
+            ("net: [", "no YAML"),
+            ("net:\n  - nid: x\n", "'net type'"),
+            ("route:\n  - net: tcp1\n", "has no gateway"),
+            ("buffers:\n  tiny: many\n", "tiny is not a number"),
+        ] {
+            let error = format!("{:#}", read(text, false).unwrap_err());
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `nacre lnetctl`: the networks, routes and peers of a running process, as Lustre's lnetctl shows and changes them; and
+//! processes that are nothing but a node of the network, which routers are.
+
+mod cli;
+mod import;
+mod op;
+mod show;
+mod yaml;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) use cli::Lnetctl;
+pub(crate) use op::Op;
+
+use super::lctl::find;
+use crate::control::{self, Request};
+use crate::daemon;
+use crate::net::{self, Expected};
+use crate::node::Node;
+use crate::output::say;
+use crate::running::{self, Running};
+use crate::session::{Session, log_in};
+use crate::start::Start;
+
+use cli::{Command, Configure, LnetCommand};
+
+/// A ping of many nodes may take its time.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+
+/// Runs the command.
+pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
+    let Lnetctl { dir, mount, command } = args;
+    let process = || find(dir.as_deref(), mount.as_deref());
+    let other = match command.op() {
+        Ok(op) => {
+            print(&ask(&process()?, op)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(other) => *other,
+    };
+    match other {
+        Command::Lnet(LnetCommand::Configure(configure)) => return run_node(dir.as_deref(), &configure),
+        Command::Lnet(LnetCommand::Unconfigure) => {
+            let dir = own_dir(dir.as_deref())?;
+            let running = running::in_dir(&dir)?.filter(Running::up);
+            let running = running.with_context(|| format!("nothing is up in {}", dir.display()))?;
+            super::stop(&running, true)?;
+        }
+        Command::Import { del, file, .. } => {
+            let process = process()?;
+            let ops = import::read(&read(file.as_deref())?, del)?;
+            let failed: Vec<String> = ops
+                .into_iter()
+                .filter_map(|op| ask(&process, op).err().map(|e| format!("{e:#}")))
+                .collect();
+            if !failed.is_empty() {
+                let failed = failed.join("\n  ");
+                bail!("of this configuration, some could not be done:\n  {failed}");
+            }
+        }
+        Command::Export { file } => {
+            let text = ask(&process()?, Op::Export)?;
+            match file {
+                None => print(&text),
+                Some(file) => running::write_atomically(&daemon::absolute(&file)?, &text)?,
+            }
+        }
+        _ => bail!("there is no such command"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(process: &Running, op: Op) -> Result<String> {
+    let answer = control::ask(&process.control, &Request::Lnet(op), ANSWER_MAX)?;
+    Ok(answer.as_str().unwrap_or_default().to_owned())
+}
+
+fn print(text: &str) {
+    if !text.is_empty() {
+        say!("{}", text.trim_end_matches('\n'));
+    }
+}
+
+fn read(file: Option<&Path>) -> Result<String> {
+    let Some(file) = file else {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("standard input")?;
+        return Ok(text);
+    };
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Where a process that is only a node keeps its record and its log.
+fn own_dir(dir: Option<&Path>) -> Result<PathBuf> {
+    match dir {
+        Some(dir) => daemon::absolute(dir),
+        None => Ok(running::run_dir()?.join("lnet")),
+    }
+}
+
+fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
+    let start = Start::new(&args.start, &[])?;
+    if start.lnet.networks.is_empty() && args.net.listen.is_none() {
+        bail!("say which networks it is on: --param 'networks=tcp(eth0),tcp1(eth1)'");
+    }
+    let dir = own_dir(dir)?;
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    if !daemon::is_child()
+        && let Some(running) = running::in_dir(&dir)?.filter(Running::up)
+    {
+        bail!("process {} is up in {}", running.pid, dir.display());
+    }
+    let session = Session {
+        role: "lnet",
+        log: log_in(&dir),
+        dirs: vec![dir],
+        foreground: args.foreground,
+        start: start.clone(),
+    };
+    session.run(async move |cpts| {
+        let choose = || net::for_server(&args.net, &start.lnet, &Expected::default());
+        let node = Node::start(cpts, &start, false, choose).await?;
+        let nids: Vec<String> = node.nids().iter().map(ToString::to_string).collect();
+        let router = if start.lnet.forwarding {
+            "a router"
+        } else {
+            "a node"
+        };
+        Ok((node, format!("{router} at {}", nids.join(" "))))
+    })
+}

@@ -1,0 +1,302 @@
+//! What `lnetctl` asks of a running process: what is to be shown or changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use lnet::{IfSpec, Lnet, NetSpec, NiSpec, RouteSpec};
+use serde::{Deserialize, Serialize};
+use wire::Nid;
+
+use super::show;
+
+/// An interface to be added.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AddNi {
+    /// Its network; not needed with a NID.
+    pub(super) net: Option<String>,
+    /// By name or address.
+    pub(super) interfaces: Vec<String>,
+    pub(super) nid: Option<String>,
+    /// `[0,1]`
+    pub(super) cpt: Option<String>,
+    pub(super) peer_timeout: Option<u32>,
+    pub(super) peer_credits: Option<u32>,
+    pub(super) peer_buffer_credits: Option<u32>,
+    pub(super) credits: Option<u32>,
+    pub(super) conns_per_peer: Option<u32>,
+}
+
+/// A number that can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Setting {
+    /// A router's buffers for messages without payload
+    TinyBuffers,
+    /// A router's buffers for payloads up to 4 KiB
+    SmallBuffers,
+    /// A router's buffers for larger payloads
+    LargeBuffers,
+    /// 1: this node is a router
+    Routing,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub(crate) enum Op {
+    NetShow {
+        net: Option<String>,
+        detail: u8,
+    },
+    NetAdd(AddNi),
+    NetDel {
+        net: Option<String>,
+        nid: Option<String>,
+        interfaces: Vec<String>,
+    },
+    RouteShow {
+        net: Option<String>,
+        gateway: Option<String>,
+        detail: u8,
+    },
+    RouteAdd {
+        net: String,
+        gateway: String,
+        hop: Option<u32>,
+        priority: u32,
+    },
+    RouteDel {
+        net: String,
+        gateway: String,
+    },
+    RoutingShow,
+    Set {
+        what: Setting,
+        value: u32,
+    },
+    PeerShow {
+        nid: Option<String>,
+        detail: u8,
+    },
+    PeerList,
+    StatsShow,
+    GlobalShow,
+    Ping {
+        nids: Vec<String>,
+        timeout_s: u64,
+        discover: bool,
+    },
+    CptOfNid {
+        nids: Vec<String>,
+    },
+    Export,
+}
+
+impl Op {
+    /// Whether only the owner of the process may ask this.
+    pub(crate) fn changes(&self) -> bool {
+        use Op::{NetAdd, NetDel, RouteAdd, RouteDel, Set};
+        matches!(
+            self,
+            NetAdd(_) | NetDel { .. } | RouteAdd { .. } | RouteDel { .. } | Set { .. }
+        )
+    }
+
+    /// Does it; what is to be printed.
+    pub(crate) async fn perform(self, lnet: &Arc<Lnet>) -> Result<String> {
+        match self {
+            Op::NetShow { net, detail } => {
+                Ok(show::nets(lnet, net.as_deref().map(net_id).transpose()?, detail))
+            }
+            Op::PeerShow { nid, detail } => {
+                Ok(show::peers(lnet, nid.as_deref().map(nid_of).transpose()?, detail))
+            }
+            Op::PeerList => Ok(show::peer_list(lnet)),
+            Op::RouteShow { net, gateway, detail } => {
+                let net = net.as_deref().map(net_id).transpose()?;
+                Ok(show::routes(
+                    lnet,
+                    net,
+                    gateway.as_deref().map(nid_of).transpose()?,
+                    detail,
+                ))
+            }
+            Op::RoutingShow => Ok(show::routing(lnet)),
+            Op::StatsShow => Ok(show::stats(lnet)),
+            Op::GlobalShow => Ok(show::global(lnet)),
+            Op::Export => Ok(show::export(lnet)),
+            Op::Ping {
+                nids,
+                timeout_s,
+                discover,
+            } => ping(lnet, &nids, timeout_s, discover).await,
+            Op::CptOfNid { nids } => {
+                let nids = nids.iter().map(|nid| nid_of(nid)).collect::<Result<Vec<_>>>()?;
+                Ok(show::cpt_of_nids(lnet, &nids))
+            }
+            change => change.apply(lnet).map(|()| String::new()),
+        }
+    }
+
+    fn apply(self, lnet: &Arc<Lnet>) -> Result<()> {
+        match self {
+            Op::NetAdd(ni) => {
+                for spec in ni.specs()? {
+                    lnet.add_ni(&spec)?;
+                }
+            }
+            Op::NetDel { net, nid, interfaces } => {
+                let net = net.as_deref().map(net_id).transpose()?;
+                let nid = nid.as_deref().map(nid_of).transpose()?;
+                if net.is_none() && nid.is_none() {
+                    bail!("say which with --net or --nid");
+                }
+                let meant = |ni: &lnet::NiShown| {
+                    let named = ni.interface.as_ref().is_some_and(|i| interfaces.contains(i));
+                    ni.tunables.is_some()
+                        && net.is_none_or(|net| ni.nid.net() == net)
+                        && nid.is_none_or(|nid| ni.nid == nid)
+                        && (interfaces.is_empty() || named)
+                };
+                let found: Vec<Nid> = lnet
+                    .show_nis()
+                    .iter()
+                    .filter(|ni| meant(ni))
+                    .map(|ni| ni.nid)
+                    .collect();
+                if found.is_empty() {
+                    bail!("this node has no such network or interface");
+                }
+                for nid in found {
+                    lnet.del_ni(nid)?;
+                }
+            }
+            Op::RouteAdd {
+                net,
+                gateway,
+                hop,
+                priority,
+            } => {
+                let (net, gateway) = (net_id(&net)?, nid_of(&gateway)?);
+                lnet::check_gateway(net, gateway).map_err(|why| anyhow!(why))?;
+                lnet.add_route(RouteSpec {
+                    net,
+                    gateway,
+                    hop,
+                    priority,
+                })?;
+            }
+            Op::RouteDel { net, gateway } => lnet.del_route(net_id(&net)?, nid_of(&gateway)?)?,
+            Op::Set { what, value } => {
+                let mut buffers = lnet.router_buffers();
+                match what {
+                    Setting::Routing if value > 1 => bail!("routing is 0 or 1"),
+                    Setting::Routing => lnet.set_forwarding(value == 1),
+                    _ if value == 0 || value > 1 << 20 => bail!("a router has from 1 to {} buffers", 1 << 20),
+                    Setting::TinyBuffers => buffers[0] = value,
+                    Setting::SmallBuffers => buffers[1] = value,
+                    Setting::LargeBuffers => buffers[2] = value,
+                }
+                lnet.set_router_buffers(buffers);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl AddNi {
+    /// The interfaces that are meant.
+    fn specs(&self) -> Result<Vec<NiSpec>> {
+        let cpts = self.cpt.as_deref().map(cpt_list).transpose()?;
+        let found = match (&self.nid, &self.net) {
+            (Some(nid), _) => vec![NiSpec::new(nid_of(nid)?)],
+            (None, Some(net)) => {
+                let number = lnet::parse_net_name(net).map_err(|why| anyhow!(why))?;
+                let named = |name: &String| IfSpec {
+                    name: name.clone(),
+                    cpts: None,
+                };
+                let interfaces = self.interfaces.iter().map(named).collect();
+                lnet::resolve(&[NetSpec {
+                    number,
+                    interfaces,
+                    cpts: None,
+                }])?
+            }
+            (None, None) => bail!("say which network with --net, or which NID with --nid"),
+        };
+        let set = |spec: NiSpec| NiSpec {
+            cpts: cpts.clone(),
+            peer_timeout: self.peer_timeout,
+            peer_credits: self.peer_credits,
+            peer_buffer_credits: self.peer_buffer_credits,
+            credits: self.credits,
+            conns_per_peer: self.conns_per_peer,
+            ..spec
+        };
+        Ok(found.into_iter().map(set).collect())
+    }
+}
+
+/// `[0,1]`, or without brackets.
+fn cpt_list(text: &str) -> Result<Vec<usize>> {
+    let list = text.trim().trim_start_matches('[').trim_end_matches(']');
+    lnet::parse_cpt_list(list).map_err(|why| anyhow!("CPU partitions '{text}': {why}"))
+}
+
+fn net_id(name: &str) -> Result<u32> {
+    if name == "lo" {
+        return Ok(Nid::LO.net());
+    }
+    let number = lnet::parse_net_name(name).map_err(|why| anyhow!(why))?;
+    Ok(Nid::tcp(std::net::Ipv4Addr::UNSPECIFIED, number).net())
+}
+
+fn nid_of(text: &str) -> Result<Nid> {
+    text.parse().with_context(|| format!("'{text}'"))
+}
+
+async fn ping(lnet: &Arc<Lnet>, nids: &[String], timeout_s: u64, discover: bool) -> Result<String> {
+    let mut found = Vec::new();
+    for text in nids {
+        let nid = nid_of(text)?;
+        found.push(lnet.ping(nid, Duration::from_secs(timeout_s)).await?);
+    }
+    Ok(show::pings(&found, discover))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{AddNi, net_id};
+
+    #[test]
+    fn an_interface_is_added_by_its_nid_or_its_network() {
+        let by_nid = AddNi {
+            nid: Some("127.0.0.9@tcp3".into()),
+            cpt: Some("[0,1]".into()),
+            credits: Some(64),
+            ..AddNi::default()
+        };
+        let specs = by_nid.specs().unwrap();
+        assert_eq!(
+            (specs.len(), specs[0].nid.to_string().as_str()),
+            (1, "127.0.0.9@tcp3")
+        );
+        assert_eq!(
+            (specs[0].cpts.clone(), specs[0].credits),
+            (Some(vec![0, 1]), Some(64))
+        );
+        let by_net = AddNi {
+            net: Some("tcp1".into()),
+            interfaces: vec!["lo".into()],
+            ..AddNi::default()
+        };
+        assert_eq!(by_net.specs().unwrap()[0].nid.to_string(), "127.0.0.1@tcp1");
+        assert!(AddNi::default().specs().is_err());
+        assert!(net_id("o2ib").unwrap_err().to_string().contains("only tcp"));
+    }
+}

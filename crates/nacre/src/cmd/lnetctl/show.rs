@@ -1,0 +1,269 @@
+//! What `lnetctl` shows, in its words. What this node has no idea of (health, samples of latency) is left out.
+
+use lnet::{Counts, Lnet, NiShown, PeerShown, PingInfo, RouteShown, net_name};
+use wire::Nid;
+
+use super::yaml::{Style, Yaml};
+
+/// `net show`; of one network, or of all.
+pub(super) fn nets(lnet: &Lnet, only: Option<u32>, detail: u8) -> String {
+    let nis = lnet.show_nis();
+    let mut seen: Vec<u32> = Vec::new();
+    for ni in nis.iter().filter(|ni| only.is_none_or(|net| ni.nid.net() == net)) {
+        if !seen.contains(&ni.nid.net()) {
+            seen.push(ni.nid.net());
+        }
+    }
+    let net = |net: &u32| {
+        let of_net = nis.iter().filter(|ni| ni.nid.net() == *net);
+        let name = if *net == Nid::LO.net() {
+            "lo".to_owned()
+        } else {
+            net_name(*net as u16)
+        };
+        let list = of_net.map(|ni| interface(lnet, ni, detail)).collect();
+        Yaml::map([("net type", Yaml::text(name)), ("local NI(s)", Yaml::List(list))])
+    };
+    Yaml::List(seen.iter().map(net).collect()).section("net", Style::Wide)
+}
+
+fn interface(lnet: &Lnet, ni: &NiShown, detail: u8) -> Yaml {
+    let mut out = Yaml::map([("nid", Yaml::text(ni.nid)), ("status", Yaml::text("up"))]);
+    if let Some(name) = &ni.interface {
+        out = out.and("interfaces", Yaml::map([("0", Yaml::text(name))]));
+    }
+    if detail == 0 {
+        return out;
+    }
+    out = statistics(out, &ni.counts, detail);
+    let tunables = ni.tunables.map_or([0; 4], |t| {
+        [t.peer_timeout, t.peer_credits, t.peer_buffer_credits, t.credits].map(i64::from)
+    });
+    let names = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
+    let tunables = names.into_iter().zip(tunables.map(Yaml::text));
+    out = out.and("tunables", Yaml::map(tunables));
+    if let Some(t) = ni.tunables {
+        let timeout = lnet.config().sock_timeout.as_secs() as i64;
+        let lnd = [
+            ("conns_per_peer", t.conns_per_peer.into()),
+            ("timeout", timeout),
+            ("tos", -1),
+        ];
+        out = out.and("lnd tunables", Yaml::numbers(lnd));
+    }
+    let cpts: Vec<String> = ni.cpts.iter().map(usize::to_string).collect();
+    let dev_cpt = ni.dev_cpt.map_or(-1, |cpt| cpt as i64);
+    out.and("dev cpt", Yaml::text(dev_cpt))
+        .and("CPT", Yaml::text(format!("\"[{}]\"", cpts.join(","))))
+}
+
+fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
+    let all = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as i64;
+    let sums = [
+        ("send_count", all(counts.sent)),
+        ("recv_count", all(counts.received)),
+        ("drop_count", all(counts.dropped)),
+    ];
+    let out = out.and("statistics", Yaml::numbers(sums));
+    if detail < 2 {
+        return out;
+    }
+    let kinds = |[ack, put, get, reply]: [u64; 4]| {
+        let [ack, put, get, reply] = [ack, put, get, reply].map(|n| n as i64);
+        Yaml::numbers([
+            ("put", put),
+            ("get", get),
+            ("reply", reply),
+            ("ack", ack),
+            ("hello", 0),
+        ])
+    };
+    out.and("sent_stats", kinds(counts.sent))
+        .and("received_stats", kinds(counts.received))
+        .and("dropped_stats", kinds(counts.dropped))
+}
+
+/// `peer show`; one peer, or all.
+pub(super) fn peers(lnet: &Lnet, only: Option<Nid>, detail: u8) -> String {
+    let peers = lnet.show_peers();
+    let list = peers
+        .iter()
+        .filter(|p| only.is_none_or(|nid| p.nid == nid))
+        .map(|p| peer(p, detail));
+    Yaml::List(list.collect()).section("peer", Style::Wide)
+}
+
+fn peer(peer: &PeerShown, detail: u8) -> Yaml {
+    let mut ni = Yaml::map([("nid", Yaml::text(peer.nid)), ("state", Yaml::text(peer.state))]);
+    if detail > 0 {
+        let ((max, tx, least_tx), (_, rtr, least_rtr)) = (peer.credits, peer.router_credits);
+        let numbers = [
+            ("max_ni_tx_credits", max.into()),
+            ("available_tx_credits", tx),
+            ("min_tx_credits", least_tx),
+            ("tx_q_num_of_buf", (-tx).max(0)),
+            ("available_rtr_credits", rtr),
+            ("min_rtr_credits", least_rtr),
+            ("refcount", peer.refs as i64),
+        ];
+        for (name, number) in numbers {
+            ni = ni.and(name, Yaml::text(number));
+        }
+        ni = statistics(ni, &peer.counts, detail);
+    }
+    Yaml::map([
+        ("primary nid", Yaml::text(peer.nid)),
+        ("Multi-Rail", Yaml::text(false)),
+        ("peer ni", Yaml::List(vec![ni])),
+    ])
+}
+
+/// `peer list`
+pub(super) fn peer_list(lnet: &Lnet) -> String {
+    let list = lnet
+        .show_peers()
+        .iter()
+        .map(|p| Yaml::map([("nid", Yaml::text(p.nid))]))
+        .collect();
+    Yaml::List(list).section("peer list", Style::Narrow)
+}
+
+/// `route show`
+pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail: u8) -> String {
+    let meant = |r: &&RouteShown| {
+        net.is_none_or(|net| r.spec.net == net) && gateway.is_none_or(|nid| r.spec.gateway == nid)
+    };
+    let route = |r: &RouteShown| {
+        let out = Yaml::map([
+            ("net", Yaml::text(net_name(r.spec.net as u16))),
+            ("gateway", Yaml::text(r.spec.gateway)),
+        ]);
+        if detail == 0 {
+            return out;
+        }
+        out.and("hop", Yaml::text(r.spec.hop.map_or(-1, i64::from)))
+            .and("priority", Yaml::text(r.spec.priority))
+            .and("state", Yaml::text(if r.alive { "up" } else { "down" }))
+    };
+    let list = lnet.show_routes().iter().filter(meant).map(route).collect();
+    Yaml::List(list).section("route", Style::Wide)
+}
+
+/// `routing show`: the buffers of each partition, and how many there are to be in all.
+pub(super) fn routing(lnet: &Lnet) -> String {
+    let buffers = lnet.show_buffers();
+    let cpts = lnet.cpts().len();
+    let of_cpt = |cpt: usize| {
+        let sizes = ["tiny", "small", "large"]
+            .into_iter()
+            .zip(buffers.iter().filter(move |b| b.cpt == cpt));
+        let pools = sizes.map(|(name, b)| {
+            let numbers = [
+                ("npages", b.pages.into()),
+                ("nbuffers", b.count.into()),
+                ("credits", b.left),
+                ("mincredits", b.least),
+            ];
+            (name, Yaml::numbers(numbers))
+        });
+        Yaml::map([(format!("cpt[{cpt}]"), Yaml::map(pools))])
+    };
+    let enable = Yaml::map([("enable", Yaml::text(u8::from(lnet.forwarding())))]);
+    let list = (0..cpts).map(of_cpt).chain([enable]).collect();
+    let all = |pages: u32| {
+        buffers
+            .iter()
+            .filter(|b| b.pages == pages)
+            .map(|b| i64::from(b.count))
+            .sum()
+    };
+    let sums = Yaml::numbers([("tiny", all(0)), ("small", all(1)), ("large", all(256))]);
+    Yaml::List(list).section("routing", Style::Narrow) + &sums.section("buffers", Style::Narrow)
+}
+
+/// `stats show`
+pub(super) fn stats(lnet: &Lnet) -> String {
+    let c = lnet.counters();
+    let numbers = [
+        ("msgs_alloc", c.lcc_msgs_alloc.into()),
+        ("msgs_max", c.lcc_msgs_max.into()),
+        ("errors", c.lcc_errors.into()),
+        ("send_count", c.lcc_send_count.into()),
+        ("recv_count", c.lcc_recv_count.into()),
+        ("route_count", c.lcc_route_count.into()),
+        ("drop_count", c.lcc_drop_count.into()),
+        ("send_length", c.lcc_send_length as i64),
+        ("recv_length", c.lcc_recv_length as i64),
+        ("route_length", c.lcc_route_length as i64),
+        ("drop_length", c.lcc_drop_length as i64),
+    ];
+    Yaml::numbers(numbers).section("statistics", Style::Narrow)
+}
+
+/// `global show`
+pub(super) fn global(lnet: &Lnet) -> String {
+    let cfg = lnet.config();
+    let numbers = [
+        ("discovery", 0),
+        ("drop_asym_route", 1),
+        ("retry_count", cfg.retry_count.into()),
+        ("transaction_timeout", cfg.transaction_timeout.as_secs() as i64),
+        ("lnd_timeout", cfg.sock_timeout.as_secs() as i64),
+    ];
+    Yaml::numbers(numbers).section("global", Style::Narrow)
+}
+
+/// `export`: what `import` takes, and what is to be known beside it.
+pub(super) fn export(lnet: &Lnet) -> String {
+    let parts = [
+        nets(lnet, None, 2),
+        routes(lnet, None, None, 1),
+        routing(lnet),
+        peers(lnet, None, 2),
+        global(lnet),
+    ];
+    // A list with nothing in it is no list.
+    parts
+        .into_iter()
+        .filter(|part| part.lines().count() > 1)
+        .collect()
+}
+
+/// `ping` and `discover`: the NIDs of those who answered.
+pub(super) fn pings(found: &[PingInfo], discover: bool) -> String {
+    let peer = |info: &PingInfo| {
+        let nids: Vec<Nid> = info
+            .nis
+            .iter()
+            .map(|ni| ni.ns_nid)
+            .filter(|nid| !nid.is_lo())
+            .collect();
+        let multi_rail = info.features & wire::LNET_PING_FEAT_MULTI_RAIL != 0;
+        Yaml::map([
+            (
+                "primary nid",
+                Yaml::text(nids.first().copied().unwrap_or(Nid::LO)),
+            ),
+            (
+                "Multi-Rail",
+                Yaml::text(if multi_rail { "True" } else { "False" }),
+            ),
+            (
+                "peer ni",
+                Yaml::List(
+                    nids.iter()
+                        .map(|nid| Yaml::map([("nid", Yaml::text(nid))]))
+                        .collect(),
+                ),
+            ),
+        ])
+    };
+    let name = if discover { "discover" } else { "ping" };
+    Yaml::List(found.iter().map(peer).collect()).section(name, Style::Narrow)
+}
+
+/// `cpt-of-nid`
+pub(super) fn cpt_of_nids(lnet: &Lnet, nids: &[Nid]) -> String {
+    let one = |nid: &Nid| Yaml::map([("nid", Yaml::text(nid)), ("cpt", Yaml::text(lnet.cpt_of(*nid).0))]);
+    Yaml::List(nids.iter().map(one).collect()).section("cpt-of-nid", Style::Narrow)
+}
