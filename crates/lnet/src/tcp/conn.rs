@@ -167,6 +167,8 @@ impl Conn {
             if tokio::time::timeout(idle, self.wake.notified()).await.is_err() {
                 return self.take().unwrap_or(Work::Idle);
             }
+            // Others are about to send as well, often: what they queue before this task's next turn leaves in the same write.
+            tokio::task::yield_now().await;
         }
     }
 
