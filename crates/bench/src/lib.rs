@@ -7,13 +7,14 @@
 //! [`compare`](mod@compare) runs the same load on several subjects in turn (a bare disk, a pass-through FUSE file system, a
 //! mount, the client library), several times over, so that what disturbs the machine disturbs them all, and
 //! reports medians with their spread. [`fsx`](mod@fsx) does random operations on one file through several mounts and compares it with
-//! memory.
+//! memory. [`lnet`](mod@lnet) measures the network alone.
 
 pub mod compare;
 mod cpu;
 mod figure;
 pub mod fsx;
 mod hub;
+pub mod lnet;
 mod load;
 pub mod mdsrate;
 pub mod mdtest;
@@ -68,6 +69,14 @@ pub enum BenchError {
     /// Another task ended before this one.
     #[error("another task has ended: it says why")]
     Apart,
+    /// The network, or what runs over it, failed.
+    #[error("{what}: {why}")]
+    Network {
+        /// What was being done.
+        what: String,
+        /// Error.
+        why: String,
+    },
     /// The program was interrupted.
     #[error("interrupted")]
     Interrupted,

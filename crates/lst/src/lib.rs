@@ -19,4 +19,4 @@ mod spec;
 mod srpc;
 
 pub use node::Node;
-pub use settings::Settings;
+pub use settings::{START, Settings};

@@ -118,8 +118,15 @@ impl Console {
         self.inner.counts(names, timeout).await
     }
 
+    /// Ends the session, if it has not ended yet.
+    pub async fn end(&self) {
+        if !*self.inner.ended.borrow() {
+            self.inner.end().await;
+        }
+    }
+
     /// Resolves when the session has ended.
-    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut ended = self.inner.ended.subscribe();
         async move {
             // An error means that the console is gone, and its session with it.

@@ -1,0 +1,192 @@
+//! Rows of measurements of LNet, and their summary beside bare TCP.
+
+use super::ECHO;
+use crate::report::median;
+use serde::Serialize;
+use std::fmt;
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+pub struct LnetRow {
+    /// Who.
+    pub subject: &'static str,
+    /// What was sent.
+    pub load: String,
+    /// How many clients.
+    pub clients: usize,
+    /// Requests in flight of each.
+    pub concurrency: usize,
+    /// Which run.
+    pub run: usize,
+    /// Requests a second, of all clients.
+    pub rate: f64,
+    /// CPU time of both sides, microseconds a request.
+    pub cpu_us: f64,
+    /// What the slowest client did, of the mean.
+    pub slowest: f64,
+}
+
+/// All rows. Shown as a table.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LnetReport {
+    /// In the order of the runs.
+    pub rows: Vec<LnetRow>,
+}
+
+/// All runs of one point on one subject.
+#[derive(Debug, Clone, Serialize)]
+pub struct LnetSummary {
+    /// Who.
+    pub subject: &'static str,
+    /// What was sent.
+    pub load: String,
+    /// How many clients.
+    pub clients: usize,
+    /// Requests in flight of each.
+    pub concurrency: usize,
+    /// How many runs.
+    pub runs: usize,
+    /// Median rate, and the least and the greatest.
+    pub rate: (f64, f64, f64),
+    /// Median CPU time of a request, microseconds.
+    pub cpu_us: f64,
+    /// Median of what the slowest client did, of the mean.
+    pub slowest: f64,
+    /// Median rate of that of the echo.
+    pub rate_of_echo: Option<f64>,
+    /// Median CPU time of that of the echo.
+    pub cpu_of_echo: Option<f64>,
+}
+
+impl LnetReport {
+    /// A summary of each point and subject, in the order in which they first ran.
+    pub fn summaries(&self) -> Vec<LnetSummary> {
+        let mut out: Vec<LnetSummary> = Vec::new();
+        for first in &self.rows {
+            let same = |r: &&LnetRow| {
+                (r.subject, &r.load, r.clients, r.concurrency)
+                    == (first.subject, &first.load, first.clients, first.concurrency)
+            };
+            if out.iter().any(|s| {
+                (s.subject, &s.load, s.clients, s.concurrency)
+                    == (first.subject, &first.load, first.clients, first.concurrency)
+            }) {
+                continue;
+            }
+            let rows: Vec<&LnetRow> = self.rows.iter().filter(same).collect();
+            let of = |value: fn(&LnetRow) -> f64| median(rows.iter().map(|r| value(r)));
+            out.push(LnetSummary {
+                subject: first.subject,
+                load: first.load.clone(),
+                clients: first.clients,
+                concurrency: first.concurrency,
+                runs: rows.len(),
+                rate: (
+                    of(|r| r.rate),
+                    rows.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
+                    rows.iter().map(|r| r.rate).fold(0.0, f64::max),
+                ),
+                cpu_us: of(|r| r.cpu_us),
+                slowest: of(|r| r.slowest),
+                rate_of_echo: None,
+                cpu_of_echo: None,
+            });
+        }
+        let echoes: Vec<LnetSummary> = out.iter().filter(|s| s.subject == ECHO).cloned().collect();
+        for s in out.iter_mut().filter(|s| s.subject != ECHO) {
+            let echo = echoes
+                .iter()
+                .find(|e| (&e.load, e.clients, e.concurrency) == (&s.load, s.clients, s.concurrency));
+            s.rate_of_echo = echo.map(|e| s.rate.0 / e.rate.0);
+            s.cpu_of_echo = echo.map(|e| s.cpu_us / e.cpu_us);
+        }
+        out
+    }
+
+    /// The rows as CSV, with a header.
+    pub fn csv(&self) -> String {
+        let line = |r: &LnetRow| {
+            let LnetRow {
+                subject,
+                load,
+                clients,
+                concurrency,
+                run,
+                rate,
+                cpu_us,
+                slowest,
+            } = r;
+            format!("{subject},{load},{clients},{concurrency},{run},{rate:.0},{cpu_us:.3},{slowest:.3}\n")
+        };
+        std::iter::once("subject,load,clients,concurrency,run,rate,cpu_us,slowest\n".to_owned())
+            .chain(self.rows.iter().map(line))
+            .collect()
+    }
+}
+
+impl fmt::Display for LnetReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| load | clients x in flight | subject | requests/s | min to max | runs | CPU us each | slowest client | rate of echo | CPU of echo |"
+        )?;
+        writeln!(f, "|---|---|---|---:|---:|---:|---:|---:|---:|---:|")?;
+        for s in self.summaries() {
+            let (median, min, max) = s.rate;
+            let ratio = |r: Option<f64>| r.map_or(String::new(), |r| format!("{r:.2}"));
+            writeln!(
+                f,
+                "| {} | {} x {} | {} | {median:.0} | {min:.0} to {max:.0} | {} | {:.1} | {:.2} | {} | {} |",
+                s.load,
+                s.clients,
+                s.concurrency,
+                s.subject,
+                s.runs,
+                s.cpu_us,
+                s.slowest,
+                ratio(s.rate_of_echo),
+                ratio(s.cpu_of_echo)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(subject: &'static str, load: &str, run: usize, rate: f64) -> LnetRow {
+        LnetRow {
+            subject,
+            load: load.to_owned(),
+            clients: 1,
+            concurrency: 64,
+            run,
+            rate,
+            cpu_us: 2.0 * rate,
+            slowest: 1.0,
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_the_medians_of_the_same_point() {
+        let rows = vec![
+            row("lnet", "ping", 1, 10.0),
+            row("echo", "ping", 1, 20.0),
+            row("lnet", "4K read", 1, 1.0),
+            row("lnet", "ping", 2, 30.0),
+            row("echo", "ping", 2, 80.0),
+            row("lnet", "ping", 3, 20.0),
+            row("echo", "ping", 3, 40.0),
+        ];
+        let all = LnetReport { rows }.summaries();
+        assert_eq!(all.len(), 3);
+        assert_eq!(
+            (all[0].rate, all[0].rate_of_echo, all[0].cpu_of_echo),
+            ((20.0, 10.0, 30.0), Some(0.5), Some(0.5))
+        );
+        assert_eq!((all[1].subject, all[1].rate_of_echo), ("echo", None));
+        assert_eq!((all[2].load.as_str(), all[2].rate_of_echo), ("4K read", None));
+    }
+}
