@@ -24,6 +24,7 @@ pub(crate) struct Parts {
     pub(crate) mgcs: Vec<Arc<Mgc>>,
     pub(crate) clients: Vec<(PathBuf, Arc<Client>)>,
     pub(crate) targets: Vec<String>,
+    pub(crate) console: Option<Arc<lst::console::Console>>,
 }
 
 impl Parts {
@@ -51,6 +52,14 @@ impl Parts {
             }
             Request::Devices => Ok(json!(self.devices())),
             Request::Lnet(op) => Ok(json!(op.perform(&self.lnet).await?)),
+            Request::Lst { command } => Ok(json!(self.console()?.execute(command).await)),
+            Request::LstCounts { names, timeout_s } => {
+                let counts = self
+                    .console()?
+                    .counts(&names, Duration::from_secs(timeout_s))
+                    .await;
+                Ok(json!(counts.map_err(anyhow::Error::msg)?))
+            }
             Request::Status | Request::Stop { .. } => bail!("not for the node"),
             Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
             Request::Path2fid { mountpoint, paths } => {
@@ -74,6 +83,12 @@ impl Parts {
                 Ok(json!(paths))
             }
         }
+    }
+
+    fn console(&self) -> Result<&lst::console::Console> {
+        self.console
+            .as_deref()
+            .context("this process has no session of LNet selftest")
     }
 
     fn client(&self, mountpoint: &Path) -> Result<&Arc<Client>> {

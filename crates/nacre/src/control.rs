@@ -51,6 +51,10 @@ pub(crate) enum Request {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
     },
+    /// A command for the LNet selftest console of this process.
+    Lst { command: lst::console::Command },
+    /// What nodes of LNet selftest have counted.
+    LstCounts { names: Vec<String>, timeout_s: u64 },
     /// Names of FIDs.
     Fid2path { mountpoint: PathBuf, fids: Vec<String> },
 }
@@ -60,6 +64,7 @@ impl Request {
     fn for_owner(&self) -> bool {
         match self {
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
+            Request::Lst { .. } | Request::LstCounts { .. } => true,
             // Names below directories that the asking user may not read.
             Request::Fid2path { .. } => true,
             Request::Lnet(op) => op.changes(),

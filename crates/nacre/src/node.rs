@@ -15,6 +15,7 @@ use cpt::CptTable;
 use fuse::{FuseOptions, Mounted};
 use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig, LnetError};
+use lst::console::{Console, SessionWanted};
 use mdt::{Mdt, MdtConfig};
 use mgc::{FsConfig, Mgc, MgcError};
 use mgs::Mgs;
@@ -35,6 +36,8 @@ use crate::net::Place;
 use crate::running::MountRecord;
 use crate::start::Start;
 
+/// An answer of a process that then ends takes at most so long to its command.
+const TELL: Duration = Duration::from_millis(100);
 /// How long one step of stopping may take.
 const STEP_MAX: Duration = Duration::from_secs(20);
 
@@ -112,6 +115,9 @@ pub(crate) struct Node {
     targets: Vec<String>,
     /// Keeps other processes out of the targets' directories.
     dirs: Vec<TargetDir>,
+    /// LNet selftest, where it was asked for, and its console.
+    selftest: Option<Arc<lst::Node>>,
+    console: Option<(u32, Arc<Console>)>,
     /// Parameters of the process itself.
     params: Vec<Registered>,
     /// How many locks the clients of the targets here may have, and where that is shown.
@@ -165,7 +171,13 @@ impl Node {
         params.extend(lnet.show_in(&registry));
         params.extend(start.show(&registry));
         let locks = Arc::<LockLimits>::default();
+        let selftest = start
+            .lst
+            .enabled
+            .then(|| Arc::new(lst::Node::start(&lnet, &start.lst)));
         let node = Node {
+            selftest,
+            console: None,
             _locks_shown: locks.show(&registry),
             locks,
             place,
@@ -422,6 +434,10 @@ impl Node {
                 .await
                 .map_err(|e| crate::mounts::in_use(e, &mount.record.mountpoint))?;
         }
+        if let Some((_, console)) = self.console.take() {
+            bounded("the session of LNet selftest", console.end()).await;
+        }
+        self.selftest = None;
         for mount in self.mounts.drain(..) {
             bounded("the client", mount.client.umount()).await;
         }
@@ -471,13 +487,39 @@ impl Node {
         self.mounts.iter().map(|m| m.record.clone()).collect()
     }
 
-    /// Returns when a mount is undone by somebody else (`umount`, `fusermount3 -u`); never without a mount.
-    pub(crate) fn unmounted(&self) -> impl Future<Output = ()> + use<> {
+    /// Begins a session of LNet selftest with its console here; says how.
+    pub(crate) fn begin_session(&mut self, wanted: SessionWanted) -> Result<String> {
+        let selftest = self
+            .selftest
+            .clone()
+            .context("LNet selftest is not on (lnet_selftest=1)")?;
+        let key = wanted.key;
+        let console = Console::start(selftest, wanted)
+            .map_err(|e| anyhow::anyhow!("a session cannot begin so: {e}"))?;
+        let said = console.begun();
+        self.console = Some((key, Arc::new(console)));
+        Ok(said)
+    }
+
+    /// The key of the session whose console is here.
+    pub(crate) fn session_key(&self) -> Option<u32> {
+        self.console.as_ref().map(|(key, _)| *key)
+    }
+
+    /// Returns when what this process is for is gone: its mount was undone by somebody else (`umount`, `fusermount3 -u`),
+    /// its console's session has ended. Never while there is neither.
+    pub(crate) fn over(&self) -> impl Future<Output = ()> + use<> {
         let kernel = self.mounts.first().map(|m| m.kernel.clone());
+        let session = self.console.as_ref().map(|(_, console)| console.ended());
         async move {
-            match kernel {
-                Some(kernel) => kernel.ended().await,
-                None => std::future::pending().await,
+            match (kernel, session) {
+                (Some(kernel), _) => kernel.ended().await,
+                (None, Some(session)) => {
+                    session.await;
+                    // Whoever has ended it is still to be told.
+                    tokio::time::sleep(TELL).await;
+                }
+                (None, None) => std::future::pending().await,
             }
         }
     }
@@ -497,6 +539,7 @@ impl Node {
             mgs: self.mgs.clone(),
             mgcs,
             targets: self.targets.clone(),
+            console: self.console.as_ref().map(|(_, console)| console.clone()),
         }
     }
 }

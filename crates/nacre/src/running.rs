@@ -34,7 +34,7 @@ pub(crate) struct MountRecord {
 /// What a running process says about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Running {
-    /// `up`, `serve` or `mount`.
+    /// `up`, `serve`, `mount`, `lst node` or `lst console`.
     pub(crate) role: String,
     /// Its process id.
     pub(crate) pid: u32,
@@ -52,6 +52,9 @@ pub(crate) struct Running {
     pub(crate) targets: Vec<String>,
     /// What it has mounted.
     pub(crate) mounts: Vec<MountRecord>,
+    /// The key of the LNet selftest session whose console it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<u32>,
     /// Where it writes its log.
     pub(crate) log: PathBuf,
 }
@@ -238,6 +241,13 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     (!dead).then(|| after.nth(1)?.parse().ok())?
 }
 
+/// The most memory that a process has had.
+pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    Some(kib.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
 /// Memory that a process has now.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
@@ -261,6 +271,7 @@ mod tests {
             port: 988,
             targets: vec!["MGS".to_owned()],
             mounts: Vec::new(),
+            session: None,
             log: dir.join("log"),
         }
     }

@@ -18,9 +18,12 @@ use crate::running::{self, Running};
 use crate::start::Start;
 use crate::{daemon, files, instance, output};
 
+/// What serves others stays whatever becomes of its own mount.
+const SERVERS: [&str; 2] = ["up", "serve"];
+
 /// What a process is started for.
 pub(crate) struct Session {
-    /// `up`, `serve` or `mount`.
+    /// `up`, `serve`, `mount`, `lst node` or `lst console`.
     pub(crate) role: &'static str,
     /// Directories that it works for.
     pub(crate) dirs: Vec<PathBuf>,
@@ -116,8 +119,8 @@ impl Session {
             }
         };
         daemon::ready(said);
-        let unmounted = node.lock().await.unmounted();
-        tokio::pin!(unmounted);
+        let over = node.lock().await.over();
+        tokio::pin!(over);
         loop {
             let request = tokio::select! {
                 request = stop_rx.recv() => request,
@@ -125,9 +128,9 @@ impl Session {
                     tracing::info!("stopped by {name}");
                     None
                 }
-                // A process that is only a mount has nothing left to do; servers stay.
-                () = &mut unmounted, if self.role == "mount" => {
-                    tracing::info!("unmounted from outside");
+                // A process that is only a mount, or a console, has nothing left to do; servers stay.
+                () = &mut over, if !SERVERS.contains(&self.role) => {
+                    tracing::info!("unmounted from outside, or its session has ended");
                     None
                 }
             };
@@ -175,6 +178,7 @@ impl Session {
                 port: node.port(),
                 targets: node.target_names(),
                 mounts: node.mount_records(),
+                session: node.session_key(),
                 log: if daemon::is_child() {
                     self.log.clone()
                 } else {

@@ -1,7 +1,7 @@
 //! What a process is told at its start: the options for CPU partitions, and start parameters under the names that
 //! Lustre's modules have for them.
 //!
-//! Each layer has the table of its own (`lnet::START`, `rpc::START`, and [`CPT`] here, since `cpt` knows no parameters).
+//! Each layer has the table of its own (`lnet::START`, `rpc::START`, `lst::START`, and [`CPT`] here, since `cpt` knows no parameters).
 //! A process of `nacre up` keeps what it was told in its directory; the others are told each time.
 
 mod options;
@@ -67,6 +67,7 @@ pub(crate) struct Start {
     pub(crate) cpt: CptConfig,
     pub(crate) lnet: LnetConfig,
     pub(crate) rpc: RpcConfig,
+    pub(crate) lst: lst::Settings,
     told: BTreeMap<String, String>,
 }
 
@@ -111,7 +112,8 @@ impl Start {
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let done = StartParam::set_in(CPT, &mut self.cpt, name, value)
             .or_else(|| StartParam::set_in(lnet::START, &mut self.lnet, name, value))
-            .or_else(|| StartParam::set_in(rpc::START, &mut self.rpc, name, value));
+            .or_else(|| StartParam::set_in(rpc::START, &mut self.rpc, name, value))
+            .or_else(|| StartParam::set_in(lst::START, &mut self.lst, name, value));
         match done {
             Some(done) => done.map_err(anyhow::Error::msg),
             None => check_name(name),
@@ -131,6 +133,7 @@ impl Start {
         let mut shown = show(registry, CPT, &self.cpt);
         shown.extend(show(registry, lnet::START, &self.lnet));
         shown.extend(show(registry, rpc::START, &self.rpc));
+        shown.extend(show(registry, lst::START, &self.lst));
         shown
     }
 }
@@ -149,7 +152,8 @@ fn check_name(name: &str) -> Result<()> {
     let cpt = CPT.iter().map(|p| p.name);
     let known = cpt
         .chain(lnet::START.iter().map(|p| p.name))
-        .chain(rpc::START.iter().map(|p| p.name));
+        .chain(rpc::START.iter().map(|p| p.name))
+        .chain(lst::START.iter().map(|p| p.name));
     let near = known
         .map(|k| (strsim::jaro_winkler(name, k), k))
         .max_by(|a, b| a.0.total_cmp(&b.0));

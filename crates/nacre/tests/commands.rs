@@ -1,4 +1,4 @@
-//! What `nacre lfs` and `nacre lctl` show and set.
+//! What `nacre lfs` and `nacre lctl` show and set; and a session of `nacre lst`.
 
 mod fixture;
 
@@ -212,5 +212,126 @@ fn the_manual_has_every_parameter() {
         std::fs::read_to_string(path).expect("the page"),
         expected,
         "run this test with NACRE_WRITE_MANUAL=1"
+    );
+}
+
+/// One of the sessions of a test, and what is to be stopped whatever becomes of it.
+struct Session {
+    key: String,
+    nodes: Vec<String>,
+}
+
+impl Session {
+    fn lst(&self, args: &[&str]) -> fixture::Ended {
+        let nacre = std::process::Command::new(env!("CARGO_BIN_EXE_nacre"))
+            .arg("lst")
+            .args(args)
+            .env("LST_SESSION", &self.key)
+            .output();
+        nacre.expect("nacre runs").into()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let ended = self.lst(args);
+        assert!(ended.ok, "lst {args:?}: {} {}", ended.out, ended.err);
+        ended.out
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.lst(&["end_session"]);
+        for nid in &self.nodes {
+            self.lst(&["node", "--stop", "--listen", nid]);
+        }
+    }
+}
+
+#[test]
+fn a_selftest_session_lives_from_command_to_command() {
+    let pid = std::process::id();
+    let nid = |last: u8| format!("127.{}.{}.{last}@tcp", 100 + pid % 100, pid / 100 % 250);
+    let session = Session {
+        key: pid.to_string(),
+        nodes: vec![nid(2), nid(3)],
+    };
+    assert!(
+        session
+            .lst(&["list_group"])
+            .err
+            .contains("there is no session with the key")
+    );
+    for node in &session.nodes {
+        session.ok(&["node", "--listen", node, "--port", "7988"]);
+    }
+    let begin = [
+        "new_session",
+        "--listen",
+        &nid(1),
+        "--port",
+        "7988",
+        "--timeout",
+        "60",
+        "trial",
+    ];
+    assert_eq!(
+        session.ok(&begin),
+        "SESSION: trial FEATURES: 1 TIMEOUT: 60 FORCE: No\n"
+    );
+    assert!(session.lst(&begin).err.contains("already"));
+    let both = nid(2).replace(".2@", ".[2-3]@");
+    assert_eq!(
+        session.ok(&["add_group", "all", &both]),
+        format!("{both} are added to session\n")
+    );
+    session.ok(&["add_group", "servers", &nid(3)]);
+    assert_eq!(
+        session.ok(&["list_group"]),
+        "1) all\n2) servers\nTotal 2 groups\n"
+    );
+    let test = [
+        "add_test",
+        "--concurrency",
+        "8",
+        "--distribute",
+        "2:1",
+        "--from",
+        "all",
+        "--to",
+        "servers",
+    ];
+    session.ok(&[&test[..], &["brw", "write", "check=full", "size=8K"]].concat());
+    session.ok(&[&test[..], &["--loop", "10", "ping"]].concat());
+    assert_eq!(session.ok(&["run"]), "batch is running now\n");
+    let rates = session.ok(&[
+        "stat", "--count", "1", "--delay", "1", "--bw", "--read", "servers",
+    ]);
+    assert!(
+        rates.starts_with("[LNet Bandwidth of servers]\n[R] Avg: "),
+        "{rates}"
+    );
+    assert_eq!(session.ok(&["query"]), "batch [0] is running\n");
+    assert_eq!(session.ok(&["stop", "batch"]), "Batch is stopped\n");
+    assert_eq!(
+        session.ok(&["show_error", "all"]),
+        "all:\nTotal 0 error nodes in all\n"
+    );
+    let shown = session.ok(&["show_session"]);
+    assert!(
+        shown.starts_with("trial ID: ") && shown.contains(&format!("KEY: {pid} FEATURES: 1 NODES: 2")),
+        "{shown}"
+    );
+    assert!(
+        session
+            .lst(&["add_test", "--from", "all", "--to", "servers", "pong"])
+            .err
+            .contains("ping or brw")
+    );
+    assert_eq!(session.ok(&["end_session"]), "session is ended\n");
+    assert!(
+        session
+            .lst(&["end_session"])
+            .err
+            .contains("there is no session with the key")
     );
 }

@@ -45,6 +45,8 @@ pub(crate) struct Bench {
 pub(crate) enum Exercise {
     /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
     Fsx(Fsx),
+    /// Measure LNet alone: pings and bulk of LNet selftest between many clients and one server, beside bare TCP
+    Lnet(Box<LnetBench>),
     /// Create, stat, read and remove directories and files by several tasks, as mdtest does
     Mdtest(Box<Mdtest>),
     /// Do one operation on many files by several tasks, as mdsrate does
@@ -101,4 +103,40 @@ pub(crate) struct Fsx {
     /// How large the file may get, in KiB
     #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     pub(crate) size: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LnetBench {
+    /// How many clients, each a node at an address of its own
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 16], value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub(crate) clients: Vec<u32>,
+    /// Requests in flight of each client
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 64], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) concurrency: Vec<u32>,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 0.4)]
+    pub(crate) seconds: f64,
+    /// How often everything is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    /// Clients with 64 requests in flight each against a server in a process of its own; 0: not
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=200))]
+    pub(crate) crowd: u32,
+    /// Measure with portal_rotor off and on
+    #[arg(long)]
+    pub(crate) rotor: bool,
+    /// First of the loopback addresses of the nodes
+    #[arg(long, value_name = "ADDRESS", default_value = "127.88.0.1")]
+    pub(crate) base: std::net::Ipv4Addr,
+    /// TCP port of all nodes
+    #[arg(long, default_value_t = 7988)]
+    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) start: super::StartArgs,
+    /// Write every figure of every run to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Print the summaries as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! The command line: every command and option, and nothing else.
 
 mod bench;
+mod lst;
 mod mdsrate;
 mod mdtest;
 mod survey;
@@ -9,7 +10,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use self::bench::{Bench, Exercise, Fsx, Load};
+pub(crate) use self::bench::{Bench, Exercise, Fsx, LnetBench, Load};
+pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
 pub(crate) use self::survey::MdsSurvey;
@@ -48,6 +50,9 @@ pub(crate) enum Command {
     Lctl(Lctl),
     /// Networks, routes and peers, as Lustre's lnetctl shows and changes them; and routers
     Lnetctl(Lnetctl),
+    /// LNet selftest: test the network between nodes, as Lustre's lst does
+    #[command(subcommand)]
+    Lst(Lst),
     /// Check a file system that is not running, and repair it
     Fsck(Fsck),
     /// Print a capture of Lustre's traffic as an engineer wants to read it

@@ -7,6 +7,7 @@ mod fsck;
 mod lctl;
 mod lfs;
 pub(crate) mod lnetctl;
+mod lst;
 pub(crate) mod mkfs;
 mod mount;
 mod serve;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Lfs(args) => lfs::run(args),
         Command::Lctl(args) => lctl::run(args),
         Command::Lnetctl(args) => lnetctl::run(args),
+        Command::Lst(command) => lst::run(command),
         Command::Fsck(args) => fsck::run(args),
         Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),

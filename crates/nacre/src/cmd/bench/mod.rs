@@ -3,6 +3,7 @@
 mod compare;
 mod fsx;
 mod library;
+mod lnet;
 mod load;
 mod mdsrate;
 mod mdtest;
@@ -27,6 +28,7 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     match &args.exercise {
         None => compare::run(&args),
         Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
+        Some(Exercise::Lnet(args)) => lnet::run(args),
         Some(Exercise::Mdtest(mdtest)) => mdtest::run(mdtest),
         Some(Exercise::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),
         Some(Exercise::MdsSurvey(survey)) => survey::run(survey),

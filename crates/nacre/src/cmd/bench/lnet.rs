@@ -1,0 +1,213 @@
+//! `nacre bench lnet`: LNet alone beside bare TCP, and many clients against one server in a process of its own.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bench::BenchError;
+use bench::lnet::{LnetReport, Load, Point, Site, Times, measure};
+use cpt::CptTable;
+use lnet::{LnetConfig, PortalRotor};
+use wire::Nid;
+
+use super::{INTERRUPTED, stop_flag};
+use crate::cli::LnetBench;
+use crate::output::say;
+use crate::start::Start;
+use crate::{files, running};
+
+/// What each of a crowd has in flight.
+const CROWD_CONCURRENCY: usize = 64;
+/// Addresses between the nodes of two sites.
+const APART: u32 = 256;
+/// How long a server in a process of its own may take to start.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// Runs the command.
+pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
+    files::raise_limit();
+    let start = Start::new(&args.start, &[])?;
+    let cpts = CptTable::build(&start.cpt).context("cannot start the CPU partitions")?;
+    let most = args.clients.iter().copied().max().unwrap_or(1) as usize;
+    let config = |portal_rotor| LnetConfig {
+        accept_port: args.port,
+        portal_rotor,
+        ..start.lnet.clone()
+    };
+    let mut sites = Vec::new();
+    let rotors: &[(&'static str, PortalRotor)] = if args.rotor {
+        &[
+            ("lnet, rotor off", PortalRotor::Off),
+            ("lnet, rotor on", PortalRotor::On),
+        ]
+    } else {
+        &[("lnet", start.lnet.portal_rotor)]
+    };
+    for (i, (name, rotor)) in rotors.iter().enumerate() {
+        let base = Ipv4Addr::from_bits(args.base.to_bits() + APART * i as u32);
+        sites.push((
+            *name,
+            Site::start(cpts.clone(), &config(*rotor), base, None, most)?,
+        ));
+    }
+    let times = Times {
+        warm_up: Duration::from_millis(200),
+        measured: Duration::from_secs_f64(args.seconds.clamp(0.05, 3600.0)),
+        runs: args.runs as usize,
+    };
+    let stop = stop_flag()?;
+    let (mut report, mut ended) = measure(&sites, &points(args), times, true, &stop, |next| {
+        eprintln!("{next}")
+    });
+    sites.into_iter().for_each(|(_, site)| site.shutdown());
+    let mut memory = None;
+    if ended.is_ok() && args.crowd > 0 {
+        let base = Ipv4Addr::from_bits(args.base.to_bits() + APART * rotors.len() as u32);
+        let (crowd, result, peak) = crowd(args, &cpts, &start.lnet, base, times, &stop)?;
+        report.rows.extend(crowd.rows);
+        (ended, memory) = (result, peak);
+    }
+    tell(args, &report, cpts.len(), memory)?;
+    cpts.shutdown();
+    match ended {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(e @ BenchError::Interrupted) => {
+            eprintln!("{e}; what was measured so far is reported");
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The published matrix, and bulk of 1 MiB.
+fn points(args: &LnetBench) -> Vec<Point> {
+    let mut points = Vec::new();
+    for load in [Load::Ping, Load::Read(4 << 10), Load::Write(4 << 10)] {
+        for &clients in &args.clients {
+            for &concurrency in &args.concurrency {
+                points.push(Point {
+                    load,
+                    clients: clients as usize,
+                    concurrency: concurrency as usize,
+                });
+            }
+        }
+    }
+    points.extend([Load::Read(1 << 20), Load::Write(1 << 20)].map(|load| Point {
+        load,
+        clients: 1,
+        concurrency: 8,
+    }));
+    points
+}
+
+/// Pings of many clients, here, to one server in a process of its own: its most memory as well.
+fn crowd(
+    args: &LnetBench,
+    cpts: &Arc<CptTable>,
+    lnet: &LnetConfig,
+    base: Ipv4Addr,
+    times: Times,
+    stop: &AtomicBool,
+) -> Result<(LnetReport, Result<(), BenchError>, Option<u64>)> {
+    let server = Server::start(
+        Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + 1), 0),
+        args.port,
+        stop,
+    )?;
+    let config = LnetConfig {
+        accept_port: args.port,
+        ..lnet.clone()
+    };
+    let clients = args.crowd as usize;
+    let sites = [(
+        "lnet, server apart",
+        Site::start(cpts.clone(), &config, base, Some(server.nid), clients)?,
+    )];
+    let point = Point {
+        load: Load::Ping,
+        clients,
+        concurrency: CROWD_CONCURRENCY,
+    };
+    let (report, ended) = measure(&sites, &[point], times, false, stop, |next| eprintln!("{next}"));
+    let peak = running::peak_bytes(server.child.id());
+    let [(_, site)] = sites;
+    site.shutdown();
+    Ok((report, ended, peak))
+}
+
+/// A node under test in a process of its own.
+struct Server {
+    child: Child,
+    nid: Nid,
+}
+
+impl Server {
+    fn start(nid: Nid, port: u16, stop: &AtomicBool) -> Result<Server> {
+        let own = std::env::current_exe().context("cannot find the nacre binary")?;
+        let child = Command::new(own)
+            .args([
+                "lst",
+                "node",
+                "--foreground",
+                "--listen",
+                &nid.to_string(),
+                "--port",
+                &port.to_string(),
+            ])
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start a server")?;
+        let mut server = Server { child, nid };
+        let begun = Instant::now();
+        while std::net::TcpStream::connect((nid.addr(), port)).is_err() {
+            if let Some(status) = server.child.try_wait().context("the server")? {
+                bail!("the server at {nid} has ended: {status}");
+            }
+            if begun.elapsed() > START_MAX || stop.load(Ordering::Relaxed) {
+                bail!("the server at {nid} did not start");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid
+            && let Err(e) = rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+        {
+            eprintln!("cannot stop the server (process {}): {e}", self.child.id());
+        }
+        // It ends when it is told.
+        let _ = self.child.wait();
+    }
+}
+
+fn tell(args: &LnetBench, report: &LnetReport, partitions: usize, memory: Option<u64>) -> Result<()> {
+    if let Some(path) = &args.csv {
+        fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&report.summaries())?);
+        return Ok(());
+    }
+    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let (seconds, runs) = (args.seconds, args.runs);
+    say!(
+        "{cpus} CPUs, {partitions} CPU partitions; {runs} runs of {seconds} s, subjects in turn; all on loopback\n"
+    );
+    say!("{report}");
+    if let Some(bytes) = memory {
+        say!("most memory of the server apart: {} MiB", bytes >> 20);
+    }
+    Ok(())
+}

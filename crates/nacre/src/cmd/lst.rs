@@ -1,0 +1,366 @@
+//! `nacre lst`: LNet selftest. A console is a process in the background with a session's key; every command but the first
+//! asks it through its control socket. A node under test is such a process too.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use lst::console::{
+    Command, GroupCounts, Listed, NodeState, Rates, RatesShown, Said, SessionWanted, Shown, TestWanted,
+    Update, Whom, parse_test,
+};
+
+use super::stop;
+use crate::cli::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
+use crate::control::{self, Request};
+use crate::daemon;
+use crate::net::{self, Expected};
+use crate::node::Node;
+use crate::output::{self, say};
+use crate::running::{self, Running};
+use crate::session::Session;
+use crate::start::Start;
+
+/// Longer than any command takes in the console.
+const ANSWER_MAX: Duration = Duration::from_secs(180);
+/// How long a console may take to end with its session.
+const END_MAX: Duration = Duration::from_secs(30);
+/// Roles of the processes.
+const NODE: &str = "lst node";
+const CONSOLE: &str = "lst console";
+
+/// Runs the command.
+pub(crate) fn run(command: Lst) -> Result<ExitCode> {
+    let command = match command {
+        Lst::Node(args) => return node(args),
+        Lst::NewSession(args) => return new_session(args),
+        Lst::Stat(args) => return stat(&args),
+        Lst::Query(args) => return query(&args),
+        Lst::ShowSession => return show_session(),
+        Lst::EndSession => return end_session(),
+        Lst::Ping(args) => ping(args),
+        Lst::AddGroup { name, ids } => Command::AddGroup { name, ids },
+        Lst::DelGroup { name } => Command::DelGroup { name },
+        Lst::UpdateGroup(args) => update_group(args)?,
+        Lst::ListGroup(args) => {
+            let chosen = [
+                (args.active, NodeState::Active),
+                (args.busy, NodeState::Busy),
+                (args.down, NodeState::Down),
+                (args.unknown, NodeState::Unknown),
+            ];
+            let states: Vec<_> = chosen
+                .into_iter()
+                .filter(|(on, _)| *on || args.all)
+                .map(|(_, s)| s)
+                .collect();
+            Command::ListGroup {
+                names: args.names,
+                states: (!states.is_empty()).then_some(states),
+            }
+        }
+        Lst::ShowError { session, names } => Command::ShowError {
+            names,
+            session_only: session,
+        },
+        Lst::AddBatch { name } => Command::AddBatch { name },
+        Lst::Run { timeout, name } => Command::Run {
+            name,
+            timeout_s: timeout,
+        },
+        Lst::Stop { force, name } => Command::Stop { name, force },
+        Lst::ListBatch(args) => {
+            let (active, invalid) = (args.active || args.all, args.invalid || args.all);
+            Command::ListBatch {
+                name: args.name,
+                test: args.test,
+                server: args.server,
+                nodes: (active || invalid).then_some(Listed { active, invalid }),
+            }
+        }
+        Lst::AddTest(args) => Command::AddTest(test_wanted(args)?),
+    };
+    Ok(tell(&ask(&console()?, command)?))
+}
+
+/// The session's key, as Lustre's `lst` takes it.
+fn key() -> Result<u32> {
+    let key = std::env::var("LST_SESSION")
+        .ok()
+        .and_then(|key| key.trim().parse().ok());
+    key.filter(|&key| key != 0)
+        .context("LST_SESSION does not name a session: export LST_SESSION=$$ (any number but 0)")
+}
+
+/// Consoles that run, with their keys.
+fn consoles() -> Vec<(u32, Running)> {
+    let all = running::all().into_iter().filter(|r| r.role == CONSOLE);
+    all.filter_map(|r| Some((r.session?, r))).collect()
+}
+
+fn console() -> Result<Running> {
+    let key = key()?;
+    let found = consoles().into_iter().find(|(of, _)| *of == key);
+    found.map(|(_, running)| running).with_context(|| {
+        format!("there is no session with the key {key} (LST_SESSION): `nacre lst new_session` begins one")
+    })
+}
+
+fn ask(console: &Running, command: Command) -> Result<Said> {
+    let answer = control::ask(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
+    serde_json::from_value(answer).context("what the console said")
+}
+
+fn tell(said: &Said) -> ExitCode {
+    output::write(format_args!("{}", said.out));
+    eprint!("{}", said.err);
+    if said.ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Starts a node under test, or stops those that there are.
+fn node(args: LstNode) -> Result<ExitCode> {
+    if args.stop {
+        let at = args.net.listen.map(|nid| nid.to_string());
+        let wanted = |r: &Running| r.role == NODE && at.as_ref().is_none_or(|at| r.nids.contains(at));
+        let nodes: Vec<Running> = running::all().into_iter().filter(wanted).collect();
+        if nodes.is_empty() {
+            bail!("there is no such node (`nacre status` shows what is up)");
+        }
+        for running in nodes {
+            stop(&running, true)?;
+            say!("stopped: {}", running.nids.join(" "));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut start = Start::new(&args.start, &[])?;
+    start.lst.enabled = true;
+    let expected = Expected::default();
+    if !daemon::is_child() {
+        net::for_server(&args.net, &expected)?;
+    }
+    let session = Session {
+        role: NODE,
+        dirs: Vec::new(),
+        log: running::run_dir()?.join("lst-node.log"),
+        foreground: args.foreground,
+        start: start.clone(),
+    };
+    session.run(async move |cpts| {
+        let choose = || net::for_server(&args.net, &expected);
+        let node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
+        let place = node.place();
+        Ok((
+            node,
+            format!("LNet selftest at {} port {}", place.nid, place.port),
+        ))
+    })
+}
+
+fn new_session(args: NewSession) -> Result<ExitCode> {
+    let key = key()?;
+    let name = args.name.clone().unwrap_or_else(default_name);
+    let wanted = SessionWanted {
+        name,
+        key,
+        timeout: Duration::from_secs(args.timeout),
+        force: args.force,
+        feats: features()?,
+    };
+    let expected = Expected::default();
+    if !daemon::is_child() {
+        if let Some((_, old)) = consoles().into_iter().find(|(of, _)| *of == key) {
+            if !args.force {
+                bail!(
+                    "there is a session with the key {key} already: end it, use --force, or another LST_SESSION"
+                );
+            }
+            end(&old)?;
+        }
+        net::for_server(&args.net, &expected)?;
+    }
+    let mut start = Start::new(&args.start, &[])?;
+    start.lst.enabled = true;
+    let session = Session {
+        role: CONSOLE,
+        dirs: Vec::new(),
+        log: running::run_dir()?.join("lst-console.log"),
+        foreground: false,
+        start: start.clone(),
+    };
+    session.run(async move |cpts| {
+        let choose = || net::for_server(&args.net, &expected);
+        let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
+        match node.begin_session(wanted) {
+            Ok(said) => Ok((node, said)),
+            Err(e) => {
+                let _ = node.stop(true).await;
+                Err(e)
+            }
+        }
+    })
+}
+
+/// The features that nodes must know, as Lustre's `lst` takes them.
+fn features() -> Result<u32> {
+    let Some(text) = std::env::var_os("LST_FEATURES") else {
+        return Ok(wire::LST_FEATS_MASK);
+    };
+    let text = text.to_string_lossy();
+    let feats = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok();
+    feats
+        .filter(|feats| feats & !wire::LST_FEATS_MASK == 0)
+        .with_context(|| format!("LST_FEATURES='{text}': 0 or {:x}", wire::LST_FEATS_MASK))
+}
+
+/// `USER@HOST`, not longer than a name may be.
+fn default_name() -> String {
+    let user = std::env::var("USER").unwrap_or_else(|_| running::uid().to_string());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    wire::Text::<{ wire::LST_NAME_SIZE as usize }>::truncated(&format!("{user}@{host}")).to_string()
+}
+
+fn end(console: &Running) -> Result<Said> {
+    let said = ask(console, Command::EndSession)?;
+    if !console.gone_within(END_MAX) {
+        bail!(
+            "the console (process {}) does not end; its log is {}",
+            console.pid,
+            console.log.display()
+        );
+    }
+    Ok(said)
+}
+
+fn end_session() -> Result<ExitCode> {
+    Ok(tell(&end(&console()?)?))
+}
+
+/// Shows the session of the key, or all when there is none.
+fn show_session() -> Result<ExitCode> {
+    let key = key().ok();
+    let found: Vec<_> = consoles()
+        .into_iter()
+        .filter(|(of, _)| key.is_none_or(|key| key == *of))
+        .collect();
+    if found.is_empty() {
+        bail!("there is no session: `nacre lst new_session` begins one");
+    }
+    for (_, console) in found {
+        tell(&ask(&console, Command::ShowSession)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ping(args: LstPing) -> Command {
+    let whom = match (args.group, args.batch, args.nodes) {
+        (Some(name), _, _) => Whom::Group(name),
+        (_, Some(name), _) => Whom::Batch(name, args.server),
+        (_, _, Some(list)) => Whom::Nodes(list),
+        _ => Whom::Session,
+    };
+    Command::Ping {
+        whom,
+        timeout_s: args.timeout,
+    }
+}
+
+fn update_group(args: UpdateGroup) -> Result<Command> {
+    let how = match (args.clean, args.remove) {
+        (Some(word), _) => {
+            let states = NodeState::parse(&word);
+            Update::Clean(states.with_context(|| {
+                format!("'{word}' is not a state: active, busy, down, unknown or invalid")
+            })?)
+        }
+        (_, Some(list)) => Update::Remove(list),
+        _ => Update::Refresh,
+    };
+    Ok(Command::UpdateGroup { name: args.name, how })
+}
+
+fn test_wanted(args: AddTest) -> Result<TestWanted> {
+    let ratio = args
+        .distribute
+        .split_once(':')
+        .and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
+    let (dist, span) = ratio.with_context(|| {
+        format!(
+            "'{}' is not a distribution such as 1:1, 1:4 or 4:2",
+            args.distribute
+        )
+    })?;
+    Ok(TestWanted {
+        batch: args.batch,
+        loops: args.loops,
+        concurrency: args.concurrency,
+        dist,
+        span,
+        from: args.from,
+        to: args.to,
+        kind: parse_test(&args.test).map_err(anyhow::Error::msg)?,
+    })
+}
+
+fn query(args: &LstQuery) -> Result<ExitCode> {
+    let console = console()?;
+    let one_by_one = args.all || args.active || args.idle || args.error;
+    let shown = Shown {
+        active: args.active,
+        idle: args.idle,
+        error: args.error,
+    };
+    let mut code = ExitCode::SUCCESS;
+    for i in 0..args.loops {
+        if i > 0 {
+            std::thread::sleep(Duration::from_secs(args.delay));
+        }
+        let command = Command::Query {
+            name: args.name.clone(),
+            test: args.test,
+            server: args.server,
+            timeout_s: args.timeout,
+            verbose: one_by_one.then_some(shown),
+        };
+        code = tell(&ask(&console, command)?);
+    }
+    Ok(code)
+}
+
+/// Shows rates between each look and the one before.
+fn stat(args: &LstStat) -> Result<ExitCode> {
+    let console = console()?;
+    let look = || -> Result<Vec<GroupCounts>> {
+        let request = Request::LstCounts {
+            names: args.names.clone(),
+            timeout_s: args.timeout,
+        };
+        let answer = control::ask(&console.control, &request, ANSWER_MAX)?;
+        serde_json::from_value(answer).context("what the console said")
+    };
+    let shown = RatesShown {
+        bw: args.bw,
+        rate: args.rate,
+        read: args.read,
+        write: args.write,
+        avg: args.avg,
+        min: args.min,
+        max: args.max,
+        mbs: args.mbs,
+    };
+    let mut before = look()?;
+    let mut left = args.count;
+    while left != Some(0) {
+        std::thread::sleep(Duration::from_secs(args.delay));
+        let now = look()?;
+        for (first, later) in before.iter().zip(&now) {
+            output::write(format_args!("{}", Rates::between(first, later).show(shown)));
+        }
+        before = now;
+        left = left.map(|n| n - 1);
+    }
+    Ok(ExitCode::SUCCESS)
+}
