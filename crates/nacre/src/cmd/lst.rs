@@ -140,7 +140,7 @@ fn node(args: LstNode) -> Result<ExitCode> {
     start.lst.enabled = true;
     let expected = Expected::default();
     if !daemon::is_child() {
-        net::for_server(&args.net, &expected)?;
+        net::for_server(&args.net, &start.lnet, &expected)?;
     }
     let session = Session {
         role: NODE,
@@ -150,7 +150,7 @@ fn node(args: LstNode) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &expected);
         let node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let place = node.place();
         Ok((
@@ -170,6 +170,8 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
         force: args.force,
         feats: features()?,
     };
+    let mut start = Start::new(&args.start, &[])?;
+    start.lst.enabled = true;
     let expected = Expected::default();
     if !daemon::is_child() {
         if let Some((_, old)) = consoles().into_iter().find(|(of, _)| *of == key) {
@@ -180,10 +182,8 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
             }
             end(&old)?;
         }
-        net::for_server(&args.net, &expected)?;
+        net::for_server(&args.net, &start.lnet, &expected)?;
     }
-    let mut start = Start::new(&args.start, &[])?;
-    start.lst.enabled = true;
     let session = Session {
         role: CONSOLE,
         dirs: Vec::new(),
@@ -192,7 +192,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &expected);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         match node.begin_session(wanted) {
             Ok(said) => Ok((node, said)),
