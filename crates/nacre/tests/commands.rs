@@ -184,8 +184,11 @@ fn the_manual_has_every_parameter() {
         };
         let parts: Vec<&str> = name.split('.').collect();
         // Every service has the same, below the name of the service.
-        let service =
-            matches!(parts[..2], ["mds", "MDS"] | ["ost", "OSS"] | ["ldlm", "services"]) as usize * 2;
+        let of_service = matches!(
+            parts.get(..2),
+            Some(["mds", "MDS"] | ["ost", "OSS"] | ["ldlm", "services"])
+        );
+        let service = usize::from(of_service) * 2;
         let star = |(i, part)| match part {
             _ if service > 0 && i == service => "*",
             part if str::contains(part, "lus-") => "*",

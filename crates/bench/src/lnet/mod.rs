@@ -172,12 +172,12 @@ impl Measured {
     }
 }
 
-/// Waits, and says what was done meanwhile, by what `counts` says.
-pub(crate) async fn watch(times: Times, counts: impl Fn() -> Vec<u64>) -> Measured {
+/// Waits, and says what was done meanwhile, by what `counts` says; the CPU time is that of the processes `others` too.
+pub(crate) async fn watch(times: Times, others: &[u32], counts: impl Fn() -> Vec<u64>) -> Measured {
     tokio::time::sleep(times.warm_up).await;
-    let (begun, cpu_before, before) = (Instant::now(), cpu::used(&[]), counts());
+    let (begun, cpu_before, before) = (Instant::now(), cpu::used(others), counts());
     tokio::time::sleep(times.measured).await;
-    let (took, cpu_after, after) = (begun.elapsed(), cpu::used(&[]), counts());
+    let (took, cpu_after, after) = (begun.elapsed(), cpu::used(others), counts());
     Measured {
         took,
         cpu: cpu_after.saturating_sub(cpu_before),
@@ -208,7 +208,7 @@ async fn measure_echo(
         .await
         .map_err(failed)?;
     let counts = || echo.done.iter().map(|n| n.load(Relaxed)).collect();
-    let measured = watch(times, counts).await;
+    let measured = watch(times, &[], counts).await;
     echo.stop().await.map_err(failed)?;
     Ok(measured)
 }

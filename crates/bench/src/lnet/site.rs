@@ -28,16 +28,18 @@ pub struct Site {
     /// The server, unless it is elsewhere.
     server: Option<Here>,
     server_nid: Nid,
+    /// The process that it is in, if that is another.
+    others: Vec<u32>,
     clients: Vec<Here>,
 }
 
 impl Site {
-    /// One server, unless there is one elsewhere, and so many clients on `cpts`, from address `base` on.
+    /// One server, unless there is one elsewhere (where, and its process), and so many clients on `cpts`, from address `base` on.
     pub fn start(
         cpts: Arc<CptTable>,
         config: &LnetConfig,
         base: Ipv4Addr,
-        elsewhere: Option<Nid>,
+        elsewhere: Option<(Nid, u32)>,
         clients: usize,
     ) -> Result<Site, BenchError> {
         let runtime = cpts.get(cpt::CptId(0)).handle().clone();
@@ -51,7 +53,8 @@ impl Site {
                 cpts: cpts.clone(),
                 console: Here::start(&cpts, config, at(0)).await?,
                 server,
-                server_nid: elsewhere.unwrap_or(at(1)),
+                server_nid: elsewhere.map_or(at(1), |(nid, _)| nid),
+                others: elsewhere.into_iter().map(|(_, pid)| pid).collect(),
                 clients: Vec::new(),
             };
             for i in 0..clients as u32 {
@@ -121,7 +124,7 @@ impl Site {
                 .map(|c| u64::from(c.lnet.counters().lcc_send_count) / sent_each)
                 .collect()
         };
-        let measured = watch(times, counts).await;
+        let measured = watch(times, &self.others, counts).await;
         let name = BATCH.to_owned();
         said(console.execute(Command::Stop { name, force: false }).await).map_err(failed)?;
         let names = vec!["clients".to_owned()];

@@ -126,7 +126,13 @@ fn crowd(
     let clients = args.crowd as usize;
     let sites = [(
         "lnet, server apart",
-        Site::start(cpts.clone(), &config, base, Some(server.nid), clients)?,
+        Site::start(
+            cpts.clone(),
+            &config,
+            base,
+            Some((server.nid, server.child.id())),
+            clients,
+        )?,
     )];
     let point = Point {
         load: Load::Ping,
