@@ -9,8 +9,7 @@ use crate::{
 fn clients_give_locks_back_when_the_servers_have_too_many() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
-    let nid = nacre_ok(&["lctl", "get_param", "-n", "--dir", &site.at("d"), "nis"]);
-    let nid = nid.split_whitespace().next().unwrap().to_owned();
+    let nid = site.nid("d");
     let port = sh(&format!(
         "grep -o '\"port\":[ ]*[0-9]*' {}/run.json | grep -o '[0-9]*$'",
         site.at("d")
