@@ -16,6 +16,7 @@ mod mounts;
 mod net;
 mod node;
 mod output;
+mod own_params;
 mod running;
 mod session;
 mod start;

@@ -33,6 +33,7 @@ use crate::answers::Parts;
 use crate::cmd::mkfs;
 use crate::files;
 use crate::net::Place;
+use crate::own_params::own_params;
 use crate::running::MountRecord;
 use crate::start::Start;
 
@@ -566,42 +567,4 @@ pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
 pub(crate) fn random() -> Result<u64> {
     let uuid = mkfs::new_uuid()?.replace('-', "");
     u64::from_str_radix(&uuid[..16], 16).context("a random number")
-}
-
-/// Parameters of the process itself.
-fn own_params(registry: &Registry, cpts: &Arc<CptTable>, rpc: &Arc<Ptlrpc>) -> Vec<Registered> {
-    let (cpts, rpc) = (cpts.clone(), Arc::downgrade(rpc));
-    let distances = cpts.clone();
-    let services = move || {
-        let stats = rpc.upgrade().map(|rpc| rpc.stats()).unwrap_or_default();
-        let row = |s: &rpc::ServiceStats| {
-            let (name, cpt, handled) = (s.name, s.cpt, s.handled);
-            let usec = s.busy.as_micros() / u128::from(handled.max(1));
-            format!(
-                "{name} cpt {cpt}: slots {} active {} queued {} handled {handled} dropped {} early {} usec {usec}\n",
-                s.threads, s.active, s.queued, s.dropped, s.early
-            )
-        };
-        stats.iter().map(row).collect()
-    };
-    let version = || format!("nacre {}", env!("CARGO_PKG_VERSION"));
-    vec![
-        registry.register(
-            "version",
-            Param::read_only(version).about("the version of this program"),
-        ),
-        registry.register(
-            "services",
-            Param::read_only(services).about("each service on each partition: what it does and has done"),
-        ),
-        registry.register(
-            "cpu_partition_table",
-            Param::read_only(move || cpts.show()).about("the CPUs of each partition"),
-        ),
-        registry.register(
-            "cpu_partition_distance",
-            Param::read_only(move || distances.show_distances())
-                .about("how far the NUMA nodes of each partition are from those of the others"),
-        ),
-    ]
 }

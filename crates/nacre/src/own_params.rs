@@ -1,0 +1,44 @@
+//! Parameters of the process itself: its version, its services, its CPU partitions.
+
+use cpt::CptTable;
+use params::{Param, Registered, Registry};
+use rpc::Ptlrpc;
+use std::sync::Arc;
+
+/// Registers them, until what this gives is dropped.
+pub(crate) fn own_params(registry: &Registry, cpts: &Arc<CptTable>, rpc: &Arc<Ptlrpc>) -> Vec<Registered> {
+    let (cpts, rpc) = (cpts.clone(), Arc::downgrade(rpc));
+    let distances = cpts.clone();
+    let services = move || {
+        let stats = rpc.upgrade().map(|rpc| rpc.stats()).unwrap_or_default();
+        let row = |s: &rpc::ServiceStats| {
+            let (name, cpt, handled) = (s.name, s.cpt, s.handled);
+            let usec = s.busy.as_micros() / u128::from(handled.max(1));
+            format!(
+                "{name} cpt {cpt}: slots {} active {} queued {} handled {handled} dropped {} early {} usec {usec}\n",
+                s.threads, s.active, s.queued, s.dropped, s.early
+            )
+        };
+        stats.iter().map(row).collect()
+    };
+    let version = || format!("nacre {}", env!("CARGO_PKG_VERSION"));
+    vec![
+        registry.register(
+            "version",
+            Param::read_only(version).about("the version of this program"),
+        ),
+        registry.register(
+            "services",
+            Param::read_only(services).about("each service on each partition: what it does and has done"),
+        ),
+        registry.register(
+            "cpu_partition_table",
+            Param::read_only(move || cpts.show()).about("the CPUs of each partition"),
+        ),
+        registry.register(
+            "cpu_partition_distance",
+            Param::read_only(move || distances.show_distances())
+                .about("how far the NUMA nodes of each partition are from those of the others"),
+        ),
+    ]
+}
