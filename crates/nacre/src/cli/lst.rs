@@ -112,7 +112,7 @@ pub(crate) struct NewSession {
     pub(crate) net: Net,
     #[command(flatten)]
     pub(crate) start: StartArgs,
-    /// Its name [default: USER@HOST]
+    /// Its name, `USER@HOST` unless told
     pub(crate) name: Option<String>,
 }
 

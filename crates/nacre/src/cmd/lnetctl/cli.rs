@@ -109,7 +109,7 @@ pub(super) enum NetCommand {
         /// The NID, in place of network and interface
         #[arg(long)]
         nid: Option<String>,
-        /// CPU partitions, such as [0,1]
+        /// CPU partitions, such as `[0,1]`
         #[arg(long)]
         cpt: Option<String>,
         /// Seconds of silence after which a peer is shown as down
