@@ -157,10 +157,14 @@ fn own_port() -> u16 {
     }
 }
 
-/// The port at which an MGS is there: 988, or 7988 when nothing answers at the former.
+/// The port at which an MGS is there: 988, or 7988 when something answers there only. A Lustre server is not knocked at
+/// where it listens: it logs an error for who comes and says nothing.
 fn port_of(mgs: Ipv4Addr) -> u16 {
-    let answers = |port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), KNOCK).is_ok();
-    if !answers(PORT) && answers(PORT_UNPRIVILEGED) {
+    port_that(|port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), KNOCK).is_ok())
+}
+
+fn port_that(answers: impl Fn(u16) -> bool) -> u16 {
+    if answers(PORT_UNPRIVILEGED) && !answers(PORT) {
         PORT_UNPRIVILEGED
     } else {
         PORT
@@ -205,6 +209,17 @@ fn address_towards(to: Ipv4Addr) -> Result<Ipv4Addr> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_server_of_lustre_is_not_knocked_at() {
+        let lustre = |port| {
+            assert_ne!(port, PORT, "it would log that");
+            false
+        };
+        assert_eq!(port_that(lustre), PORT);
+        assert_eq!(port_that(|port| port == PORT_UNPRIVILEGED), PORT_UNPRIVILEGED);
+        assert_eq!(port_that(|_| true), PORT);
+    }
 
     #[test]
     fn two_processes_on_loopback_get_different_addresses() {
