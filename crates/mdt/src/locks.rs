@@ -5,12 +5,18 @@
 //! UPDATE bit, which takes pages and attributes of the directory away from clients but lets other changes of names go
 //! on. What is removed, replaced or changed is locked itself, which takes it out of the clients' caches.
 //!
+//! With parallel directory operations switched off (`pdo`) the directory's lock excludes the others that change or look up
+//! its names. The name's own lock is taken all the same, so that the switch may be turned while operations are under way.
+//!
 //! The order is: from the root downwards; of directories that are not above each other, by FID; directories before
 //! files, files by FID. Renames across directories go one at a time, because they alone hold two directories. No lock
 //! is asked for against this order, so nobody waits in a circle; clients give locks back without asking the target for
 //! others.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use ldlm::{Ibits, LocalLock, LockMode, LockServer, Policy};
 use tokio::sync::{Mutex, MutexGuard};
@@ -40,6 +46,8 @@ pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 /// The target's own use of its lock server.
 pub(crate) struct Locks {
     server: Arc<LockServer>,
+    /// Whether operations on different names of one directory go on side by side.
+    pdo: Arc<AtomicBool>,
     renames: Mutex<()>,
 }
 
@@ -66,8 +74,14 @@ impl Locks {
     pub(crate) fn new(server: Arc<LockServer>) -> Locks {
         Locks {
             server,
+            pdo: Arc::new(true.into()),
             renames: Mutex::default(),
         }
+    }
+
+    /// The switch of parallel directory operations.
+    pub(crate) fn pdo(&self) -> &Arc<AtomicBool> {
+        &self.pdo
     }
 
     /// The lock server.
@@ -83,17 +97,31 @@ impl Locks {
 
     /// To read what a name leads to, and to grant locks on it.
     pub(crate) async fn name_read(&self, dir: Fid, name: &[u8]) -> Result<HeldLocks, Errno> {
-        Ok(vec![
-            self.take(name_resource(dir, name), LockMode::Pr, UPDATE).await?,
-        ])
+        let mut held = Vec::with_capacity(2);
+        // The dots lead to directories that are not below: they are locked while this is held, against the order.
+        if !self.pdo.load(Relaxed) && !matches!(name, b"." | b"..") {
+            held.push(self.take(dir.res_id(), LockMode::Pr, UPDATE).await?);
+        }
+        held.push(self.take(name_resource(dir, name), LockMode::Pr, UPDATE).await?);
+        Ok(held)
     }
 
     /// To make or remove a name.
     pub(crate) async fn name_write(&self, dir: Fid, name: &[u8]) -> Result<HeldLocks, Errno> {
         Ok(vec![
-            self.take(dir.res_id(), LockMode::Cw, UPDATE).await?,
+            self.dir_write(dir).await?,
             self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await?,
         ])
+    }
+
+    /// A directory of which names change.
+    async fn dir_write(&self, dir: Fid) -> Result<LocalLock, Errno> {
+        let mode = if self.pdo.load(Relaxed) {
+            LockMode::Cw
+        } else {
+            LockMode::Pw
+        };
+        self.take(dir.res_id(), mode, UPDATE).await
     }
 
     /// To change an inode: nobody has these bits of it any more.
@@ -115,7 +143,7 @@ impl Locks {
     ) -> Result<(Option<MutexGuard<'a, ()>>, HeldLocks), Errno> {
         let mut held = Vec::new();
         let guard = if src.dir == dst.dir {
-            held.push(self.take(src.dir.res_id(), LockMode::Cw, UPDATE).await?);
+            held.push(self.dir_write(src.dir).await?);
             let mut names = [name_resource(src.dir, src.name), name_resource(dst.dir, dst.name)];
             names.sort();
             held.push(self.take(names[0], LockMode::Pw, UPDATE).await?);
@@ -152,5 +180,90 @@ impl Locks {
             held.push(self.removal(child.fid).await?);
         }
         Ok((guard, held))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{
+        future::{Future, ready},
+        pin::pin,
+        sync::{Arc, atomic::Ordering::Relaxed},
+    };
+
+    use ldlm::{LdlmConfig, LockServer, NoLvb};
+    use wire::{Errno, Fid};
+
+    use super::{HeldLocks, Locks};
+
+    const DIR: Fid = Fid::new(0x2_0000_0401, 7, 0);
+
+    fn locks() -> Locks {
+        Locks::new(LockServer::new("mdt", Arc::new(NoLvb), LdlmConfig::default()))
+    }
+
+    /// The locks, if they are to be had at once.
+    async fn at_once(taking: impl Future<Output = Result<HeldLocks, Errno>>) -> Option<HeldLocks> {
+        let taking = pin!(taking);
+        tokio::select! {
+            biased;
+            held = taking => Some(held.unwrap()),
+            () = ready(()) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn names_of_one_directory_are_locked_side_by_side() {
+        let locks = locks();
+        let _a = locks.name_write(DIR, b"a").await.unwrap();
+        assert!(at_once(locks.name_write(DIR, b"b")).await.is_some());
+        assert!(at_once(locks.name_read(DIR, b"b")).await.is_some());
+        assert!(at_once(locks.name_write(DIR, b"a")).await.is_none());
+        assert!(at_once(locks.name_read(DIR, b"a")).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn without_pdo_a_change_locks_the_whole_directory() {
+        let locks = locks();
+        locks.pdo().store(false, Relaxed);
+        let a = locks.name_write(DIR, b"a").await.unwrap();
+        assert!(at_once(locks.name_write(DIR, b"b")).await.is_none());
+        assert!(at_once(locks.name_read(DIR, b"b")).await.is_none());
+        let elsewhere = Fid { f_oid: 8, ..DIR };
+        assert!(at_once(locks.name_write(elsewhere, b"b")).await.is_some());
+        drop(a);
+        let reads = locks.name_read(DIR, b"a").await.unwrap();
+        assert!(at_once(locks.name_read(DIR, b"b")).await.is_some());
+        assert!(at_once(locks.name_write(DIR, b"b")).await.is_none());
+        drop(reads);
+        assert!(at_once(locks.name_write(DIR, b"b")).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn the_switch_is_turned_under_operations_that_still_exclude_each_other() {
+        let locks = locks();
+        for before in [true, false] {
+            locks.pdo().store(before, Relaxed);
+            let changes = locks.name_write(DIR, b"a").await.unwrap();
+            locks.pdo().store(!before, Relaxed);
+            assert!(at_once(locks.name_read(DIR, b"a")).await.is_none());
+            assert!(at_once(locks.name_write(DIR, b"a")).await.is_none());
+            drop(changes);
+            let reads = locks.name_read(DIR, b"a").await.unwrap();
+            locks.pdo().store(before, Relaxed);
+            assert!(at_once(locks.name_write(DIR, b"a")).await.is_none());
+            drop(reads);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_dots_are_looked_up_while_somebody_waits_for_the_directory() {
+        let locks = locks();
+        locks.pdo().store(false, Relaxed);
+        let _changes = locks.name_write(DIR, b"a").await.unwrap();
+        for dots in [&b"."[..], b".."] {
+            assert!(at_once(locks.name_read(DIR, dots)).await.is_some());
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! The target's parameters, under Lustre's names: `mdt.testfs-MDT0000.*`, `mdd.testfs-MDT0000.*`, `lod.testfs-MDT0000-mdtlov.*`,
-//! `osp.testfs-OST0000-osc-MDT0000.*`.
+//! `osp.testfs-OST0000-osc-MDT0000.*`, `osd-local.testfs-MDT0000.pdo`.
 
 use std::sync::{Arc, Weak};
 
@@ -133,14 +133,15 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         )
         .about("bytes of a stripe where the directory does not say; a multiple of 64 KiB"),
     );
-    let space = mdt.store.index().space();
-    vec![
-        own,
-        mdd,
-        lod,
-        mdt.locks.server().show(registry),
-        space.show(registry, mdt.svname()),
-    ]
+    // Where Lustre has it, although it is a matter of the target's locks here.
+    let mut store = mdt.store.index().space().show(registry, mdt.svname());
+    store.add(
+        "pdo",
+        Param::on_off(mdt.locks.pdo().clone()).about(
+            "whether operations on different names of one directory go on side by side; OFF: each locks the whole directory",
+        ),
+    );
+    vec![own, mdd, lod, mdt.locks.server().show(registry), store]
 }
 
 fn target_obd(mdt: &Mdt) -> String {

@@ -52,18 +52,27 @@ impl Param {
         )
     }
 
-    /// A switch, shown as Lustre shows it: 0 or 1.
+    /// A switch, shown as Lustre shows most: 0 or 1.
     pub fn switch(value: Arc<AtomicBool>) -> Param {
+        Param::switch_shown(value, ["0", "1"])
+    }
+
+    /// A switch, shown as Lustre shows some: OFF or ON.
+    pub fn on_off(value: Arc<AtomicBool>) -> Param {
+        Param::switch_shown(value, ["OFF", "ON"])
+    }
+
+    fn switch_shown(value: Arc<AtomicBool>, [off, on]: [&'static str; 2]) -> Param {
         let shown = value.clone();
         Param::read_write(
-            move || u8::from(shown.load(Ordering::Relaxed)).to_string(),
+            move || if shown.load(Ordering::Relaxed) { on } else { off }.to_owned(),
             move |text| {
-                let on = match text.trim() {
+                let to = match text.trim().to_ascii_lowercase().as_str() {
                     "1" | "on" | "y" | "yes" | "true" => true,
                     "0" | "off" | "n" | "no" | "false" => false,
-                    _ => return Err("expected 0 or 1".to_owned()),
+                    _ => return Err(format!("expected {off} or {on}")),
                 };
-                value.store(on, Ordering::Relaxed);
+                value.store(to, Ordering::Relaxed);
                 Ok(())
             },
         )
@@ -119,12 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_shown_as_a_digit() {
-        let p = Param::switch(Arc::new(AtomicBool::new(true)));
-        let set = p.set.clone().unwrap();
-        assert_eq!((p.show)(), "1");
-        set("off").unwrap();
-        assert_eq!((p.show)(), "0");
-        assert!(set("perhaps").is_err());
+    fn a_switch_is_shown_as_a_digit_or_a_word_and_takes_both() {
+        type Make = fn(Arc<AtomicBool>) -> Param;
+        for (make, off, on) in [
+            (Param::switch as Make, "0", "1"),
+            (Param::on_off as Make, "OFF", "ON"),
+        ] {
+            let p = make(Arc::new(AtomicBool::new(true)));
+            let set = p.set.clone().unwrap();
+            assert_eq!((p.show)(), on);
+            set("off").unwrap();
+            assert_eq!((p.show)(), off);
+            set("1").unwrap();
+            set(" OFF\n").unwrap();
+            assert_eq!((p.show)(), off);
+            assert_eq!(set("perhaps"), Err(format!("expected {off} or {on}")));
+        }
     }
 }
