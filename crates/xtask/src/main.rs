@@ -1,4 +1,4 @@
-//! The project's own chores, the same for people and CI: `cargo xtask check|test|model|fuzz|demo|setup`.
+//! The project's own chores, the same for people and CI: `cargo xtask check|test|model|linear|fuzz|demo|setup`.
 //!
 //! Each command installs what it needs where it may (Debian packages as root, `cargo-deny` for anybody) and says what
 //! is missing where it may not. A stage that fails ends the command with its name and a non-zero status.
@@ -19,6 +19,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   check   format, lints, documentation, licences and advisories
   test    install what the tests need, then run them all
   model   random sequences on several mounts against a model: [--sequences N] [--seed S], a sequence a seed
+  linear  what several mounts do in one directory at once, checked: [--rounds N] [--seed S], a round a seed
   fuzz    the fuzz targets, or some of them: [--seconds N] [TARGET...]; one input again: TARGET FILE
   demo    install what the demonstration needs, then run it (options go on to `nacre demo`)
   setup   only install what the other commands need";
@@ -28,7 +29,8 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("check") => check(),
         Some("test") => test(&args[1..]),
-        Some("model") => model(&args[1..]),
+        Some("model") => MODEL.run(&args[1..]),
+        Some("linear") => LINEAR.run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
         Some("setup") => setup::packages()
@@ -116,21 +118,49 @@ fn test(more: &[String]) -> Result<(), String> {
     Stage::new("tests").run(tests.args(more))
 }
 
-/// The model test alone, optimised, with as many sequences as wanted (10,000) and from a seed on.
-fn model(options: &[String]) -> Result<(), String> {
-    let mut test = cargo(["test", "--release", "--locked"]);
-    test.args(["--package", "nacre", "--test", "model", "mounts"]);
-    test.env("NACRE_MODEL_SEQUENCES", "10000");
-    for option in options.chunks(2) {
-        let [name, value] = option else {
-            return Err(format!("{} wants a number", option.concat()));
-        };
-        let variable = match name.as_str() {
-            "--sequences" => "NACRE_MODEL_SEQUENCES",
-            "--seed" => "NACRE_MODEL_SEED",
-            other => return Err(format!("{other} is not known: --sequences N, --seed S")),
-        };
-        test.env(variable, value);
+/// A test that tries what its seeds say, alone and optimised: as many of them as wanted, from one on.
+struct Random {
+    name: &'static str,
+    package: &'static str,
+    /// Part of the names of the tests that it is about.
+    only: &'static str,
+    /// What is counted: also the option, and the end of the variable that the test reads.
+    of: &'static str,
+    count: &'static str,
+}
+
+const MODEL: Random = Random {
+    name: "model",
+    package: "nacre",
+    only: "mounts",
+    of: "sequences",
+    count: "10000",
+};
+
+const LINEAR: Random = Random {
+    name: "linear",
+    package: "client",
+    only: "names_of_one_directory",
+    of: "rounds",
+    count: "2000",
+};
+
+impl Random {
+    fn run(&self, options: &[String]) -> Result<(), String> {
+        let variable = |of: &str| format!("NACRE_{}_{of}", self.name).to_uppercase();
+        let mut test = cargo(["test", "--release", "--locked", "--package", self.package]);
+        test.args(["--test", self.name, self.only]);
+        test.env(variable(self.of), self.count);
+        for option in options.chunks(2) {
+            let [name, value] = option else {
+                return Err(format!("{} wants a number", option.concat()));
+            };
+            let of = name
+                .strip_prefix("--")
+                .filter(|of| *of == self.of || *of == "seed");
+            let of = of.ok_or_else(|| format!("{name} is not known: --{} N, --seed S", self.of))?;
+            test.env(variable(of), value);
+        }
+        Stage::new(self.name).run(test.args(["--", "--nocapture"]))
     }
-    Stage::new("model").run(test.args(["--", "--nocapture"]))
 }

@@ -83,9 +83,21 @@ impl Client {
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE), (fid, MDS_INODELOCK_UPDATE)]);
-        mdc.reint(pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc))
+        let reply = mdc
+            .reint(pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc))
             .await?;
-        let md = self.md(cred, fid).await?;
-        self.with_data(fid, md, Some((parent, name))).await
+        let body: MdtBody = reply.get(1)?;
+        let found = async {
+            let md = self.md(cred, fid).await?;
+            self.with_data(fid, md, Some((parent, name))).await
+        };
+        match found.await {
+            // Others have removed all its names since. That takes nothing back of what was done.
+            Err(Errno::ENOENT | Errno::ESTALE) if body.mbo_fid1 == fid => {
+                let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
+                Ok(Found::uncached(md.attr))
+            }
+            found => found,
+        }
     }
 }

@@ -23,6 +23,8 @@ use wire::{
 pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
 /// Bytes that a name may have.
 const NAME_MAX: usize = 255;
+/// How often a name is looked up again because the file that it led to is gone.
+const REPLACED_MAX: usize = 16;
 
 /// What is asked for with attributes.
 pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
@@ -77,13 +79,32 @@ impl Client {
     /// Finds a name in a directory.
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
         check_name(name)?;
+        for _ in 0..REPLACED_MAX {
+            let (fid, md) = self.look_up(cred, parent, name).await?;
+            let found = async {
+                let md = match md {
+                    Some(md) => md,
+                    None => self.md(cred, fid).await?,
+                };
+                self.with_data(fid, md, Some((parent, name))).await
+            };
+            match found.await {
+                // It was removed since. The name may lead to what took its place: it was never without.
+                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                found => return found,
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// What a name leads to, and its attributes if they were told along.
+    async fn look_up(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(Fid, Option<MdAttr>), Errno> {
         let mdc = self.lmv.of(parent).await?;
         match self.inodes.child(parent, name) {
             Some(Child::Is(fid)) => {
                 let child_mdc = self.lmv.of(fid).await?;
                 if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
-                    let md = self.md(cred, fid).await?;
-                    return self.with_data(fid, md, Some((parent, name))).await;
+                    return Ok((fid, None));
                 }
             }
             Some(Child::Absent(cookie)) if self.update_cookie(mdc, parent) == Some(cookie) => {
@@ -118,14 +139,10 @@ impl Client {
         let fid = reply.body.mbo_fid1;
         if reply.body.mbo_valid & OBD_MD_MDS != 0 {
             // Another target has the file: this one only knows which.
-            drop(reply);
-            let md = self.md(cred, fid).await?;
-            return self.with_data(fid, md, Some((parent, name))).await;
+            return Ok((fid, None));
         }
         self.learn(&reply, Some((parent, name)));
-        let md = reply.md();
-        drop(reply);
-        self.with_data(fid, md, Some((parent, name))).await
+        Ok((fid, Some(reply.md())))
     }
 
     /// The attributes of a file.

@@ -1,7 +1,7 @@
 //! Names: create, link, unlink, rename.
 
 use rpc::ServerRequest;
-use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink};
+use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision};
 
 use super::{done, text, time_of};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     locks::{End, UPDATE},
     namespace::{self, Node, Rename, Unlink},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
-    target::{Handled, Mdt, name_of},
+    target::{Handled, Mdt, name_of, precision},
 };
 
 impl Mdt {
@@ -42,7 +42,8 @@ impl Mdt {
         let _name = self.locks.name_write(dir, &name).await?;
         let _file = self.locks.inode(file, UPDATE).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
-        Ok(done(req, &linked, 1, false))
+        // Lustre tells no attributes, and its clients take what is told for the directory's.
+        Ok(done(req, &linked, 1, precision(req) == Precision::Nanoseconds))
     }
 
     pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> Handled {

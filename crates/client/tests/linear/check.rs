@@ -1,0 +1,404 @@
+//! Whether a history of one directory is linearizable: whether there is an order of its operations, each between its beginning
+//! and its end, in which every answer is right.
+//!
+//! The search is Wing's and Gong's, with what was tried remembered (Lowe). Operations that share no name and no file are
+//! searched apart. A listing is a look at each name, at some moment of its own while it lasted: so a name that was there all the
+//! time must be in it, one that was not there at any time must not, and of others it may say either.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+
+use wire::{Errno, Fid};
+
+use super::history::{Answer, Event, File, Op};
+
+/// What each name leads to.
+type Names = Vec<Option<File>>;
+
+/// The directory that a history is about.
+pub struct Directory<'a> {
+    /// How many names there are, all without a file at first.
+    pub names: usize,
+    /// Files that have a name elsewhere, for ever.
+    pub elsewhere: &'a [Fid],
+}
+
+impl Directory<'_> {
+    /// Says what is wrong with a history.
+    pub fn check(&self, events: &[Event]) -> Result<(), String> {
+        self.parts(events)
+            .iter()
+            .try_for_each(|part| Search::new(self, part).run())
+    }
+
+    /// The events by what they share, each part in the order of beginnings.
+    fn parts<'e>(&self, events: &'e [Event]) -> Vec<Vec<&'e Event>> {
+        // Names come first, then files as they are met.
+        let mut files = HashMap::new();
+        let mut above: Vec<usize> = (0..self.names).collect();
+        let mut first = Vec::new();
+        for event in events {
+            let mut of_event = event.op.names().collect::<Vec<_>>();
+            for fid in event.files() {
+                of_event.push(*files.entry(fid).or_insert_with(|| {
+                    above.push(above.len());
+                    above.len() - 1
+                }));
+            }
+            for pair in of_event.windows(2) {
+                let (a, b) = (root(&above, pair[0]), root(&above, pair[1]));
+                above[a] = b;
+            }
+            first.push(of_event[0]);
+        }
+        let mut parts: HashMap<usize, Vec<&Event>> = HashMap::new();
+        for (event, node) in events.iter().zip(first) {
+            parts.entry(root(&above, node)).or_default().push(event);
+        }
+        let mut parts: Vec<_> = parts.into_values().collect();
+        parts.iter_mut().for_each(|p| p.sort_by_key(|e| e.begun));
+        parts.sort_by_key(|p| p[0].begun);
+        parts
+    }
+
+    /// How many names a file has.
+    fn links(&self, names: &Names, fid: Fid) -> u32 {
+        let here = names.iter().flatten().filter(|f| f.fid == fid).count();
+        (here + usize::from(self.elsewhere.contains(&fid))) as u32
+    }
+
+    /// The names after an event, if its answer is right now.
+    fn after(&self, names: &Names, event: &Event) -> Option<Names> {
+        let with = |name: usize, file: Option<File>| {
+            let mut names = names.clone();
+            names[name] = file;
+            names
+        };
+        let unchanged = |right: bool| right.then(|| names.clone());
+        let made = |name: usize, file: File, dir: bool| {
+            let new = names[name].is_none() && file.dir == dir && self.links(names, file.fid) == 0;
+            new.then(|| with(name, Some(file)))
+        };
+        let is_dir = |name: usize| names[name].map(|f| f.dir);
+        match (event.op, event.answer) {
+            (Op::Create { name, excl: false }, Answer::Is(file)) if names[name] == Some(file) => {
+                unchanged(!file.dir)
+            }
+            (Op::Create { name, .. } | Op::Mknod { name }, Answer::Is(file)) => made(name, file, false),
+            (Op::Mkdir { name }, Answer::Is(file)) => made(name, file, true),
+            (Op::Create { name, excl: false }, Answer::Failed(Errno::EISDIR)) => {
+                unchanged(is_dir(name) == Some(true))
+            }
+            (Op::Create { name, excl: true }, Answer::Failed(Errno::EEXIST))
+            | (Op::Mknod { name } | Op::Mkdir { name }, Answer::Failed(Errno::EEXIST))
+            | (Op::Link { name, .. }, Answer::Failed(Errno::EEXIST)) => unchanged(names[name].is_some()),
+            (Op::Link { file, name }, Answer::Done) => {
+                let may = names[name].is_none() && self.links(names, file.fid) > 0;
+                may.then(|| with(name, Some(file)))
+            }
+            (Op::Link { file, .. } | Op::Getattr { file }, Answer::Failed(Errno::ENOENT | Errno::ESTALE)) => {
+                unchanged(self.links(names, file.fid) == 0)
+            }
+            (Op::Getattr { file }, Answer::Links(said)) => {
+                let links = self.links(names, file.fid);
+                unchanged(said == if file.dir { links * 2 } else { links })
+            }
+            (Op::Unlink { name }, Answer::Done) => (is_dir(name) == Some(false)).then(|| with(name, None)),
+            (Op::Rmdir { name }, Answer::Done) => (is_dir(name) == Some(true)).then(|| with(name, None)),
+            (Op::Unlink { name }, Answer::Failed(Errno::EISDIR)) => unchanged(is_dir(name) == Some(true)),
+            (Op::Rmdir { name }, Answer::Failed(Errno::ENOTDIR)) => unchanged(is_dir(name) == Some(false)),
+            (
+                Op::Unlink { name } | Op::Rmdir { name } | Op::Rename { from: name, .. },
+                Answer::Failed(Errno::ENOENT),
+            )
+            | (Op::Lookup { name } | Op::Listed { name }, Answer::Failed(Errno::ENOENT)) => {
+                unchanged(names[name].is_none())
+            }
+            (Op::Lookup { name } | Op::Listed { name }, Answer::Is(file)) => {
+                unchanged(names[name] == Some(file))
+            }
+            (Op::Rename { from, to }, answer) => {
+                let file = names[from]?;
+                let replaced = names[to];
+                let wrong = replaced.filter(|r| r.dir != file.dir).map(|r| match r.dir {
+                    true => Errno::EISDIR,
+                    false => Errno::ENOTDIR,
+                });
+                match (wrong, answer) {
+                    (Some(wrong), Answer::Failed(errno)) => unchanged(errno == wrong),
+                    // Two names of one file: nothing happens.
+                    (None, Answer::Done) if replaced == Some(file) => unchanged(true),
+                    (None, Answer::Done) => {
+                        let mut names = with(from, None);
+                        names[to] = Some(file);
+                        Some(names)
+                    }
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+fn root(above: &[usize], mut node: usize) -> usize {
+    while above[node] != node {
+        node = above[node];
+    }
+    node
+}
+
+/// Which of a part's events have been put in order.
+type Placed = Vec<bool>;
+
+struct Search<'a> {
+    directory: &'a Directory<'a>,
+    /// In the order of beginnings.
+    events: &'a [&'a Event],
+}
+
+impl<'a> Search<'a> {
+    fn new(directory: &'a Directory<'a>, events: &'a [&'a Event]) -> Search<'a> {
+        Search { directory, events }
+    }
+
+    fn run(&self) -> Result<(), String> {
+        let start = (vec![false; self.events.len()], vec![None; self.directory.names]);
+        let mut best = (0, start.clone());
+        let (mut tried, mut left) = (HashSet::from([start.clone()]), vec![start]);
+        while let Some((placed, names)) = left.pop() {
+            let count = placed.iter().filter(|p| **p).count();
+            if count == self.events.len() {
+                return Ok(());
+            }
+            if count > best.0 {
+                best = (count, (placed.clone(), names.clone()));
+            }
+            for next in self.next(&placed, &names) {
+                if tried.insert(next.clone()) {
+                    left.push(next);
+                }
+            }
+        }
+        Err(self.story(&best.1))
+    }
+
+    /// What may come next: what began before anything else that is left ended, and has the right answer.
+    fn next(&self, placed: &Placed, names: &Names) -> Vec<(Placed, Names)> {
+        let mut may = Vec::new();
+        let mut first_end = u64::MAX;
+        for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !placed[*i]) {
+            if event.begun > first_end {
+                break;
+            }
+            first_end = first_end.min(event.ended);
+            if let Some(after) = self.directory.after(names, event) {
+                let mut placed = placed.clone();
+                placed[i] = true;
+                if event.only_looks() {
+                    // What is right now, and changes nothing whenever it comes, need not wait.
+                    return vec![(placed, after)];
+                }
+                may.push((placed, after));
+            }
+        }
+        may
+    }
+
+    /// How far it came, and what did not fit.
+    fn story(&self, (placed, names): &(Placed, Names)) -> String {
+        let mut story = String::from("not linearizable; * could not be put in order:\n");
+        for (event, placed) in self.events.iter().zip(placed) {
+            let mark = if *placed { ' ' } else { '*' };
+            let _ = writeln!(story, "{mark} {event}");
+        }
+        let _ = writeln!(story, "the names, before those: {names:?}");
+        story
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: File = File {
+        fid: Fid::new(0x2_0000_0401, 1, 0),
+        dir: false,
+    };
+    const B: File = File {
+        fid: Fid::new(0x2_0000_0401, 2, 0),
+        dir: false,
+    };
+    const D: File = File {
+        fid: Fid::new(0x2_0000_0401, 3, 0),
+        dir: true,
+    };
+    const ABSENT: Answer = Answer::Failed(Errno::ENOENT);
+
+    fn event(begun: u64, ended: u64, op: Op, answer: Answer) -> Event {
+        Event {
+            begun,
+            ended,
+            task: 0,
+            op,
+            answer,
+        }
+    }
+
+    /// One after the other.
+    fn in_turn(done: &[(Op, Answer)]) -> Vec<Event> {
+        let at = |(i, (op, answer)): (u64, &(Op, Answer))| event(2 * i, 2 * i + 1, *op, *answer);
+        (0..).zip(done).map(at).collect()
+    }
+
+    fn right(events: &[Event]) -> bool {
+        let directory = Directory {
+            names: 3,
+            elsewhere: &[],
+        };
+        directory.check(events).is_ok()
+    }
+
+    fn mknod(name: usize, file: File) -> (Op, Answer) {
+        (Op::Mknod { name }, Answer::Is(file))
+    }
+
+    #[test]
+    fn what_happens_in_turn_must_follow_from_what_was_before() {
+        let looks = |name| Op::Lookup { name };
+        let good = [
+            (looks(0), ABSENT),
+            mknod(0, A),
+            (Op::Mknod { name: 0 }, Answer::Failed(Errno::EEXIST)),
+            (looks(0), Answer::Is(A)),
+            (Op::Link { file: A, name: 1 }, Answer::Done),
+            (Op::Getattr { file: A }, Answer::Links(2)),
+            (Op::Rename { from: 0, to: 1 }, Answer::Done),
+            (looks(0), Answer::Is(A)),
+            (Op::Unlink { name: 0 }, Answer::Done),
+            (Op::Mkdir { name: 2 }, Answer::Is(D)),
+            (Op::Rename { from: 2, to: 1 }, Answer::Failed(Errno::ENOTDIR)),
+            (Op::Rename { from: 1, to: 2 }, Answer::Failed(Errno::EISDIR)),
+            (Op::Unlink { name: 2 }, Answer::Failed(Errno::EISDIR)),
+            (Op::Rmdir { name: 1 }, Answer::Failed(Errno::ENOTDIR)),
+            (Op::Create { name: 2, excl: false }, Answer::Failed(Errno::EISDIR)),
+            (Op::Rmdir { name: 2 }, Answer::Done),
+            (Op::Create { name: 1, excl: false }, Answer::Is(A)),
+            (Op::Rename { from: 1, to: 2 }, Answer::Done),
+            (Op::Unlink { name: 2 }, Answer::Done),
+            (Op::Getattr { file: A }, ABSENT),
+            (Op::Create { name: 2, excl: true }, Answer::Is(B)),
+        ];
+        assert!(right(&in_turn(&good)));
+        for (what, bad) in [
+            ("it is there", vec![mknod(0, A), (looks(0), ABSENT)]),
+            ("it is another", vec![mknod(0, A), (looks(0), Answer::Is(B))]),
+            ("it is not there", vec![(looks(0), Answer::Is(A))]),
+            ("made twice", vec![mknod(0, A), mknod(0, B)]),
+            ("one file made under two names", vec![mknod(0, A), mknod(1, A)]),
+            ("a directory", vec![(Op::Mkdir { name: 0 }, Answer::Is(A))]),
+            (
+                "removed twice",
+                vec![
+                    mknod(0, A),
+                    (Op::Unlink { name: 0 }, Answer::Done),
+                    (Op::Unlink { name: 0 }, Answer::Done),
+                ],
+            ),
+            (
+                "still under its old name",
+                vec![
+                    mknod(0, A),
+                    (Op::Rename { from: 0, to: 1 }, Answer::Done),
+                    (looks(0), Answer::Is(A)),
+                ],
+            ),
+            (
+                "not under its new name",
+                vec![
+                    mknod(0, A),
+                    (Op::Rename { from: 0, to: 1 }, Answer::Done),
+                    (looks(1), ABSENT),
+                ],
+            ),
+            (
+                "linked after its end",
+                vec![
+                    mknod(0, A),
+                    (Op::Unlink { name: 0 }, Answer::Done),
+                    (Op::Link { file: A, name: 1 }, Answer::Done),
+                ],
+            ),
+            (
+                "a wrong count",
+                vec![mknod(0, A), (Op::Getattr { file: A }, Answer::Links(2))],
+            ),
+            ("not listed", vec![mknod(0, A), (Op::Listed { name: 0 }, ABSENT)]),
+            (
+                "an errno that nothing explains",
+                vec![(looks(0), Answer::Failed(Errno::EIO))],
+            ),
+        ] {
+            assert!(!right(&in_turn(&bad)), "{what}");
+        }
+    }
+
+    #[test]
+    fn what_overlaps_may_have_been_in_any_order() {
+        let (op, answer) = mknod(0, A);
+        for seen in [ABSENT, Answer::Is(A)] {
+            let looked = event(2, 3, Op::Lookup { name: 0 }, seen);
+            assert!(right(&[event(1, 4, op, answer), looked]));
+        }
+        // But once it has been seen it is there.
+        let looks = |begun, seen| event(begun, begun + 1, Op::Lookup { name: 0 }, seen);
+        let made = event(1, 10, op, answer);
+        assert!(right(&[made, looks(2, ABSENT), looks(4, Answer::Is(A))]));
+        assert!(!right(&[made, looks(2, Answer::Is(A)), looks(4, ABSENT)]));
+    }
+
+    #[test]
+    fn a_name_that_is_replaced_is_never_absent() {
+        let before = in_turn(&[mknod(0, A), mknod(1, B)]);
+        let replaced = event(10, 20, Op::Rename { from: 1, to: 0 }, Answer::Done);
+        let seen = |seen| event(11, 12, Op::Lookup { name: 0 }, seen);
+        for (answer, may) in [(Answer::Is(A), true), (Answer::Is(B), true), (ABSENT, false)] {
+            let all = [&before[..], &[replaced, seen(answer)]].concat();
+            assert_eq!(right(&all), may, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_rename_that_would_do_nothing_now_may_have_done_something_later() {
+        let before = in_turn(&[mknod(0, A), (Op::Link { file: A, name: 1 }, Answer::Done)]);
+        let renamed = event(10, 20, Op::Rename { from: 0, to: 1 }, Answer::Done);
+        let removed = event(11, 12, Op::Unlink { name: 1 }, Answer::Done);
+        let looks = |begun, name, seen| event(begun, begun + 1, Op::Lookup { name }, seen);
+        let moved = [looks(30, 0, ABSENT), looks(32, 1, Answer::Is(A))];
+        assert!(right(&[&before[..], &[renamed, removed], &moved].concat()));
+    }
+
+    #[test]
+    fn two_who_remove_one_name_cannot_both_have_done_it() {
+        let before = in_turn(&[mknod(0, A)]);
+        let removed = |begun, answer| event(begun, begun + 9, Op::Unlink { name: 0 }, answer);
+        let both = |other| [&before[..], &[removed(10, Answer::Done), removed(11, other)]].concat();
+        assert!(right(&both(ABSENT)));
+        assert!(!right(&both(Answer::Done)));
+    }
+
+    #[test]
+    fn a_file_that_has_a_name_elsewhere_is_never_gone() {
+        let gone = in_turn(&[
+            (Op::Link { file: A, name: 0 }, Answer::Done),
+            (Op::Unlink { name: 0 }, Answer::Done),
+            (Op::Getattr { file: A }, ABSENT),
+        ]);
+        let directory = Directory {
+            names: 1,
+            elsewhere: &[A.fid],
+        };
+        assert!(directory.check(&gone[..2]).is_ok());
+        assert!(directory.check(&gone).is_err());
+    }
+}

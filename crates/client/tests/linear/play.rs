@@ -1,0 +1,276 @@
+//! The clients: tasks on several mounts that do what a seed says to a few names of one directory, all at once, and write down
+//! what they asked and what they were told.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use client::{Attr, Client, Cred, OpenFlags};
+use fastrand::Rng;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use wire::{Errno, Fid};
+
+use super::history::{Answer, Event, File, Op};
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+
+/// What the tasks of a round do.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Names that they all use.
+    pub names: usize,
+    pub tasks: usize,
+    /// Operations of each task.
+    pub ops: usize,
+    /// Whether names are linked and renamed too, and files looked at by their FIDs.
+    pub coupled: bool,
+    /// Names that are there all the time, so that the directory has several pages.
+    pub others: usize,
+}
+
+/// The directory of one round.
+pub struct Round {
+    shape: Shape,
+    dir: Fid,
+    /// A file with a name in another directory.
+    pub elsewhere: File,
+    clock: AtomicU64,
+    events: Mutex<Vec<Event>>,
+}
+
+fn name(n: usize) -> Vec<u8> {
+    format!("name{n}").into_bytes()
+}
+
+fn file(attr: &Attr) -> File {
+    File {
+        fid: attr.fid,
+        dir: attr.is_dir(),
+    }
+}
+
+impl Round {
+    /// A new directory below `parent`.
+    pub async fn begin(client: &Client, parent: Fid, seed: u64, shape: Shape) -> Round {
+        let root = Cred::root();
+        let own = format!("{seed}");
+        let above = client.mkdir(&root, parent, own.as_bytes(), 0o755).await;
+        let above = above.unwrap().attr.fid;
+        let mode = S_IFREG | 0o644;
+        let elsewhere = client.mknod(&root, above, b"elsewhere", mode, 0).await.unwrap();
+        let elsewhere = file(&elsewhere.attr);
+        let dir = client.mkdir(&root, above, b"dir", 0o755).await.unwrap().attr.fid;
+        for n in 0..shape.others {
+            let other = format!("other{n}");
+            let made = client.mknod(&root, dir, other.as_bytes(), mode, 0).await;
+            made.unwrap();
+        }
+        Round {
+            shape,
+            dir,
+            elsewhere,
+            clock: AtomicU64::new(0),
+            events: Mutex::default(),
+        }
+    }
+
+    /// All tasks at once, to their ends; then each mount looks at everything. The history.
+    pub async fn play(self: &Arc<Self>, mounts: &[Arc<Client>], seed: u64) -> Vec<Event> {
+        let mut tasks = JoinSet::new();
+        for (task, client) in (0..self.shape.tasks).zip(mounts.iter().cycle()) {
+            let player = Player {
+                round: self.clone(),
+                client: client.clone(),
+                task,
+                random: Rng::with_seed(seed.wrapping_mul(1000) + task as u64),
+                known: vec![self.elsewhere],
+            };
+            tasks.spawn(player.play());
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+        for (n, client) in mounts.iter().enumerate() {
+            let mut last = Player {
+                round: self.clone(),
+                client: client.clone(),
+                task: self.shape.tasks + n,
+                random: Rng::with_seed(seed),
+                known: Vec::new(),
+            };
+            last.list().await;
+            for name in 0..self.shape.names {
+                last.record(Op::Lookup { name }).await;
+            }
+            last.count_dirs().await;
+        }
+        std::mem::take(&mut *self.events.lock())
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+struct Player {
+    round: Arc<Round>,
+    client: Arc<Client>,
+    task: usize,
+    random: Rng,
+    /// Files that it has heard of.
+    known: Vec<File>,
+}
+
+impl Player {
+    async fn play(mut self) {
+        for _ in 0..self.round.shape.ops {
+            match self.choose() {
+                Some(op) => self.record(op).await,
+                None => self.list().await,
+            }
+        }
+    }
+
+    /// The next operation; `None`: a listing.
+    fn choose(&mut self) -> Option<Op> {
+        let names = self.round.shape.names;
+        let name = self.random.usize(0..names);
+        let kinds = if self.round.shape.coupled { 17 } else { 11 };
+        Some(match self.random.u8(0..kinds) {
+            0 => return None,
+            1 => Op::Create { name, excl: false },
+            2 => Op::Create { name, excl: true },
+            3 | 4 => Op::Mknod { name },
+            5 => Op::Mkdir { name },
+            6 | 7 => Op::Unlink { name },
+            8 => Op::Rmdir { name },
+            9 | 10 => Op::Lookup { name },
+            11 | 12 => Op::Link {
+                file: self.some_file(),
+                name,
+            },
+            13 | 14 => {
+                let to = (name + self.random.usize(1..names)) % names;
+                Op::Rename { from: name, to }
+            }
+            _ => {
+                let file = self.random.usize(0..self.known.len());
+                Op::Getattr {
+                    file: self.known[file],
+                }
+            }
+        })
+    }
+
+    /// One that is no directory.
+    fn some_file(&mut self) -> File {
+        let files: Vec<File> = self.known.iter().copied().filter(|f| !f.dir).collect();
+        files[self.random.usize(0..files.len())]
+    }
+
+    async fn record(&mut self, op: Op) {
+        let begun = self.round.now();
+        let answer = self.ask(op).await.unwrap_or_else(Answer::Failed);
+        let ended = self.round.now();
+        if let Answer::Is(file) = answer
+            && !self.known.contains(&file)
+        {
+            self.known.push(file);
+        }
+        self.note(begun, ended, op, answer);
+    }
+
+    fn note(&self, begun: u64, ended: u64, op: Op, answer: Answer) {
+        self.round.events.lock().push(Event {
+            begun,
+            ended,
+            task: self.task,
+            op,
+            answer,
+        });
+    }
+
+    async fn ask(&self, op: Op) -> Result<Answer, Errno> {
+        let (c, dir, root) = (&self.client, self.round.dir, &Cred::root());
+        let is = |attr: &Attr| Answer::Is(file(attr));
+        Ok(match op {
+            Op::Create { name: n, excl } => {
+                let flags = OpenFlags {
+                    excl,
+                    ..OpenFlags::READ_WRITE
+                };
+                let (found, open) = c.create(root, dir, &name(n), 0o644, flags).await?;
+                let answer = is(&found.attr);
+                drop(found);
+                c.release(&open).await?;
+                answer
+            }
+            Op::Mknod { name: n } => is(&c.mknod(root, dir, &name(n), S_IFREG | 0o644, 0).await?.attr),
+            Op::Mkdir { name: n } => is(&c.mkdir(root, dir, &name(n), 0o755).await?.attr),
+            Op::Link { file, name: n } => {
+                c.link(root, file.fid, dir, &name(n)).await?;
+                Answer::Done
+            }
+            Op::Unlink { name: n } => {
+                c.unlink(root, dir, &name(n)).await?;
+                Answer::Done
+            }
+            Op::Rmdir { name: n } => {
+                c.rmdir(root, dir, &name(n)).await?;
+                Answer::Done
+            }
+            Op::Rename { from, to } => {
+                c.rename(root, (dir, &name(from)), (dir, &name(to))).await?;
+                Answer::Done
+            }
+            Op::Lookup { name: n } => is(&c.lookup(root, dir, &name(n)).await?.attr),
+            Op::Getattr { file } => Answer::Links(c.getattr(root, file.fid).await?.attr.nlink),
+            Op::Listed { .. } => unreachable!("a listing is of all names"),
+        })
+    }
+
+    /// Reads the whole directory. What is there all the time is there once, and nothing twice.
+    async fn list(&mut self) {
+        let begun = self.round.now();
+        let handle = self.client.opendir(&Cred::root(), self.round.dir).await.unwrap();
+        let (mut entries, mut place) = (Vec::new(), 0);
+        loop {
+            let items = self.client.readdir(&handle, place).await.unwrap();
+            let Some(last) = items.last() else { break };
+            place = last.next;
+            handle.took(&items, items.len());
+            entries.extend(items.into_iter().map(|i| i.entry));
+        }
+        let ended = self.round.now();
+        let seen: HashSet<_> = entries.iter().map(|e| e.name.clone()).collect();
+        assert_eq!(seen.len(), entries.len(), "a name is listed twice: {entries:?}");
+        for other in 0..self.round.shape.others {
+            assert!(seen.contains(format!("other{other}").as_bytes()), "other{other}");
+        }
+        for n in 0..self.round.shape.names {
+            let found = entries.iter().find(|e| e.name == name(n));
+            let answer = found.map_or(Answer::Failed(Errno::ENOENT), |e| {
+                Answer::Is(File {
+                    fid: e.fid,
+                    dir: u32::from(e.mode.unwrap()) & S_IFMT == S_IFDIR,
+                })
+            });
+            self.note(begun, ended, Op::Listed { name: n }, answer);
+        }
+    }
+
+    /// When all is quiet: the directory's own count of directories is that of those in it.
+    async fn count_dirs(&self) {
+        let root = Cred::root();
+        let mut dirs = 0;
+        for n in 0..self.round.shape.names {
+            let found = self.client.lookup(&root, self.round.dir, &name(n)).await;
+            dirs += u32::from(found.is_ok_and(|f| f.attr.is_dir()));
+        }
+        let dir = self.client.getattr(&root, self.round.dir).await.unwrap();
+        assert_eq!(dir.attr.nlink, 2 + dirs);
+    }
+}
