@@ -8,6 +8,7 @@ use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
 use cluster::Cluster;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::{Errno, Fid, OST_READ};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -192,7 +193,40 @@ async fn a_direct_read_asks_for_nothing_behind_the_end() {
     cluster.stop().await;
 }
 
-/// Random operations by two mounts in turn, against bytes in memory.
+/// An OST of which nothing is needed is left, with what it had promised, and is there again when it is needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_target_is_left_and_connected_to_again() {
+    let cluster = Cluster::start(1).await;
+    let params = params::Registry::default();
+    let c = cluster.mount_with(|o| o.params = params.clone()).await;
+    let (fid, file) = create(&c, "f").await;
+    let grant = || params.get("osc.*.cur_grant_bytes")[0].1.parse::<u64>().unwrap();
+    for round in 0..3 {
+        let data = pattern(100_000, round);
+        assert_eq!(c.write(&file, 0, data.clone()).await, Ok(data.len()));
+        c.fsync(&file, false).await.unwrap();
+        assert!(grant() > 0);
+        params.set("osc.*.idle_timeout", "1").unwrap();
+        params.set("ldlm.namespaces.*-osc-*.lru_size", "clear").unwrap();
+        let left = async {
+            while grant() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), left).await.unwrap();
+        // The target's space, and its bytes, are asked for as if nothing had been.
+        if round == 1 {
+            assert!(c.statfs().await.unwrap().blocks > 0);
+        }
+        assert_eq!(read(&c, &file, 0, data.len()).await, data);
+        assert_eq!(size(&c, fid).await, 100_000);
+    }
+    c.release(&file).await.unwrap();
+    c.umount().await;
+    cluster.stop().await;
+}
+
+/// What is kept of all targets together, while many files are read again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_kept_of_all_targets_stays_within_the_limit_of_the_mount() {
     const LEN: usize = 4 << 20;

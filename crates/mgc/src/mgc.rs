@@ -91,7 +91,7 @@ impl ImportOwner for Hub {
             }
             // The server may have changed its logs while it was away.
             ImportEvent::Connected(_) => self.changed(None),
-            ImportEvent::Disconnected | ImportEvent::Closed => {}
+            ImportEvent::Disconnected | ImportEvent::Idle | ImportEvent::Closed => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::{Errno, Message, Nid, ObdConnectData};
 
 /// An RPC layer on `lo` with all services, on the current runtime.
@@ -56,10 +56,12 @@ pub async fn client(rpc: &Arc<Ptlrpc>, target_uuid: &str, kind: ImportKind) -> (
 /// An owner that remembers what it was told.
 #[derive(Debug, Default)]
 pub struct Witness {
-    /// `connected`, `disconnected`, `evicted`, `closed`.
+    /// `connected`, `disconnected`, `evicted`, `idle`, `closed`.
     pub events: Mutex<Vec<&'static str>>,
     /// The opcodes of callbacks.
     pub callbacks: Mutex<Vec<u32>>,
+    /// Whether something is held that an idle import must stay for.
+    pub in_use: AtomicBool,
 }
 
 impl ImportOwner for Witness {
@@ -73,8 +75,13 @@ impl ImportOwner for Witness {
             ImportEvent::Connected(_) => "connected",
             ImportEvent::Disconnected => "disconnected",
             ImportEvent::Evicted => "evicted",
+            ImportEvent::Idle => "idle",
             ImportEvent::Closed => "closed",
         });
+    }
+
+    fn in_use(&self) -> bool {
+        self.in_use.load(Ordering::Relaxed)
     }
 }
 

@@ -339,6 +339,78 @@ async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_import_that_nobody_needs_is_away_until_it_is_needed() {
+    let rpc = node(31);
+    let target = Echo::new(OST);
+    let exports = rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    import.set_idle_timeout(Some(Duration::from_secs(20)));
+    witness.in_use.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(
+        (exports.len(), import.state()),
+        (1, ImportState::Full),
+        "a lock is held"
+    );
+
+    witness.in_use.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
+    assert!(!target.gone.lock()[0].1, "it took its leave, nobody evicted it");
+
+    // Also for those who would not wait for a server that is away.
+    for no_delay in [false, true] {
+        let request = Request {
+            no_delay,
+            ..Request::new(wire::OST_GETATTR, text("again"))
+        };
+        assert_eq!(import.call(request).await.unwrap().buf(1), b"again");
+        assert_eq!((exports.len(), import.state()), (1, ImportState::Full));
+        sleep(Duration::from_secs(19)).await;
+        assert_eq!(import.state(), ImportState::Full);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
+    }
+    assert_eq!(
+        *witness.events.lock(),
+        ["connected", "idle", "connected", "idle", "connected", "idle"]
+    );
+    import.disconnect().await;
+    assert_eq!(import.state(), ImportState::Closed);
+}
+
+/// Requests come at all moments of taking leave; none is lost, and none is answered by a connection that is given up.
+#[tokio::test(start_paused = true)]
+async fn requests_while_an_import_takes_its_leave_are_answered() {
+    let rpc = node(32);
+    let exports = rpc.add_target(Echo::new(OST));
+    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    import.set_idle_timeout(Some(Duration::from_millis(20)));
+    let mut seed = 7;
+    let tasks = (0..8).map(|_| {
+        let (import, mut seed) = (import.clone(), next(&mut seed));
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                sleep(Duration::from_micros(next(&mut seed) % 400_000)).await;
+                let request = Request::new(wire::OST_GETATTR, text("here"));
+                assert_eq!(import.call(request).await.unwrap().buf(1), b"here");
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
+    let events = witness.events.lock();
+    assert!(events.len() > 20, "{events:?}");
+    assert!(
+        events.chunks(2).all(|pair| pair == ["connected", "idle"]),
+        "{events:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn uncommitted_work_is_asked_about_soon() {
     let rpc = node(10);
     rpc.add_target(Scripted::new(MDT, |_| {

@@ -50,6 +50,8 @@ const DIRTY_SHARE: u64 = 16;
 const BRW_BYTES_MAX: u32 = 4 << 20;
 /// Grant that is asked for at connect.
 const GRANT_WANTED: u32 = 32 << 20;
+/// `osc.*.idle_timeout`, as it starts.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the write-back task looks for aged data while there is any that is dirty.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
 /// How long an unmount waits for a server with which something is still to be settled.
@@ -165,6 +167,7 @@ impl Osc {
         *osc.params.lock() = vec![osc.show(&cfg.params), osc.locks().show(&cfg.params, &target.name)];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.flusher.lock() = Some(task.abort_handle());
+        import.set_idle_timeout(Some(IDLE_TIMEOUT));
         import.begin();
         tokio::spawn(async move {
             if let Err(error) = import.connect().await {
@@ -495,8 +498,15 @@ impl ImportOwner for Owner {
         match event {
             ImportEvent::Connected(data) => osc.connected(&data),
             ImportEvent::Evicted => osc.evicted(),
+            // The target promises its space to those that it knows.
+            ImportEvent::Idle => osc.budget.connected(0),
             ImportEvent::Disconnected | ImportEvent::Closed => {}
         }
+    }
+
+    fn in_use(&self) -> bool {
+        let in_use = |osc: Arc<Osc>| osc.locks().lock_count() > 0 || osc.budget.dirty() > 0;
+        self.0.upgrade().is_some_and(in_use)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::machine::Event;
 use super::slots::Slot;
-use super::{Import, ImportState, Keep, Phase};
+use super::{Core, Import, ImportState, Keep, Phase};
 use crate::bulk::BulkBuffers;
 use crate::exchange::{Arrived, ReplyBuffer};
 use crate::{ReplyMsg, Request, RpcError, opcode};
@@ -103,59 +103,79 @@ impl Call<'_> {
         self.import.cfg.name.clone()
     }
 
-    /// Waits until requests flow.
+    /// Waits until requests flow, and gives the request its xid.
     async fn connected(&mut self) -> Result<Conn, RpcError> {
+        loop {
+            self.settled().await?;
+            let mut core = self.import.core.lock();
+            match core.machine.state() {
+                // From now on the import counts this request, and does not take its leave under it.
+                _ if core.machine.evictions() != self.evictions => {
+                    return Err(RpcError::Evicted(self.name()));
+                }
+                ImportState::Idle => {}
+                _ => {
+                    if self.xid == 0 {
+                        self.xid = core.unreplied.begin(self.import.rpc.xids());
+                    }
+                    return Ok(self.conn(&core));
+                }
+            }
+        }
+    }
+
+    /// Waits until the import is connected; one that has taken its leave is told to.
+    async fn settled(&mut self) -> Result<(), RpcError> {
         let no_delay = self.req.no_delay;
         let evictions = self.evictions;
         // New is also one that has just begun, which its driver has not come round to.
         let begun = self.import.driven.load(Ordering::Acquire);
         let settled = |p: &Phase| {
             let never = p.state == ImportState::Closed || (p.state == ImportState::New && !begun);
-            p.state == ImportState::Full || never || no_delay || p.evictions != evictions
+            // Who does not want to wait for a server that is away waits for one that was not yet asked.
+            let away = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
+            p.state == ImportState::Full || never || (no_delay && away) || p.evictions != evictions
         };
+        if self.phase.borrow().state == ImportState::Idle {
+            self.import.event(Event::Open);
+        }
         let phase = self.phase.wait_for(settled).await.map(|phase| *phase);
         let phase = phase.map_err(|_| RpcError::Closed(self.import.cfg.name.clone()))?;
         if phase.evictions != self.evictions {
             return Err(RpcError::Evicted(self.name()));
         }
         match phase.state {
-            ImportState::Full => {}
-            ImportState::New | ImportState::Closed => return Err(self.import.why_not()),
+            ImportState::Full => Ok(()),
+            ImportState::New | ImportState::Closed => Err(self.import.why_not()),
             _ => {
                 let (peer, why) = (
                     self.import.cfg.target_uuid.clone(),
                     "not connected now".to_owned(),
                 );
-                return Err(RpcError::Net { peer, why });
+                Err(RpcError::Net { peer, why })
             }
         }
-        let core = self.import.core.lock();
-        if core.machine.evictions() != self.evictions {
-            return Err(RpcError::Evicted(self.name()));
-        }
+    }
+
+    fn conn(&self, core: &Core) -> Conn {
         let flags2 = match core.data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
             0 => 0,
             _ => core.data.ocd_connect_flags2,
         };
-        Ok(Conn {
-            peer: self
-                .import
-                .cfg
-                .nids
-                .get(core.machine.nid())
-                .copied()
-                .unwrap_or(Nid::LO),
+        let nids = &self.import.cfg.nids;
+        Conn {
+            peer: nids.get(core.machine.nid()).copied().unwrap_or(Nid::LO),
             handle: core.machine.handle(),
             conn_cnt: core.machine.conn_cnt(),
             bulk_mbits: core.data.ocd_connect_flags & OBD_CONNECT_BULK_MBITS != 0,
             rep_mbits: flags2 & OBD_CONNECT2_REP_MBITS != 0,
-        })
+        }
     }
 
-    /// Gives the request its xid, or, where it needs one, another; `pb_last_xid` with it.
+    /// `pb_last_xid`, after giving the request another xid where it needs one.
     fn take_xid(&mut self, renew: bool) -> u64 {
         let mut core = self.import.core.lock();
-        if self.xid == 0 || renew {
+        if renew {
             core.unreplied.end(self.xid);
             self.xid = core.unreplied.begin(self.import.rpc.xids());
         }
@@ -336,7 +356,9 @@ impl Call<'_> {
                 .retain(transno, self.xid, msg, self.req.keep_until_closed),
         };
         core.replay.committed(body.pb_last_committed);
-        let wake = core.on(Event::Heard);
+        let wake = core.on(Event::Heard {
+            ping: self.req.opc == wire::OBD_PING,
+        });
         drop(core);
         if wake {
             self.import.wake.notify_one();

@@ -30,7 +30,7 @@ impl Import {
             let (action, phase) = {
                 let mut core = self.core.lock();
                 let action = (!core.pending.is_empty()).then(|| core.pending.remove(0));
-                if action.is_some_and(|a| a != Action::Ping) {
+                if action.is_some_and(|a| !matches!(a, Action::Ping | Action::OfferRest)) {
                     core.announced = false;
                 }
                 (action, core.phase())
@@ -82,6 +82,7 @@ impl Import {
                 owner.event(ImportEvent::Disconnected);
             }
             Action::AnnounceClosed => owner.event(ImportEvent::Closed),
+            Action::OfferRest => self.rest().await,
             Action::Ping => {
                 let import = self.clone();
                 self.rpc
@@ -89,6 +90,28 @@ impl Import {
                     .spawn(async move { import.ping().await });
             }
         }
+    }
+
+    /// Takes leave of a server that is not needed now. A request that is made from here on connects again, after the
+    /// goodbye.
+    async fn rest(&self) {
+        if self.owner().in_use() {
+            return;
+        }
+        {
+            let mut core = self.core.lock();
+            if core.unreplied.len() > 0 || core.replay.uncommitted() > 0 {
+                return;
+            }
+            core.on(Event::Rest);
+            if core.machine.state() != ImportState::Idle {
+                return;
+            }
+            self.phase.send_replace(core.phase());
+        }
+        tracing::info!(import = self.name(), peer = %self.peer(), "idle: disconnected until it is needed");
+        self.owner().event(ImportEvent::Idle);
+        self.say_goodbye().await;
     }
 
     /// A ping's reply says what is committed; its absence, that the connection is broken.

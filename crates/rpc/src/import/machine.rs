@@ -4,6 +4,7 @@
 //! New -> Connecting -> Full <-> Discon -> Connecting ...
 //!              |         ^
 //!              +-> Evicted (everything dropped) -> Full
+//! Full -> Idle (goodbye said) -> Connecting ..., when a request is made
 //! any -> Closed
 //! ```
 //!
@@ -32,6 +33,8 @@ pub enum ImportState {
     Discon,
     /// The server has forgotten us; the owner is dropping what it cached.
     Evicted,
+    /// Nothing was asked for and nothing is held, so we took our leave; the next request connects.
+    Idle,
     /// Done for good.
     Closed,
 }
@@ -61,7 +64,7 @@ pub(crate) enum Outcome {
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The owner wants to be connected.
+    /// The owner, or a request where there is no connection for want of any, wants to be connected.
     Open,
     /// The attempt `conn_cnt` ended.
     Connect { conn_cnt: u32, outcome: Outcome },
@@ -69,10 +72,12 @@ pub(crate) enum Event {
     Broken { conn_cnt: u32 },
     /// The owner has dropped what it cached.
     Invalidated,
-    /// A reply came.
-    Heard,
+    /// A reply came, to a ping or to something that was wanted.
+    Heard { ping: bool },
     /// A ping came to an end, answered or not.
     PingDone,
+    /// Nothing is under way and nothing held: the server need not keep us.
+    Rest,
     /// The owner is done.
     Close,
     /// Time passed.
@@ -92,6 +97,8 @@ pub(crate) enum Action {
     /// Tell the owner that they never will.
     AnnounceClosed,
     Ping,
+    /// Report `Rest` if nothing is under way and nothing held.
+    OfferRest,
 }
 
 /// The machine.
@@ -113,6 +120,10 @@ pub(crate) struct Machine {
     pinging: bool,
     ping_interval: Duration,
     ping_soon: Duration,
+    /// `idle_timeout`: how long without a request until we take our leave; `None`: never.
+    idle_timeout: Option<Duration>,
+    /// When to look whether we may.
+    rest_at: Option<Instant>,
     /// Spreads the attempts of many clients in time: 0 to 255.
     jitter: u32,
 }
@@ -133,12 +144,24 @@ impl Machine {
             pinging: false,
             ping_interval,
             ping_soon,
+            idle_timeout: None,
+            rest_at: None,
             jitter: u32::from(jitter),
         }
     }
 
     pub(crate) fn state(&self) -> ImportState {
         self.state
+    }
+
+    pub(crate) fn idle_timeout(&self) -> Option<Duration> {
+        self.idle_timeout
+    }
+
+    /// From now on.
+    pub(crate) fn set_idle_timeout(&mut self, after: Option<Duration>, now: Instant) {
+        self.idle_timeout = after;
+        self.rest_at = after.map(|after| now + after);
     }
 
     /// The number of the current attempt or connection.
@@ -175,6 +198,11 @@ impl Machine {
     pub(crate) fn on(&mut self, event: Event, now: Instant, uncommitted: bool) -> Vec<Action> {
         match event {
             Event::Open if self.state == ImportState::New => vec![self.attempt()],
+            // Also a request that was on its way when the goodbye was said.
+            Event::Open | Event::Broken { .. } if self.state == ImportState::Idle => {
+                self.handle = 0;
+                vec![self.attempt()]
+            }
             Event::Connect { conn_cnt, outcome }
                 if conn_cnt == self.conn_cnt && self.state == ImportState::Connecting =>
             {
@@ -189,11 +217,18 @@ impl Machine {
                 actions
             }
             Event::Invalidated if self.state == ImportState::Evicted => self.full(now),
-            Event::Heard => {
+            Event::Heard { ping } => {
                 if self.state == ImportState::Full {
                     self.unproven = 0;
                     self.heard_at = Some(now);
+                    if !ping {
+                        self.rest_at = self.idle_timeout.map(|after| now + after);
+                    }
                 }
+                Vec::new()
+            }
+            Event::Rest if self.state == ImportState::Full && !self.pinging => {
+                self.state = ImportState::Idle;
                 Vec::new()
             }
             Event::PingDone => {
@@ -214,7 +249,9 @@ impl Machine {
     pub(crate) fn wake_at(&self, uncommitted: bool) -> Option<Instant> {
         match self.state {
             ImportState::Discon => self.retry_at,
-            ImportState::Full if !self.pinging => self.ping_at(uncommitted),
+            ImportState::Full if !self.pinging => {
+                self.ping_at(uncommitted).into_iter().chain(self.rest_at).min()
+            }
             _ => None,
         }
     }
@@ -233,6 +270,11 @@ impl Machine {
         let due = self.wake_at(uncommitted).is_some_and(|at| at <= now);
         match self.state {
             ImportState::Discon if due => vec![self.attempt()],
+            ImportState::Full if due && self.rest_at.is_some_and(|at| at <= now) => {
+                // What is held now may not be soon.
+                self.rest_at = self.idle_timeout.map(|after| now + after / 4);
+                vec![Action::OfferRest]
+            }
             ImportState::Full if due => {
                 self.pinging = true;
                 vec![Action::Ping]
@@ -284,6 +326,7 @@ impl Machine {
     fn full(&mut self, now: Instant) -> Vec<Action> {
         self.state = ImportState::Full;
         self.heard_at = Some(now);
+        self.rest_at = self.idle_timeout.map(|after| now + after);
         self.pinging = false;
         // Until a reply proves that the connection works, a break waits before it connects again.
         self.unproven += 1;
@@ -334,7 +377,7 @@ mod tests {
         let mut m = machine(1);
         assert_eq!(attempt_of(&m.on(Event::Open, t, false)).conn_cnt, 1);
         assert_eq!(m.on(connected(1, 77, 0), t, false), [Action::AnnounceConnected]);
-        m.on(Event::Heard, t, false);
+        m.on(Event::Heard { ping: false }, t, false);
         m
     }
 
@@ -448,9 +491,42 @@ mod tests {
         assert!(m.on(Event::Tick, later, false).is_empty());
         assert_eq!(m.on(Event::Tick, later, true), [Action::Ping]);
         assert_eq!(m.wake_at(true), None);
-        m.on(Event::Heard, later, true);
+        m.on(Event::Heard { ping: true }, later, true);
         m.on(Event::PingDone, later, true);
         assert_eq!(m.wake_at(true), Some(later + Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn an_import_that_nobody_needs_takes_its_leave_and_begins_anew() {
+        let t = Instant::now();
+        let mut m = full(t);
+        m.set_idle_timeout(Some(Duration::from_secs(20)), t);
+        let used = t + Duration::from_secs(10);
+        m.on(Event::Heard { ping: false }, used, false);
+        m.on(Event::Heard { ping: true }, used + Duration::from_secs(9), false);
+        assert_eq!(m.wake_at(false), Some(used + Duration::from_secs(20)));
+        let late = used + Duration::from_secs(20);
+        assert_eq!(m.on(Event::Tick, late, false), [Action::OfferRest]);
+        // Something is held: it is asked again before long.
+        assert_eq!(m.wake_at(false), Some(late + Duration::from_secs(5)));
+        m.on(Event::Rest, late, false);
+        assert_eq!((m.state(), m.wake_at(false)), (ImportState::Idle, None));
+        let attempt = attempt_of(&m.on(Event::Open, late, false));
+        assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
+        assert_eq!(
+            m.on(connected(2, 99, 0), late, false),
+            [Action::AnnounceConnected]
+        );
+        assert_eq!(m.evictions(), 0);
+    }
+
+    #[test]
+    fn a_request_that_the_goodbye_overtook_connects_again() {
+        let t = Instant::now();
+        let mut m = full(t);
+        m.on(Event::Rest, t, false);
+        let attempt = attempt_of(&m.on(Event::Broken { conn_cnt: 1 }, t, false));
+        assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
     }
 
     #[test]

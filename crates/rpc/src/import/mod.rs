@@ -28,6 +28,7 @@ use replay::ReplayList;
 use slots::Slots;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData};
@@ -252,6 +253,17 @@ impl Import {
     /// How many requests have no reply yet.
     pub fn in_flight(&self) -> usize {
         self.core.lock().unreplied.len()
+    }
+
+    /// After how long without a request it disconnects, if nothing is held of the server ([`ImportOwner::in_use`]).
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        self.core.lock().machine.idle_timeout()
+    }
+
+    /// Sets that; `None`: never.
+    pub fn set_idle_timeout(&self, after: Option<Duration>) {
+        self.core.lock().machine.set_idle_timeout(after, Instant::now());
+        self.wake.notify_one();
     }
 
     /// Sets `max_rpcs_in_flight`.

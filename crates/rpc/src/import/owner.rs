@@ -62,6 +62,12 @@ pub trait ImportOwner: Send + Sync {
     /// The connection changed. Called in order, from one task, and never while the import holds a lock of its own. New
     /// requests are sent only after `Evicted` and `Connected` have returned.
     fn event(&self, e: ImportEvent);
+
+    /// Whether anything is held of the server, such as locks, that ends with the connection. Asked when nothing was
+    /// requested for the import's `idle_timeout`.
+    fn in_use(&self) -> bool {
+        true
+    }
 }
 
 /// What happens to an import.
@@ -73,6 +79,8 @@ pub enum ImportEvent {
     Disconnected,
     /// The server has forgotten this client: drop all locks and caches. `Connected` follows.
     Evicted,
+    /// Disconnected because nothing is needed of the server (`idle_timeout`); `Connected` follows when something is.
+    Idle,
     /// Disconnected for good.
     Closed,
 }

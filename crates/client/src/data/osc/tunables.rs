@@ -4,10 +4,13 @@ use super::{Osc, RPCS_IN_FLIGHT};
 use params::{Group, Param, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use wire::checksum::ChecksumType;
 
 /// The most that `max_dirty_mb` may be.
 const DIRTY_MB_MAX: u64 = 2048;
+/// The most that `idle_timeout` may be, seconds.
+const IDLE_TIMEOUT_MAX: u64 = 3600;
 /// The most that `max_rpcs_in_flight` may be.
 const RPCS_IN_FLIGHT_MAX: u32 = 256;
 
@@ -83,6 +86,11 @@ impl Osc {
                     .about("the checksum that is used, in brackets, and the others that the target knows"),
             )
             .add(
+                "idle_timeout",
+                self.idle_timeout_param()
+                    .about("seconds without a request and a lock after which the target is disconnected until it is needed; 0: never"),
+            )
+            .add(
                 "cur_dirty_bytes",
                 Param::read_only(show(|osc| osc.budget.dirty()))
                     .about("data that waits to be written back, bytes"),
@@ -118,6 +126,24 @@ impl Osc {
             let chosen = known.find(|ty| ty.name().eq_ignore_ascii_case(text.trim()));
             let chosen = chosen.ok_or("not a checksum that the target knows")?;
             osc.tunables.checksum_type.store(chosen.bit(), Ordering::Relaxed);
+            Ok(())
+        };
+        Param::read_write(show, set)
+    }
+
+    fn idle_timeout_param(self: &Arc<Self>) -> Param {
+        let (shown, setter) = (Arc::downgrade(self), Arc::downgrade(self));
+        let show = move || {
+            let after = shown.upgrade().and_then(|osc| osc.import().idle_timeout());
+            after.map_or(0, |after| after.as_secs()).to_string()
+        };
+        let set = move |text: &str| {
+            let secs = text.trim().parse().ok().filter(|n| *n <= IDLE_TIMEOUT_MAX);
+            let secs = secs.ok_or_else(|| format!("expected a whole number from 0 to {IDLE_TIMEOUT_MAX}"))?;
+            if let Some(osc) = setter.upgrade() {
+                osc.import()
+                    .set_idle_timeout((secs > 0).then(|| Duration::from_secs(secs)));
+            }
             Ok(())
         };
         Param::read_write(show, set)
