@@ -1,5 +1,6 @@
 //! What can go wrong in LNet, said so that the reader knows of whom and what to do.
 
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 use wire::{Errno, Nid};
 
@@ -37,6 +38,22 @@ pub enum LnetError {
         nid: Nid,
         /// The acceptor's port.
         port: u16,
+        /// What the system said.
+        why: String,
+    },
+    /// Processes listen at all addresses that there are for such.
+    #[error(
+        "every address from 127.0.0.1 to 127.0.0.254 is taken on port {port}: choose another address or port"
+    )]
+    NoLoopback {
+        /// The port.
+        port: u16,
+    },
+    /// This machine does not reach the peer from any address of its own.
+    #[error("{peer}: this machine has no way there: {why}; say at which address it is to be")]
+    NoWay {
+        /// The peer.
+        peer: Nid,
         /// What the system said.
         why: String,
     },
@@ -148,17 +165,31 @@ pub enum LnetError {
 }
 
 impl LnetError {
+    /// Why this process cannot listen there.
+    pub(crate) fn listen(nid: Nid, port: u16, why: &io::Error) -> LnetError {
+        match why.kind() {
+            ErrorKind::AddrInUse => LnetError::AddrInUse { nid, port },
+            ErrorKind::PermissionDenied => LnetError::PermissionDenied { nid, port },
+            ErrorKind::AddrNotAvailable => LnetError::AddrNotAvailable { nid },
+            _ => LnetError::Listen {
+                nid,
+                port,
+                why: why.to_string(),
+            },
+        }
+    }
+
     /// The errno that a caller at the edge reports.
     pub fn errno(&self) -> Errno {
         Errno(match self {
-            LnetError::AddrInUse { .. } => 98,
+            LnetError::AddrInUse { .. } | LnetError::NoLoopback { .. } => 98,
             LnetError::PermissionDenied { .. } => 13,
             LnetError::AddrNotAvailable { .. } => 99,
             LnetError::Listen { .. } => 5,
             LnetError::NotTcp { .. } | LnetError::Config { .. } | LnetError::Route { .. } => 22,
             LnetError::Interface { .. } => 19,
             LnetError::Ni { .. } => 17,
-            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } => 113,
+            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } | LnetError::NoWay { .. } => 113,
             LnetError::Connect { .. } => 111,
             LnetError::PeerLost { .. } => 104,
             LnetError::Timeout { .. } => 110,

@@ -26,6 +26,7 @@ mod node;
 mod params;
 mod payload;
 mod ping;
+pub mod place;
 mod portals;
 mod rotor;
 mod router;

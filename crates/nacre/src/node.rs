@@ -14,7 +14,7 @@ use client::{Atime, Client, MountOptions};
 use cpt::CptTable;
 use fuse::{FuseOptions, Mounted};
 use ldlm::LockLimits;
-use lnet::{Lnet, LnetConfig, LnetError};
+use lnet::{Lnet, LnetConfig};
 use lst::console::{Console, SessionWanted};
 use mdt::{Mdt, MdtConfig};
 use mgc::{FsConfig, Mgc, MgcError};
@@ -127,8 +127,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node with its network and nothing on it, at the place that `choose` says. Between choosing a free address and
-    /// taking it somebody else may take it: then it chooses again, unless told where to be.
+    /// A node with its network and nothing on it, at the place that `choose` says; again and again where it may choose
+    /// freely.
     pub(crate) async fn start(
         cpts: Arc<CptTable>,
         start: &Start,
@@ -136,31 +136,11 @@ impl Node {
         choose: impl Fn() -> Result<Place>,
     ) -> Result<Node> {
         start.rpc.services.check(cpts.len())?;
-        let networks = &start.lnet.networks;
-        let mut attempts_left = if chosen_freely && networks.is_empty() {
-            20
-        } else {
-            1
+        let config = LnetConfig {
+            accept_host_max: crate::files::connections_of_a_host(),
+            ..start.lnet.clone()
         };
-        let (place, lnet) = loop {
-            let place = choose()?;
-            let config = LnetConfig {
-                accept_host_max: crate::files::connections_of_a_host(),
-                accept_port: place.port,
-                ..start.lnet.clone()
-            };
-            let lnet = Lnet::new(cpts.clone(), config);
-            attempts_left -= 1;
-            let added = match networks.is_empty() {
-                true => lnet.add_tcp(place.nid, place.listen).await,
-                false => Ok(()),
-            };
-            match added.and_then(|()| lnet.configure(place.listen)) {
-                Ok(()) => break (place, lnet),
-                Err(LnetError::AddrInUse { .. }) if attempts_left > 0 => {}
-                Err(e) => return Err(e).context("the network"),
-            }
-        };
+        let (place, lnet) = Lnet::start(&cpts, &config, chosen_freely, choose).await?;
         let registry = Registry::default();
         let config = RpcConfig {
             seed: random()?,

@@ -45,16 +45,7 @@ pub(super) fn bind(nid: Nid, port: u16) -> Result<StdListener, LnetError> {
         socket.listen(BACKLOG)?;
         Ok(StdListener::from(socket))
     };
-    listen().map_err(|e: std::io::Error| match e.kind() {
-        ErrorKind::AddrInUse => LnetError::AddrInUse { nid, port },
-        ErrorKind::PermissionDenied => LnetError::PermissionDenied { nid, port },
-        ErrorKind::AddrNotAvailable => LnetError::AddrNotAvailable { nid },
-        _ => LnetError::Listen {
-            nid,
-            port,
-            why: e.to_string(),
-        },
-    })
+    listen().map_err(|e: std::io::Error| LnetError::listen(nid, port, &e))
 }
 
 /// Checks that an interface has the address of `nid`.

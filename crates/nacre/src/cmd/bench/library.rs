@@ -28,7 +28,7 @@ pub(super) struct Library {
 impl Library {
     /// Mounts a file system `count` times.
     pub(super) fn mount(mgs: &[Nid], fsname: &str, net: &Net, count: usize) -> Result<Library> {
-        let place = net::for_client(net, &LnetConfig::default(), mgs)?;
+        let config = LnetConfig::default();
         let cpts = CptTable::build(&CptConfig::default())?;
         let runtime = cpts
             .iter()
@@ -36,16 +36,10 @@ impl Library {
             .context("there is no CPU partition")?
             .handle()
             .clone();
-        let config = LnetConfig {
-            accept_port: place.port,
-            ..LnetConfig::default()
-        };
         let seed = random()?;
         let (lnet, rpc) = runtime.block_on(async {
-            let lnet = Lnet::new(cpts.clone(), config);
-            lnet.add_tcp(place.nid, place.listen)
-                .await
-                .context("the network")?;
+            let choose = || net::for_client(net, &config, mgs);
+            let (_, lnet) = Lnet::start(&cpts, &config, net.listen.is_none(), choose).await?;
             let config = RpcConfig {
                 seed,
                 ..RpcConfig::default()
