@@ -23,6 +23,16 @@ pub enum Atime {
 }
 
 impl Atime {
+    /// By its name as a mount option.
+    pub fn from_option(option: &str) -> Option<Atime> {
+        match option {
+            "relatime" => Some(Atime::Relative),
+            "strictatime" | "atime" => Some(Atime::Strict),
+            "noatime" => Some(Atime::Never),
+            _ => None,
+        }
+    }
+
     /// Whether a read at this time counts for a file with these times.
     pub(crate) fn counts(self, known: Times, read: Time) -> bool {
         let later = read > known.atime;

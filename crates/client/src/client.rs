@@ -58,6 +58,20 @@ impl MountOptions {
     }
 }
 
+/// Splits `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME`, as mount commands take it.
+pub fn parse_source(source: &str) -> Result<(Vec<Nid>, String), ClientError> {
+    let wrong = |why: String| ClientError::Source {
+        text: source.to_owned(),
+        why,
+    };
+    let (nids, fsname) = source
+        .rsplit_once(":/")
+        .ok_or_else(|| wrong("not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs".to_owned()))?;
+    Client::check_fsname(fsname)?;
+    let nids = nids.split([',', ':']).map(str::parse).collect::<Result<_, _>>();
+    Ok((nids.map_err(|e| wrong(format!("{e}")))?, fsname.to_owned()))
+}
+
 /// A mounted file system.
 pub struct Client {
     pub(crate) fsname: String,
@@ -148,5 +162,25 @@ impl Client {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::parse_source;
+
+    #[test]
+    fn a_source_names_the_mgs_and_the_file_system() {
+        let (nids, fsname) = parse_source("10.0.0.1@tcp,10.0.0.2@tcp1:/lus").unwrap();
+        assert_eq!((nids.len(), fsname.as_str()), (2, "lus"));
+        for bad in [
+            "10.0.0.1@tcp",
+            "10.0.0.1@tcp:/",
+            "10.0.0.1@tcp:/waytoolong",
+            "nowhere:/fs",
+        ] {
+            assert!(parse_source(bad).is_err(), "{bad}");
+        }
     }
 }

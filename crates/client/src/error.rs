@@ -45,10 +45,32 @@ pub enum ClientError {
         /// Why.
         errno: Errno,
     },
+    /// What is to be mounted is not said.
+    #[error("'{text}' does not say what to mount: {why}")]
+    Source {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The file system's name is not one.
     #[error("'{fsname}' is not a file system's name: 1 to 8 letters, digits, '-' or '_'")]
     Name {
         /// What was given.
         fsname: String,
     },
+}
+
+impl ClientError {
+    /// What a program sees that only learns a number.
+    pub fn errno(&self) -> Errno {
+        match self {
+            ClientError::Config { source, .. } => source.errno(),
+            ClientError::NoMdt { .. } => Errno::ENODEV,
+            ClientError::Connect { source, .. } => source.errno(),
+            ClientError::Features { .. } => Errno::EPROTONOSUPPORT,
+            ClientError::Root { errno, .. } => *errno,
+            ClientError::Source { .. } | ClientError::Name { .. } => Errno::EINVAL,
+        }
+    }
 }

@@ -44,6 +44,8 @@ pub(crate) type Xattrs = HashMap<Vec<u8>, Bytes>;
 #[derive(Default)]
 pub(crate) struct InodeState {
     pub(crate) md: Option<MdAttr>,
+    /// What a directory's were, until the lock on them went.
+    were: Option<MdAttr>,
     pub(crate) layout: Option<Arc<LovLayout>>,
     pub(crate) symlink: Option<Bytes>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
@@ -127,6 +129,13 @@ impl Inodes {
     /// The attributes that the file had when it was last seen: enough to decide which group of a caller matters.
     pub(crate) fn last_seen(&self, fid: Fid) -> Option<MdAttr> {
         self.get(fid)?.state.lock().md.clone()
+    }
+
+    /// What a file is and was: its attributes, or those of a directory before its lock went. Its type is the same.
+    pub(crate) fn looked_like(&self, fid: Fid) -> Option<MdAttr> {
+        let inode = self.get(fid)?;
+        let s = inode.state.lock();
+        s.md.clone().or_else(|| s.were.clone())
     }
 
     /// Where a name leads, as far as known.
@@ -225,7 +234,7 @@ impl Inodes {
         let empty = {
             let mut s = inode.state.lock();
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
-                s.md = None;
+                s.were = s.md.take().filter(|md| md.attr.is_dir()).or(s.were.take());
             }
             if bits & MDS_INODELOCK_UPDATE != 0 {
                 self.drop_chunks(&mut s);

@@ -24,15 +24,17 @@ mod ops;
 mod owner;
 mod pack;
 mod perm;
+mod process;
 
 pub use atime::Atime;
 pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
-pub use client::{Client, Clock, MountOptions};
+pub use client::{Client, Clock, MountOptions, parse_source};
 pub use cred::{Cred, Groups};
 pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
 pub use kernel::{Kernel, KernelCache};
 pub use layout::LovLayout;
 pub use ops::{
-    DirHandle, DirItem, FlockRange, FlockType, Found, OpenFile, OpenFlags, StatFs, without_set_id,
+    DirHandle, DirItem, FlockRange, FlockType, Found, LastName, OpenFile, OpenFlags, StatFs, without_set_id,
 };
+pub use process::ProcessStatus;

@@ -182,7 +182,7 @@ async fn links_symbolic_links_and_attributes_work_together() {
         a.getxattr(&root, fifo, b"trusted.color").await,
         Err(Errno::ENODATA)
     );
-    assert_eq!(a.path2fid(&root, b"/q").await, Ok(fifo));
+    assert_eq!(a.walk(&root, b"/q", true).await.map(|(fid, _)| fid), Ok(fifo));
     assert_eq!(a.fid2path(fifo).await.unwrap(), b"q");
     a.umount().await;
     b.umount().await;
@@ -244,6 +244,39 @@ async fn times_that_were_set_in_the_past_stay_there() {
     assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
     a.umount().await;
     assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_leads_only_where_its_walker_may_pass_now() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (root, user) = (Cred::root(), Cred::user(1000, 1000));
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    let inner = a.mkdir(&root, dir, b"inner", 0o755).await.unwrap().attr.fid;
+    a.symlink(&root, inner, b"up", b"../../d/inner/").await.unwrap();
+    let walk = async |path: &[u8]| b.walk(&user, path, true).await.map(|(fid, _)| fid);
+    assert_eq!(walk(b"/d/inner").await, Ok(inner));
+    assert_eq!(walk(b"d/./inner/up/up/..").await, Ok(dir));
+    assert_eq!(walk(b"d/inner/up").await, Ok(inner));
+    let mode = |mode| SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    // The names are still known there; a change in the directory, too, takes only what was kept of its attributes.
+    a.mkdir(&root, dir, b"other", 0o755).await.unwrap();
+    assert_eq!(walk(b"/d/inner").await, Ok(inner));
+    b.setattr(&root, dir, &mode(0o700), None).await.unwrap();
+    b.getattr(&root, dir).await.unwrap();
+    assert_eq!(walk(b"/d/inner").await, Err(Errno::EACCES));
+    a.setattr(&root, dir, &mode(0o711), None).await.unwrap();
+    assert_eq!(
+        walk(b"/d/inner").await,
+        Ok(inner),
+        "what it was last seen as is asked again"
+    );
+    a.umount().await;
     b.umount().await;
     cluster.stop().await;
 }

@@ -44,13 +44,9 @@ pub(crate) fn generation(fid: Fid) -> Generation {
     Generation(u64::from(fid.f_ver))
 }
 
-/// An error, as the kernel takes it: numbers that no program may see become `EIO`.
+/// An error, as the kernel takes it.
 pub(crate) fn errno(e: wire::Errno) -> Errno {
-    if e.0 > 0 && e.0 < 512 {
-        Errno::from_i32(e.0)
-    } else {
-        Errno::EIO
-    }
+    Errno::from_i32(e.for_programs().0)
 }
 
 /// A time to set. Before 1970 the kernel's nanoseconds go forward from the second, as everywhere; fuser takes them as going
@@ -73,23 +69,15 @@ const FMODE_EXEC: i32 = 0x20;
 
 /// Flags of an open.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
-    let access = flags & libc::O_ACCMODE;
     OpenFlags {
-        read: access == libc::O_RDONLY || access == libc::O_RDWR,
-        write: access == libc::O_WRONLY || access == libc::O_RDWR,
-        append: flags & libc::O_APPEND != 0,
-        direct: flags & libc::O_DIRECT != 0,
-        truncate: flags & libc::O_TRUNC != 0,
-        sync: flags & libc::O_DSYNC != 0,
         exec: flags & FMODE_EXEC != 0,
-        excl: flags & libc::O_EXCL != 0,
-        delay_create: false,
+        ..OpenFlags::from_posix(flags)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{errno, kind, open_flags, set_time};
+    use super::{kind, set_time};
     use client::SetTime;
     use fuser::{FileType, TimeOrNow};
     use std::time::{Duration, UNIX_EPOCH};
@@ -105,21 +93,6 @@ mod tests {
         let told = UNIX_EPOCH - Duration::new(1, 500_000_000);
         let half = Time::new(-1, 500_000_000);
         assert_eq!(set_time(TimeOrNow::SpecificTime(told)), SetTime::At(half));
-    }
-
-    #[test]
-    fn access_modes_are_told_apart() {
-        assert!(open_flags(libc::O_RDONLY).read && !open_flags(libc::O_RDONLY).write);
-        assert!(!open_flags(libc::O_WRONLY).read && open_flags(libc::O_WRONLY).write);
-        let both = open_flags(libc::O_RDWR | libc::O_APPEND | libc::O_SYNC);
-        assert!(both.read && both.write && both.append && both.sync && !both.direct);
-    }
-
-    #[test]
-    fn numbers_that_are_not_for_programs_become_eio() {
-        assert_eq!(errno(wire::Errno::ENOENT).code(), libc::ENOENT);
-        assert_eq!(errno(wire::Errno::ERESTARTSYS).code(), libc::EIO);
-        assert_eq!(errno(wire::Errno(0)).code(), libc::EIO);
     }
 
     #[test]

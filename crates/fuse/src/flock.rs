@@ -1,9 +1,8 @@
 //! POSIX and BSD locks, as the kernel asks for them.
 
 use crate::convert::errno;
-use crate::creds::is_signalled;
 use crate::state::State;
-use client::{Cred, FlockRange, FlockType};
+use client::{Cred, FlockRange, FlockType, ProcessStatus};
 use fuser::{Errno, FileHandle, ReplyLock};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -81,7 +80,7 @@ pub(crate) async fn set(
 async fn signalled(pid: u32) {
     loop {
         tokio::time::sleep(SIGNAL_POLL).await;
-        if is_signalled(pid) {
+        if ProcessStatus::of(pid).is_signalled() {
             return;
         }
     }

@@ -16,14 +16,6 @@ const SPARE: u64 = 1 << 63;
 /// How long after an answer the kernel may not have taken in what the answer said.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// A FID as one number.
-pub(crate) fn flatten(fid: Fid) -> u64 {
-    let ino = (fid.f_seq << 24)
-        .wrapping_add((fid.f_seq >> 24) & 0xff_ffff_0000)
-        .wrapping_add(u64::from(fid.f_oid));
-    ino & (SPARE - 1)
-}
-
 struct Node {
     fid: Fid,
     lookups: u64,
@@ -79,7 +71,7 @@ impl Nodes {
         if fid == self.root {
             return ROOT_INO;
         }
-        self.known(fid).unwrap_or_else(|| flatten(fid))
+        self.known(fid).unwrap_or_else(|| fid.flatten())
     }
 
     /// The number under which the kernel knows a file.
@@ -87,7 +79,7 @@ impl Nodes {
         if fid == self.root {
             return Some(ROOT_INO);
         }
-        let ino = flatten(fid);
+        let ino = fid.flatten();
         if self.shard(ino).lock().get(&ino).is_some_and(|n| n.fid == fid) {
             return Some(ino);
         }
@@ -105,7 +97,7 @@ impl Nodes {
         if fid == self.root {
             return ROOT_INO;
         }
-        let ino = flatten(fid);
+        let ino = fid.flatten();
         {
             let mut shard = self.shard(ino).lock();
             let node = shard.entry(ino).or_insert_with(|| Node::new(fid));
@@ -146,7 +138,7 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Nodes, ROOT_INO, SPARE, flatten};
+    use super::{Nodes, ROOT_INO, SPARE};
     use wire::Fid;
 
     const A: Fid = Fid::new(0x2_0000_0401, 7, 0);
@@ -155,7 +147,7 @@ mod tests {
     fn a_number_is_known_until_the_last_reference_is_forgotten() {
         let nodes = Nodes::new(Fid::ROOT);
         let ino = nodes.reference(A);
-        assert_eq!((ino, nodes.reference(A)), (flatten(A), ino));
+        assert_eq!((ino, nodes.reference(A)), (A.flatten(), ino));
         nodes.forget(ino, 1);
         assert_eq!(nodes.fid(ino), Some(A));
         nodes.forget(ino, 1);
@@ -175,7 +167,7 @@ mod tests {
     fn files_of_one_flat_number_get_different_ones() {
         let nodes = Nodes::new(Fid::ROOT);
         let twin = Fid::new(A.f_seq, A.f_oid, 1);
-        assert_eq!(flatten(A), flatten(twin));
+        assert_eq!(A.flatten(), twin.flatten());
         let (a, b) = (nodes.reference(A), nodes.reference(twin));
         assert_ne!(a, b);
         assert!(b > SPARE);

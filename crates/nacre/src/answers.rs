@@ -67,8 +67,10 @@ impl Parts {
                 let cred = cred_of(asker);
                 let mut fids = Vec::new();
                 for path in paths {
-                    let fid = client.path2fid(&cred, path.as_os_str().as_bytes()).await;
-                    fids.push(fid.with_context(|| format!("/{}", path.display()))?.to_string());
+                    let path = Path::new("/").join(path);
+                    let found = client.walk(&cred, path.as_os_str().as_bytes(), false).await;
+                    let (fid, _) = found.with_context(|| path.display().to_string())?;
+                    fids.push(fid.to_string());
                 }
                 Ok(json!(fids))
             }

@@ -174,6 +174,15 @@ impl Errno {
         (status < 0).then(|| Errno(status.saturating_neg()))
     }
 
+    /// As a program may see it: what is not one of Linux's becomes `EIO`.
+    pub const fn for_programs(self) -> Errno {
+        if self.0 > 0 && self.0 < 512 {
+            self
+        } else {
+            Errno::EIO
+        }
+    }
+
     /// As a status: negative.
     pub const fn status(self) -> i32 {
         -self.0
@@ -265,5 +274,12 @@ mod tests {
         assert_eq!(Errno::from_status(-2), Some(Errno::ENOENT));
         assert_eq!(Errno::from_status(0), None);
         assert_eq!(Errno(9999).to_string(), "errno 9999");
+    }
+
+    #[test]
+    fn numbers_that_are_not_for_programs_become_eio() {
+        assert_eq!(Errno::ENOENT.for_programs(), Errno::ENOENT);
+        assert_eq!(Errno::ERESTARTSYS.for_programs(), Errno::EIO);
+        assert_eq!(Errno(0).for_programs(), Errno::EIO);
     }
 }

@@ -32,6 +32,14 @@ impl LuFid {
         }
     }
 
+    /// It as one number, an inode's, below 2^63. Few have another's.
+    pub const fn flatten(&self) -> u64 {
+        let ino = (self.f_seq << 24)
+            .wrapping_add((self.f_seq >> 24) & 0xff_ffff_0000)
+            .wrapping_add(self.f_oid as u64);
+        ino & (u64::MAX >> 1)
+    }
+
     /// Whether this is the root directory's.
     pub fn is_root(&self) -> bool {
         *self == Self::ROOT

@@ -58,6 +58,21 @@ impl PlainLayout {
         }
     }
 
+    /// What a user wants of a layout: bytes of a stripe and stripes (0: no matter, `0xffff`: one on each OST), and the OST of
+    /// the first (`None`: any).
+    pub fn wanted(stripe_size: u32, stripe_count: u16, first: Option<u16>) -> PlainLayout {
+        PlainLayout {
+            magic: LOV_MAGIC_V1,
+            pattern: crate::LOV_PATTERN_RAID0,
+            oi: OstId::default(),
+            stripe_size,
+            stripe_count,
+            layout_gen: first.unwrap_or(u16::MAX),
+            pool: Text::default(),
+            objects: Vec::new(),
+        }
+    }
+
     /// Reads a layout of version 1 or 3; bytes after it are ignored.
     pub fn parse(bytes: &[u8]) -> Result<PlainLayout> {
         let mut r = Reader::new("lov_mds_md", bytes);

@@ -91,11 +91,8 @@ impl LibrarySubject {
     }
 
     async fn walk(&self, path: &str) -> Result<Fid, Errno> {
-        let mut fid = self.client.root();
-        for name in path.split('/').filter(|n| !n.is_empty()) {
-            let found = self.client.lookup(&self.cred, fid, name.as_bytes()).await?;
-            fid = found.attr.fid;
-        }
+        let path = format!("/{path}");
+        let (fid, _) = self.client.walk(&self.cred, path.as_bytes(), true).await?;
         Ok(fid)
     }
 

@@ -312,15 +312,15 @@ impl DataFile {
         written.result()
     }
 
-    /// Writes at the end, wherever another client may have put it; says how much.
-    pub async fn append(&self, data: Bytes) -> Result<usize, Errno> {
+    /// Writes at the end, wherever another client may have put it; says where that was and how much.
+    pub async fn append(&self, data: Bytes) -> Result<(u64, usize), Errno> {
         let _appending = self.appending.write().await;
         let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
         let attrs = (0..self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
             .collect::<Result<Vec<_>, Errno>>()?;
         let end = self.merge(&attrs).size;
-        self.write_locked(end, data, &locks).await
+        Ok((end, self.write_locked(end, data, &locks).await?))
     }
 
     /// Writes past the cache.

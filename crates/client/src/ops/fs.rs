@@ -1,7 +1,6 @@
 //! The file system as a whole: its space, and paths of FIDs.
 
 use crate::client::Client;
-use crate::cred::Cred;
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -120,15 +119,6 @@ impl Client {
             Vec::new()
         };
         mdc.ask(MDS_STATFS, bufs).await?.get(1)
-    }
-
-    /// The FID of a path from the root.
-    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
-        let mut fid = self.root();
-        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".") {
-            fid = self.lookup(cred, fid, name).await?.attr.fid;
-        }
-        Ok(fid)
     }
 
     /// A path of a FID, from the root.

@@ -83,6 +83,18 @@ impl Client {
 
     /// Writes; with `append` at the end, wherever that is.
     pub async fn write(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
+        self.write_where(file, offset, bytes)
+            .await
+            .map(|(_, written)| written)
+    }
+
+    /// The same; says where it has written, too.
+    pub async fn write_where(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        bytes: Bytes,
+    ) -> Result<(u64, usize), Errno> {
         if !file.flags.write {
             return Err(Errno::EBADF);
         }
@@ -100,9 +112,9 @@ impl Client {
         let written = if file.flags.append {
             data.append(bytes).await?
         } else if file.flags.direct {
-            data.write_direct(offset, bytes).await?
+            (offset, data.write_direct(offset, bytes).await?)
         } else {
-            data.write(offset, bytes).await?
+            (offset, data.write(offset, bytes).await?)
         };
         if file.flags.sync {
             self.fsync(file, false).await?;

@@ -98,7 +98,12 @@ impl Client {
     }
 
     /// What a name leads to, and its attributes if they were told along.
-    async fn look_up(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(Fid, Option<MdAttr>), Errno> {
+    pub(crate) async fn look_up(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<(Fid, Option<MdAttr>), Errno> {
         let mdc = self.lmv.of(parent).await?;
         match self.inodes.child(parent, name) {
             Some(Child::Is(fid)) => {

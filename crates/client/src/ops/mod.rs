@@ -8,6 +8,7 @@ mod fs;
 mod io;
 mod lookup;
 mod open;
+mod path;
 mod remove;
 mod xattr;
 
@@ -18,3 +19,4 @@ pub use fs::StatFs;
 pub use io::without_set_id;
 pub use lookup::Found;
 pub use open::{OpenFile, OpenFlags};
+pub use path::LastName;

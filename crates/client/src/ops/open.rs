@@ -63,6 +63,22 @@ impl OpenFlags {
         ..OpenFlags::READ
     };
 
+    /// As a program says it by open(2)'s flags.
+    pub fn from_posix(flags: i32) -> OpenFlags {
+        let access = flags & libc::O_ACCMODE;
+        OpenFlags {
+            read: access == libc::O_RDONLY || access == libc::O_RDWR,
+            write: access == libc::O_WRONLY || access == libc::O_RDWR,
+            append: flags & libc::O_APPEND != 0,
+            direct: flags & libc::O_DIRECT != 0,
+            truncate: flags & libc::O_TRUNC != 0,
+            sync: flags & libc::O_DSYNC != 0,
+            excl: flags & libc::O_EXCL != 0,
+            exec: false,
+            delay_create: false,
+        }
+    }
+
     fn wire(&self) -> u64 {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
@@ -73,6 +89,11 @@ impl OpenFlags {
             | bit(self.sync, MDS_OPEN_SYNC)
             | bit(self.delay_create, MDS_OPEN_DELAY_CREATE)
     }
+}
+
+/// The flag of an open that brings a layout along.
+fn has_ea(layout: &Bytes) -> u64 {
+    if layout.is_empty() { 0 } else { MDS_OPEN_HAS_EA }
 }
 
 /// An open regular file.
@@ -116,13 +137,12 @@ impl Client {
         eadata: Bytes,
     ) -> Result<Arc<OpenFile>, Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let has_ea = if eadata.is_empty() { 0 } else { MDS_OPEN_HAS_EA };
         let rec = CreateRec {
             parent: fid,
             child: fid,
             mode: S_IFREG,
             rdev: 0,
-            flags: flags.wire() | MDS_OPEN_BY_FID | has_ea,
+            flags: flags.wire() | MDS_OPEN_BY_FID | has_ea(&eadata),
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
@@ -155,6 +175,19 @@ impl Client {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Found, Arc<OpenFile>), Errno> {
+        self.create_with(cred, (parent, name), mode, flags, Bytes::new())
+            .await
+    }
+
+    /// The same; a file that is made gets this layout (`lov_user_md`; empty: what its directory gives).
+    pub async fn create_with(
+        &self,
+        cred: &Cred,
+        (parent, name): (Fid, &[u8]),
+        mode: u32,
+        flags: OpenFlags,
+        layout: Bytes,
+    ) -> Result<(Found, Arc<OpenFile>), Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let child = mdc.new_fid().await?;
@@ -164,11 +197,11 @@ impl Client {
             child,
             mode: S_IFREG | mode & 0o7777,
             rdev: 0,
-            flags: flags.wire() | MDS_OPEN_CREAT | excl,
+            flags: flags.wire() | MDS_OPEN_CREAT | excl | has_ea(&layout),
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };
-        let bufs = pack::open_intent(cred, &rec, name, Bytes::new());
+        let bufs = pack::open_intent(cred, &rec, name, layout);
         let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
         let ask = IntentAsk::new(
             parent,
@@ -211,22 +244,16 @@ impl Client {
         Ok((found, file))
     }
 
-    /// The file that an open's reply opened.
+    /// The file that an open's reply opened. What is not a file is closed again.
     async fn opened(&self, reply: &IntentReply, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
         let fid = reply.body.mbo_fid1;
         let md = reply.md();
-        if !md.attr.is_file() {
-            return Err(if md.attr.is_dir() {
-                Errno::EISDIR
-            } else {
-                Errno::EOPNOTSUPP
-            });
-        }
         let layout = match md.layout {
             Some(layout) => layout,
-            None => self.layout(fid).await?,
+            None if md.attr.is_file() => self.layout(fid).await?,
+            None => Arc::new(LovLayout::empty()),
         };
-        Ok(Arc::new(OpenFile {
+        let file = Arc::new(OpenFile {
             fid,
             flags,
             handle: reply.body.mbo_open_handle.cookie,
@@ -237,7 +264,18 @@ impl Client {
             opened_times: md.attr.times(),
             created: reply.made_file(),
             keep: Mutex::new(reply.reply.keep.clone()),
-        }))
+        });
+        if md.attr.is_file() {
+            return Ok(file);
+        }
+        if file.handle != 0 {
+            self.release(&file).await?;
+        }
+        Err(if md.attr.is_dir() {
+            Errno::EISDIR
+        } else {
+            Errno::EOPNOTSUPP
+        })
     }
 
     /// Closes a file: the metadata target learns size and times as this client knows them.
@@ -252,5 +290,19 @@ impl Client {
             Ok(_) | Err(Errno::ESTALE) => Ok(()),
             Err(e) => Err(e),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OpenFlags;
+
+    #[test]
+    fn access_modes_are_told_apart() {
+        let of = OpenFlags::from_posix;
+        assert!(of(libc::O_RDONLY).read && !of(libc::O_RDONLY).write);
+        assert!(!of(libc::O_WRONLY).read && of(libc::O_WRONLY).write);
+        let both = of(libc::O_RDWR | libc::O_APPEND | libc::O_SYNC);
+        assert!(both.read && both.write && both.append && both.sync && !both.direct);
     }
 }

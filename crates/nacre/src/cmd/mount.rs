@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use client::Atime;
-use wire::Nid;
+use anyhow::{Result, bail};
+use client::{Atime, parse_source};
 
 use crate::cli::Mount;
 use crate::node::{MountFlags, Node};
@@ -51,26 +50,17 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     })
 }
 
-/// Splits `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME`.
-pub(crate) fn parse_source(source: &str) -> Result<(Vec<Nid>, String)> {
-    let parts = source.rsplit_once(":/");
-    let (nids, fsname) = parts
-        .with_context(|| format!("'{source}' is not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs"))?;
-    super::mkfs::check_fsname(fsname)?;
-    let nids: Result<Vec<Nid>, _> = nids.split([',', ':']).map(str::parse).collect();
-    Ok((nids.with_context(|| format!("in '{source}'"))?, fsname.to_owned()))
-}
-
 /// Options of mount.lustre: those that change something here, and those that are always so.
 fn parse_options(options: &[String]) -> Result<MountFlags> {
     let mut flags = MountFlags::default();
     for option in options {
+        if let Some(atime) = Atime::from_option(option) {
+            flags.atime = atime;
+            continue;
+        }
         match option.as_str() {
             "ro" => flags.read_only = true,
             "rw" => flags.read_only = false,
-            "relatime" => flags.atime = Atime::Relative,
-            "strictatime" | "atime" => flags.atime = Atime::Strict,
-            "noatime" => flags.atime = Atime::Never,
             "diratime" => flags.no_diratime = false,
             "nodiratime" => flags.no_diratime = true,
             "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
@@ -91,24 +81,4 @@ fn log_name(mountpoint: &Path) -> String {
     // Not longer than a file's name may be.
     let tail: Vec<char> = name.chars().rev().take(60).collect();
     format!("mount-{}.log", tail.into_iter().rev().collect::<String>())
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn a_source_names_the_mgs_and_the_file_system() {
-        let (nids, fsname) = parse_source("10.0.0.1@tcp,10.0.0.2@tcp1:/lus").unwrap();
-        assert_eq!((nids.len(), fsname.as_str()), (2, "lus"));
-        for bad in [
-            "10.0.0.1@tcp",
-            "10.0.0.1@tcp:/",
-            "10.0.0.1@tcp:/waytoolong",
-            "nowhere:/fs",
-        ] {
-            assert!(parse_source(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -269,7 +269,7 @@ pub async fn statfs(play: &Play) {
 }
 
 pub async fn fid2path(play: &Play) {
-    let fid = play.client.path2fid(&play.cred, b"dir1/file1").await.unwrap();
+    let (fid, _) = play.client.walk(&play.cred, b"dir1/file1", false).await.unwrap();
     assert_eq!(fid, Fid::new(0x2_0000_0402, 2, 0));
     assert_eq!(play.client.fid2path(fid).await.unwrap(), b"dir1/file1");
 }

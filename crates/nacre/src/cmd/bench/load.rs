@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use bench::{BenchError, Figure, LibrarySubject, PathSubject, Subject, Task, Team, Watch, World};
+use client::parse_source;
 
 use super::library::Library;
 use super::{INTERRUPTED, stop_flag};
 use crate::cli::Load;
-use crate::cmd::mount::parse_source;
 use crate::node::random;
 use crate::output::say;
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, setxattr};
 use rustix::io::Errno;
+use wire::LOV_PATTERN_RAID0;
 use wire::striping::{LovLayout, PlainLayout};
-use wire::{LOV_MAGIC_V1, LOV_PATTERN_RAID0};
 
 /// Where a layout is read and set.
 const ATTRIBUTE: &str = "lustre.lov";
@@ -16,7 +16,7 @@ const ATTRIBUTE: &str = "lustre.lov";
 const VALUE_MAX: usize = 65536;
 /// Stripes are multiples of this.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
-/// "Any OST", and "all OSTs", in a layout that is asked for.
+/// "All OSTs", in a layout that is asked for, and "any" as the first.
 const ANY: u16 = 0xffff;
 /// What a directory without a default of its own gives.
 const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
@@ -52,23 +52,16 @@ impl Wanted {
             Some(n @ 0..=2000) => n as u16,
             Some(n) => bail!("a stripe count is from 1 to 2000, or -1 for all OSTs, not {n}"),
         };
-        let layout_gen = match index {
-            None | Some(-1) => ANY,
-            Some(n @ 0..=0xfffe) => n as u16,
+        let first = match index {
+            None | Some(-1) => None,
+            Some(n @ 0..=0xfffe) => Some(n as u16),
             Some(n) => bail!("a stripe index is that of an OST, or -1 for any, not {n}"),
         };
         let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
-        let layout = PlainLayout {
-            magic: LOV_MAGIC_V1,
-            pattern: LOV_PATTERN_RAID0,
-            oi: Default::default(),
-            stripe_size,
-            stripe_count,
-            layout_gen,
-            pool: Default::default(),
-            objects: Vec::new(),
-        };
-        Ok(Wanted { layout, delete })
+        Ok(Wanted {
+            layout: PlainLayout::wanted(stripe_size, stripe_count, first),
+            delete,
+        })
     }
 }
 

@@ -1,0 +1,200 @@
+//! Paths walked as a kernel walks them, for front ends that have none: `.` and `..`, symbolic links, who may pass.
+//!
+//! A path starts at the file system's root, with `/` or without, and so does the target of a symbolic link that begins with
+//! `/`: there is nothing above. Directories on the way are known by their LOOKUP locks alone, so that changes in them cost a
+//! path through them nothing.
+
+use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
+use crate::client::Client;
+use crate::cred::Cred;
+use crate::ops::lookup::check_name;
+use crate::perm;
+use wire::{Errno, Fid};
+
+/// Bytes that a path may have.
+const PATH_MAX: usize = 4095;
+/// Symbolic links that one path may lead through.
+const LINKS_MAX: u32 = 40;
+
+/// Where a path ends: a name in a directory, whether it is there or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastName<'p> {
+    /// The directory.
+    pub parent: Fid,
+    /// The name.
+    pub name: &'p [u8],
+    /// Whether it can only be a directory's: a `/` follows.
+    pub dir: bool,
+}
+
+impl Client {
+    /// The file that a path leads to, and its type (`S_IFMT`); with `follow`, through a symbolic link at its end too.
+    pub async fn walk(&self, cred: &Cred, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
+        self.walker(cred, path)?.whole(path, follow).await
+    }
+
+    /// The last name of a path. `None`: it ends at a directory itself, by `.`, by `..` or at the root.
+    pub async fn walk_to_name<'p>(&self, cred: &Cred, path: &'p [u8]) -> Result<Option<LastName<'p>>, Errno> {
+        let mut walk = self.walker(cred, path)?;
+        let last = walk.all_but_last(path).await?;
+        Ok(last.map(|name| LastName {
+            parent: walk.here(),
+            name,
+            dir: path.ends_with(b"/"),
+        }))
+    }
+
+    /// The same, where that name may be a symbolic link: the name that it leads to in the end, in its directory.
+    pub async fn walk_to_file(&self, cred: &Cred, path: &[u8]) -> Result<Option<(Fid, Vec<u8>)>, Errno> {
+        let mut walk = self.walker(cred, path)?;
+        let mut path = path.to_vec();
+        loop {
+            let Some(name) = walk.all_but_last(&path).await? else {
+                return Ok(None);
+            };
+            match walk.child(name).await {
+                Ok((link, S_IFLNK)) => path = walk.target(link).await?,
+                Ok(_) | Err(Errno::ENOENT) => return Ok(Some((walk.here(), name.to_vec()))),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Whether the caller may do all of `want`: of 4 (read), 2 (write) and 1 (execute, or pass through a directory).
+    pub async fn access(&self, cred: &Cred, fid: Fid, want: u32) -> Result<(), Errno> {
+        perm::check(cred, &self.md(cred, fid).await?, want)
+    }
+
+    fn walker<'c>(&'c self, cred: &'c Cred, path: &[u8]) -> Result<Walk<'c>, Errno> {
+        match path.len() {
+            0 => Err(Errno::ENOENT),
+            len if len > PATH_MAX => Err(Errno::ENAMETOOLONG),
+            _ => Ok(Walk {
+                client: self,
+                cred,
+                above: Vec::new(),
+                links: 0,
+            }),
+        }
+    }
+
+    /// Whether the caller may pass through a directory. Who might not any more, by what was last seen of it, is looked at
+    /// again; who might and may not is told so by the server, as soon as something reaches it.
+    async fn may_pass(&self, cred: &Cred, dir: Fid) -> Result<(), Errno> {
+        const PASS: u32 = 1;
+        if cred.uid == 0 {
+            return Ok(());
+        }
+        match self.inodes.looked_like(dir) {
+            Some(md) if perm::check(cred, &md, PASS).is_ok() => Ok(()),
+            _ => self.access(cred, dir, PASS).await,
+        }
+    }
+
+    /// What a name in a directory leads to, and its type.
+    async fn step(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
+        check_name(name)?;
+        self.may_pass(cred, dir).await?;
+        let (fid, told) = self.look_up(cred, dir, name).await?;
+        let attr = match told.or_else(|| self.inodes.looked_like(fid)) {
+            Some(md) => md.attr,
+            // It is asked for, and then it may be another file.
+            None => self.lookup(cred, dir, name).await?.attr,
+        };
+        Ok((attr.fid, attr.mode & S_IFMT))
+    }
+}
+
+/// A walk that is under way.
+struct Walk<'c> {
+    client: &'c Client,
+    cred: &'c Cred,
+    /// The directories from the root (which is not among them) to here.
+    above: Vec<Fid>,
+    links: u32,
+}
+
+impl Walk<'_> {
+    fn here(&self) -> Fid {
+        self.above.last().copied().unwrap_or(self.client.root())
+    }
+
+    async fn child(&self, name: &[u8]) -> Result<(Fid, u32), Errno> {
+        self.client.step(self.cred, self.here(), name).await
+    }
+
+    /// Walks all names but the last, which it gives.
+    async fn all_but_last<'p>(&mut self, path: &'p [u8]) -> Result<Option<&'p [u8]>, Errno> {
+        if path.starts_with(b"/") {
+            self.above.clear();
+        }
+        let mut rest = path;
+        while let Some(name) = next_name(&mut rest) {
+            let is_last = rest.iter().all(|b| *b == b'/');
+            match name {
+                b"." => self.client.may_pass(self.cred, self.here()).await?,
+                b".." => {
+                    self.client.may_pass(self.cred, self.here()).await?;
+                    self.above.pop();
+                }
+                last if is_last => return Ok(Some(last)),
+                name => self.enter(name).await?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes into a directory.
+    async fn enter(&mut self, name: &[u8]) -> Result<(), Errno> {
+        match self.child(name).await? {
+            (dir, S_IFDIR) => self.above.push(dir),
+            (link, S_IFLNK) => {
+                let target = self.target(link).await?;
+                let (_, kind) = Box::pin(self.whole(&target, true)).await?;
+                if kind != S_IFDIR {
+                    return Err(Errno::ENOTDIR);
+                }
+            }
+            _ => return Err(Errno::ENOTDIR),
+        }
+        Ok(())
+    }
+
+    /// Walks to what the path leads to, and gives that with its type. It is here, if it is a directory.
+    async fn whole(&mut self, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
+        let Some(name) = self.all_but_last(path).await? else {
+            return Ok((self.here(), S_IFDIR));
+        };
+        let must_be_dir = path.ends_with(b"/");
+        let (mut fid, mut kind) = self.child(name).await?;
+        if kind == S_IFDIR {
+            self.above.push(fid);
+        } else if kind == S_IFLNK && (follow || must_be_dir) {
+            let target = self.target(fid).await?;
+            (fid, kind) = Box::pin(self.whole(&target, true)).await?;
+        }
+        if must_be_dir && kind != S_IFDIR {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok((fid, kind))
+    }
+
+    /// What a symbolic link holds.
+    async fn target(&mut self, link: Fid) -> Result<Vec<u8>, Errno> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::ELOOP);
+        }
+        Ok(self.client.readlink(self.cred, link).await?.to_vec())
+    }
+}
+
+/// Takes the first name off a path.
+fn next_name<'p>(path: &mut &'p [u8]) -> Option<&'p [u8]> {
+    let start = path.iter().position(|b| *b != b'/')?;
+    let (_, from) = path.split_at_checked(start)?;
+    let end = from.iter().position(|b| *b == b'/').unwrap_or(from.len());
+    let (name, rest) = from.split_at_checked(end)?;
+    *path = rest;
+    Some(name)
+}
