@@ -5,8 +5,11 @@ use std::process::{Command, Stdio};
 use crate::stage::{Stage, cargo};
 
 /// A program that tests or the demonstration run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("cc", "build-essential"),
+    ("c++", "build-essential"),
+    ("mpicc", "libopenmpi-dev"),
+    ("mpirun", "openmpi-bin"),
     ("make", "make"),
     ("fusermount3", "fuse3"),
     ("git", "git"),

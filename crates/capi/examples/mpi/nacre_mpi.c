@@ -1,0 +1,182 @@
+/*
+ * What mdtest and IOR measure, in small: an MPI program that uses a file system by libnacre alone, each rank with a mount
+ * of its own.
+ *
+ *     mpicc -O2 nacre_mpi.c -lnacre -o nacre_mpi
+ *     mpirun -np 4 ./nacre_mpi -n 1000 -b 64m -t 1m 10.0.0.1@tcp:/fs
+ *
+ * First each rank makes, stats and removes files of its own in one directory. Then each writes a file in transfers,
+ * and reads what its neighbour wrote, which must be that. Between the steps all wait for each other; a step takes as long
+ * as its slowest rank.
+ */
+#include <errno.h>
+#include <mpi.h>
+#include <nacre.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int rank, ranks;
+
+/* What a rank cannot do ends them all. */
+static void fail(const char *what, const char *path) {
+    fprintf(stderr, "rank %d: %s %s: %s\n", rank, what, path, strerror(errno));
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Begins a step: when all are here. */
+static double begin(void) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    return MPI_Wtime();
+}
+
+/* Ends one, and has rank 0 say how fast it was. */
+static void end(const char *step, double began, double amount, const char *unit) {
+    double took = MPI_Wtime() - began, longest = 0;
+    MPI_Reduce(&took, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("%-8s %12.1f %s   (%.3f s)\n", step, amount * ranks / longest, unit, longest);
+}
+
+/* "64m" in bytes. */
+static size_t bytes(const char *text) {
+    char *unit;
+    size_t number = strtoull(text, &unit, 10);
+    switch (*unit) {
+    case 'k': return number << 10;
+    case 'm': return number << 20;
+    case 'g': return number << 30;
+    default: return number;
+    }
+}
+
+/* What a rank writes at an offset: not what another would, nor at another place. */
+static void fill(unsigned char *data, size_t size, int writer, size_t offset) {
+    for (size_t i = 0; i < size; i++)
+        data[i] = (unsigned char)((offset + i) * 2654435761u >> 11 ^ (size_t)writer * 97);
+}
+
+static void metadata(struct nacre_fs *fs, const char *dir, int files) {
+    char path[256];
+    struct stat st;
+    double began = begin();
+    for (int i = 0; i < files; i++) {
+        snprintf(path, sizeof path, "%s/file.%d.%d", dir, rank, i);
+        int fd = nacre_open(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664);
+        if (fd < 0 || nacre_close(fs, fd) < 0)
+            fail("create", path);
+    }
+    end("create", began, files, "files/s");
+    /* The neighbour's: one's own would be known. */
+    int neighbour = (rank + 1) % ranks;
+    began = begin();
+    for (int i = 0; i < files; i++) {
+        snprintf(path, sizeof path, "%s/file.%d.%d", dir, neighbour, i);
+        if (nacre_stat(fs, path, &st) < 0)
+            fail("stat", path);
+    }
+    end("stat", began, files, "files/s");
+    began = begin();
+    for (int i = 0; i < files; i++) {
+        snprintf(path, sizeof path, "%s/file.%d.%d", dir, rank, i);
+        if (nacre_unlink(fs, path) < 0)
+            fail("unlink", path);
+    }
+    end("remove", began, files, "files/s");
+}
+
+static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t transfer) {
+    const struct nacre_stripe everywhere = {1 << 20, -1, -1};
+    const double mib = (double)size / (1 << 20);
+    unsigned char *buffer = malloc(transfer), *expected = malloc(transfer);
+    char path[256];
+    if (buffer == NULL || expected == NULL)
+        fail("memory for", "a transfer");
+    snprintf(path, sizeof path, "%s/data.%d", dir, rank);
+    double began = begin();
+    int fd = nacre_open_striped(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664, &everywhere);
+    if (fd < 0)
+        fail("create", path);
+    for (size_t at = 0; at < size; at += transfer) {
+        size_t now = size - at < transfer ? size - at : transfer;
+        fill(buffer, now, rank, at);
+        if (nacre_pwrite(fs, fd, buffer, now, (off_t)at) != (ssize_t)now)
+            fail("write", path);
+    }
+    if (nacre_fsync(fs, fd) < 0 || nacre_close(fs, fd) < 0)
+        fail("sync", path);
+    end("write", began, mib, "MiB/s");
+
+    int neighbour = (rank + 1) % ranks;
+    snprintf(path, sizeof path, "%s/data.%d", dir, neighbour);
+    began = begin();
+    fd = nacre_open(fs, path, O_RDONLY, 0);
+    if (fd < 0)
+        fail("open", path);
+    for (size_t at = 0; at < size; at += transfer) {
+        size_t now = size - at < transfer ? size - at : transfer;
+        if (nacre_pread(fs, fd, buffer, now, (off_t)at) != (ssize_t)now)
+            fail("read", path);
+        fill(expected, now, neighbour, at);
+        if (memcmp(buffer, expected, now) != 0) {
+            errno = EIO;
+            fail("what was read is not what was written:", path);
+        }
+    }
+    if (nacre_pread(fs, fd, buffer, 1, (off_t)size) != 0 || nacre_close(fs, fd) < 0)
+        fail("the end of", path);
+    end("read", began, mib, "MiB/s");
+    MPI_Barrier(MPI_COMM_WORLD);
+    snprintf(path, sizeof path, "%s/data.%d", dir, rank);
+    if (nacre_unlink(fs, path) < 0)
+        fail("unlink", path);
+    free(buffer);
+    free(expected);
+}
+
+int main(int argc, char **argv) {
+    const char *options = NULL, *dir = "/nacre_mpi";
+    size_t size = 16 << 20, transfer = 1 << 20;
+    int files = 100, option;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    while ((option = getopt(argc, argv, "n:b:t:d:o:")) != -1) {
+        switch (option) {
+        case 'n': files = atoi(optarg); break;
+        case 'b': size = bytes(optarg); break;
+        case 't': transfer = bytes(optarg); break;
+        case 'd': dir = optarg; break;
+        case 'o': options = optarg; break;
+        default: MPI_Abort(MPI_COMM_WORLD, 2);
+        }
+    }
+    if (optind != argc - 1 || files < 0 || transfer == 0) {
+        if (rank == 0)
+            fprintf(stderr, "usage: %s [-n FILES] [-b BYTES] [-t TRANSFER] [-d DIR] [-o MOUNT-OPTIONS] SOURCE\n", argv[0]);
+        MPI_Finalize();
+        return 2;
+    }
+    /* After MPI_Init: it may fork. */
+    struct nacre_fs *fs = nacre_mount(argv[optind], options);
+    if (fs == NULL) {
+        fprintf(stderr, "rank %d: %s\n", rank, nacre_mount_error());
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    if (rank == 0) {
+        printf("libnacre %s, %d ranks: %d files, %zu bytes in transfers of %zu each\n", nacre_version(), ranks, files, size,
+               transfer);
+        if (nacre_mkdir(fs, dir, 0775) < 0)
+            fail("mkdir", dir);
+    }
+    metadata(fs, dir, files);
+    data(fs, dir, size, transfer);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0 && nacre_rmdir(fs, dir) < 0)
+        fail("rmdir", dir);
+    if (nacre_umount(fs) < 0)
+        fail("umount", dir);
+    MPI_Finalize();
+    return 0;
+}

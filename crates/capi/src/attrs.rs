@@ -1,0 +1,166 @@
+//! Attributes: shown and set; extended ones; the file system's own.
+
+use crate::border::Plain;
+use crate::mount::Mount;
+use bytes::Bytes;
+use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
+use std::ffi::c_int;
+use wire::{Errno, Fid, Time};
+
+/// How often a path's file may be replaced while something is done with it.
+const REPLACED_MAX: u32 = 8;
+/// "Leave it", of a user or a group.
+const LEFT: u32 = u32::MAX;
+
+/// As `stat` shows it.
+pub(crate) fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
+    let mut st = libc::stat::zeroed();
+    st.st_dev = mount.number as libc::dev_t;
+    st.st_ino = attr.fid.flatten();
+    st.st_mode = attr.mode;
+    st.st_nlink = attr.nlink.into();
+    st.st_uid = attr.uid;
+    st.st_gid = attr.gid;
+    st.st_rdev = attr.rdev.into();
+    st.st_size = attr.size as libc::off_t;
+    st.st_blksize = BLKSIZE.into();
+    st.st_blocks = attr.blocks as libc::blkcnt_t;
+    (st.st_atime, st.st_atime_nsec) = (attr.atime.sec, attr.atime.ns.into());
+    (st.st_mtime, st.st_mtime_nsec) = (attr.mtime.sec, attr.mtime.ns.into());
+    (st.st_ctime, st.st_ctime_nsec) = (attr.ctime.sec, attr.ctime.ns.into());
+    st
+}
+
+/// As `statvfs` shows it.
+pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
+    let mut st = libc::statvfs::zeroed();
+    st.f_bsize = space.bsize.into();
+    st.f_frsize = space.bsize.into();
+    st.f_blocks = space.blocks;
+    st.f_bfree = space.bfree;
+    st.f_bavail = space.bavail;
+    st.f_files = space.files;
+    st.f_ffree = space.ffree;
+    st.f_favail = space.ffree;
+    st.f_namemax = space.namelen.into();
+    st
+}
+
+/// Does something with the file that a path leads to, of which it is told the type. When that has been removed since, and
+/// another has taken its place, with that one: the path was never without.
+pub(crate) async fn at<T>(
+    mount: &Mount,
+    path: &[u8],
+    follow: bool,
+    act: impl AsyncFn(Fid, u32) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let mut attempts_left = REPLACED_MAX;
+    loop {
+        let (fid, kind) = mount.client.walk(&mount.cred, path, follow).await?;
+        attempts_left -= 1;
+        match act(fid, kind).await {
+            Err(Errno::ENOENT | Errno::ESTALE) if attempts_left > 0 => {}
+            done => return done,
+        }
+    }
+}
+
+pub(crate) async fn stat(mount: &Mount, fid: Fid) -> Result<libc::stat, Errno> {
+    let found = mount.client.getattr(&mount.cred, fid).await?;
+    Ok(stat_of(mount, &found.attr))
+}
+
+pub(crate) async fn set(mount: &Mount, fid: Fid, set: &SetAttr) -> Result<(), Errno> {
+    mount.client.setattr(&mount.cred, fid, set, None).await.map(drop)
+}
+
+/// Permissions.
+pub(crate) fn mode(mode: u32) -> SetAttr {
+    SetAttr {
+        mode: Some(mode & 0o7777),
+        ..SetAttr::default()
+    }
+}
+
+/// Gives a file to somebody else. A program does not keep its set-ID bits, whoever does it.
+pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result<(), Errno> {
+    let attr = mount.client.getattr(&mount.cred, fid).await?.attr;
+    let change = SetAttr {
+        uid: (uid != LEFT).then_some(uid),
+        gid: (gid != LEFT).then_some(gid),
+        mode: match attr.is_file() {
+            true => client::without_set_id(attr.mode),
+            false => None,
+        },
+        ..SetAttr::default()
+    };
+    set(mount, fid, &change).await
+}
+
+/// Times of the last access and the last change; none: both are now.
+pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttr, Errno> {
+    let (atime, mtime) = match times {
+        None => (Some(SetTime::Now), Some(SetTime::Now)),
+        Some([atime, mtime]) => (time(&atime)?, time(&mtime)?),
+    };
+    Ok(SetAttr {
+        atime,
+        mtime,
+        ..SetAttr::default()
+    })
+}
+
+fn time(t: &libc::timespec) -> Result<Option<SetTime>, Errno> {
+    match t.tv_nsec {
+        libc::UTIME_OMIT => Ok(None),
+        libc::UTIME_NOW => Ok(Some(SetTime::Now)),
+        ns @ 0..=999_999_999 => Ok(Some(SetTime::At(Time::new(t.tv_sec, ns as u32)))),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Whether the mount's user may do all of this.
+pub(crate) async fn access(mount: &Mount, path: &[u8], want: c_int) -> Result<(), Errno> {
+    let want = u32::try_from(want).map_err(|_| Errno::EINVAL)?;
+    if want & !7 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    at(mount, path, true, async |fid, _| {
+        mount.client.access(&mount.cred, fid, want).await
+    })
+    .await
+}
+
+pub(crate) async fn getxattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<Bytes, Errno> {
+    at(mount, path, true, async |fid, _| {
+        mount.client.getxattr(&mount.cred, fid, name).await
+    })
+    .await
+}
+
+pub(crate) async fn listxattr(mount: &Mount, path: &[u8]) -> Result<Bytes, Errno> {
+    at(mount, path, true, async |fid, _| {
+        mount.client.listxattr(&mount.cred, fid).await
+    })
+    .await
+}
+
+pub(crate) async fn setxattr(
+    mount: &Mount,
+    path: &[u8],
+    (name, value): (&[u8], &[u8]),
+    flags: c_int,
+) -> Result<(), Errno> {
+    let flags = u32::try_from(flags).map_err(|_| Errno::EINVAL)?;
+    at(mount, path, true, async |fid, _| {
+        mount.client.setxattr(&mount.cred, fid, name, value, flags).await
+    })
+    .await
+}
+
+pub(crate) async fn removexattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<(), Errno> {
+    at(mount, path, true, async |fid, _| {
+        mount.client.removexattr(&mount.cred, fid, name).await
+    })
+    .await
+}

@@ -1,0 +1,265 @@
+//! Files: opened, read, written, closed.
+
+use crate::attrs::at;
+use crate::dirs::Dir;
+use crate::mount::Mount;
+use crate::table::Open;
+use bytes::Bytes;
+use client::{OpenFile, OpenFlags, Seek, SetAttr};
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use wire::{Errno, Fid};
+
+/// What is read or written at once: as much as one RPC carries.
+const PIECE: usize = 4 << 20;
+/// Bytes that one call reads or writes, as in Linux.
+const CALL_MAX: usize = 0x7fff_f000;
+
+/// An open file.
+pub(crate) struct File {
+    pub(crate) open: Arc<OpenFile>,
+    /// Where `nacre_read` and `nacre_write` go on.
+    position: Mutex<u64>,
+}
+
+/// An offset that C gives.
+pub(crate) fn offset(at: libc::off_t) -> Result<u64, Errno> {
+    u64::try_from(at).map_err(|_| Errno::EINVAL)
+}
+
+/// Opens a file or a directory; `layout` is for a file that this creates.
+pub(crate) async fn open(
+    mount: &Mount,
+    path: &[u8],
+    flags: c_int,
+    mode: u32,
+    layout: Bytes,
+) -> Result<c_int, Errno> {
+    let how = OpenFlags::from_posix(flags);
+    let wants_dir = flags & libc::O_DIRECTORY != 0;
+    if !how.read && !how.write {
+        return Err(Errno::EINVAL);
+    }
+    let open = if flags & libc::O_CREAT != 0 {
+        if wants_dir {
+            return Err(Errno::EINVAL);
+        }
+        file(create(mount, path, flags, mode, layout).await?)
+    } else {
+        let follow = flags & libc::O_NOFOLLOW == 0;
+        let open = async |fid, kind| match kind {
+            libc::S_IFDIR if how.write => Err(Errno::EISDIR),
+            libc::S_IFDIR => Dir::open(mount, fid).await.map(Open::Dir),
+            _ if wants_dir => Err(Errno::ENOTDIR),
+            libc::S_IFREG => mount.client.open(&mount.cred, fid, how).await.map(file),
+            libc::S_IFLNK => Err(Errno::ELOOP),
+            // Pipes and devices are the kernel's.
+            _ => Err(Errno::ENXIO),
+        };
+        at(mount, path, follow, open).await?
+    };
+    match mount.open.insert(open) {
+        Ok(number) => Ok(number),
+        Err((open, e)) => {
+            open.close(mount).await?;
+            Err(e)
+        }
+    }
+}
+
+fn file(open: Arc<OpenFile>) -> Open {
+    Open::File(File {
+        open,
+        position: Mutex::default(),
+    })
+}
+
+/// Opens a name that need not be there. Only where it turns out to be a symbolic link is it walked any further.
+async fn create(
+    mount: &Mount,
+    path: &[u8],
+    flags: c_int,
+    mode: u32,
+    layout: Bytes,
+) -> Result<Arc<OpenFile>, Errno> {
+    let (client, maker) = (&mount.client, mount.maker());
+    let how = OpenFlags::from_posix(flags);
+    let last = client.walk_to_name(&maker, path).await?;
+    let last = last.filter(|last| !last.dir).ok_or(Errno::EISDIR)?;
+    let at = (last.parent, last.name);
+    match client.create_with(&maker, at, mode, how, layout.clone()).await {
+        Ok((_, file)) => return Ok(file),
+        Err(Errno::EOPNOTSUPP) => {}
+        Err(e) => return Err(e),
+    }
+    let found = client.lookup(&maker, last.parent, last.name).await?;
+    if !found.attr.is_symlink() {
+        return Err(Errno::ENXIO);
+    }
+    if flags & libc::O_NOFOLLOW != 0 {
+        return Err(Errno::ELOOP);
+    }
+    let (parent, name) = client.walk_to_file(&maker, path).await?.ok_or(Errno::EISDIR)?;
+    let made = client
+        .create_with(&maker, (parent, &name), mode, how, layout)
+        .await;
+    made.map(|(_, file)| file)
+}
+
+/// Closes what a number stands for.
+pub(crate) async fn close(mount: &Mount, number: c_int) -> Result<(), Errno> {
+    mount.open.remove(number)?.close(mount).await
+}
+
+impl File {
+    pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
+        let written = mount.client.write_back(&self.open).await;
+        mount.client.release(&self.open).await.and(written)
+    }
+
+    /// Reads at an offset; less than there is room for at the file's end.
+    pub(crate) async fn read_at(
+        &self,
+        mount: &Mount,
+        room: &mut [MaybeUninit<u8>],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        for piece in room.chunks_mut(PIECE) {
+            let read = mount.client.read(&self.open, offset + done as u64, piece.len());
+            let data = match read.await {
+                Ok(data) => data,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            };
+            let (mut rest, wanted) = (piece, done);
+            for bytes in data {
+                let rest_of = std::mem::take(&mut rest);
+                let (now, later) = rest_of.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
+                now.write_copy_of_slice(&bytes);
+                (rest, done) = (later, done + bytes.len());
+            }
+            if !rest.is_empty() || done == wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes at an offset, or at the end when it was opened so; says where what was written ends, and how much it is.
+    pub(crate) async fn write_at(
+        &self,
+        mount: &Mount,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<(u64, usize), Errno> {
+        if mount.cred.uid != 0 && self.open.flags.write && !self.open.has_written() {
+            mount.client.kill_priv(self.open.fid).await?;
+        }
+        let (mut end, mut done) = (offset, 0);
+        for piece in bytes.chunks(PIECE) {
+            let copy = Bytes::copy_from_slice(piece);
+            match mount.client.write_where(&self.open, end, copy).await {
+                Ok((at, written)) => {
+                    (end, done) = (at + written as u64, done + written);
+                    if written < piece.len() {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((end, done))
+    }
+
+    /// Reads where it stands.
+    pub(crate) async fn read(&self, mount: &Mount, room: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
+        let mut position = self.position.lock().await;
+        let read = self.read_at(mount, room, *position).await?;
+        *position += read as u64;
+        Ok(read)
+    }
+
+    /// Writes where it stands.
+    pub(crate) async fn write(&self, mount: &Mount, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut position = self.position.lock().await;
+        let (end, written) = self.write_at(mount, bytes, *position).await?;
+        if written > 0 {
+            *position = end;
+        }
+        Ok(written)
+    }
+
+    /// Moves to where it is to go on.
+    pub(crate) async fn seek(&self, mount: &Mount, by: i64, whence: c_int) -> Result<i64, Errno> {
+        let mut position = self.position.lock().await;
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => *position,
+            libc::SEEK_END => self.size(mount).await?,
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let what = match whence {
+                    libc::SEEK_DATA => Seek::Data,
+                    _ => Seek::Hole,
+                };
+                let at = u64::try_from(by).map_err(|_| Errno::ENXIO)?;
+                *position = mount.client.seek(&self.open, what, at).await?;
+                return Ok(*position as i64);
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        let to = i64::try_from(from).ok().and_then(|from| from.checked_add(by));
+        let to = to.ok_or(Errno::EOVERFLOW)?;
+        *position = offset(to)?;
+        Ok(to)
+    }
+
+    async fn size(&self, mount: &Mount) -> Result<u64, Errno> {
+        let found = mount.client.getattr(&mount.cred, self.open.fid).await?;
+        Ok(found.attr.size)
+    }
+
+    /// Cuts it, or makes it longer by zeros.
+    pub(crate) async fn truncate(&self, mount: &Mount, size: u64) -> Result<(), Errno> {
+        if !self.open.flags.write {
+            return Err(Errno::EINVAL);
+        }
+        truncate(mount, self.open.fid, size, Some(&self.open)).await
+    }
+}
+
+/// Cuts a file, by a name or as it is open.
+pub(crate) async fn truncate(
+    mount: &Mount,
+    fid: Fid,
+    size: u64,
+    open: Option<&Arc<OpenFile>>,
+) -> Result<(), Errno> {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    mount.client.setattr(&mount.cred, fid, &set, open).await.map(drop)
+}
+
+/// What is written is on the servers' disks.
+pub(crate) async fn sync(mount: &Mount, open: &Open, data_only: bool) -> Result<(), Errno> {
+    match open {
+        Open::File(file) => mount.client.fsync(&file.open, data_only).await,
+        Open::Dir(dir) => mount.client.fsyncdir(dir.handle.fid).await,
+    }
+}
+
+/// As much of it as one call does.
+pub(crate) fn at_most<T>(bytes: &[T]) -> &[T] {
+    bytes.get(..CALL_MAX).unwrap_or(bytes)
+}
+
+/// The same for what is written to.
+pub(crate) fn at_most_mut<T>(room: &mut [T]) -> &mut [T] {
+    let len = room.len().min(CALL_MAX);
+    &mut room[..len]
+}

@@ -1,0 +1,65 @@
+//! What a program says of a mount: `listen=NID,port=N,threads=N,noatime`, and so on, separated by commas.
+
+use client::Atime;
+use lnet::place::Wish;
+
+/// Threads that a mount's network and caches may use, unless the program says how many.
+const THREADS_DEFAULT: usize = 4;
+/// And at most.
+const THREADS_MAX: usize = 1024;
+
+/// How to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) wish: Wish,
+    pub(crate) threads: usize,
+    pub(crate) atime: Atime,
+    pub(crate) diratime: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            wish: Wish::default(),
+            threads: cpus.min(THREADS_DEFAULT),
+            atime: Atime::default(),
+            diratime: true,
+        }
+    }
+}
+
+impl Options {
+    /// Reads them, or says what is wrong.
+    pub(crate) fn parse(text: &str) -> Result<Options, String> {
+        let mut options = Options::default();
+        for word in text.split(',').filter(|w| !w.is_empty()) {
+            options
+                .set(word)
+                .map_err(|why| format!("option '{word}': {why}"))?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, word: &str) -> Result<(), String> {
+        match word.split_once('=') {
+            Some(("listen", nid)) => self.wish.listen = Some(nid.parse().map_err(|e| format!("{e}"))?),
+            Some(("port", port)) => self.wish.port = Some(number(port, 1..=u16::MAX.into())? as u16),
+            Some(("threads", threads)) => self.threads = number(threads, 1..=THREADS_MAX)?,
+            None if word == "diratime" => self.diratime = true,
+            None if word == "nodiratime" => self.diratime = false,
+            _ => {
+                self.atime = Atime::from_option(word).ok_or(
+                    "not known: there are listen=NID, port=N, threads=N, relatime, strictatime, noatime, diratime and \
+                     nodiratime",
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(text: &str, within: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|n| within.contains(n));
+    number.ok_or_else(|| format!("a number from {} to {} is wanted", within.start(), within.end()))
+}

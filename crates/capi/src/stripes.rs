@@ -1,0 +1,71 @@
+//! How files lie on OSTs: wished for and shown.
+
+use crate::attrs;
+use crate::mount::Mount;
+use bytes::Bytes;
+use wire::striping::{LovLayout, PlainLayout};
+use wire::{Errno, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
+
+/// "All OSTs", in a layout that is wished for; and "any", as the first.
+const ANY: u16 = u16::MAX;
+
+/// `struct nacre_stripe`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Stripe {
+    size: u32,
+    count: i32,
+    first_ost: i32,
+}
+
+impl Stripe {
+    /// As a request carries the wish.
+    pub(crate) fn layout(&self) -> Result<Bytes, Errno> {
+        let count = match self.count {
+            -1 => ANY,
+            n if (0..=LOV_MAX_STRIPE_COUNT as i32).contains(&n) => n as u16,
+            _ => return Err(Errno::EINVAL),
+        };
+        let first = match self.first_ost {
+            -1 => None,
+            n if (0..i32::from(ANY)).contains(&n) => Some(n as u16),
+            _ => return Err(Errno::EINVAL),
+        };
+        if !self.size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(PlainLayout::wanted(self.size, count, first).build())
+    }
+
+    fn of(layout: &PlainLayout) -> Stripe {
+        let signed = |n: u16| if n == ANY { -1 } else { n.into() };
+        Stripe {
+            size: layout.stripe_size,
+            count: signed(layout.stripe_count),
+            first_ost: match layout.objects.first() {
+                Some(object) => object.l_ost_idx as i32,
+                None => signed(layout.layout_gen),
+            },
+        }
+    }
+}
+
+/// The default of a directory for its new files, or the layout of a file that has no objects yet.
+pub(crate) async fn set(mount: &Mount, path: &[u8], stripe: &Stripe) -> Result<(), Errno> {
+    let layout = stripe.layout()?;
+    attrs::at(mount, path, true, async |fid, _| {
+        mount.client.setstripe(&mount.cred, fid, layout.clone()).await
+    })
+    .await
+}
+
+pub(crate) async fn get(mount: &Mount, path: &[u8]) -> Result<Stripe, Errno> {
+    let layout = attrs::at(mount, path, true, async |fid, _| {
+        mount.client.getstripe(&mount.cred, fid).await
+    });
+    let layout = layout.await?;
+    match LovLayout::parse(&layout)? {
+        LovLayout::Plain(plain) => Ok(Stripe::of(&plain)),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}

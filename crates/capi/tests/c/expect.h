@@ -1,0 +1,29 @@
+/* What the test programs ask: that something holds, or that a call fails with an errno. */
+#ifndef EXPECT_H
+#define EXPECT_H
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPECT(what)                                                                                       \
+    do {                                                                                                   \
+        if (!(what)) {                                                                                     \
+            fprintf(stderr, "%s:%d: not so: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
+            exit(1);                                                                                       \
+        }                                                                                                  \
+    } while (0)
+
+#define FAILS(call, why)                                                                                   \
+    do {                                                                                                   \
+        errno = 0;                                                                                         \
+        long expect_got = (long)(call);                                                                    \
+        if (expect_got != -1 || errno != (why)) {                                                          \
+            fprintf(stderr, "%s:%d: %s: returned %ld, errno %d (%s), not %s\n", __FILE__, __LINE__, #call, expect_got, \
+                    errno, strerror(errno), #why);                                                         \
+            exit(1);                                                                                       \
+        }                                                                                                  \
+    } while (0)
+
+#endif

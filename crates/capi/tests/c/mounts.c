@@ -1,0 +1,110 @@
+/* Mounts: why there is none; several at once, seen by each other; threads; a child of the process. */
+#include "expect.h"
+#include <nacre.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { THREADS = 8, ROUNDS = 40 };
+
+static struct nacre_fs *fs;
+
+static void refused(const char *source, const char *options, int why, const char *says) {
+    errno = 0;
+    EXPECT(nacre_mount(source, options) == NULL);
+    if (errno != why || strstr(nacre_mount_error(), says) == NULL) {
+        fprintf(stderr, "%s, %s: errno %d, not %d; '%s', not '%s'\n", source, options, errno, why, nacre_mount_error(), says);
+        exit(1);
+    }
+}
+
+/* Each its own file, and all of them one. */
+static void *work(void *number) {
+    char path[32], text[32], back[32];
+    int i, fd, shared, me = *(int *)number;
+    sprintf(path, "/own-%d", me);
+    shared = nacre_open(fs, "/shared", O_CREAT | O_RDWR, 0666);
+    EXPECT(shared >= 0);
+    for (i = 0; i < ROUNDS; i++) {
+        int len = sprintf(text, "%d of %d", i, me);
+        fd = nacre_open(fs, path, O_CREAT | O_RDWR | O_TRUNC, 0666);
+        EXPECT(fd >= 0 && nacre_write(fs, fd, text, len) == len);
+        EXPECT(nacre_pread(fs, fd, back, sizeof back, 0) == len && memcmp(text, back, len) == 0);
+        EXPECT(nacre_close(fs, fd) == 0);
+        EXPECT(nacre_pwrite(fs, shared, text, 8, 8 * (i * THREADS + me)) == 8);
+        EXPECT(nacre_pread(fs, shared, back, 8, 8 * (i * THREADS + me)) == 8 && memcmp(text, back, 8) == 0);
+        EXPECT(nacre_unlink(fs, path) == 0);
+    }
+    EXPECT(nacre_close(fs, shared) == 0);
+    return NULL;
+}
+
+static volatile sig_atomic_t signalled;
+
+static pthread_t got_it;
+
+static void on_signal(int number) {
+    (void)number;
+    got_it = pthread_self();
+    signalled = 1;
+}
+
+int main(int argc, char **argv) {
+    struct nacre_fs *other;
+    struct sigaction act;
+    struct stat st, seen;
+    pthread_t threads[THREADS];
+    int i, fd, status, numbers[THREADS];
+    char options[64];
+
+    EXPECT(argc == 3);
+    refused("nonsense", NULL, EINVAL, "not of the form");
+    refused("127.0.1.1@tcp:/waytoolong", NULL, EINVAL, "waytoolong");
+    refused(argv[1], "listne=1", EINVAL, "listne=1");
+    refused(argv[1], "port=0", EINVAL, "from 1 to 65535");
+    sprintf(options, "listen=192.0.2.1@tcp,%s", argv[2]);
+    refused(argv[1], options, EADDRNOTAVAIL, "192.0.2.1@tcp");
+    sprintf(options, "listen=127.0.1.1@tcp,%s", argv[2]);
+    refused(argv[1], options, EADDRINUSE, "127.0.1.1@tcp");
+    refused("127.0.1.1@tcp:/absent", argv[2], ENOENT, "absent");
+
+    fs = nacre_mount(argv[1], argv[2]);
+    other = nacre_mount(argv[1], argv[2]);
+    if (fs == NULL || other == NULL) {
+        fprintf(stderr, "%s (errno %d)\n", nacre_mount_error(), errno);
+        return 1;
+    }
+    EXPECT(fs != other);
+    fd = nacre_open(fs, "seen", O_CREAT | O_WRONLY, 0644);
+    EXPECT(fd >= 0 && nacre_write(fs, fd, "at once", 7) == 7);
+    FAILS(nacre_close(other, fd), EBADF);
+    EXPECT(nacre_stat(other, "seen", &seen) == 0 && seen.st_size == 7);
+    EXPECT(nacre_fstat(fs, fd, &st) == 0 && st.st_ino == seen.st_ino && st.st_dev != seen.st_dev);
+    EXPECT(nacre_umount(other) == 0);
+    FAILS(nacre_stat(other, "seen", &st), EBADF);
+
+    for (i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        EXPECT(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
+    }
+    for (i = 0; i < THREADS; i++)
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    EXPECT(nacre_stat(fs, "shared", &st) == 0 && st.st_size == 8 * THREADS * ROUNDS);
+
+    /* A signal of the process comes to the program's thread, not to one of the library's. */
+    memset(&act, 0, sizeof act);
+    act.sa_handler = on_signal;
+    EXPECT(sigaction(SIGUSR1, &act, NULL) == 0 && kill(getpid(), SIGUSR1) == 0);
+    EXPECT(signalled && pthread_equal(got_it, pthread_self()));
+
+    /* A child has none of the threads: it is told so, rather than left waiting. */
+    if (fork() == 0) {
+        int told = nacre_stat(fs, "seen", &st) == -1 && errno == ENOTCONN && nacre_umount(fs) == -1 && errno == ENOTCONN;
+        _exit(told ? 7 : 1);
+    }
+    EXPECT(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    EXPECT(nacre_close(fs, fd) == 0 && nacre_umount(fs) == 0);
+    puts("passed");
+    return 0;
+}
