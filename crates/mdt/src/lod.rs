@@ -1,5 +1,5 @@
 //! Which OSTs a new file's stripes go to: round-robin while they are about equally full, by free space otherwise, each
-//! OST at most once, and not onto what is away or full. Pure.
+//! OST at most once, and not onto what is away or full. One that does not answer comes after the others. Pure.
 
 use wire::Errno;
 
@@ -21,6 +21,8 @@ pub(crate) struct Candidate {
     pub connected: bool,
     /// Whether it has too little space, or too few inodes, for new files.
     pub full: bool,
+    /// Whether it has not answered for a while.
+    pub slow: bool,
 }
 
 impl Candidate {
@@ -59,12 +61,17 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
             return Err(Errno::EINVAL);
         }
         usable.retain(|c| c.ost != first);
-        usable.sort_by_key(|c| c.ost.wrapping_sub(first));
+        usable.sort_by_key(|c| (c.slow, c.ost.wrapping_sub(first)));
         return Ok(std::iter::once(first)
             .chain(usable.iter().map(|c| c.ost))
             .collect());
     }
     usable.sort_by_key(|c| c.ost);
+    // Taken only for stripes that cannot be had otherwise.
+    let (mut slow, mut usable): (Vec<_>, Vec<_>) = usable.into_iter().partition(|c| c.slow);
+    if usable.is_empty() {
+        std::mem::swap(&mut slow, &mut usable);
+    }
     let most = usable.iter().map(|c| c.free).max().unwrap_or(0);
     let least = usable.iter().map(|c| c.free).min().unwrap_or(0);
     let balanced = u128::from(most - least) <= u128::from(most) * BALANCED / 256;
@@ -74,7 +81,7 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
         weighted(&usable, turn)
     };
     usable.rotate_left(start);
-    Ok(usable.iter().map(|c| c.ost).collect())
+    Ok(usable.iter().chain(&slow).map(|c| c.ost).collect())
 }
 
 /// A start that meets each OST as often as its share of the free space, spread evenly over the turns.
@@ -106,6 +113,7 @@ mod tests {
             ready: true,
             connected: true,
             full: false,
+            slow: false,
         };
         free.iter().enumerate().map(candidate).collect()
     }
@@ -180,6 +188,23 @@ mod tests {
         assert_eq!(order(&three, &Wanted::default(), 0).unwrap(), [] as [u32; 0]);
         three[2].connected = false;
         assert_eq!(order(&three, &Wanted::default(), 0), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_taken_last() {
+        let mut three = osts(&[1, 1, 1]);
+        three[1].slow = true;
+        let in_turn = |of: &[Candidate]| [0, 1, 2].map(|t| order(of, &Wanted::default(), t).unwrap());
+        assert_eq!(in_turn(&three), [[0, 2, 1], [2, 0, 1], [0, 2, 1]]);
+        let first = |ost| Wanted {
+            first: Some(ost),
+            ..Wanted::default()
+        };
+        assert_eq!(order(&three, &first(0), 0).unwrap(), [0, 2, 1]);
+        // The user's own choice is not changed.
+        assert_eq!(order(&three, &first(1), 0).unwrap(), [1, 2, 0]);
+        three.iter_mut().for_each(|c| c.slow = true);
+        assert_eq!(in_turn(&three), [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The target's parameters, under Lustre's names: `mdt.testfs-MDT0000.*`, `mdd.testfs-MDT0000.*`, `lod.testfs-MDT0000-mdtlov.*`,
 //! `osp.testfs-OST0000-osc-MDT0000.*`, `osd-local.testfs-MDT0000.pdo`.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, atomic::Ordering::Relaxed};
 
 use params::{Group, Param, Registry};
 use rpc::TargetExports;
@@ -121,6 +121,14 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         show(mdt, target_obd, "object targets and whether they are connected"),
     )
     .add(
+        "create_waits",
+        show(
+            mdt,
+            |m| m.osts.waits().to_string(),
+            "files that had to wait until an object target had objects for them",
+        ),
+    )
+    .add(
         "stripecount",
         Param::atomic(defaults.stripe_count.clone(), 1..=LOV_MAX_STRIPE_COUNT.into())
             .about("stripes of a file whose directory does not say"),
@@ -200,6 +208,22 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         .add(
             "prealloc_last_id",
             show(ost, |o| o.objects().2.to_string(), "the last object that is made"),
+        )
+        .add(
+            "prealloc_emptied",
+            show(
+                ost,
+                |o| o.emptied.load(Relaxed).to_string(),
+                "how often the last object at hand was taken",
+            ),
+        )
+        .add(
+            "slow",
+            show(
+                ost,
+                |o| u8::from(o.is_slow()).to_string(),
+                "whether it has not answered for a while, so that new files go to others",
+            ),
         )
         .add(
             "active",

@@ -44,6 +44,13 @@ impl Faults {
         self.grants.lock().push(Grants { opc, version, flags });
     }
 
+    /// Loses nothing any more, and refuses nothing.
+    pub fn heal(&self) {
+        for losses in [&self.requests, &self.replies, &self.refusals] {
+            losses.clear();
+        }
+    }
+
     /// What a connect is granted instead of `data`.
     pub(crate) fn limited(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
         match self.grants.lock().iter().find(|g| g.opc == opc) {
@@ -85,6 +92,11 @@ impl Losses {
         self.armed.store(true, Ordering::Release);
     }
 
+    fn clear(&self) {
+        self.left.lock().clear();
+        self.armed.store(false, Ordering::Release);
+    }
+
     fn hit(&self, opc: u32) -> bool {
         if !self.armed.load(Ordering::Acquire) {
             return false;
@@ -111,5 +123,9 @@ mod tests {
         assert!(!faults.loses_request(36));
         let hits: Vec<bool> = [36, 400, 36, 36].map(|opc| faults.loses_reply(opc)).to_vec();
         assert_eq!(hits, [true, false, true, false]);
+        faults.lose_replies(36, u32::MAX);
+        assert!(faults.loses_reply(36));
+        faults.heal();
+        assert!(!faults.loses_reply(36));
     }
 }

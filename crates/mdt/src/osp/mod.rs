@@ -23,7 +23,7 @@ use mgc::{FsConfig, TargetConf};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::Ptlrpc;
-use tokio::{sync::watch, time::timeout};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs};
 
 pub(crate) use ost::Ost;
@@ -37,6 +37,9 @@ use crate::{
 
 /// How long a create waits for an OST that has no objects at hand.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a create that finds all OSTs full waits for what they say now.
+const STATFS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Told when something changes that a create may wait for.
 type Changes = watch::Sender<()>;
@@ -80,6 +83,8 @@ pub(crate) struct Osts {
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
     turn: AtomicU64,
+    /// Creates that had to wait for objects.
+    waits: AtomicU64,
     defaults: Defaults,
     registry: Registry,
     /// What the registry shows of the OSTs.
@@ -97,6 +102,7 @@ impl Osts {
             mdt,
             osts: RwLock::default(),
             turn: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             defaults: Defaults::default(),
             registry,
             groups: Mutex::default(),
@@ -161,7 +167,7 @@ impl Osts {
         let mut tried = self.try_allocate(wanted);
         if matches!(tried, Err(Errno::ENOSPC)) {
             // Something may have been removed since they were asked.
-            self.statfs().await;
+            let _ = timeout(STATFS_PATIENCE, self.statfs()).await;
             tried = self.try_allocate(wanted);
         }
         let objects = match tried? {
@@ -178,6 +184,7 @@ impl Osts {
     }
 
     async fn wait_and_allocate(&self, wanted: &Wanted) -> Result<Vec<Object>, Errno> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
         let mut changes = self.changes.subscribe();
         loop {
             changes.borrow_and_update();
@@ -212,13 +219,18 @@ impl Osts {
         Ok((!objects.is_empty()).then_some(objects))
     }
 
-    /// The space of all OSTs together; those that are away count as they were last seen.
+    /// How many creates had to wait for objects.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// The space of all OSTs; those that are away or do not answer count as they were last seen.
     pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
-        let mut all = Vec::new();
+        let mut asked = JoinSet::new();
         for ost in self.all() {
-            all.extend(ost.statfs().await);
+            asked.spawn(async move { ost.statfs().await });
         }
-        all
+        asked.join_all().await.into_iter().flatten().collect()
     }
 
     /// Stops all tasks, notes exactly which ids are in use, and disconnects.

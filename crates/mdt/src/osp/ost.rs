@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -41,8 +41,12 @@ use crate::{
 
 /// Before an OST that refused is asked again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often the space of an OST that is written to is asked for, to choose among OSTs (`qos_maxage`).
-const SPACE_AGE: Duration = Duration::from_secs(5);
+/// How often an OST that new files are put on is asked for its space, to choose among OSTs and to see that it answers; and
+/// after which time without an answer it is slow. Together less than a second.
+const LOOK: Duration = Duration::from_millis(500);
+const SLOW: Duration = Duration::from_millis(400);
+/// Requests in flight beside those of [`work`], which may wait for clients to give locks back: new objects do not wait for that.
+const OWN: usize = 4;
 /// How long what an OST said about its space is true.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// How long an answer about space is waited for.
@@ -61,6 +65,10 @@ pub(crate) struct Ost {
     changes: Changes,
     /// Whether objects were taken since its space was last asked for.
     used: AtomicBool,
+    /// Whether it has not answered for a while.
+    slow: AtomicBool,
+    /// How often the last object at hand was taken.
+    pub(crate) emptied: AtomicU64,
     /// Wakes the task that keeps objects at hand.
     low: Notify,
     space: Mutex<Option<(Instant, ObdStatfs)>>,
@@ -136,7 +144,7 @@ impl Ost {
                     nids: target.nids.clone(),
                     kind: ImportKind::Osp,
                     connect,
-                    max_rpcs_in_flight: 8,
+                    max_rpcs_in_flight: (work::PARALLEL + OWN) as u32,
                     owner: Arc::new(Owner(weak.clone())),
                 },
             );
@@ -149,6 +157,8 @@ impl Ost {
                 connection: watch::Sender::new(0),
                 changes,
                 used: AtomicBool::new(false),
+                slow: AtomicBool::new(false),
+                emptied: AtomicU64::new(0),
                 low: Notify::new(),
                 space: Mutex::default(),
                 full: Full::default(),
@@ -157,6 +167,7 @@ impl Ost {
         });
         let tasks = vec![
             tokio::spawn(keep_ready(ost.clone())),
+            tokio::spawn(look_again(ost.clone())),
             tokio::spawn(work::run(ost.clone())),
         ];
         *ost.tasks.lock() = tasks;
@@ -225,13 +236,22 @@ impl Ost {
             ready,
             connected,
             full: self.full.is_full(),
+            slow: self.is_slow(),
         }
+    }
+
+    /// Whether it has not answered for a while.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
     }
 
     /// An object for a new file, if one is at hand.
     pub(crate) fn take(&self) -> Result<Option<Fid>, Errno> {
         let mut pool = self.pool.lock();
         let taken = pool.take();
+        if taken.is_some() && pool.ready() == 0 {
+            self.emptied.fetch_add(1, Ordering::Relaxed);
+        }
         if pool.wants().is_some() {
             self.low.notify_one();
         }
@@ -410,10 +430,6 @@ async fn keep_ready(ost: Arc<Ost>) {
                     () = sleep(RETRY), if ost.full.is_full() => {
                         ost.statfs().await;
                     }
-                    () = sleep(SPACE_AGE), if ost.used.load(Ordering::Relaxed) => {
-                        ost.used.store(false, Ordering::Relaxed);
-                        ost.statfs().await;
-                    }
                 },
                 Err(e) => {
                     tracing::debug!("{}: no objects: {e}", ost.name);
@@ -423,5 +439,25 @@ async fn keep_ready(ost: Arc<Ost>) {
                 }
             }
         }
+    }
+}
+
+/// Asks an OST that files are made on for its space, over all connections. While it does not answer it is slow.
+async fn look_again(ost: Arc<Ost>) {
+    loop {
+        ost.connected().await;
+        sleep(LOOK).await;
+        if !ost.used.swap(false, Ordering::Relaxed) {
+            continue;
+        }
+        let mut asked = std::pin::pin!(ost.ask_statfs());
+        if timeout(SLOW, &mut asked).await.is_ok() {
+            continue;
+        }
+        tracing::info!("{}: does not answer; new files go to others", ost.name);
+        ost.slow.store(true, Ordering::Relaxed);
+        let answer = asked.await;
+        ost.slow.store(false, Ordering::Relaxed);
+        tracing::info!("{}: answers again: {:?}", ost.name, answer.map(drop));
     }
 }

@@ -22,7 +22,9 @@ use crate::store::{Work, keys};
 /// Entries of the queue looked at together.
 const FETCH: usize = 512;
 /// Requests in flight.
-const PARALLEL: usize = 8;
+pub(super) const PARALLEL: usize = 8;
+/// Objects that one request destroys at most: they are destroyed in turn, and each may wait for a client.
+const TOGETHER: usize = 32;
 /// Work that is done and not on the OST's disk; what is more waits in the queue.
 const UNCOMMITTED_MAX: usize = 65536;
 /// Before work that failed is tried again.
@@ -105,21 +107,20 @@ async fn work_off(ost: &Arc<Ost>, first: u64, last: u64, done: &mut Done) -> Res
         from = [seen, &b"\0"[..]].concat();
         let mut sent = JoinSet::new();
         let slots = Arc::new(Semaphore::new(PARALLEL));
-        for (key, value) in rows {
-            let work = Work::decode(&value)?;
-            let object = keys::work_object(&key).ok_or(Errno::EIO)?;
+        for job in jobs(rows)? {
             let (ost, slots) = (ost.clone(), slots.clone());
             sent.spawn(async move {
                 let _slot = slots.acquire_owned().await;
-                (key, send(&ost, object, work).await)
+                let did = send(&ost, &job).await;
+                (job.keys, did)
             });
         }
         let mut failed = None;
         while let Some(result) = sent.join_next().await {
             match result.map_err(|_| Errno::EIO)? {
-                (key, Ok(transno)) => {
-                    done.uncommitted.entry(transno).or_default().push(key);
-                    done.count += 1;
+                (keys, Ok(transno)) => {
+                    done.count += keys.len();
+                    done.uncommitted.entry(transno).or_default().extend(keys);
                 }
                 (_, Err(e)) => failed = Some(e),
             }
@@ -131,20 +132,69 @@ async fn work_off(ost: &Arc<Ost>, first: u64, last: u64, done: &mut Done) -> Res
     }
 }
 
+/// What one request does.
+#[derive(Debug, PartialEq, Eq)]
+struct Job {
+    work: Work,
+    /// The first object, and how many there are: more than one only to be destroyed.
+    first: Fid,
+    count: u32,
+    /// The entries of the queue that are done with it.
+    keys: Vec<Bytes>,
+}
+
+impl Job {
+    /// Whether another object can be destroyed along: the next one, or the last one once more.
+    fn may_take(&self, object: Fid) -> bool {
+        let last = self.first.f_oid + (self.count - 1);
+        let known = object.f_oid == last;
+        let next = Some(object.f_oid) == last.checked_add(1) && (self.count as usize) < TOGETHER;
+        self.work == Work::Destroy && object.f_seq == self.first.f_seq && (known || next)
+    }
+}
+
+/// Entries of the queue as requests. Objects are given out in order, and files removed together were often made together.
+fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
+    let mut work = Vec::with_capacity(rows.len());
+    for (key, value) in rows {
+        let object = keys::work_object(&key).ok_or(Errno::EIO)?;
+        work.push((Work::decode(&value)?, object, key));
+    }
+    // Changes stay in the order in which they were queued.
+    work.sort_by_key(|(work, object, _)| (*work == Work::Destroy).then_some(*object));
+    let mut jobs: Vec<Job> = Vec::new();
+    for (work, object, key) in work {
+        let last = jobs.last_mut().filter(|job| job.work == work);
+        match last.filter(|job| job.may_take(object)) {
+            Some(job) => {
+                job.count = object.f_oid - job.first.f_oid + 1;
+                job.keys.push(key);
+            }
+            None => jobs.push(Job {
+                work,
+                first: object,
+                count: 1,
+                keys: vec![key],
+            }),
+        }
+    }
+    Ok(jobs)
+}
+
 /// Has the OST do it; the OST's transaction, or 0 where there was nothing to do.
-async fn send(ost: &Ost, object: Fid, work: Work) -> Result<u64, Errno> {
+async fn send(ost: &Ost, job: &Job) -> Result<u64, Errno> {
     let oa = Obdo {
-        o_oi: object.into(),
+        o_oi: job.first.into(),
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
         ..Obdo::default()
     };
-    let mut req = match work {
+    let mut req = match job.work {
         Work::Destroy => {
             let o_valid = OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLOBJCOUNT;
             let body = OstBody {
                 oa: Obdo {
                     o_valid,
-                    o_misc: 1,
+                    o_misc: job.count,
                     ..oa
                 },
             };
@@ -183,9 +233,77 @@ async fn send(ost: &Ost, object: Fid, work: Work) -> Result<u64, Errno> {
                     | Errno::ESHUTDOWN
             ) =>
         {
-            tracing::error!("{}: {work:?} of {object} is refused: {e}", ost.name());
+            let Job {
+                work, first, count, ..
+            } = job;
+            tracing::error!(
+                "{}: {work:?} of {count} from {first} on is refused: {e}",
+                ost.name()
+            );
             Ok(0)
         }
         Err(e) => Err(e.errno()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{TOGETHER, jobs};
+    use crate::store::{Work, keys};
+    use wire::Fid;
+
+    fn object(oid: u32) -> Fid {
+        Fid::new(0x2_4000_0400, oid, 0)
+    }
+
+    #[test]
+    fn neighbours_are_destroyed_together_and_each_entry_is_done_once() {
+        let chown = Work::Chown {
+            uid: 1,
+            gid: 2,
+            projid: 3,
+        };
+        let queued = [
+            (object(9), Work::Destroy),
+            (object(4), chown),
+            (object(8), Work::Destroy),
+            (object(4), Work::Destroy),
+            // Once more, by the look that follows a crash.
+            (object(9), Work::Destroy),
+            (object(10), Work::Destroy),
+            (object(5), chown),
+            (Fid::new(0x2_4000_0401, 11, 0), Work::Destroy),
+        ];
+        let row = |(n, (object, work)): (u64, &(Fid, Work))| (keys::work(0, n, *object), work.encode());
+        let rows: Vec<_> = (1..).zip(&queued).map(row).collect();
+        let jobs = jobs(rows.clone()).unwrap();
+        let told: Vec<_> = jobs.iter().map(|j| (j.work, j.first, j.count)).collect();
+        assert_eq!(
+            told,
+            [
+                (chown, object(4), 1),
+                (chown, object(5), 1),
+                (Work::Destroy, object(4), 1),
+                (Work::Destroy, object(8), 3),
+                (Work::Destroy, Fid::new(0x2_4000_0401, 11, 0), 1),
+            ]
+        );
+        let mut done: Vec<_> = jobs.into_iter().flat_map(|j| j.keys).collect();
+        done.sort();
+        let mut all: Vec<_> = rows.into_iter().map(|(key, _)| key).collect();
+        all.sort();
+        assert_eq!(done, all);
+    }
+
+    #[test]
+    fn one_request_destroys_so_many_and_no_more() {
+        let rows = |oids: std::ops::RangeInclusive<u32>| -> Vec<_> {
+            let row = |oid| (keys::work(0, 7, object(oid)), Work::Destroy.encode());
+            oids.map(row).collect()
+        };
+        let counts: Vec<u32> = jobs(rows(1..=100)).unwrap().iter().map(|j| j.count).collect();
+        assert_eq!(counts, [TOGETHER as u32, TOGETHER as u32, TOGETHER as u32, 4]);
+        assert_eq!(jobs(rows(u32::MAX - 1..=u32::MAX)).unwrap().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! One process of four is killed in the middle of work: whoever is left goes on within the documented time, what `fsync`
+//! One process of four, or the MDT and the OST at once, is killed in the middle of work: whoever is left goes on within the documented time, what `fsync`
 //! returned for is there, and the check of the stopped file system finds nothing.
 //!
 //! A workload is a command line that works in an empty directory of client A until it is ended or fails. What it prints,
@@ -51,11 +51,21 @@ const MAPPED: &str = r#"
     PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     fsx -S 1 -N 100000000 -f $ASIDE/fsx.toml -P $ASIDE f > $ASIDE/fsx.log"#;
 
+/// Files with data come and go, many at once.
+const CHURN: &str = r#"
+    for p in 1 2 3; do (
+        for n in $(seq 10000); do
+            for i in $(seq 40); do echo $i > of$p-$n-$i; done
+            if [ $n -gt 1 ]; then rm of$p-$((n - 1))-*; fi
+        done ) & done; wait"#;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Client,
     Mdt,
     Ost,
+    /// The MDT and the OST at once.
+    Both,
 }
 
 /// A cell of the matrix: its file system, its workload under way.
@@ -154,16 +164,17 @@ impl Cell {
 
     /// Kills the victim, and starts it again.
     fn kill_and_restart(&mut self, victim: Victim) {
-        let server = match victim {
+        let servers: &[&str] = match victim {
             Victim::Client => {
                 kill(pid_of_mount(&self.a) as u32);
                 return;
             }
-            Victim::Mdt => "mdt",
-            Victim::Ost => "ost",
+            Victim::Mdt => &["mdt"],
+            Victim::Ost => &["ost"],
+            Victim::Both => &["mdt", "ost"],
         };
-        self.fs.site.kill(server);
-        self.fs.start_server(server);
+        servers.iter().for_each(|server| self.fs.site.kill(server));
+        servers.iter().for_each(|server| self.fs.start_server(server));
     }
 
     /// Ends the workload, if it has not failed by itself.
@@ -220,7 +231,7 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
             nacre_ok(&["umount", text(&cell.a)]);
         }
         // What is under way may fail once.
-        Victim::Mdt | Victim::Ost => {
+        Victim::Mdt | Victim::Ost | Victim::Both => {
             cell.end_work();
             let mut last = Ok(());
             let goes_on = within(SLACK, || {
@@ -294,4 +305,9 @@ fn an_ost_is_killed_while_clients_append() {
 #[test]
 fn an_ost_is_killed_while_a_file_is_mapped() {
     row(MAPPED, Victim::Ost);
+}
+
+#[test]
+fn the_mdt_and_the_ost_are_killed_while_files_come_and_go() {
+    row(CHURN, Victim::Both);
 }

@@ -1,0 +1,129 @@
+//! An index whose machine may lose power: then what was applied and not committed is lost, from some batch on.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cpt::BoxFuture;
+use osd::{Batch, Index, OsdError, Space, Transactions};
+use parking_lot::Mutex;
+
+/// Batches that are committed together.
+const TOGETHER: usize = 20;
+
+type Map = BTreeMap<Bytes, Bytes>;
+
+/// The index.
+pub struct CrashIndex {
+    state: Mutex<State>,
+    space: Arc<Space>,
+    transactions: Arc<Transactions>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How it was at the start.
+    begun: Map,
+    now: Map,
+    /// What was applied since, and how much of it is on disk.
+    applied: Vec<Batch>,
+    durable: usize,
+    /// The power is gone.
+    dead: bool,
+}
+
+fn put(map: &mut Map, batch: &Batch) {
+    for key in &batch.deletes {
+        map.remove(key);
+    }
+    map.extend(batch.puts.iter().cloned());
+}
+
+impl CrashIndex {
+    /// An empty one.
+    pub fn new() -> Arc<CrashIndex> {
+        CrashIndex::on(Map::new(), Transactions::restore(0, 0))
+    }
+
+    fn on(map: Map, transactions: Arc<Transactions>) -> Arc<CrashIndex> {
+        let state = State {
+            begun: map.clone(),
+            now: map,
+            ..State::default()
+        };
+        Arc::new(CrashIndex {
+            state: Mutex::new(state),
+            space: Space::of_memory(1 << 30),
+            transactions,
+        })
+    }
+
+    /// The power goes. What is found afterwards: all that was committed, and of the rest what `keep` says, told how much
+    /// there is.
+    pub fn lose_power(&self, keep: impl FnOnce(usize) -> usize) -> Arc<CrashIndex> {
+        let mut state = self.state.lock();
+        state.dead = true;
+        let kept = state.durable + keep(state.applied.len() - state.durable);
+        let mut map = state.begun.clone();
+        state.applied[..kept].iter().for_each(|b| put(&mut map, b));
+        let numbers = Transactions::restore(self.transactions.committed(), self.transactions.epoch());
+        CrashIndex::on(map, numbers)
+    }
+
+    fn commit(&self, state: &mut State) -> bool {
+        if !state.dead {
+            // Whatever is finished was put among the applied before.
+            self.transactions.set_committed(self.transactions.applied());
+            state.durable = state.applied.len();
+        }
+        !state.dead
+    }
+}
+
+impl Index for CrashIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        Ok(self.state.lock().now.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let state = self.state.lock();
+        let range = (Bound::Included(from), Bound::Excluded(to));
+        let rows = state.now.range::<[u8], _>(range).take(limit);
+        Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+
+    fn apply(&self, batch: Batch) -> Result<(), OsdError> {
+        let mut state = self.state.lock();
+        put(&mut state.now, &batch);
+        let transno = batch.transno;
+        state.applied.push(batch);
+        if let Some(transno) = transno {
+            self.transactions.finish(transno);
+        }
+        if state.applied.len() - state.durable >= TOGETHER {
+            self.commit(&mut state);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        let done = self.commit(&mut self.state.lock());
+        Box::pin(async move { done.then_some(()).ok_or(OsdError::NoSpace) })
+    }
+
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn transactions(&self) -> &Arc<Transactions> {
+        &self.transactions
+    }
+
+    fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+}
