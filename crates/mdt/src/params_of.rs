@@ -11,6 +11,8 @@ use crate::{osp::Ost, squash::Squash, target::Mdt};
 
 /// `atime_diff` at most: a year.
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
+/// `lu_cache_nr` at most.
+const LU_CACHE_NR_MAX: u64 = 1 << 30;
 /// A stripe is at most 4 GiB less one smallest stripe.
 const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
 
@@ -24,6 +26,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     let svname = mdt.svname();
     let mut own = registry.group(format!("mdt.{svname}"));
     let (shown, cleared) = (mdt.stats.clone(), mdt.stats.clone());
+    let store = mdt.store.clone();
     let md_stats = Param::read_write(
         move || shown.show(),
         move |_| {
@@ -51,6 +54,20 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 mdt,
                 |m| m.store.transactions().committed().to_string(),
                 "the last transaction that is on disk",
+            ),
+        )
+        .add(
+            "lu_cache_nr",
+            Param::atomic(mdt.store.inodes().max().clone(), 0..=LU_CACHE_NR_MAX)
+                .when_set(move || store.inodes().forget())
+                .about("inodes kept in memory at most, up to 1 KiB each"),
+        )
+        .add(
+            "lu_cache_used",
+            show(
+                mdt,
+                |m| m.store.inodes().len().to_string(),
+                "inodes kept in memory",
             ),
         )
         .add(

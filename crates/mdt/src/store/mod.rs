@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use wire::{Errno, Fid};
 
-use cache::InodeCache;
+pub(crate) use cache::InodeCache;
 pub use inode::{Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 pub use keys::NameHash;
 pub(crate) use tx::decode_entry;
@@ -80,6 +80,11 @@ impl Store {
     /// The index itself.
     pub fn index(&self) -> &Arc<dyn Index> {
         &self.index
+    }
+
+    /// The inodes that are kept in memory.
+    pub(crate) fn inodes(&self) -> &InodeCache {
+        &self.inodes
     }
 
     /// The transaction numbers.
