@@ -1,12 +1,62 @@
 //! CPU time: of this process and of others that work for a subject.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// CPU time that this process and the processes `others` have used, user and system.
-pub(crate) fn used(others: &[u32]) -> Duration {
+/// How long processes must be still: the kernel counts in hundredths of a second.
+const STILL: Duration = Duration::from_millis(100);
+
+/// CPU time, user and system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    /// Of this process.
+    own: Duration,
+    /// Of the others.
+    pub(crate) others: Duration,
+}
+
+impl Used {
+    /// Of all.
+    pub(crate) fn all(self) -> Duration {
+        self.own + self.others
+    }
+
+    /// Since then.
+    pub(crate) fn since(self, before: Used) -> Used {
+        Used {
+            own: self.own.saturating_sub(before.own),
+            others: self.others.saturating_sub(before.others),
+        }
+    }
+}
+
+/// CPU time that this process and the processes `others` have used.
+pub(crate) fn used(others: &[u32]) -> Used {
     let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let own = Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec.unsigned_abs() as u32);
-    own + others.iter().filter_map(|&pid| of_process(pid)).sum::<Duration>()
+    Used {
+        own: Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec.unsigned_abs() as u32),
+        others: others.iter().filter_map(|&pid| of_process(pid)).sum(),
+    }
+}
+
+/// Waits until these processes have done what they do behind a load's back (destroying objects, writing their stores): until for a
+/// while they take no CPU time to speak of, but not longer than `at_most`.
+pub fn settle(processes: &[u32], at_most: Duration) {
+    let begun = Instant::now();
+    let all = || {
+        processes
+            .iter()
+            .filter_map(|&pid| of_process(pid))
+            .sum::<Duration>()
+    };
+    let mut before = all();
+    while begun.elapsed() < at_most {
+        std::thread::sleep(STILL);
+        let now = all();
+        if now.saturating_sub(before) <= STILL / 10 {
+            return;
+        }
+        before = now;
+    }
 }
 
 /// utime and stime of /proc/PID/stat, which count in ticks of 10 ms.
@@ -28,7 +78,7 @@ mod tests {
     fn own_time_grows_with_work_and_is_seen_from_outside() {
         let before = used(&[]);
         let mut x = 1u64;
-        while used(&[]) < before + Duration::from_millis(30) {
+        while used(&[]).since(before).all() < Duration::from_millis(30) {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         assert!(of_process(std::process::id()).is_some_and(|d| d >= Duration::from_millis(10)));

@@ -73,6 +73,8 @@ pub struct Figure {
     pub seconds: f64,
     /// CPU time of all processes that are known to have worked for it.
     pub cpu_seconds: f64,
+    /// That of the processes that were named beside the tasks' own, such as servers.
+    pub others_cpu_seconds: f64,
     /// Operations per second of each task, until it was done itself.
     pub task_rates: Vec<f64>,
     /// How long each took.
@@ -93,6 +95,11 @@ impl Figure {
         self.cpu_seconds * 1e6 / self.operations.max(1) as f64
     }
 
+    /// That of the processes that were named, microseconds for each.
+    pub fn others_cpu_us(&self) -> f64 {
+        self.others_cpu_seconds * 1e6 / self.operations.max(1) as f64
+    }
+
     /// The slowest and the fastest task.
     pub fn task_range(&self) -> (f64, f64) {
         let least = self.task_rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -103,7 +110,7 @@ impl Figure {
 impl Serialize for Figure {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (slowest, fastest) = self.task_range();
-        let mut out = serializer.serialize_struct("Figure", 13)?;
+        let mut out = serializer.serialize_struct("Figure", 14)?;
         out.serialize_field("operation", self.operation)?;
         out.serialize_field("tasks", &self.tasks)?;
         out.serialize_field("iteration", &self.iteration)?;
@@ -117,6 +124,7 @@ impl Serialize for Figure {
         out.serialize_field("p99_us", &self.latencies.quantile_us(0.99))?;
         out.serialize_field("max_us", &self.latencies.max_us())?;
         out.serialize_field("cpu_us", &self.cpu_us())?;
+        out.serialize_field("others_cpu_us", &self.others_cpu_us())?;
         out.end()
     }
 }
@@ -124,13 +132,13 @@ impl Serialize for Figure {
 /// Figures as CSV, with a header.
 pub fn csv(figures: &[Figure]) -> String {
     let mut out = String::from(
-        "operation,tasks,iteration,operations,seconds,per_second,slowest_task,fastest_task,p50_us,p90_us,p99_us,max_us,cpu_us\n",
+        "operation,tasks,iteration,operations,seconds,per_second,slowest_task,fastest_task,p50_us,p90_us,p99_us,max_us,cpu_us,others_cpu_us\n",
     );
     for f in figures {
         let (slowest, fastest) = f.task_range();
         let _ = writeln!(
             out,
-            "{},{},{},{},{:.6},{:.3},{slowest:.3},{fastest:.3},{:.1},{:.1},{:.1},{:.1},{:.3}",
+            "{},{},{},{},{:.6},{:.3},{slowest:.3},{fastest:.3},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3}",
             f.operation,
             f.tasks,
             f.iteration,
@@ -142,6 +150,7 @@ pub fn csv(figures: &[Figure]) -> String {
             f.latencies.quantile_us(0.99),
             f.latencies.max_us(),
             f.cpu_us(),
+            f.others_cpu_us(),
         );
     }
     out

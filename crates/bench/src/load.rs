@@ -49,7 +49,8 @@ fn phase(
     })?;
     let seconds = start.elapsed().as_secs_f64();
     let operations = (size.threads * size.files_per_thread) as f64;
-    let cpu_us = (cpu::used(subject.processes()) - cpu_before).as_secs_f64() * 1e6 / operations;
+    let cpu = cpu::used(subject.processes()).since(cpu_before).all();
+    let cpu_us = cpu.as_secs_f64() * 1e6 / operations;
     Ok(Row {
         subject: subject.name().to_owned(),
         phase: name,
@@ -97,7 +98,8 @@ pub(crate) fn stream(subject: &Arc<dyn Subject>, size: Size) -> Result<Vec<Row>,
         let start = Instant::now();
         run()?;
         let seconds = start.elapsed().as_secs_f64();
-        let cpu_us = (cpu::used(subject.processes()) - cpu_before).as_secs_f64() * 1e6 / megabytes;
+        let cpu = cpu::used(subject.processes()).since(cpu_before).all();
+        let cpu_us = cpu.as_secs_f64() * 1e6 / megabytes;
         rows.push(Row {
             subject: subject.name().to_owned(),
             phase,

@@ -11,7 +11,7 @@ use crate::{BenchError, cpu};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Operations after which a task tells how far it is.
 const TOLD_EVERY: u64 = 64;
@@ -52,6 +52,7 @@ struct Measured {
     done: u64,
     own_seconds: f64,
     cpu_seconds: f64,
+    others_cpu_seconds: f64,
     latencies: Vec<(u64, u64)>,
 }
 
@@ -117,17 +118,19 @@ impl Task {
         };
         let interrupted = self.team.any(interrupted)?;
         let seconds = begun.elapsed().as_secs_f64();
-        let cpu = cpu::used(self.subject.processes()).saturating_sub(cpu_before);
+        let cpu = cpu::used(self.subject.processes()).since(cpu_before);
         if self.first_of_process {
             self.watch.phase.lock().clear();
         }
+        let counted = |time: Duration| match self.first_of_process {
+            true => time.as_secs_f64(),
+            false => 0.0,
+        };
         let measured = Measured {
             done: meter.done,
             own_seconds,
-            cpu_seconds: match self.first_of_process {
-                true => cpu.as_secs_f64(),
-                false => 0.0,
-            },
+            cpu_seconds: counted(cpu.all()),
+            others_cpu_seconds: counted(cpu.others),
             latencies: meter.latencies.counts(),
         };
         let figure = self.gather(&measured)?.map(|all| {
@@ -138,6 +141,7 @@ impl Task {
                 operations: all.iter().map(|m| m.done).sum(),
                 seconds,
                 cpu_seconds: all.iter().map(|m| m.cpu_seconds).sum(),
+                others_cpu_seconds: all.iter().map(|m| m.others_cpu_seconds).sum(),
                 task_rates: all.iter().map(|m| m.done as f64 / m.own_seconds).collect(),
                 latencies: Latencies::new(),
             };

@@ -11,7 +11,8 @@ mod table;
 pub use site::Site;
 pub use table::{LnetReport, LnetRow};
 
-use crate::{BenchError, cpu};
+use crate::BenchError;
+use crate::cpu::{self, Used};
 use echo::Echo;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -149,7 +150,7 @@ pub fn measure(
 /// What came of one measurement.
 pub(crate) struct Measured {
     pub(crate) took: Duration,
-    pub(crate) cpu: Duration,
+    pub(crate) cpu: Used,
     /// What each client has done.
     pub(crate) done: Vec<u64>,
 }
@@ -159,14 +160,18 @@ impl Measured {
         let all: u64 = self.done.iter().sum();
         let mean = all as f64 / self.done.len().max(1) as f64;
         let least = self.done.iter().copied().min().unwrap_or(0);
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / all.max(1) as f64;
         LnetRow {
             subject,
             load: point.load.name(),
             clients: point.clients,
             concurrency: point.concurrency,
             run,
+            requests: all,
+            seconds: self.took.as_secs_f64(),
             rate: all as f64 / self.took.as_secs_f64(),
-            cpu_us: self.cpu.as_secs_f64() * 1e6 / all.max(1) as f64,
+            cpu_us: each(self.cpu.all()),
+            others_cpu_us: each(self.cpu.others),
             slowest: if all == 0 { 0.0 } else { least as f64 / mean },
         }
     }
@@ -180,7 +185,7 @@ pub(crate) async fn watch(times: Times, others: &[u32], counts: impl Fn() -> Vec
     let (took, cpu_after, after) = (begun.elapsed(), cpu::used(others), counts());
     Measured {
         took,
-        cpu: cpu_after.saturating_sub(cpu_before),
+        cpu: cpu_after.since(cpu_before),
         done: before
             .iter()
             .zip(&after)

@@ -18,10 +18,16 @@ pub struct LnetRow {
     pub concurrency: usize,
     /// Which run.
     pub run: usize,
+    /// Requests that were done.
+    pub requests: u64,
+    /// In what time.
+    pub seconds: f64,
     /// Requests a second, of all clients.
     pub rate: f64,
     /// CPU time of both sides, microseconds a request.
     pub cpu_us: f64,
+    /// That of the server, where it is in a process of its own.
+    pub others_cpu_us: f64,
     /// What the slowest client did, of the mean.
     pub slowest: f64,
 }
@@ -112,15 +118,23 @@ impl LnetReport {
                 clients,
                 concurrency,
                 run,
+                requests,
+                seconds,
                 rate,
                 cpu_us,
+                others_cpu_us,
                 slowest,
             } = r;
-            format!("{subject},{load},{clients},{concurrency},{run},{rate:.0},{cpu_us:.3},{slowest:.3}\n")
+            format!(
+                "{subject},{load},{clients},{concurrency},{run},{requests},{seconds:.6},{rate:.0},{cpu_us:.3},{others_cpu_us:.3},{slowest:.3}\n"
+            )
         };
-        std::iter::once("subject,load,clients,concurrency,run,rate,cpu_us,slowest\n".to_owned())
-            .chain(self.rows.iter().map(line))
-            .collect()
+        std::iter::once(
+            "subject,load,clients,concurrency,run,requests,seconds,rate,cpu_us,others_cpu_us,slowest\n"
+                .to_owned(),
+        )
+        .chain(self.rows.iter().map(line))
+        .collect()
     }
 }
 
@@ -163,8 +177,11 @@ mod tests {
             clients: 1,
             concurrency: 64,
             run,
+            requests: 1,
+            seconds: 1.0,
             rate,
             cpu_us: 2.0 * rate,
+            others_cpu_us: 0.0,
             slowest: 1.0,
         }
     }
