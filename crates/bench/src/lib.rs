@@ -7,10 +7,12 @@
 //! [`compare`](mod@compare) runs the same load on several subjects in turn (a bare disk, a pass-through FUSE file system, a
 //! mount, the client library), several times over, so that what disturbs the machine disturbs them all, and
 //! reports medians with their spread. [`fsx`](mod@fsx) does random operations on one file through several mounts and compares it with
-//! memory. [`lnet`](mod@lnet) measures the network alone.
+//! memory. [`lnet`](mod@lnet) measures the network alone. [`demo`](mod@demo) puts these loads together into the published
+//! demonstrations.
 
 pub mod compare;
 mod cpu;
+pub mod demo;
 mod figure;
 pub mod fsx;
 mod hub;
@@ -26,6 +28,7 @@ mod task;
 mod team;
 
 pub use compare::{Config, compare};
+pub use cpu::settle;
 pub use figure::{Figure, Latencies, csv};
 pub use hub::World;
 pub use report::{Report, Row, Summary};
@@ -75,6 +78,14 @@ pub enum BenchError {
         /// What was being done.
         what: String,
         /// Error.
+        why: String,
+    },
+    /// What a demonstration needs could not be started.
+    #[error("{what}: {why}")]
+    Stage {
+        /// What.
+        what: String,
+        /// Why not.
         why: String,
     },
     /// The program was interrupted.

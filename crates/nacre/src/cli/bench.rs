@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Net;
+use super::bench_demo::BenchDemo;
 use super::mdsrate::Mdsrate;
 use super::mdtest::Mdtest;
 use super::survey::MdsSurvey;
@@ -43,6 +44,9 @@ pub(crate) struct Bench {
 /// Tools with a load of their own.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Exercise {
+    /// Repeat the published demonstrations at the size given, on servers of their own, and write rows and a page
+    #[command(subcommand)]
+    Demo(BenchDemo),
     /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
     Fsx(Fsx),
     /// Measure LNet alone: pings and bulk of LNet selftest between many clients and one server, beside bare TCP

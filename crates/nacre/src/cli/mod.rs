@@ -1,6 +1,7 @@
 //! The command line: every command and option, and nothing else.
 
 mod bench;
+mod bench_demo;
 mod lst;
 mod mdsrate;
 mod mdtest;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::bench::{Bench, Exercise, Fsx, LnetBench, Load};
+pub(crate) use self::bench_demo::{BenchDemo, DemoPage, DemoRun};
 pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;

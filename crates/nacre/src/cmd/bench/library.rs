@@ -1,81 +1,153 @@
-//! Clients in this process, without a kernel between.
+//! Clients in this process, without a kernel between: nodes with an address each, and mounts on them.
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use client::{Client, MountOptions};
-use cpt::{CptConfig, CptTable};
+use cpt::{CptConfig, CptId, CptTable};
 use lnet::{Lnet, LnetConfig};
 use rpc::{Ptlrpc, RpcConfig};
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use wire::Nid;
 
 use crate::cli::Net;
 use crate::net;
 use crate::node::random;
 
-/// Mounts without a kernel, in this process.
+/// Nodes that clients may be on, each with a network address and an RPC layer of its own, as if it were a machine.
+pub(super) struct Nodes {
+    /// Where the calls of their clients run.
+    pub(super) runtime: Handle,
+    nodes: Vec<Arc<Ptlrpc>>,
+    lnets: Vec<Arc<Lnet>>,
+}
+
+impl Nodes {
+    /// So many nodes, from where the servers of this MGS are reached.
+    pub(super) fn start(cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net, count: usize) -> Result<Nodes> {
+        let runtime = cpts.get(CptId(0)).handle().clone();
+        let mut started = Nodes {
+            runtime: runtime.clone(),
+            nodes: Vec::new(),
+            lnets: Vec::new(),
+        };
+        for _ in 0..count {
+            if let Err(e) = runtime.block_on(started.add(cpts, mgs, net)) {
+                started.shutdown();
+                return Err(e);
+            }
+        }
+        Ok(started)
+    }
+
+    async fn add(&mut self, cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net) -> Result<()> {
+        let config = LnetConfig::default();
+        let choose = || net::for_client(net, &config, mgs);
+        let (_, lnet) = Lnet::start(cpts, &config, net.listen.is_none(), choose).await?;
+        let config = RpcConfig {
+            seed: random()?,
+            ..RpcConfig::default()
+        };
+        self.nodes.push(Ptlrpc::start(lnet.clone(), cpts.clone(), config));
+        self.lnets.push(lnet);
+        Ok(())
+    }
+
+    /// Mounts a file system so often on each of the first `nodes`: the first client of each comes before the second ones.
+    pub(super) fn mount(
+        &self,
+        mgs: &[Nid],
+        fsname: &str,
+        nodes: usize,
+        each: usize,
+    ) -> Result<Vec<Arc<Client>>> {
+        let mut mounting = JoinSet::new();
+        let nodes = self.nodes.iter().take(nodes);
+        for (place, rpc) in std::iter::repeat_n(nodes, each).flatten().cloned().enumerate() {
+            let options = MountOptions::new(mgs.to_vec(), fsname, random()?);
+            mounting.spawn_on(
+                async move { (place, Client::mount(&rpc, options).await) },
+                &self.runtime,
+            );
+        }
+        let mounted = self.runtime.block_on(mounting.join_all());
+        let mut clients: Vec<(usize, Arc<Client>)> = Vec::new();
+        let mut failed = None;
+        for (place, client) in mounted {
+            match client {
+                Ok(client) => clients.push((place, client)),
+                Err(e) => failed = Some(e),
+            }
+        }
+        clients.sort_by_key(|(place, _)| *place);
+        let clients: Vec<Arc<Client>> = clients.into_iter().map(|(_, client)| client).collect();
+        match failed {
+            None => Ok(clients),
+            Some(e) => {
+                self.umount(&clients);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Unmounts clients.
+    pub(super) fn umount(&self, clients: &[Arc<Client>]) {
+        let mut leaving = JoinSet::new();
+        for client in clients {
+            let client = client.clone();
+            leaving.spawn_on(async move { client.umount().await }, &self.runtime);
+        }
+        self.runtime.block_on(leaving.join_all());
+    }
+
+    /// Leaves the network.
+    pub(super) fn shutdown(&self) {
+        self.runtime.block_on(async {
+            for rpc in &self.nodes {
+                rpc.shutdown().await;
+            }
+            for lnet in &self.lnets {
+                lnet.shutdown().await;
+            }
+        });
+    }
+}
+
+/// Mounts without a kernel, on one node.
 pub(super) struct Library {
     /// Each a client of its own, as if it were another node's.
     pub(super) clients: Vec<Arc<Client>>,
     /// Where their calls run.
     pub(super) runtime: Handle,
-    rpc: Arc<Ptlrpc>,
-    lnet: Arc<Lnet>,
+    nodes: Nodes,
     cpts: Arc<CptTable>,
 }
 
 impl Library {
     /// Mounts a file system `count` times.
     pub(super) fn mount(mgs: &[Nid], fsname: &str, net: &Net, count: usize) -> Result<Library> {
-        let config = LnetConfig::default();
         let cpts = CptTable::build(&CptConfig::default())?;
-        let runtime = cpts
-            .iter()
-            .next()
-            .context("there is no CPU partition")?
-            .handle()
-            .clone();
-        let seed = random()?;
-        let (lnet, rpc) = runtime.block_on(async {
-            let choose = || net::for_client(net, &config, mgs);
-            let (_, lnet) = Lnet::start(&cpts, &config, net.listen.is_none(), choose).await?;
-            let config = RpcConfig {
-                seed,
-                ..RpcConfig::default()
-            };
-            let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
-            anyhow::Ok((lnet, rpc))
-        })?;
-        let mut library = Library {
-            clients: Vec::new(),
-            runtime,
-            rpc,
-            lnet,
-            cpts,
-        };
-        for _ in 0..count {
-            let options = MountOptions::new(mgs.to_vec(), fsname, random()?);
-            match library.runtime.block_on(Client::mount(&library.rpc, options)) {
-                Ok(client) => library.clients.push(client),
-                Err(e) => {
-                    library.umount();
-                    return Err(e.into());
-                }
+        let nodes = Nodes::start(&cpts, mgs, net, 1)?;
+        let clients = match nodes.mount(mgs, fsname, 1, count) {
+            Ok(clients) => clients,
+            Err(e) => {
+                nodes.shutdown();
+                return Err(e);
             }
-        }
-        Ok(library)
+        };
+        Ok(Library {
+            clients,
+            runtime: nodes.runtime.clone(),
+            nodes,
+            cpts,
+        })
     }
 
     /// Unmounts them all and leaves the network.
     pub(super) fn umount(self) {
-        self.runtime.block_on(async {
-            for client in &self.clients {
-                client.umount().await;
-            }
-            self.rpc.shutdown().await;
-            self.lnet.shutdown().await;
-        });
+        self.nodes.umount(&self.clients);
+        self.nodes.shutdown();
         self.cpts.shutdown();
     }
 }

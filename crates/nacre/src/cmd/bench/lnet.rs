@@ -14,7 +14,7 @@ use cpt::CptTable;
 use lnet::{LnetConfig, PortalRotor};
 use wire::Nid;
 
-use super::{INTERRUPTED, stop_flag};
+use super::{INTERRUPTED, end, stop_flag};
 use crate::cli::LnetBench;
 use crate::output::say;
 use crate::start::Start;
@@ -185,16 +185,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw);
-        if let Some(pid) = pid
-            && let Err(e) = rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-        {
-            eprintln!("cannot stop the server (process {}): {e}", self.child.id());
-        }
-        // It ends when it is told.
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
 }
 

@@ -1,6 +1,7 @@
 //! `nacre bench`: what measures and what tries, a module for each; here is what they share.
 
 mod compare;
+mod demo;
 mod fsx;
 mod library;
 mod lnet;
@@ -11,14 +12,18 @@ mod survey;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::{clean_up_after, stop};
 use crate::cli::{Bench, Exercise};
+use crate::instance::{self, Lock};
+use crate::output::describe;
+use crate::running;
 
 /// The exit status of what was interrupted.
 const INTERRUPTED: u8 = 130;
@@ -27,6 +32,7 @@ const INTERRUPTED: u8 = 130;
 pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     match &args.exercise {
         None => compare::run(&args),
+        Some(Exercise::Demo(demo)) => demo::run(demo),
         Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
         Some(Exercise::Lnet(args)) => lnet::run(args),
         Some(Exercise::Mdtest(mdtest)) => mdtest::run(mdtest),
@@ -67,10 +73,30 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// A directory that is removed again, whatever happens.
+/// Ends a process that this one has started, in order, and waits until it is gone.
+fn end(child: &mut Child) {
+    let pid = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid
+        && let Err(e) = rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+    {
+        eprintln!("cannot stop process {}: {e}", child.id());
+    }
+    // It ends when it is told.
+    let _ = child.wait();
+}
+
+/// How the directories of measurements begin.
+const WORKPLACE: &str = "nacre-bench-";
+
+/// A directory that is removed again, whatever happens. What a process that was killed has left is removed by the next one that
+/// works in the same place.
 struct Workplace {
     /// Where.
     dir: PathBuf,
+    /// Says that its owner lives.
+    _held: Lock,
 }
 
 impl Workplace {
@@ -83,10 +109,41 @@ impl Workplace {
                 base.display()
             );
         }
-        let dir = base.join(format!("nacre-bench-{}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        Ok(Workplace { dir })
+        sweep(&base);
+        let own = format!("{WORKPLACE}{}", std::process::id());
+        let (begun, dir) = (base.join(format!(".{own}")), base.join(own));
+        fs::create_dir_all(&begun).with_context(|| format!("cannot make {}", begun.display()))?;
+        // Nobody takes it for left behind: it has its name only when it is held.
+        let held = instance::lock(&begun)?;
+        fs::rename(&begun, &dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Workplace { dir, _held: held })
     }
+}
+
+/// Removes what processes that were killed have left in a directory, and stops what they had started there.
+fn sweep(base: &Path) {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let left = entries.filter(|e| e.file_name().to_string_lossy().starts_with(WORKPLACE));
+    for dir in left.map(|e| e.path()) {
+        // Its owner lives, or it is somebody else's.
+        let Ok(_held) = instance::lock(&dir) else { continue };
+        match stop_all_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
+            Ok(()) => eprintln!("removed {}, which a run that was killed had left", dir.display()),
+            Err(e) => eprintln!("cannot remove {}: {}", dir.display(), describe(&e)),
+        }
+    }
+}
+
+/// Stops the processes that work for directories in this one, and cleans up after those that died.
+fn stop_all_in(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        match running::in_dir(&entry?.path())? {
+            Some(running) if running.alive() => stop(&running, true)?,
+            Some(running) => drop(clean_up_after(&running)?),
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Workplace {

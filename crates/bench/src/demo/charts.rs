@@ -1,0 +1,292 @@
+//! Rows put together: a chart for each operation of an experiment (and directory and stripe count), a line in it for each
+//! configuration, a dot for each number of clients, with the median of the runs, their spread, and the ratio to the baseline.
+
+use super::kind::Kind;
+use super::load::stripes;
+use super::rows::{Directory, Row};
+use crate::report::median;
+use std::fmt::Write;
+
+/// Median, least and greatest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) least: f64,
+    pub(super) most: f64,
+}
+
+/// All runs of one load on one configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Dot {
+    /// Client nodes, and threads or requests in flight of each.
+    pub(super) clients: usize,
+    pub(super) each: usize,
+    pub(super) runs: usize,
+    pub(super) rate: Spread,
+    /// Medians.
+    pub(super) cpu_us: f64,
+    pub(super) server_cpu_us: f64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    /// Of the median rate, to that of the baseline under the same load.
+    pub(super) ratio: Option<f64>,
+}
+
+/// One configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) configuration: String,
+    pub(super) baseline: bool,
+    pub(super) partitions: usize,
+    pub(super) portal_rotor: bool,
+    pub(super) pdo: bool,
+    pub(super) forced: bool,
+    /// By number of clients.
+    pub(super) dots: Vec<Dot>,
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub(super) struct Chart {
+    pub(super) kind: Kind,
+    pub(super) operation: String,
+    pub(super) directory: Option<Directory>,
+    pub(super) stripes: Option<u16>,
+    /// The baseline first.
+    pub(super) lines: Vec<Line>,
+}
+
+impl Chart {
+    /// What is in it.
+    pub(super) fn title(&self) -> String {
+        let mut title = self.operation.clone();
+        if let Some(directory) = self.directory {
+            let _ = write!(title, ", {}", directory.words());
+        }
+        match self.stripes {
+            Some(count) => format!("{title}, {}", stripes(count)),
+            None => title,
+        }
+    }
+
+    fn holds(&self, row: &Row) -> bool {
+        (self.kind, &self.operation, self.directory, self.stripes)
+            == (row.experiment, &row.operation, row.directory, row.stripes)
+    }
+}
+
+impl Dot {
+    /// Where it is on the axis.
+    pub(super) fn x(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::LnetClients => self.clients,
+            _ => self.clients * self.each,
+        }
+    }
+}
+
+/// All charts, in the order in which they were measured first; within an experiment, those of one operation beside each other.
+pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
+    let mut charts: Vec<Chart> = Vec::new();
+    for row in rows {
+        if !charts.iter().any(|c| c.holds(row)) {
+            charts.push(Chart {
+                kind: row.experiment,
+                operation: row.operation.clone(),
+                directory: row.directory,
+                stripes: row.stripes,
+                lines: Vec::new(),
+            });
+        }
+    }
+    for chart in &mut charts {
+        let own: Vec<&Row> = rows.iter().filter(|r| chart.holds(r)).collect();
+        chart.lines = lines(chart.kind, &own);
+    }
+    let mut operations: Vec<(Kind, String, Option<Directory>)> = Vec::new();
+    for c in &charts {
+        let key = (c.kind, c.operation.clone(), c.directory);
+        if !operations.contains(&key) {
+            operations.push(key);
+        }
+    }
+    charts.sort_by_key(|c| {
+        let place = (operations.iter()).position(|o| *o == (c.kind, c.operation.clone(), c.directory));
+        (
+            c.kind,
+            c.directory.map(|d| d == Directory::Shared),
+            place,
+            c.stripes,
+        )
+    });
+    charts
+}
+
+fn lines(kind: Kind, rows: &[&Row]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        if !lines.iter().any(|l| l.configuration == row.configuration) {
+            lines.push(Line {
+                configuration: row.configuration.clone(),
+                baseline: row.baseline,
+                partitions: row.partitions,
+                portal_rotor: row.portal_rotor,
+                pdo: row.pdo,
+                forced: row.forced,
+                dots: Vec::new(),
+            });
+        }
+    }
+    for line in &mut lines {
+        let own: Vec<&Row> = (rows.iter().copied())
+            .filter(|r| r.configuration == line.configuration)
+            .collect();
+        line.dots = dots(&own);
+        line.dots.sort_by_key(|d| (d.x(kind), d.clients));
+    }
+    lines.sort_by_key(|l| !l.baseline);
+    if let Some(base) = lines.first().filter(|l| l.baseline).map(|l| l.dots.clone()) {
+        for dot in lines.iter_mut().flat_map(|l| &mut l.dots) {
+            let same = base
+                .iter()
+                .find(|b| (b.clients, b.each) == (dot.clients, dot.each));
+            dot.ratio = same
+                .map(|b| dot.rate.median / b.rate.median)
+                .filter(|ratio| ratio.is_finite());
+        }
+    }
+    lines
+}
+
+fn dots(rows: &[&Row]) -> Vec<Dot> {
+    let mut done: Vec<(usize, usize)> = Vec::new();
+    for row in rows {
+        if !done.contains(&(row.clients, row.each)) {
+            done.push((row.clients, row.each));
+        }
+    }
+    let dot = |(clients, each): (usize, usize)| {
+        let own: Vec<&Row> = (rows.iter().copied())
+            .filter(|r| (r.clients, r.each) == (clients, each))
+            .collect();
+        let of = |value: fn(&Row) -> f64| median(own.iter().map(|r| value(r)));
+        let some = |value: fn(&Row) -> Option<f64>| {
+            let all: Vec<f64> = own.iter().filter_map(|r| value(r)).collect();
+            (!all.is_empty()).then(|| median(all.into_iter()))
+        };
+        Dot {
+            clients,
+            each,
+            runs: own.len(),
+            rate: Spread {
+                median: of(|r| r.rate),
+                least: own.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
+                most: own.iter().map(|r| r.rate).fold(0.0, f64::max),
+            },
+            cpu_us: of(|r| r.cpu_us),
+            server_cpu_us: of(|r| r.server_cpu_us),
+            p50_us: some(|r| r.p50_us),
+            p99_us: some(|r| r.p99_us),
+            ratio: None,
+        }
+    };
+    done.into_iter().map(dot).collect()
+}
+
+/// What came out where there were most clients, as a table for a terminal.
+pub fn summary(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| experiment | operation | configuration | clients x each | median/s | min to max | of baseline | CPU us (server) |\n|---|---|---|---|---:|---:|---:|---:|\n",
+    );
+    for chart in charts(rows) {
+        for line in &chart.lines {
+            let Some(dot) = line.dots.last() else { continue };
+            let _ = writeln!(
+                out,
+                "| {} | {} | {}{} | {}x{} | {:.0} | {:.0} to {:.0} | {} | {:.1} ({:.1}) |",
+                chart.kind.name(),
+                chart.title(),
+                line.configuration,
+                if line.forced { " (forced)" } else { "" },
+                dot.clients,
+                dot.each,
+                dot.rate.median,
+                dot.rate.least,
+                dot.rate.most,
+                dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
+                dot.cpu_us,
+                dot.server_cpu_us
+            );
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::rows::tests::row;
+
+    #[test]
+    fn medians_are_of_one_load_and_ratios_to_the_baseline_under_it() {
+        let rows = [
+            row("2 (2:2)", "create", (4, 16), 30.0),
+            row("1 (1:1)", "create", (4, 16), 10.0),
+            row("1 (1:1)", "create", (1, 2), 5.0),
+            row("1 (1:1)", "stat", (1, 2), 7.0),
+            row("2 (2:2)", "create", (4, 16), 50.0),
+            row("2 (2:2)", "create", (4, 16), 20.0),
+            row("2 (2:2)", "create", (8, 16), 20.0),
+        ];
+        let charts = charts(&rows);
+        let titles: Vec<String> = charts.iter().map(Chart::title).collect();
+        assert_eq!(
+            titles,
+            [
+                "create, shared directory, 2 stripes",
+                "stat, shared directory, 2 stripes"
+            ]
+        );
+        let create = &charts[0].lines;
+        assert_eq!((create.len(), create[0].baseline), (2, true));
+        let place: Vec<usize> = create[0].dots.iter().map(|d| d.x(Kind::Mdtest)).collect();
+        assert_eq!(place, [2, 64]);
+        let dot = &create[1].dots[0];
+        let spread = Spread {
+            median: 30.0,
+            least: 20.0,
+            most: 50.0,
+        };
+        assert_eq!((dot.rate, dot.runs, dot.ratio), (spread, 3, Some(3.0)));
+        assert_eq!(
+            create[1].dots[1].ratio, None,
+            "the baseline was not measured there"
+        );
+        let text = summary(&rows);
+        assert!(
+            text.contains("| 1 (1:1) | 4x16 | 10 | 10 to 10 | 1.00 |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn directories_come_one_after_the_other_and_stripes_beside_each_other() {
+        let with = |operation: &str, directory, stripes| Row {
+            directory: Some(directory),
+            stripes: Some(stripes),
+            ..row("1 (1:1)", operation, (1, 1), 1.0)
+        };
+        let mut rows = Vec::new();
+        for directory in [Directory::PerThread, Directory::Shared] {
+            for stripes in [0, 2] {
+                rows.push(with("create", directory, stripes));
+                rows.push(with("unlink", directory, stripes));
+            }
+        }
+        let titles: Vec<String> = charts(&rows).iter().map(Chart::title).collect();
+        assert_eq!(titles[0], "create, directory per thread, 0 stripes");
+        assert_eq!(titles[1], "create, directory per thread, 2 stripes");
+        assert_eq!(titles[2], "unlink, directory per thread, 0 stripes");
+        assert_eq!(titles[4], "create, shared directory, 0 stripes");
+    }
+}

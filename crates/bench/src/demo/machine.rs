@@ -1,0 +1,122 @@
+//! What a demonstration ran on, as the system tells it: names and values for the page.
+
+use rustix::system::uname;
+use std::fs;
+use std::path::Path;
+
+/// CPUs, kernel, memory, what ran before it, and the file system that stores are in (none: memory).
+pub fn machine(store: Option<&Path>) -> Vec<(String, String)> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let kernel = uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    let store = match store {
+        None => "in memory".to_owned(),
+        Some(dir) => format!(
+            "on disk, {}",
+            file_system(&read("/proc/self/mountinfo"), dir)
+                .unwrap_or_else(|| "on an unknown file system".to_owned())
+        ),
+    };
+    let facts = [
+        ("CPUs", cpus(&read("/proc/cpuinfo"))),
+        ("memory", memory(&read("/proc/meminfo"))),
+        (
+            "kernel",
+            format!(
+                "{} {} {}",
+                text(kernel.sysname()),
+                text(kernel.release()),
+                text(kernel.machine())
+            ),
+        ),
+        ("store", store),
+        (
+            "load average before",
+            read("/proc/loadavg")
+                .split_whitespace()
+                .next()
+                .unwrap_or("unknown")
+                .to_owned(),
+        ),
+    ];
+    facts
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+/// As many as may be used, and what they are.
+fn cpus(cpuinfo: &str) -> String {
+    let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let model = (cpuinfo.lines())
+        .find_map(|l| l.strip_prefix("model name"))
+        .map(|l| l.trim_start_matches([' ', '\t', ':']).trim());
+    match model {
+        Some(model) => format!("{usable} of {model}"),
+        None => usable.to_string(),
+    }
+}
+
+fn memory(meminfo: &str) -> String {
+    let kib = (meminfo.lines())
+        .find_map(|l| l.strip_prefix("MemTotal:"))
+        .and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
+    kib.map_or("unknown".to_owned(), |kib| {
+        format!("{:.1} GiB", kib / f64::from(1 << 20))
+    })
+}
+
+/// The type and the device of the file system that a directory is in: that of the mount point which is its longest beginning.
+fn file_system(mountinfo: &str, dir: &Path) -> Option<String> {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        // Fields of their own come before a dash, and there may be any number of optional ones.
+        let (own, kind) = line.split_once(" - ")?;
+        let (mut own, mut kind) = (own.split(' '), kind.split(' '));
+        Some((own.nth(4)?, kind.next()?, kind.next()?))
+    });
+    let around = mounts.filter(|(at, ..)| dir.starts_with(at));
+    // Of several on one mount point the last hides the others.
+    let (_, kind, device) = around.max_by_key(|(at, ..)| at.len())?;
+    Some(format!("{kind} on {device}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 21 0:25 / /run rw shared:5 master:2 - tmpfs tmpfs rw
+31 21 7:0 / /srv/data rw - xfs /dev/loop0 rw
+32 21 7:1 / /srv/data rw - ext4 /dev/loop1 rw
+bad line
+";
+
+    #[test]
+    fn a_directory_is_in_the_file_system_mounted_nearest() {
+        let on = |dir: &str| file_system(MOUNTS, Path::new(dir));
+        assert_eq!(on("/srv/data/x").as_deref(), Some("ext4 on /dev/loop1"));
+        assert_eq!(on("/srv/database").as_deref(), Some("ext4 on /dev/vda"));
+        assert_eq!(on("/run").as_deref(), Some("tmpfs on tmpfs"));
+        assert_eq!(file_system("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn cpus_and_memory_are_read_as_the_kernel_writes_them() {
+        assert!(cpus("processor\t: 0\nmodel name\t: An EPYC : 7\n").ends_with(" of An EPYC : 7"));
+        assert!(cpus("").parse::<usize>().is_ok());
+        assert_eq!(memory("MemFree: 1 kB\nMemTotal:       24576000 kB\n"), "23.4 GiB");
+        assert_eq!(memory("nothing"), "unknown");
+    }
+
+    #[test]
+    fn this_machine_is_told() {
+        let facts = machine(Some(Path::new("/")));
+        assert!(
+            facts
+                .iter()
+                .all(|(name, value)| !name.is_empty() && !value.is_empty())
+        );
+        assert_eq!(machine(None)[3].1, "in memory");
+    }
+}

@@ -1,0 +1,336 @@
+//! One page with everything: plots, published figures beside, the tables behind them, and what is not shown. It needs no other file and
+//! no script, and is well-formed XML.
+
+use super::beside::{Published, beside, published};
+use super::charts::{Chart, Line, charts};
+use super::kind::{Demo, Kind};
+use super::plot::{Plot, PlotDot, PlotLine, draw, escaped, short, swatch};
+use super::rows::Record;
+use std::fmt::Write;
+
+/// How the page looks.
+const STYLE: &str = include_str!("page.css");
+
+/// The page. `rows_in` names the file with the rows.
+pub fn page(record: &Record, rows_in: &str) -> String {
+    let charts = charts(&record.rows);
+    let title = match record.demo {
+        Demo::Smp => "Partitioned servers",
+        Demo::Pdo => "Parallel directory operations",
+    };
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    );
+    out.push_str(match record.demo {
+        Demo::Smp => {
+            "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers by itself. Every configuration was measured in turn with its baseline: one partition, one queue.</p>\n"
+        }
+        Demo::Pdo => {
+            "<p class=\"lead\">Operations on different names of one directory do not wait for each other. Measured in turn with the baseline, where each operation locks the whole directory.</p>\n"
+        }
+    });
+    facts(&mut out, record);
+    not_shown(&mut out, record);
+    // The data is part of the program, and a test reads it.
+    let published = published().unwrap_or_default();
+    for &kind in Kind::of(record.demo) {
+        let own: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
+        if !own.is_empty() {
+            section(&mut out, kind, &own, &charts, &published);
+        }
+    }
+    // Writing to a string does not fail, here and below.
+    let _ = write!(
+        out,
+        "<footer>Every run: <code>{}</code>. Dots are medians; bars reach from the slowest to the fastest run. The vertical axes begin at 0.</footer>\n</main>\n</body>\n</html>\n",
+        escaped(rows_in)
+    );
+    out
+}
+
+fn facts(out: &mut String, record: &Record) {
+    out.push_str("<table class=\"facts\">\n");
+    for (name, value) in &record.facts {
+        let _ = writeln!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
+            escaped(name),
+            escaped(value)
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn not_shown(out: &mut String, record: &Record) {
+    if record.not_shown.is_empty() {
+        return;
+    }
+    out.push_str("<section>\n<h2>What this does not show</h2>\n<ul>\n");
+    for what in &record.not_shown {
+        let _ = writeln!(out, "<li>{}</li>", escaped(what));
+    }
+    out.push_str("</ul>\n</section>\n");
+}
+
+fn section(out: &mut String, kind: Kind, own: &[&Chart], all: &[Chart], published: &[Published]) {
+    let _ = write!(
+        out,
+        "<section id=\"{}\">\n<h2>{}</h2>\n<p>{}</p>\n",
+        kind.name(),
+        escaped(kind.title()),
+        escaped(kind.about())
+    );
+    let styles = styles(own);
+    legend(out, own, &styles);
+    out.push_str("<div class=\"plots\">\n");
+    for chart in own {
+        let plot = Plot {
+            title: chart.title(),
+            x_axis: kind.axis(),
+            lines: chart.lines.iter().map(|l| plot_line(kind, l, &styles)).collect(),
+        };
+        let _ = write!(
+            out,
+            "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
+            escaped(&chart.title()),
+            draw(&plot)
+        );
+    }
+    out.push_str("</div>\n");
+    compared(out, kind, all, published);
+    table(out, kind, own);
+    out.push_str("</section>\n");
+}
+
+/// The configurations of an experiment; their places are their styles.
+fn styles(charts: &[&Chart]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for line in charts.iter().flat_map(|c| &c.lines) {
+        if !names.contains(&line.configuration) {
+            names.push(line.configuration.clone());
+        }
+    }
+    names
+}
+
+fn style_of(styles: &[String], line: &Line) -> usize {
+    styles.iter().position(|s| *s == line.configuration).unwrap_or(0)
+}
+
+/// The name of a configuration, marked where it says nothing about speed.
+fn marked(line: &Line) -> String {
+    match (line.baseline, line.forced) {
+        (_, true) => format!("{} (forced: partitions share CPUs)", line.configuration),
+        (true, _) => format!("{} (baseline)", line.configuration),
+        _ => line.configuration.clone(),
+    }
+}
+
+fn plot_line(kind: Kind, line: &Line, styles: &[String]) -> PlotLine {
+    let dots = line.dots.iter().map(|d| PlotDot {
+        x: d.x(kind),
+        middle: d.rate.median,
+        least: d.rate.least,
+        most: d.rate.most,
+    });
+    PlotLine {
+        name: marked(line),
+        style: style_of(styles, line),
+        dashed: line.forced,
+        dots: dots.collect(),
+    }
+}
+
+fn legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
+    out.push_str("<ul class=\"legend\">\n");
+    for (style, name) in styles.iter().enumerate() {
+        let mut lines = charts.iter().flat_map(|c| &c.lines);
+        if let Some(line) = lines.find(|l| l.configuration == *name) {
+            let _ = writeln!(
+                out,
+                "<li>{}{}</li>",
+                swatch(style, line.forced),
+                escaped(&marked(line))
+            );
+        }
+    }
+    out.push_str("</ul>\n");
+}
+
+fn compared(out: &mut String, kind: Kind, charts: &[Chart], published: &[Published]) {
+    let lines = beside(kind, charts, published);
+    if lines.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<div class=\"wide\"><table>\n<caption>Published in 2012, Lustre 2.3 as a percentage of 2.2 on 24 CPUs; and here, the partitioned server as a percentage of the baseline under the most clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
+    );
+    for line in lines {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&line.what),
+            escaped(&line.files),
+            escaped(&line.published),
+            match line.measured.as_str() {
+                "" => "not measured".to_owned(),
+                measured => escaped(measured),
+            }
+        );
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+}
+
+fn table(out: &mut String, kind: Kind, charts: &[&Chart]) {
+    let _ = write!(
+        out,
+        "<details>\n<summary>All figures</summary>\n<div class=\"wide\"><table>\n<thead><tr><th>operation</th><th>{}</th><th>configuration</th><th>median/s</th><th>least to greatest</th><th>runs</th><th>of baseline</th><th>CPU µs each</th><th>of it the server</th><th>half within µs</th><th>99 % within µs</th></tr></thead>\n<tbody>\n",
+        escaped(kind.axis())
+    );
+    for chart in charts {
+        // Under each load all configurations.
+        let mut dots: Vec<_> = chart
+            .lines
+            .iter()
+            .flat_map(|l| l.dots.iter().map(move |d| (l, d)))
+            .collect();
+        dots.sort_by_key(|(_, d)| (d.x(kind), d.clients));
+        for (line, dot) in dots {
+            let maybe = |value: Option<f64>| value.map_or(String::new(), short);
+            let _ = writeln!(
+                out,
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.0} to {:.0}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
+                escaped(&chart.title()),
+                match kind {
+                    Kind::LnetInFlight | Kind::Mounts => dot.each.to_string(),
+                    Kind::LnetClients => dot.clients.to_string(),
+                    _ => format!("{} = {} × {}", dot.x(kind), dot.clients, dot.each),
+                },
+                escaped(&marked(line)),
+                dot.rate.median,
+                dot.rate.least,
+                dot.rate.most,
+                dot.runs,
+                dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
+                dot.cpu_us,
+                dot.server_cpu_us,
+                maybe(dot.p50_us),
+                maybe(dot.p99_us)
+            );
+        }
+    }
+    out.push_str("</tbody>\n</table></div>\n</details>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::demo::rows::Row;
+    use crate::demo::rows::tests::{record, row};
+
+    /// The page as XML, which it must be.
+    fn parsed(page: &str) -> roxmltree::Document<'_> {
+        let options = roxmltree::ParsingOptions {
+            allow_dtd: true,
+            ..roxmltree::ParsingOptions::default()
+        };
+        roxmltree::Document::parse_with_options(page, options).unwrap()
+    }
+
+    fn texts<'a>(document: &'a roxmltree::Document<'_>, tag: &str) -> Vec<&'a str> {
+        let nodes = document.descendants().filter(|n| n.has_tag_name(tag));
+        nodes.filter_map(|n| n.text()).collect()
+    }
+
+    fn rows() -> Vec<Row> {
+        let mut rows = Vec::new();
+        for operation in ["create", "stat"] {
+            for (i, configuration) in ["1 (1:1)", "2 (2:2)", "4 (4:4)"].into_iter().enumerate() {
+                for crowd in [(1, 4), (4, 4)] {
+                    for run in 1..=3 {
+                        rows.push(Row {
+                            run,
+                            forced: i == 2,
+                            partitions: 1 << i,
+                            ..row(configuration, operation, crowd, 1000.0 * (i + run) as f64)
+                        });
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn every_series_is_drawn_and_told() {
+        let text = page(&record(rows()), "demo.csv");
+        let document = parsed(&text);
+        let plots = || {
+            document
+                .descendants()
+                .filter(|n| n.attribute("class") == Some("plot"))
+        };
+        assert_eq!(plots().count(), 2);
+        for plot in plots() {
+            let lines: Vec<_> = plot
+                .descendants()
+                .filter(|n| n.has_tag_name("polyline"))
+                .collect();
+            assert_eq!(lines.len(), 3);
+            for line in lines {
+                assert_eq!(line.attribute("points").unwrap().split(' ').count(), 2);
+            }
+            let spreads = plot
+                .descendants()
+                .filter(|n| n.attribute("class") == Some("spread"));
+            assert_eq!(spreads.count(), 6);
+        }
+        assert_eq!(
+            texts(&document, "figcaption"),
+            [
+                "create, shared directory, 2 stripes",
+                "stat, shared directory, 2 stripes"
+            ]
+        );
+        // A row of the table for each median: 2 operations, 3 configurations, 2 crowds.
+        let details = document
+            .descendants()
+            .find(|n| n.has_tag_name("details"))
+            .unwrap();
+        let body = details.descendants().find(|n| n.has_tag_name("tbody")).unwrap();
+        assert_eq!(body.children().filter(|n| n.has_tag_name("tr")).count(), 12);
+        // The forced one is marked in the legend, in the tables, and dashed.
+        assert!(text.matches("4 (4:4) (forced").count() > 4);
+        assert!(text.contains("class=\"s2 dashed\""));
+        // Published beside measured: 3.0 times at least, as forced ones do not count.
+        assert!(text.contains("<td>350 % (at least)</td><td>150 %</td>"), "{text}");
+        assert!(texts(&document, "li").iter().any(|li| li.contains("12 (12:12)")));
+    }
+
+    #[test]
+    fn nothing_in_the_rows_becomes_markup() {
+        let nasty = "<script>alert('x' & \"y\")</script>\u{1b}";
+        let mut record = record(vec![row(nasty, nasty, (1, 1), 5.0)]);
+        record.not_shown = vec![nasty.to_owned()];
+        record.facts = vec![(nasty.to_owned(), nasty.to_owned())];
+        let text = page(&record, nasty);
+        let document = parsed(&text);
+        assert!(document.descendants().all(|n| !n.has_tag_name("script")));
+        assert!(texts(&document, "td").iter().any(|t| t.starts_with("<script>")));
+    }
+
+    #[test]
+    fn a_page_needs_nothing_from_elsewhere() {
+        let text = page(&record(rows()), "demo.csv");
+        for word in ["http", "src=", "<link", "url(", "@import"] {
+            assert!(!text.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn no_rows_make_a_page_all_the_same() {
+        let text = page(&record(Vec::new()), "demo.csv");
+        assert_eq!(texts(&parsed(&text), "h2"), ["What this does not show"]);
+    }
+}

@@ -1,0 +1,311 @@
+//! A line chart as SVG: the rate over a logarithmic axis, for each line its medians joined, and a bar from the least to the
+//! greatest run. Its colours are the page's (`s0`, `s1`, ...).
+
+use std::fmt::Write;
+
+/// What is drawn.
+pub(super) struct Plot {
+    /// For those who do not see it.
+    pub(super) title: String,
+    /// What the horizontal axis is.
+    pub(super) x_axis: &'static str,
+    pub(super) lines: Vec<PlotLine>,
+}
+
+/// A line of it.
+pub(super) struct PlotLine {
+    pub(super) name: String,
+    /// Which of the page's colours and shapes.
+    pub(super) style: usize,
+    pub(super) dashed: bool,
+    pub(super) dots: Vec<PlotDot>,
+}
+
+/// A dot of it.
+pub(super) struct PlotDot {
+    pub(super) x: usize,
+    pub(super) middle: f64,
+    pub(super) least: f64,
+    pub(super) most: f64,
+}
+
+/// How many colours and shapes there are before they come again.
+pub(super) const STYLES: usize = 8;
+/// The whole, and the room for the axes' words.
+const WIDTH: f64 = 400.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 54.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 44.0;
+/// Numbers on an axis need so much room.
+const APART: f64 = 26.0;
+/// Half the size of a dot.
+const DOT: f64 = 3.6;
+
+/// Text between tags or in an attribute.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // Not to be had in XML.
+            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A number with few digits: `950`, `12.5k`, `230k`, `1.2M`.
+pub(super) fn short(value: f64) -> String {
+    let (value, unit) = match value.abs() {
+        v if v >= 999_500.0 => (value / 1e6, "M"),
+        v if v >= 9_995.0 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = match value.abs() {
+        v if v >= 99.95 || v == v.trunc() => 0,
+        v if v >= 1.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}{unit}")
+}
+
+/// The distance of lines on the vertical axis: 1, 2, 2.5 or 5 of some power of ten, so that there are about four.
+fn step(most: f64) -> f64 {
+    let rough = most / 4.0;
+    if !(rough.is_finite() && rough > 0.0) {
+        return 1.0;
+    }
+    let power = 10f64.powf(rough.log10().floor());
+    let factors = [1.0, 2.0, 2.5, 5.0, 10.0];
+    factors
+        .into_iter()
+        .map(|f| f * power)
+        .find(|s| *s >= rough)
+        .unwrap_or(10.0 * power)
+}
+
+/// Where values are.
+struct Scale {
+    x_least: f64,
+    x_most: f64,
+    y_most: f64,
+}
+
+impl Scale {
+    fn of(plot: &Plot) -> (Scale, f64) {
+        let dots = || plot.lines.iter().flat_map(|l| &l.dots);
+        let most = dots().map(|d| d.most).fold(0.0, f64::max);
+        let step = step(most);
+        let scale = Scale {
+            x_least: dots().map(|d| d.x).min().unwrap_or(1).max(1) as f64,
+            x_most: dots().map(|d| d.x).max().unwrap_or(1).max(1) as f64,
+            y_most: (most / step).ceil().max(1.0) * step,
+        };
+        (scale, step)
+    }
+
+    fn x(&self, x: usize) -> f64 {
+        let room = WIDTH - LEFT - RIGHT - 4.0 * DOT;
+        let share = match self.x_most / self.x_least {
+            r if r > 1.0 => (x.max(1) as f64 / self.x_least).ln() / r.ln(),
+            _ => 0.5,
+        };
+        LEFT + 2.0 * DOT + share * room
+    }
+
+    fn y(&self, y: f64) -> f64 {
+        HEIGHT - BOTTOM - y / self.y_most * (HEIGHT - TOP - BOTTOM)
+    }
+}
+
+/// Draws it.
+pub(super) fn draw(plot: &Plot) -> String {
+    let (scale, step) = Scale::of(plot);
+    let mut out = format!(
+        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
+        escaped(&plot.title)
+    );
+    axes(&mut out, plot, &scale, step);
+    for line in &plot.lines {
+        // Writing to a string does not fail, here and below.
+        let _ = draw_line(&mut out, line, &scale);
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let rows = (scale.y_most / step).round() as usize;
+    for value in (0..=rows).map(|i| i as f64 * step) {
+        let y = scale.y(value);
+        let _ = writeln!(
+            out,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6.0,
+            y + 3.5,
+            short(value)
+        );
+    }
+    let mut places: Vec<usize> = plot
+        .lines
+        .iter()
+        .flat_map(|l| l.dots.iter().map(|d| d.x))
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    // The last always has its number.
+    let mut free = f64::INFINITY;
+    for x in places.into_iter().rev() {
+        let at = scale.x(x);
+        let _ = writeln!(
+            out,
+            "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
+            bottom + 4.0
+        );
+        if free - at >= APART {
+            free = at;
+            let _ = writeln!(
+                out,
+                "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
+                bottom + 16.0
+            );
+        }
+    }
+    let _ = writeln!(
+        out,
+        "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
+         <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
+         <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"middle\">operations a second</text>",
+        (LEFT + right) / 2.0,
+        HEIGHT - 8.0,
+        escaped(plot.x_axis),
+        (TOP + bottom) / 2.0
+    );
+}
+
+fn draw_line(out: &mut String, line: &PlotLine, scale: &Scale) -> std::fmt::Result {
+    let dashed = if line.dashed { " dashed" } else { "" };
+    writeln!(
+        out,
+        "<g class=\"s{}{dashed}\"><title>{}</title>",
+        line.style % STYLES,
+        escaped(&line.name)
+    )?;
+    let path: Vec<String> = (line.dots.iter())
+        .map(|d| format!("{:.1},{:.1}", scale.x(d.x), scale.y(d.middle)))
+        .collect();
+    writeln!(out, "<polyline points=\"{}\"/>", path.join(" "))?;
+    for dot in &line.dots {
+        let (x, y) = (scale.x(dot.x), scale.y(dot.middle));
+        let (low, high) = (scale.y(dot.least), scale.y(dot.most));
+        let (left, right) = (x - 2.5, x + 2.5);
+        writeln!(
+            out,
+            "<g><path class=\"spread\" d=\"M{x:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}H{right:.1}M{left:.1} {high:.1}H{right:.1}\"/>{}<title>{}: {} at {} ({} to {})</title></g>",
+            shape(line.style, x, y),
+            escaped(&line.name),
+            short(dot.middle),
+            dot.x,
+            short(dot.least),
+            short(dot.most)
+        )?;
+    }
+    writeln!(out, "</g>")
+}
+
+/// A dot of a style: shapes tell lines apart where colours do not.
+fn shape(style: usize, x: f64, y: f64) -> String {
+    let r = DOT;
+    let points = |all: &[(f64, f64)]| {
+        let points: Vec<String> = (all.iter())
+            .map(|(dx, dy)| format!("{:.1},{:.1}", x + dx * r, y + dy * r))
+            .collect();
+        format!("<polygon class=\"dot\" points=\"{}\"/>", points.join(" "))
+    };
+    match style % 4 {
+        0 => format!("<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"/>"),
+        1 => points(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]),
+        2 => points(&[(0.0, -1.2), (1.1, 0.9), (-1.1, 0.9)]),
+        _ => points(&[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)]),
+    }
+}
+
+/// A piece of line with its dot, for a legend.
+pub(super) fn swatch(style: usize, dashed: bool) -> String {
+    let dashed = if dashed { " dashed" } else { "" };
+    format!(
+        "<svg class=\"swatch\" viewBox=\"0 0 30 12\" aria-hidden=\"true\"><g class=\"s{}{dashed}\"><polyline points=\"1,6 29,6\"/>{}</g></svg>",
+        style % STYLES,
+        shape(style, 15.0, 6.0)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let said: Vec<String> = [
+            0.0, 0.25, 9.5, 950.0, 9500.0, 12_500.0, 230_000.0, 999_700.0, 2.5e6,
+        ]
+        .into_iter()
+        .map(short)
+        .collect();
+        assert_eq!(
+            said,
+            [
+                "0", "0.25", "9.5", "950", "9500", "12.5k", "230k", "1.00M", "2.5M"
+            ]
+        );
+    }
+
+    #[test]
+    fn lines_on_the_axis_are_at_round_numbers() {
+        for (most, expected) in [
+            (4.0, 1.0),
+            (7.0, 2.0),
+            (90_000.0, 25_000.0),
+            (0.0, 1.0),
+            (f64::NAN, 1.0),
+        ] {
+            assert_eq!(step(most), expected, "{most}");
+        }
+    }
+
+    #[test]
+    fn dots_stay_within_the_plot() {
+        let dot = |x, middle: f64| PlotDot {
+            x,
+            middle,
+            least: middle / 2.0,
+            most: middle * 1.5,
+        };
+        let plot = Plot {
+            title: String::new(),
+            x_axis: "clients",
+            lines: vec![PlotLine {
+                name: String::new(),
+                style: 0,
+                dashed: false,
+                dots: vec![dot(1, 0.0), dot(512, 90_000.0)],
+            }],
+        };
+        let (scale, _) = Scale::of(&plot);
+        for (x, y) in [(1, 0.0), (512, 135_000.0)] {
+            assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(x)));
+            assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(y)));
+        }
+        // Doubling is the same distance everywhere.
+        let apart = |a, b| scale.x(b) - scale.x(a);
+        assert!((apart(1, 2) - apart(256, 512)).abs() < 1e-9);
+    }
+}

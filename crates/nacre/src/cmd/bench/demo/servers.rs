@@ -1,0 +1,194 @@
+//! A whole file system in a process of its own, configured as an experiment says: started, told parameters, and ended whatever
+//! happens.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bench::BenchError;
+use bench::demo::Setting;
+use lnet::LnetConfig;
+use wire::Nid;
+
+use crate::cli::Net;
+use crate::cmd::bench::end;
+use crate::control::{self, Request};
+use crate::instance::Store;
+use crate::net::{self, Expected};
+use crate::running::{self, Running};
+
+/// The file system's name.
+pub(super) const FSNAME: &str = "demo";
+/// How long a server may take to start.
+const START_MAX: Duration = Duration::from_secs(60);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Start parameters of the services whose partitions are chosen.
+const SERVICES: [&str; 6] = [
+    "mds_num_cpts",
+    "mds_rdpg_num_cpts",
+    "mds_io_num_cpts",
+    "oss_cpts",
+    "oss_io_cpts",
+    "ldlm_cpts",
+];
+
+/// A running server.
+pub(super) struct Server {
+    child: Child,
+    dir: PathBuf,
+    pub(super) nid: Nid,
+    pub(super) port: u16,
+}
+
+impl Server {
+    /// Starts one at an address, which keeps its data in a new directory `dir` or in memory.
+    pub(super) fn start(
+        dir: &Path,
+        nid: Nid,
+        setting: &Setting,
+        (store, osts): (Store, usize),
+        stop: &AtomicBool,
+    ) -> Result<Server> {
+        let log_at = dir.with_extension("log");
+        let log = File::create(&log_at).with_context(|| format!("cannot write {}", log_at.display()))?;
+        let there = Net {
+            listen: Some(nid),
+            port: None,
+        };
+        let place = net::for_server(&there, &LnetConfig::default(), &Expected::default())?;
+        let own = std::env::current_exe().context("cannot find the nacre binary")?;
+        let store = match store {
+            Store::Local => "local",
+            Store::Memory => "memory",
+        };
+        let mut command = Command::new(own);
+        command
+            .args(["up", "--foreground", "--no-mount", "--fsname", FSNAME, "--store", store])
+            .args(["--osts", &osts.to_string(), "--port", &place.port.to_string()])
+            .arg("--dir")
+            .arg(dir)
+            .args(start_options(setting, place.nid))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // A Ctrl-C is for us alone: a server that ends by itself would keep its clients waiting.
+            .process_group(0);
+        let child = command.spawn().context("cannot start a server")?;
+        let mut server = Server {
+            child,
+            dir: dir.to_owned(),
+            nid: place.nid,
+            port: place.port,
+        };
+        let record = server.wait(&log_at, stop)?;
+        if !setting.pdo {
+            let request = Request::SetParam {
+                pattern: "osd-*.*-MDT*.pdo".to_owned(),
+                value: "OFF".to_owned(),
+            };
+            control::ask(&record.control, &request, ANSWER_MAX).context("cannot switch PDO off")?;
+        }
+        Ok(server)
+    }
+
+    /// Waits until it says that it is up.
+    fn wait(&mut self, log: &Path, stop: &AtomicBool) -> Result<Running> {
+        let begun = Instant::now();
+        loop {
+            if let Some(record) = running::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
+                return Ok(record);
+            }
+            if let Some(status) = self.child.try_wait().context("a server")? {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                let last = said.lines().last().unwrap_or("it said nothing");
+                bail!("a server has ended before it was up ({status}): {last}");
+            }
+            if begun.elapsed() > START_MAX {
+                bail!("a server is not up after {} s", START_MAX.as_secs());
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Interrupted.into());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        end(&mut self.child);
+        if let Err(e) = fs::remove_dir_all(&self.dir) {
+            eprintln!("cannot remove {}: {e}", self.dir.display());
+        }
+    }
+}
+
+/// What makes a server what a configuration says.
+fn start_options(setting: &Setting, nid: Nid) -> Vec<String> {
+    let list = |cpts: std::ops::Range<usize>| match cpts.end.saturating_sub(1) {
+        last if last == cpts.start => format!("[{last}]"),
+        last => format!("[{}-{last}]", cpts.start),
+    };
+    let mut options = vec!["--cpu-npartitions".to_owned(), setting.partitions.to_string()];
+    if setting.forced {
+        options.push("--force-partitions".to_owned());
+    }
+    let services = list(setting.service_cpts());
+    let params = [
+        format!("networks=tcp({}){}", nid.addr(), list(setting.lnet_cpts())),
+        format!("portal_rotor={}", if setting.rotor { "ON" } else { "OFF" }),
+        "lnet_selftest=1".to_owned(),
+    ];
+    let params = params
+        .into_iter()
+        .chain(SERVICES.map(|name| format!("{name}={services}")));
+    options.extend(params.flat_map(|p| ["--param".to_owned(), p]));
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn a_configuration_is_told_in_lustres_words() {
+        let setting = Setting {
+            name: String::new(),
+            partitions: 4,
+            lnet: 1,
+            services: 3,
+            rotor: true,
+            pdo: true,
+            forced: true,
+        };
+        let options = start_options(&setting, "127.0.0.9@tcp".parse().unwrap());
+        for said in [
+            "--force-partitions",
+            "networks=tcp(127.0.0.9)[0]",
+            "mds_num_cpts=[1-3]",
+            "oss_io_cpts=[1-3]",
+            "portal_rotor=ON",
+        ] {
+            assert!(options.iter().any(|o| o == said), "{options:?}");
+        }
+        let line = ["nacre", "up"].map(str::to_owned).into_iter().chain(options);
+        let crate::cli::Command::Up(up) = crate::cli::Cli::parse_from(line).command else {
+            panic!("another command");
+        };
+        crate::start::Start::new(&up.start, &[]).unwrap();
+    }
+}

@@ -1,0 +1,218 @@
+//! What measures a demonstration: a server for each configuration of an experiment, all at once, and in this process the clients,
+//! of which those at work are mounted for one measurement only.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Result;
+use bench::demo::{Experiment, FileLoad, Load, Sample, Setting, Stage};
+use bench::lnet::{Point, Site, Times};
+use bench::{BenchError, Figure, LibrarySubject, Subject, Task, Team, Watch, mdtest};
+use cpt::{CptConfig, CptTable};
+use lnet::LnetConfig;
+use wire::Nid;
+
+use super::servers::{FSNAME, Server};
+use crate::cli::Net;
+use crate::cmd::bench::library::Nodes;
+use crate::instance::Store;
+
+/// How long servers may take to come to rest before a measurement.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// Before each measurement of LNet.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// Addresses of the clients of LNet selftest of one configuration, of which there are three at most, with a console.
+const SITE_SIZE: u32 = 66;
+/// The first address of servers, behind those.
+const FIRST_SERVER: u32 = 200;
+
+/// Where it happens.
+pub(super) struct Theatre {
+    dir: PathBuf,
+    store: Store,
+    osts: usize,
+    seconds: f64,
+    stop: Arc<AtomicBool>,
+    cpts: Arc<CptTable>,
+    /// The servers of this experiment.
+    acts: Vec<Act>,
+    nodes: Option<Nodes>,
+}
+
+/// One configuration.
+struct Act {
+    setting: Setting,
+    server: Server,
+    /// Clients of LNet selftest.
+    site: Option<[(&'static str, Site); 1]>,
+}
+
+impl Theatre {
+    /// Data is kept in `dir`.
+    pub(super) fn new(
+        dir: &Path,
+        store: Store,
+        osts: usize,
+        seconds: f64,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Theatre> {
+        Ok(Theatre {
+            dir: dir.to_owned(),
+            store,
+            osts,
+            seconds,
+            stop,
+            cpts: CptTable::build(&CptConfig::default())?,
+            acts: Vec::new(),
+            nodes: None,
+        })
+    }
+
+    fn start(&mut self, experiment: &Experiment) -> Result<()> {
+        for (i, setting) in experiment.settings.iter().enumerate() {
+            let dir = self.dir.join(format!("{}-{i}", experiment.kind.name()));
+            let nid = Nid::tcp(address(FIRST_SERVER + i as u32), 0);
+            let server = Server::start(&dir, nid, setting, (self.store, self.osts), &self.stop)?;
+            self.acts.push(Act {
+                setting: setting.clone(),
+                server,
+                site: None,
+            });
+        }
+        let (mut selftest, mut clients) = (0, 0);
+        for load in &experiment.loads {
+            match load {
+                Load::Lnet(point) => selftest = selftest.max(point.clients),
+                Load::Files(load) => clients = clients.max(load.crowd.clients),
+            }
+        }
+        for (i, act) in self.acts.iter_mut().enumerate().filter(|_| selftest > 0) {
+            let config = LnetConfig {
+                accept_port: act.server.port,
+                ..LnetConfig::default()
+            };
+            let base = address(1 + SITE_SIZE * i as u32);
+            let server = Some((act.server.nid, act.server.pid()));
+            act.site = Some([(
+                "lnet",
+                Site::start(self.cpts.clone(), &config, base, server, selftest)?,
+            )]);
+        }
+        if let Some(first) = self.acts.first().filter(|_| clients > 0) {
+            let net = Net {
+                listen: None,
+                port: Some(first.server.port),
+            };
+            self.nodes = Some(Nodes::start(&self.cpts, &[first.server.nid], &net, clients)?);
+        }
+        Ok(())
+    }
+
+    fn files(&self, act: &Act, load: &FileLoad) -> Result<Vec<Figure>> {
+        let mut figures = Vec::new();
+        let Some(nodes) = &self.nodes else {
+            return Ok(figures);
+        };
+        for options in load.phases() {
+            let clients = nodes.mount(&[act.server.nid], FSNAME, load.crowd.clients, load.crowd.threads)?;
+            bench::settle(&[act.server.pid()], SETTLE_MAX);
+            let watch = Arc::new(Watch {
+                stop: self.stop.clone(),
+                ..Watch::default()
+            });
+            let task = |(team, client): (Team, &Arc<client::Client>)| {
+                let subject = LibrarySubject::new("library", client.clone(), nodes.runtime.clone())
+                    .with_processes(vec![act.server.pid()]);
+                Task {
+                    first_of_process: team.rank() == 0,
+                    subject: Arc::new(subject) as Arc<dyn Subject>,
+                    watch: watch.clone(),
+                    team,
+                }
+            };
+            let teams = Team::threads(clients.len());
+            let tasks = teams.into_iter().zip(&clients).map(task).collect();
+            let (report, ended) = mdtest::run(&options, tasks);
+            nodes.umount(&clients);
+            ended?;
+            figures.extend(report.into_iter().flat_map(|r| r.figures));
+        }
+        Ok(figures)
+    }
+
+    fn lnet(&self, act: &Act, point: Point) -> Result<Vec<Sample>, BenchError> {
+        let Some(site) = &act.site else {
+            return Ok(Vec::new());
+        };
+        let times = Times {
+            warm_up: WARM_UP,
+            measured: Duration::from_secs_f64(self.seconds),
+            runs: 1,
+        };
+        bench::settle(&[act.server.pid()], SETTLE_MAX);
+        let (report, ended) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
+        ended.map(|()| report.rows.iter().map(Sample::of_lnet).collect())
+    }
+}
+
+impl Stage for Theatre {
+    fn open(&mut self, experiment: &Experiment) -> Result<(), BenchError> {
+        let what = format!("the servers and clients of {}", experiment.kind.name());
+        self.start(experiment).map_err(|e| told(what, e))
+    }
+
+    fn measure(&mut self, setting: &Setting, load: &Load) -> Result<Vec<Sample>, BenchError> {
+        let Some(act) = self.acts.iter().find(|a| a.setting == *setting) else {
+            return Ok(Vec::new());
+        };
+        match load {
+            Load::Lnet(point) => self.lnet(act, *point),
+            Load::Files(load) => {
+                let figures = self.files(act, load).map_err(|e| told(setting.name.clone(), e))?;
+                Ok(figures
+                    .iter()
+                    .filter_map(|f| Sample::of_figure(load, f))
+                    .collect())
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(nodes) = self.nodes.take() {
+            nodes.shutdown();
+        }
+        for act in self.acts.drain(..) {
+            if let Some([(_, site)]) = act.site {
+                site.shutdown();
+            }
+        }
+    }
+}
+
+impl Drop for Theatre {
+    fn drop(&mut self) {
+        self.close();
+        self.cpts.shutdown();
+    }
+}
+
+/// An error of this crate as one of the benchmark's, which knows what an interruption is.
+fn told(what: String, error: anyhow::Error) -> BenchError {
+    match error.downcast::<BenchError>() {
+        Ok(error) => error,
+        Err(error) => BenchError::Stage {
+            what,
+            why: crate::output::describe(&error),
+        },
+    }
+}
+
+/// A loopback address that is for this process, outside of what others take: with two runs at once neither finds its own taken.
+fn address(number: u32) -> Ipv4Addr {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let first = Ipv4Addr::new(127, 0x40 | high & 0x3f, low, 0);
+    Ipv4Addr::from_bits(first.to_bits() | number & 0xff)
+}
