@@ -5,7 +5,10 @@
 
 mod site;
 
+use client::{Cred, OpenFlags, SetAttr};
 use site::{Site, here};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 
 /// Compilers, and the language that they are to take it for.
 const C: &[&str] = &["cc", "-std=c99", "-D_GNU_SOURCE"];
@@ -38,4 +41,39 @@ async fn every_call_works_and_says_what_does_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounts_threads_and_children_keep_to_themselves() {
     passes("mounts.c", C).await;
+}
+
+/// A user that need not be known to the system.
+const USER: u32 = 54321;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordinary_user_may_what_modes_allow_and_keeps_no_set_id_bits() {
+    let mut site = Site::start(1).await;
+    let (client, root) = (site.cluster.mount().await, Cred::root());
+    let open = SetAttr {
+        mode: Some(0o1777),
+        ..SetAttr::default()
+    };
+    client.setattr(&root, client.root(), &open, None).await.unwrap();
+    let made = [(&b"private"[..], 0o600), (b"anybodys", 0o6777)];
+    for (name, mode) in made {
+        let flags = OpenFlags::READ_WRITE;
+        let (found, file) = client
+            .create(&root, client.root(), name, mode, flags)
+            .await
+            .unwrap();
+        client.release(&file).await.unwrap();
+        drop(found);
+    }
+    client.mkdir(&root, client.root(), b"shut", 0o700).await.unwrap();
+    site.for_everybody();
+    let built = site.build(&here().join("tests/c/user.c"), C);
+    let mut program = site.program(&built);
+    // Without root it is another user's anyhow: that of the file system is root.
+    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        program.uid(USER).gid(USER);
+    }
+    assert_eq!(site.run(program).await, "passed\n");
+    client.umount().await;
+    site.stop().await;
 }

@@ -44,8 +44,8 @@ pub(crate) type Xattrs = HashMap<Vec<u8>, Bytes>;
 #[derive(Default)]
 pub(crate) struct InodeState {
     pub(crate) md: Option<MdAttr>,
-    /// What a directory's were, until the lock on them went.
-    were: Option<MdAttr>,
+    /// What a directory's were, until the lock on them went; and whether a PERM lock still covers who may do what.
+    were: Option<(MdAttr, bool)>,
     pub(crate) layout: Option<Arc<LovLayout>>,
     pub(crate) symlink: Option<Bytes>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
@@ -126,16 +126,19 @@ impl Inodes {
             .clone()
     }
 
-    /// The attributes that the file had when it was last seen: enough to decide which group of a caller matters.
+    /// The attributes of a file, of which size and times may be old: enough to decide which group of a caller matters.
     pub(crate) fn last_seen(&self, fid: Fid) -> Option<MdAttr> {
-        self.get(fid)?.state.lock().md.clone()
+        let inode = self.get(fid)?;
+        let s = inode.state.lock();
+        let were = || s.were.as_ref().filter(|(_, covered)| *covered);
+        s.md.clone().or_else(|| were().map(|(md, _)| md.clone()))
     }
 
     /// What a file is and was: its attributes, or those of a directory before its lock went. Its type is the same.
     pub(crate) fn looked_like(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
-        s.md.clone().or_else(|| s.were.clone())
+        s.md.clone().or_else(|| s.were.as_ref().map(|(md, _)| md.clone()))
     }
 
     /// Where a name leads, as far as known.
@@ -233,8 +236,15 @@ impl Inodes {
         let mut names = HashMap::default();
         let empty = {
             let mut s = inode.state.lock();
-            if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
-                s.were = s.md.take().filter(|md| md.attr.is_dir()).or(s.were.take());
+            if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0
+                && let Some(md) = s.md.take().filter(|md| md.attr.is_dir())
+            {
+                s.were = Some((md, true));
+            }
+            if bits & MDS_INODELOCK_PERM != 0
+                && let Some((_, covered)) = &mut s.were
+            {
+                *covered = false;
             }
             if bits & MDS_INODELOCK_UPDATE != 0 {
                 self.drop_chunks(&mut s);
@@ -327,10 +337,11 @@ fn drop_negative(s: &mut InodeState) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Child, DirChunk, Inodes, Kept};
+    use crate::attr::MdAttr;
     use bytes::Bytes;
     use std::sync::Arc;
     use wire::dirpage::DirEntry;
-    use wire::{Fid, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE};
+    use wire::{Fid, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody, Precision};
 
     const DIR: Fid = Fid::new(0x400, 1, 0);
     const FILE: Fid = Fid::new(0x400, 2, 0);
@@ -370,6 +381,33 @@ mod tests {
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
         assert!(inodes.get(DIR).unwrap().state.lock().chunk(0).is_none());
         assert_eq!(inodes.kept.entries(), 0);
+    }
+
+    #[test]
+    fn who_may_do_what_in_a_directory_is_known_while_it_changes_as_long_as_that_is_locked() {
+        let inodes = Inodes::new(Kept::default());
+        let body = MdtBody {
+            mbo_fid1: DIR,
+            mbo_mode: 0o040_750,
+            ..MdtBody::default()
+        };
+        let none = Bytes::new();
+        let md = || MdAttr::from_reply(&body, &none, &none, Precision::Nanoseconds);
+        inodes.add_name(FILE, b"dir", DIR);
+        inodes.entry(DIR).state.lock().md = Some(md());
+        inodes.forget(DIR, MDS_INODELOCK_UPDATE);
+        assert!(inodes.get(DIR).unwrap().state.lock().md.is_none());
+        assert_eq!(inodes.last_seen(DIR).unwrap().attr.mode, 0o040_750);
+        inodes.forget(DIR, MDS_INODELOCK_PERM);
+        assert!(inodes.last_seen(DIR).is_none());
+        assert!(
+            inodes.looked_like(DIR).unwrap().attr.is_dir(),
+            "what it is it stays"
+        );
+        // With the lock on both, both go.
+        inodes.entry(DIR).state.lock().md = Some(md());
+        inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
+        assert!(inodes.last_seen(DIR).is_none());
     }
 
     #[test]

@@ -10,21 +10,24 @@ use cluster::{Cluster, FSNAME};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, NiSpec};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use wire::Nid;
 
+const LIBRARY: &str = "libnacre.so";
 /// A program that takes longer has hung.
 const PROGRAM_MAX: Duration = Duration::from_secs(240);
 
 /// A file system that other processes can mount, and a directory for what is built.
 pub(crate) struct Site {
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
     lnet: std::sync::Arc<Lnet>,
     nid: Nid,
     port: u16,
     built: tempfile::TempDir,
+    library: PathBuf,
 }
 
 /// The package's directory.
@@ -64,6 +67,7 @@ impl Site {
             nid,
             port,
             built: tempfile::tempdir().unwrap(),
+            library: library_dir(),
         }
     }
 
@@ -79,7 +83,6 @@ impl Site {
     pub(crate) fn build(&self, source: &Path, compiler: &[&str]) -> PathBuf {
         let name = source.file_stem().unwrap().to_str().unwrap();
         let to = self.built.path().join(format!("{name}-{}", compiler[0]));
-        let lib = library_dir();
         let mut command = Command::new(compiler[0]);
         command
             .args(&compiler[1..])
@@ -90,9 +93,9 @@ impl Site {
             .arg("-o")
             .arg(&to)
             .arg("-L")
-            .arg(&lib)
+            .arg(&self.library)
             .arg("-lnacre")
-            .arg(format!("-Wl,-rpath,{}", lib.display()));
+            .arg(format!("-Wl,-rpath,{}", self.library.display()));
         let done = command.output().unwrap_or_else(|e| {
             panic!(
                 "{} cannot be run ({e}): `cargo xtask setup` installs it",
@@ -110,6 +113,15 @@ impl Site {
     /// Runs a program to its end, which must be a good one, beside the servers in this process; gives what it says.
     pub(crate) async fn run(&self, command: Command) -> String {
         tokio::task::spawn_blocking(move || run(command)).await.unwrap()
+    }
+
+    /// A place outside of cargo's, where every user of this machine may read: programs built there take the library along.
+    pub(crate) fn for_everybody(&mut self) {
+        let readable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(self.built.path(), readable).unwrap();
+        let library = self.built.path().join(LIBRARY);
+        std::fs::copy(self.library.join(LIBRARY), &library).unwrap();
+        self.library = self.built.path().to_owned();
     }
 
     /// A program with what it is told.
