@@ -177,6 +177,11 @@ int main(int argc, char **argv) {
         fail("rmdir", dir);
     if (nacre_umount(fs) < 0)
         fail("umount", dir);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        printf("done\n");
+        fflush(stdout);
+    }
     MPI_Finalize();
     return 0;
 }
