@@ -55,6 +55,7 @@ impl Seeds {
         for text in ["10.0.0.1@tcp", "0@lo", "10.1.2.3@o2ib7"] {
             seeds.add("lnet", text.into());
         }
+        seeds.add("selftest", selftest());
         seeds.add("layout", b"[0x200000402:0x1:0x0]".to_vec());
         Ok(seeds)
     }
@@ -175,4 +176,61 @@ fn unzipped(path: &Path) -> std::io::Result<Bytes> {
     let mut out = Vec::new();
     flate2::read::GzDecoder::new(&raw[..]).read_to_end(&mut out)?;
     Ok(out.into())
+}
+
+/// A session of LNet selftest from its beginning to its end.
+fn selftest() -> Vec<u8> {
+    let sid = wire::LstSid {
+        ses_nid: wire::Nid(0x0002_0000_0a00_0001),
+        ses_stamp: 1,
+    };
+    let test = |service, client: u8| wire::SrpcTestReqst {
+        tsr_bulkid: 7,
+        tsr_sid: sid,
+        tsr_service: service,
+        tsr_loop: 2,
+        tsr_concur: 1,
+        tsr_is_client: client,
+        tsr_ndest: client.into(),
+        tsr_u: [1, 0, 3, 0, 0, 16, 0, 0, 0, 0, 0, 0],
+        ..wire::SrpcTestReqst::default()
+    };
+    let batch = |bar_opc| wire::SrpcBatchReqst {
+        bar_sid: sid,
+        bar_opc,
+        ..wire::SrpcBatchReqst::default()
+    };
+    let mksn = wire::SrpcMksnReqst {
+        mksn_sid: sid,
+        ..wire::SrpcMksnReqst::default()
+    };
+    let stat = wire::SrpcStatReqst {
+        str_sid: sid,
+        ..wire::SrpcStatReqst::default()
+    };
+    let rmsn = wire::SrpcRmsnReqst {
+        rmsn_sid: sid,
+        ..wire::SrpcRmsnReqst::default()
+    };
+    let brw = wire::SrpcBrwReqst {
+        brw_bulkid: 7,
+        brw_rw: 2,
+        brw_len: 4096,
+        brw_flags: 3,
+        ..wire::SrpcBrwReqst::default()
+    };
+    let all: [wire::SrpcBody; 11] = [
+        mksn.into(),
+        test(wire::SRPC_SERVICE_PING, 0).into(),
+        test(wire::SRPC_SERVICE_BRW, 1).into(),
+        batch(1).into(),
+        batch(3).into(),
+        stat.into(),
+        brw.into(),
+        wire::SrpcPingReqst { pnr_magic: 0xbabe_face, ..Default::default() }.into(),
+        wire::SrpcDebugReqst::default().into(),
+        batch(2).into(),
+        rmsn.into(),
+    ];
+    all.into_iter().flat_map(|body| wire::Selftest::new(1, body).build()).collect()
 }

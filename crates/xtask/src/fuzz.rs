@@ -10,8 +10,8 @@ use std::thread;
 use crate::stage::{Stage, cargo, root};
 
 /// The targets; those that start servers, which take longest, first.
-const TARGETS: [&str; 8] = [
-    "mdt", "ost", "ldlm", "ptlrpc", "socklnd", "lnet", "llog", "layout",
+const TARGETS: [&str; 9] = [
+    "mdt", "ost", "ldlm", "ptlrpc", "socklnd", "lnet", "selftest", "llog", "layout",
 ];
 /// How long each runs, unless told otherwise.
 const SECONDS: u32 = 12;

@@ -1,0 +1,87 @@
+//! A node of LNet selftest in memory, and a console without manners: what the input says is PUT to its portals, message
+//! after message, and what it asks for by bulk is the input too. When it is through, another console still gets its answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig, Match, Md};
+use lst::{Node, Settings};
+use tokio::time::{Duration, sleep, timeout};
+use wire::{
+    LstSid, Nid, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_RDMA_PORTAL, SRPC_REQUEST_PORTAL, SRPC_SERVICE_MAKE_SESSION,
+    Selftest, SrpcBody, SrpcMksnReqst, SrpcMsg, WireStruct,
+};
+
+use crate::server::run;
+
+/// Messages of one input at most.
+const MESSAGES_MAX: usize = 16;
+/// Longer than anything that a node waits for.
+const PATIENCE: Duration = Duration::from_secs(1000);
+
+/// Sends an input, and looks whether the node still answers.
+pub fn serve(input: &[u8]) {
+    let whole = input.chunks_exact(SrpcMsg::SIZE);
+    for bytes in whole.clone() {
+        if let Ok(message) = Selftest::parse(bytes) {
+            assert_eq!(Selftest::parse(&message.build()), Ok(message));
+        }
+    }
+    run(async {
+        let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
+        let node = Node::start(&lnet, &Settings::default());
+        for bytes in whole.take(MESSAGES_MAX) {
+            send(&lnet, bytes, input).await;
+        }
+        let mksn = SrpcMksnReqst {
+            mksn_rpyid: 1,
+            mksn_sid: LstSid {
+                ses_nid: Nid(0x0002_0000_0a00_0001),
+                ses_stamp: 1,
+            },
+            mksn_force: 1,
+            ..SrpcMksnReqst::default()
+        };
+        let mut reply = lnet.attach(at(1), Md::Sink { max_len: 160 });
+        put(&lnet, SRPC_SERVICE_MAKE_SESSION.into(), Selftest::new(0, mksn).build()).await;
+        let answer = timeout(PATIENCE, reply.next()).await;
+        assert!(matches!(answer, Ok(Some(_))), "the node is silent");
+        drop(node);
+        lnet.shutdown().await;
+    });
+}
+
+fn at(match_bits: u64) -> Match {
+    Match {
+        portal: SRPC_RDMA_PORTAL,
+        match_bits,
+        from: None,
+    }
+}
+
+/// One message, to its service if it is one, and something to fetch for those that want it.
+async fn send(lnet: &Arc<Lnet>, bytes: &[u8], input: &[u8]) {
+    let parsed = Selftest::parse(bytes).ok();
+    let bulkid = match parsed.as_ref().map(|m| &m.body) {
+        Some(SrpcBody::TestReqst(test)) => test.tsr_bulkid,
+        Some(SrpcBody::BrwReqst(brw)) => brw.brw_bulkid,
+        _ => 0,
+    };
+    let data = Bytes::copy_from_slice(input);
+    let _source = lnet.attach(at(bulkid), Md::Source(data.into()));
+    let service = parsed.and_then(|m| m.body.service()).unwrap_or(0);
+    put(lnet, service.into(), Bytes::copy_from_slice(bytes)).await;
+    // Time is virtual: all that can happen does.
+    sleep(Duration::from_secs(1)).await;
+}
+
+async fn put(lnet: &Arc<Lnet>, service: u64, bytes: Bytes) {
+    let portal = if service < wire::SRPC_FRAMEWORK_SERVICE_MAX_ID.into() {
+        SRPC_FRAMEWORK_REQUEST_PORTAL
+    } else {
+        SRPC_REQUEST_PORTAL
+    };
+    // A node that does not take it is found out by the last question.
+    let _ = lnet.put(Nid::LO, portal, service, 0, 0, bytes.into(), false).await;
+}
