@@ -54,8 +54,8 @@ pub(super) struct Beside {
     pub(super) measured: String,
 }
 
-/// The comparison of an experiment. The one of parallel directory operations has no figures of its own: it stands beside those of
-/// mdtest in a shared directory.
+/// The comparison of an experiment. Of parallel directory operations what they gain over none is derived: those figures say
+/// that with them off 2.3 was as fast as 2.2, or slower.
 pub(super) fn beside(kind: Kind, charts: &[Chart], published: &[Published]) -> Vec<Beside> {
     let own = published.iter().filter(|p| p.experiment == kind);
     own.map(|p| Beside {
@@ -107,7 +107,6 @@ impl Published {
     fn is_like(&self, line: &Line) -> bool {
         !line.baseline
             && !line.forced
-            && line.partitions > 1
             && self.portal_rotor.is_none_or(|on| on == line.portal_rotor)
             && self.pdo.is_none_or(|on| on == line.pdo)
     }
@@ -145,7 +144,7 @@ mod tests {
     #[test]
     fn the_published_figures_can_be_read() {
         let all = published().unwrap();
-        assert_eq!(all.len(), 23);
+        assert_eq!(all.len(), 25);
         let below = all.iter().find(|p| p.note == "below").unwrap();
         assert_eq!(below.what(), "unlink, shared directory, PDO off");
         assert_eq!(below.percent(), "less than 100 %");

@@ -37,7 +37,6 @@ pub(super) struct Dot {
 pub(super) struct Line {
     pub(super) configuration: String,
     pub(super) baseline: bool,
-    pub(super) partitions: usize,
     pub(super) portal_rotor: bool,
     pub(super) pdo: bool,
     pub(super) forced: bool,
@@ -103,21 +102,13 @@ pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
         let own: Vec<&Row> = rows.iter().filter(|r| chart.holds(r)).collect();
         chart.lines = lines(chart.kind, &own);
     }
-    let mut operations: Vec<(Kind, String, Option<Directory>)> = Vec::new();
-    for c in &charts {
-        let key = (c.kind, c.operation.clone(), c.directory);
-        if !operations.contains(&key) {
-            operations.push(key);
-        }
-    }
+    // As they came first: directories, then operations in them.
+    let came = charts.clone();
+    let first = |same: &dyn Fn(&Chart) -> bool| came.iter().position(same);
     charts.sort_by_key(|c| {
-        let place = (operations.iter()).position(|o| *o == (c.kind, c.operation.clone(), c.directory));
-        (
-            c.kind,
-            c.directory.map(|d| d == Directory::Shared),
-            place,
-            c.stripes,
-        )
+        let directory = |o: &Chart| (o.kind, o.directory) == (c.kind, c.directory);
+        let operation = |o: &Chart| directory(o) && o.operation == c.operation;
+        (first(&directory), first(&operation), c.stripes)
     });
     charts
 }
@@ -129,7 +120,6 @@ fn lines(kind: Kind, rows: &[&Row]) -> Vec<Line> {
             lines.push(Line {
                 configuration: row.configuration.clone(),
                 baseline: row.baseline,
-                partitions: row.partitions,
                 portal_rotor: row.portal_rotor,
                 pdo: row.pdo,
                 forced: row.forced,

@@ -163,7 +163,7 @@ fn compared(out: &mut String, kind: Kind, charts: &[Chart], published: &[Publish
         return;
     }
     out.push_str(
-        "<div class=\"wide\"><table>\n<caption>Published in 2012, Lustre 2.3 as a percentage of 2.2 on 24 CPUs; and here, the partitioned server as a percentage of the baseline under the most clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
+        "<div class=\"wide\"><table>\n<caption>Published in 2012, Lustre 2.3 as a percentage of 2.2 on 24 CPUs; and here, as a percentage of the baseline under the most clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
     );
     for line in lines {
         let _ = writeln!(
