@@ -227,10 +227,16 @@ fn selftest() -> Vec<u8> {
         batch(3).into(),
         stat.into(),
         brw.into(),
-        wire::SrpcPingReqst { pnr_magic: 0xbabe_face, ..Default::default() }.into(),
+        wire::SrpcPingReqst {
+            pnr_magic: 0xbabe_face,
+            ..Default::default()
+        }
+        .into(),
         wire::SrpcDebugReqst::default().into(),
         batch(2).into(),
         rmsn.into(),
     ];
-    all.into_iter().flat_map(|body| wire::Selftest::new(1, body).build()).collect()
+    all.into_iter()
+        .flat_map(|body| wire::Selftest::new(1, body).build())
+        .collect()
 }

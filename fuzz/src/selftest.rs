@@ -9,8 +9,8 @@ use lnet::{Lnet, LnetConfig, Match, Md};
 use lst::{Node, Settings};
 use tokio::time::{Duration, sleep, timeout};
 use wire::{
-    LstSid, Nid, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_RDMA_PORTAL, SRPC_REQUEST_PORTAL, SRPC_SERVICE_MAKE_SESSION,
-    Selftest, SrpcBody, SrpcMksnReqst, SrpcMsg, WireStruct,
+    LstSid, Nid, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_RDMA_PORTAL, SRPC_REQUEST_PORTAL,
+    SRPC_SERVICE_MAKE_SESSION, Selftest, SrpcBody, SrpcMksnReqst, SrpcMsg, WireStruct,
 };
 
 use crate::server::run;
@@ -44,7 +44,12 @@ pub fn serve(input: &[u8]) {
             ..SrpcMksnReqst::default()
         };
         let mut reply = lnet.attach(at(1), Md::Sink { max_len: 160 });
-        put(&lnet, SRPC_SERVICE_MAKE_SESSION.into(), Selftest::new(0, mksn).build()).await;
+        put(
+            &lnet,
+            SRPC_SERVICE_MAKE_SESSION.into(),
+            Selftest::new(0, mksn).build(),
+        )
+        .await;
         let answer = timeout(PATIENCE, reply.next()).await;
         assert!(matches!(answer, Ok(Some(_))), "the node is silent");
         drop(node);
@@ -83,5 +88,7 @@ async fn put(lnet: &Arc<Lnet>, service: u64, bytes: Bytes) {
         SRPC_REQUEST_PORTAL
     };
     // A node that does not take it is found out by the last question.
-    let _ = lnet.put(Nid::LO, portal, service, 0, 0, bytes.into(), false).await;
+    let _ = lnet
+        .put(Nid::LO, portal, service, 0, 0, bytes.into(), false)
+        .await;
 }
