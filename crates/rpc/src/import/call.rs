@@ -134,13 +134,19 @@ impl Call<'_> {
             let never = p.state == ImportState::Closed || (p.state == ImportState::New && !begun);
             // Who does not want to wait for a server that is away waits for one that was not yet asked.
             let away = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
-            p.state == ImportState::Full || never || (no_delay && away) || p.evictions != evictions
+            let idle = p.state == ImportState::Idle;
+            p.state == ImportState::Full || idle || never || (no_delay && away) || p.evictions != evictions
         };
-        if self.phase.borrow().state == ImportState::Idle {
+        let closed = |_| RpcError::Closed(self.import.cfg.name.clone());
+        let phase = loop {
+            let phase = *self.phase.wait_for(settled).await.map_err(closed)?;
+            if phase.state != ImportState::Idle {
+                break phase;
+            }
             self.import.event(Event::Open);
-        }
-        let phase = self.phase.wait_for(settled).await.map(|phase| *phase);
-        let phase = phase.map_err(|_| RpcError::Closed(self.import.cfg.name.clone()))?;
+            let awake = self.phase.wait_for(|p| p.state != ImportState::Idle).await;
+            awake.map_err(closed)?;
+        };
         if phase.evictions != self.evictions {
             return Err(RpcError::Evicted(self.name()));
         }
