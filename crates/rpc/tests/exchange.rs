@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::Scripted;
+use common::{MDT, OST, Scripted, text};
 use lnet::Payload;
 use rpc::testing::{Echo, Witness, client, import_config, node};
 use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcError};
@@ -13,13 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE};
-
-const MDT: &str = "testfs-MDT0000_UUID";
-const OST: &str = "testfs-OST0000_UUID";
-
-fn text(s: &'static str) -> Vec<Bytes> {
-    vec![Bytes::from_static(s.as_bytes())]
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_call_brings_the_reply_back() {

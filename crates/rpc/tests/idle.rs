@@ -1,19 +1,14 @@
 //! Imports that nobody uses: they ping, or take their leave until they are needed.
 #![allow(clippy::unwrap_used)]
 
-use bytes::Bytes;
+mod common;
+
+use common::{MDT, OST, text};
 use rpc::testing::{Echo, client, node};
 use rpc::{ImportKind, ImportState, Request};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
-
-const MDT: &str = "testfs-MDT0000_UUID";
-const OST: &str = "testfs-OST0000_UUID";
-
-fn text(s: &'static str) -> Vec<Bytes> {
-    vec![Bytes::from_static(s.as_bytes())]
-}
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_client_pings_and_a_silent_one_is_evicted() {

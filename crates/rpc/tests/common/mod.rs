@@ -10,6 +10,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, WireStruct};
 
+pub const MDT: &str = "testfs-MDT0000_UUID";
+pub const OST: &str = "testfs-OST0000_UUID";
+
+/// The buffers of a request that says something.
+pub fn text(s: &'static str) -> Vec<Bytes> {
+    vec![Bytes::from_static(s.as_bytes())]
+}
+
 type Handle = Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync>;
 
 /// A target whose handler the test writes; it grants everything, asked for or not.

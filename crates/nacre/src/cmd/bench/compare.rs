@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bench::{BenchError, Config, LibrarySubject, PathSubject, Report, Subject, compare};
+use bench::{Config, LibrarySubject, PathSubject, Report, Subject, compare};
 
 use super::library::Library;
-use super::{INTERRUPTED, Workplace, stop_flag};
+use super::{Workplace, load, stop_flag};
 use crate::cli::{Bench, Net};
 use crate::output::say;
 use crate::running;
@@ -76,14 +76,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     tell(args, &report)?;
     drop(subjects);
     library.umount();
-    match ended {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}; what was measured so far is reported");
-            Ok(ExitCode::from(INTERRUPTED))
-        }
-        Err(e) => Err(e.into()),
-    }
+    load::ended(ended)
 }
 
 fn tell(args: &Bench, report: &Report) -> Result<()> {

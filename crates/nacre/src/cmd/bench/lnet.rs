@@ -14,7 +14,7 @@ use cpt::CptTable;
 use lnet::{LnetConfig, PortalRotor};
 use wire::Nid;
 
-use super::{INTERRUPTED, end, stop_flag};
+use super::{end, load, stop_flag};
 use crate::cli::LnetBench;
 use crate::output::say;
 use crate::start::Start;
@@ -73,14 +73,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     }
     tell(args, &report, cpts.len(), memory)?;
     cpts.shutdown();
-    match ended {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}; what was measured so far is reported");
-            Ok(ExitCode::from(INTERRUPTED))
-        }
-        Err(e) => Err(e.into()),
-    }
+    load::ended(ended)
 }
 
 /// The published matrix, and bulk of 1 MiB.
