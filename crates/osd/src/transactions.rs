@@ -4,12 +4,12 @@
 //! dropped, which aborts it). `applied` is the highest number below which none is in flight; when a store has made
 //! all of that durable it says so with `set_committed`. As in Lustre, the upper 32 bits are an epoch that grows with
 //! every start of the target, so that a number is higher than any that was ever handed out, although a crash forgets
-//! the numbers that were not committed. No lock is shared by all workers: a number in flight is registered in one
-//! of a few shards, with a lower bound first and then itself, so that `applied` never overlooks one.
+//! the numbers that were not committed. No lock is shared by all workers: a number in flight is in one of a few shards,
+//! which tells its lowest before the number is anybody's, so that `applied` looks without a lock and overlooks none.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU64, Ordering::SeqCst},
 };
 
 use parking_lot::Mutex;
@@ -20,12 +20,32 @@ const SHARDS: usize = 16;
 /// The transaction numbers of one target.
 pub struct Transactions {
     last: AtomicU64,
-    in_flight: [Mutex<Vec<u64>>; SHARDS],
-    /// Lower bounds of numbers that are being handed out at this moment.
-    beginning: [Mutex<Vec<u64>>; SHARDS],
-    next_shard: AtomicUsize,
+    in_flight: [Shard; SHARDS],
     committed: watch::Sender<u64>,
     epoch: u64,
+}
+
+/// A share of the numbers in flight: those of one remainder.
+struct Shard {
+    numbers: Mutex<Vec<u64>>,
+    /// Not above the lowest of them; changed under their lock.
+    lowest: AtomicU64,
+}
+
+impl Default for Shard {
+    fn default() -> Shard {
+        Shard {
+            numbers: Mutex::default(),
+            lowest: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Shard {
+    fn tell_lowest(&self, numbers: &[u64]) {
+        self.lowest
+            .store(numbers.iter().copied().min().unwrap_or(u64::MAX), SeqCst);
+    }
 }
 
 /// A transaction in flight; dropping it finishes it.
@@ -46,8 +66,6 @@ impl Transactions {
         Arc::new(Transactions {
             last: AtomicU64::new(epoch << 32),
             in_flight: Default::default(),
-            beginning: Default::default(),
-            next_shard: AtomicUsize::new(0),
             committed: watch::Sender::new(committed),
             epoch,
         })
@@ -60,34 +78,52 @@ impl Transactions {
 
     /// Begins a transaction.
     pub fn begin(self: &Arc<Self>) -> InFlight {
-        let ticket = self.next_shard.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        let bound = self.last.load(Ordering::SeqCst) + 1;
-        self.beginning[ticket].lock().push(bound);
-        let transno = self.last.fetch_add(1, Ordering::SeqCst) + 1;
-        self.in_flight[shard(transno)].lock().push(transno);
-        remove(&mut self.beginning[ticket].lock(), bound);
-        InFlight {
-            transno,
-            transactions: self.clone(),
+        loop {
+            let last = self.last();
+            let transno = last + 1;
+            let shard = self.shard(transno);
+            let mut numbers = shard.numbers.lock();
+            // Told before the number is handed out; if it is another's by then, it is taken back.
+            shard.lowest.fetch_min(transno, SeqCst);
+            if self.last.compare_exchange(last, transno, SeqCst, SeqCst).is_ok() {
+                numbers.push(transno);
+                drop(numbers);
+                return InFlight {
+                    transno,
+                    transactions: self.clone(),
+                };
+            }
+            shard.tell_lowest(&numbers);
         }
+    }
+
+    fn shard(&self, transno: u64) -> &Shard {
+        &self.in_flight[(transno % SHARDS as u64) as usize]
     }
 
     /// Finishes a transaction: its changes are applied, or it has none. A second time does nothing.
     pub fn finish(&self, transno: u64) {
-        remove(&mut self.in_flight[shard(transno)].lock(), transno);
+        let shard = self.shard(transno);
+        if shard.lowest.load(SeqCst) > transno {
+            return;
+        }
+        let mut numbers = shard.numbers.lock();
+        if let Some(at) = numbers.iter().position(|&n| n == transno) {
+            numbers.swap_remove(at);
+            shard.tell_lowest(&numbers);
+        }
     }
 
     /// The last number handed out.
     pub fn last(&self) -> u64 {
-        self.last.load(Ordering::SeqCst)
+        self.last.load(SeqCst)
     }
 
     /// The highest number such that it and all before it are finished.
     pub fn applied(&self) -> u64 {
+        // First the last number: whatever is below it and in flight is told by its shard before.
         let last = self.last();
-        // First those being handed out: such a number moves from `beginning` to `in_flight`, never back.
-        let shards = self.beginning.iter().chain(&self.in_flight);
-        let lowest = shards.filter_map(|s| s.lock().iter().min().copied()).min();
+        let lowest = self.in_flight.iter().map(|s| s.lowest.load(SeqCst)).min();
         lowest.map_or(last, |l| last.min(l - 1))
     }
 
@@ -121,16 +157,6 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.transactions.finish(self.transno);
-    }
-}
-
-fn shard(transno: u64) -> usize {
-    (transno % SHARDS as u64) as usize
-}
-
-fn remove(numbers: &mut Vec<u64>, n: u64) {
-    if let Some(at) = numbers.iter().position(|&x| x == n) {
-        numbers.swap_remove(at);
     }
 }
 
