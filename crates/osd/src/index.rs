@@ -24,6 +24,8 @@ pub struct Batch {
     pub deletes: Vec<Bytes>,
     /// The transaction that this batch is: finished once applied, committed once durable.
     pub transno: Option<u64>,
+    /// Transactions that joined it ([`Batch::join`]).
+    pub joined: Vec<u64>,
 }
 
 impl Batch {
@@ -44,6 +46,22 @@ impl Batch {
         self
     }
 
+    /// Takes in another batch, which changes none of this one's keys: both are applied, or neither.
+    pub fn join(&mut self, other: Batch) {
+        if self.is_empty() && self.transnos().next().is_none() {
+            *self = other;
+            return;
+        }
+        self.joined.extend(other.transnos());
+        self.puts.extend(other.puts);
+        self.deletes.extend(other.deletes);
+    }
+
+    /// The transactions that it is.
+    pub fn transnos(&self) -> impl Iterator<Item = u64> + use<'_> {
+        self.transno.iter().chain(&self.joined).copied()
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.deletes.is_empty()
@@ -61,7 +79,7 @@ pub trait Index: Send + Sync {
     /// Up to `limit` entries with `from <= key < to`, in order.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError>;
 
-    /// Applies a batch: visible when this returns, durable after the next commit. A batch's transaction is
+    /// Applies a batch: visible when this returns, durable after the next commit. A batch's transactions are
     /// finished by this, also when it fails. Who makes something grow has asked [`Space::check`] before; here only
     /// what is needed to go on is kept ([`Need::Upkeep`](crate::Need)).
     fn apply(&self, batch: Batch) -> Result<(), OsdError>;

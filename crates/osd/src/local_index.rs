@@ -421,9 +421,7 @@ impl Index for LocalIndex {
         } else {
             s.space.check(Need::Upkeep).and_then(|()| s.write(&batch))
         };
-        if let Some(transno) = batch.transno {
-            s.transactions.finish(transno);
-        }
+        batch.transnos().for_each(|t| s.transactions.finish(t));
         done?;
         s.reclaim.deleted(batch.deletes.len());
         s.applied.fetch_add(1, SeqCst);

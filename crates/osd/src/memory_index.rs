@@ -1,7 +1,7 @@
 //! The index in memory: an ordered map without a lock. Everything is as durable as it gets when it is applied. What it
 //! takes is counted in the target's space.
 
-use std::{ops::Bound, sync::Arc};
+use std::{cell::Cell, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -27,6 +27,25 @@ impl MemoryIndex {
             space,
             transactions: Transactions::restore(0, 0),
         }
+    }
+}
+
+impl MemoryIndex {
+    fn change(&self, batch: &Batch) {
+        let mut freed = 0;
+        for key in &batch.deletes {
+            freed += self.map.remove(key).map_or(0, |e| weight(e.key(), e.value()));
+        }
+        for (key, value) in &batch.puts {
+            // Told what is replaced, on the way: the map is not searched for it.
+            let replaced = Cell::new(0);
+            self.map.compare_insert(key.clone(), value.clone(), |old| {
+                replaced.set(weight(key, old));
+                true
+            });
+            freed += replaced.get();
+        }
+        self.space.give_back(freed);
     }
 }
 
@@ -66,18 +85,10 @@ impl Index for MemoryIndex {
             .check(Need::Upkeep)
             .and_then(|()| self.space.take(added));
         if done.is_ok() {
-            let mut freed = 0;
-            for key in &batch.deletes {
-                freed += self.map.remove(key).map_or(0, |e| weight(e.key(), e.value()));
-            }
-            for (key, value) in batch.puts {
-                freed += self.map.get(&key).map_or(0, |e| weight(e.key(), e.value()));
-                self.map.insert(key, value);
-            }
-            self.space.give_back(freed);
+            self.change(&batch);
         }
-        if let Some(transno) = batch.transno {
-            self.transactions.finish(transno);
+        if batch.transnos().next().is_some() {
+            batch.transnos().for_each(|t| self.transactions.finish(t));
             self.transactions.set_committed(self.transactions.applied());
         }
         done

@@ -99,11 +99,8 @@ impl Index for CrashIndex {
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         let mut state = self.state.lock();
         put(&mut state.now, &batch);
-        let transno = batch.transno;
+        batch.transnos().for_each(|t| self.transactions.finish(t));
         state.applied.push(batch);
-        if let Some(transno) = transno {
-            self.transactions.finish(transno);
-        }
         if state.applied.len() - state.durable >= TOGETHER {
             self.commit(&mut state);
         }

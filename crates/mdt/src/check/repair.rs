@@ -87,7 +87,7 @@ impl Repairer {
             Problem::Forgotten { fid } => {
                 let inode = store.inode(*fid)?;
                 let mut tx = store.begin();
-                tx.destroy(*fid, &inode)?;
+                tx.destroy_orphan(*fid, &inode)?;
                 tx.commit().map(drop)
             }
             Problem::NoOrphan { fid, .. } => self.remove(keys::orphan(*fid)),

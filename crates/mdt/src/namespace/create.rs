@@ -7,7 +7,7 @@ use super::{APPEND, DIR_SIZE, Done, ENOENT_VERSION, IMMUTABLE, check_name, may_a
 use crate::{
     acl,
     cred::Cred,
-    store::{Entry, Inode, S_IFMT, S_IFREG, S_ISGID, Store, links},
+    store::{DirChange, Entry, Inode, S_IFMT, S_IFREG, S_ISGID, Store, links},
 };
 
 /// The longest target of a symlink.
@@ -99,8 +99,8 @@ impl Node {
 pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node) -> Result<Done, Errno> {
     check_name(name)?;
     node.check(cred)?;
-    let _held = store.hold(&[parent, node.fid]);
-    let mut dir = searched(store, cred, parent)?;
+    let held = store.hold_files(&[node.fid]);
+    let dir = searched(store, cred, parent)?;
     if store.entry(parent, name)?.is_some() {
         return Err(Errno::EEXIST);
     }
@@ -109,12 +109,13 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
         lnet::warn_seldom!("create of {} in {parent}: the client's FID is in use", node.fid);
         return Err(Errno::EEXIST);
     }
-    let pre_versions = [dir.version, ENOENT_VERSION, 0, 0];
     let mut inode = node.inode(cred, &dir, parent.is_root());
     inode.links = links::add(&inode.links, parent, name, node.time.sec);
     inode.has_xattrs = !node.xattrs.is_empty();
-    dir.modified(node.time);
-    dir.nlink += u32::from(inode.is_dir());
+    let change = DirChange {
+        time: node.time,
+        links: i32::from(inode.is_dir()),
+    };
 
     let mut tx = store.begin_growth()?;
     tx.put_entry(
@@ -126,16 +127,15 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
         },
     );
     tx.put_inode(node.fid, &mut inode);
-    tx.put_inode(parent, &mut dir);
     for (name, value) in &node.xattrs {
         tx.put_xattr(node.fid, name, value.clone());
     }
-    let transno = tx.commit()?;
+    let (transno, dir_version) = tx.commit_in(&held, parent, change)?;
     Ok(Done {
         transno,
         fid: node.fid,
         inode,
-        pre_versions,
+        pre_versions: [dir_version, ENOENT_VERSION, 0, 0],
     })
 }
 
@@ -149,8 +149,8 @@ pub fn link(
     time: Time,
 ) -> Result<Done, Errno> {
     check_name(name)?;
-    let _held = store.hold(&[parent, file]);
-    let mut dir = searched(store, cred, parent)?;
+    let held = store.hold_files(&[file]);
+    let dir = searched(store, cred, parent)?;
     let mut inode = store.inode(file)?;
     if inode.is_dir() {
         return Err(Errno::EPERM);
@@ -165,11 +165,10 @@ pub fn link(
     if inode.flags & (IMMUTABLE | APPEND) != 0 {
         return Err(Errno::EPERM);
     }
-    let pre_versions = [dir.version, inode.version, ENOENT_VERSION, 0];
+    let version = inode.version;
     inode.nlink = inode.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
     inode.changed(time);
     inode.links = links::add(&inode.links, parent, name, time.sec);
-    dir.modified(time);
 
     let mut tx = store.begin_growth()?;
     tx.put_entry(
@@ -181,13 +180,12 @@ pub fn link(
         },
     );
     tx.put_inode(file, &mut inode);
-    tx.put_inode(parent, &mut dir);
-    let transno = tx.commit()?;
+    let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time))?;
     Ok(Done {
         transno,
         fid: file,
         inode,
-        pre_versions,
+        pre_versions: [dir_version, version, ENOENT_VERSION, 0],
     })
 }
 

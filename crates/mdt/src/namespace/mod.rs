@@ -1,8 +1,9 @@
 //! Operations on the name space, each one atomic transaction on the store.
 //!
 //! Nothing here waits or talks to anybody: a caller that shares names with others holds the locks on them (see
-//! [`crate::locks`]), calls, and answers. Permission checks are done here, on the inodes that are held. Times are the
-//! client's, in seconds, as the protocol has them; a directory's never go back.
+//! [`crate::locks`]), calls, and answers. Permission checks are done here, on the inodes that are held, and on the
+//! directory as it is just then: whoever changes what it allows has taken it from those who have locks on names in it.
+//! Times are the client's; a directory's never go back.
 
 mod attr;
 mod create;

@@ -132,7 +132,7 @@ pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>
     let mut tx = store.begin();
     let changed = attrs.is_some_and(|a| close_attrs(&mut inode, a, mode.writes()));
     if inode.nlink == 0 && opens.total == 0 {
-        tx.destroy(fid, &inode)?;
+        tx.destroy_orphan(fid, &inode)?;
     } else if changed {
         tx.put_inode(fid, &mut inode);
     }

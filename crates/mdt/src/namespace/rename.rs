@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
-    store::{Entry, Store, links},
+    store::{DirChange, Entry, S_IFDIR, Store, links},
 };
 
 /// Directories above each other at most: a longer chain is a loop in a damaged store.
@@ -63,19 +63,22 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
     searched(store, cred, dst_dir)?;
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
-    let mut fids = vec![src_dir, dst_dir, src.fid];
+    let mut fids = vec![src.fid];
     fids.extend(dst.map(|d| d.fid));
-    let held = store.hold(&fids);
+    let same_dir = src_dir == dst_dir;
+    let moves_dirs = !same_dir || src.kind == S_IFDIR || dst.is_some_and(|d| d.kind == S_IFDIR);
+    let held = match moves_dirs {
+        true => store.hold(&[&fids[..], &[src_dir, dst_dir]].concat()),
+        false => store.hold_files(&fids),
+    };
     if store.entry(src_dir, src_name)? != Some(src) || store.entry(dst_dir, dst_name)? != dst {
         return Err(Errno::ENOENT);
     }
-    // One copy of each directory, also when both are the same.
-    let same_dir = src_dir == dst_dir;
     let mut from = directory(store, src_dir)?;
-    let mut into = directory(store, dst_dir)?;
+    let into = directory(store, dst_dir)?;
     let mut inode = store.inode(src.fid)?;
     let mut replaced = dst.map(|d| store.inode(d.fid)).transpose()?;
-    let pre_versions = [
+    let mut pre_versions = [
         from.version,
         into.version,
         inode.version,
@@ -117,17 +120,11 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         }
     }
 
-    from.modified(time);
-    into.modified(time);
     inode.changed(time);
     inode.links = links::remove(&inode.links, src_dir, src_name);
     inode.links = links::add(&inode.links, dst_dir, dst_name, time.sec);
-    from.nlink -= u32::from(inode.is_dir());
-    if same_dir {
-        into.nlink = from.nlink;
-    }
-    into.nlink += u32::from(inode.is_dir());
-    into.nlink -= u32::from(replaced.as_ref().is_some_and(|r| r.is_dir()));
+    let comes = i32::from(inode.is_dir());
+    let goes = i32::from(replaced.as_ref().is_some_and(|r| r.is_dir()));
 
     let mut tx = store.begin();
     tx.delete_entry(src_dir, src_name);
@@ -140,16 +137,25 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         },
     );
     tx.put_inode(src.fid, &mut inode);
-    if !same_dir {
-        tx.put_inode(src_dir, &mut from);
-    }
-    tx.put_inode(dst_dir, &mut into);
     let mut about = (src.fid, inode);
     if let (Some(entry), Some(mut victim)) = (dst, replaced.take()) {
         drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
         about = (entry.fid, victim);
     }
-    let transno = tx.commit()?;
+    let into_links = DirChange {
+        time,
+        links: if same_dir { -goes } else { comes - goes },
+    };
+    if !same_dir {
+        let from_links = DirChange { time, links: -comes };
+        from_links.apply(&mut from, tx.transno());
+        tx.put_inode(src_dir, &mut from);
+    }
+    let (transno, dir_version) = tx.commit_in(&held, dst_dir, into_links)?;
+    if same_dir {
+        pre_versions[0] = dir_version;
+    }
+    pre_versions[1] = dir_version;
     Ok(Done {
         transno,
         fid: about.0,

@@ -5,6 +5,7 @@
 mod check;
 mod crash;
 mod model;
+mod together;
 
 use std::sync::Arc;
 
@@ -55,6 +56,16 @@ impl Fixture {
             next: 0,
             cred: Cred::root(),
             time: Time::secs(1000),
+        }
+    }
+
+    /// Another user of the same store, whose FIDs and objects begin there.
+    fn beside(&self, next: u32) -> Fixture {
+        Fixture {
+            store: self.store.clone(),
+            next,
+            cred: self.cred.clone(),
+            time: self.time,
         }
     }
 

@@ -2,10 +2,10 @@
 
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
-use super::{Done, check_name, directory, may_delete, searched};
+use super::{Done, check_name, may_delete, searched};
 use crate::{
     cred::Cred,
-    store::{Held, Inode, Store, Tx, keys, links},
+    store::{DirChange, Held, Inode, S_IFDIR, Store, Tx, keys, links},
 };
 
 /// A name to remove.
@@ -27,13 +27,12 @@ pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errn
         parent, name, time, ..
     } = what;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
-    searched(store, cred, parent)?;
+    let dir = searched(store, cred, parent)?;
     let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
-    let held = store.hold(&[parent, entry.fid]);
-    if store.entry(parent, name)? != Some(entry) {
-        return Err(Errno::ENOENT);
-    }
-    let mut dir = directory(store, parent)?;
+    let held = match entry.kind {
+        S_IFDIR => store.hold(&[parent, entry.fid]),
+        _ => store.hold_files(&[entry.fid]),
+    };
     let mut inode = store.inode(entry.fid)?;
     may_delete(cred, &dir, &inode)?;
     match (what.dir, inode.is_dir()) {
@@ -42,20 +41,21 @@ pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errn
         (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
         _ => {}
     }
-    let pre_versions = [dir.version, inode.version, 0, 0];
-    dir.modified(time);
-    dir.nlink -= u32::from(inode.is_dir());
+    let version = inode.version;
+    let change = DirChange {
+        time,
+        links: -i32::from(inode.is_dir()),
+    };
 
     let mut tx = store.begin();
     tx.delete_entry(parent, name);
-    tx.put_inode(parent, &mut dir);
     drop_link(&mut tx, &held, entry.fid, &mut inode, (parent, name), time)?;
-    let transno = tx.commit()?;
+    let (transno, dir_version) = tx.commit_in(&held, parent, change)?;
     Ok(Done {
         transno,
         fid: entry.fid,
         inode,
-        pre_versions,
+        pre_versions: [dir_version, version, 0, 0],
     })
 }
 
@@ -97,7 +97,7 @@ pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
     }
     let mut tx = store.begin();
     match store.find(fid)? {
-        Some(inode) if inode.nlink == 0 => tx.destroy(fid, &inode)?,
+        Some(inode) if inode.nlink == 0 => tx.destroy_orphan(fid, &inode)?,
         _ => tx.delete(keys::orphan(fid)),
     }
     tx.commit().map(drop)

@@ -2,11 +2,14 @@
 //!
 //! Readers read single records. Whoever changes an inode first holds it ([`Store::hold`]): a short mutex, never held
 //! across an `await`, under which the inode is read, changed and applied in one atomic batch. The same mutex guards the
-//! count of its open handles, so that "last link gone" and "last handle gone" cannot miss each other. Names are
-//! protected above, by locks on (directory, name hash); a directory's mutex is held only while a batch that changes its
-//! times or links is applied.
+//! count of its open handles, so that "last link gone" and "last handle gone" cannot miss each other.
+//!
+//! Names are protected above, by locks on (directory, name hash), and so is what a directory allows. What an operation on
+//! a name does to the directory itself, its times and links, is therefore done last and for several at once ([`dirs`]):
+//! the directory is not held meanwhile.
 
 mod cache;
+mod dirs;
 mod inode;
 pub mod keys;
 pub mod links;
@@ -16,12 +19,14 @@ use foldhash::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dirs::{Dirs, HeldDirs};
 use osd::{Index, Transactions, prefix_end};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use wire::{Errno, Fid};
 
 pub(crate) use cache::InodeCache;
+pub use dirs::DirChange;
 pub use inode::{Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 pub use keys::NameHash;
 pub(crate) use tx::decode_entry;
@@ -51,6 +56,7 @@ struct Shard {
 pub struct Store {
     index: Arc<dyn Index>,
     shards: Vec<Mutex<Shard>>,
+    dirs: Dirs,
     inodes: InodeCache,
     work: watch::Sender<u64>,
 }
@@ -58,11 +64,20 @@ pub struct Store {
 /// Inodes that are held: nobody else changes them.
 pub struct Held<'a> {
     shards: Vec<(usize, MutexGuard<'a, Shard>)>,
+    dirs: HeldDirs<'a>,
 }
 
 fn shard_of(fid: Fid) -> usize {
     let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as usize % SHARDS
+}
+
+/// The shards of inodes, in the order in which they are locked.
+fn in_order(fids: &[Fid]) -> impl Iterator<Item = usize> {
+    let mut shards: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    shards.into_iter()
 }
 
 impl Store {
@@ -72,6 +87,7 @@ impl Store {
         Store {
             index,
             shards,
+            dirs: Dirs::default(),
             inodes: InodeCache::new(),
             work: watch::Sender::new(0),
         }
@@ -99,11 +115,17 @@ impl Store {
 
     /// Holds inodes, in an order that cannot deadlock.
     pub fn hold(&self, fids: &[Fid]) -> Held<'_> {
-        let mut wanted: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
         Held {
-            shards: wanted.into_iter().map(|s| (s, self.shards[s].lock())).collect(),
+            shards: self.hold_files(fids).shards,
+            dirs: self.dirs.hold(fids),
+        }
+    }
+
+    /// Holds inodes that are no directories, or that nobody knows yet.
+    pub fn hold_files(&self, fids: &[Fid]) -> Held<'_> {
+        Held {
+            shards: in_order(fids).map(|s| (s, self.shards[s].lock())).collect(),
+            dirs: HeldDirs::default(),
         }
     }
 

@@ -74,10 +74,25 @@ pub(crate) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
 pub struct Tx<'a> {
     store: &'a Store,
     batch: Batch,
+    number: InFlight,
+    after: After,
+}
+
+/// What is to be told once a transaction is applied.
+#[derive(Default)]
+pub(super) struct After {
     /// Inodes after it; `None`: gone.
     inodes: Vec<(Fid, Option<Inode>)>,
-    number: InFlight,
     has_work: bool,
+}
+
+/// A transaction that is put together.
+pub(super) struct Parts<'a> {
+    pub(super) store: &'a Store,
+    pub(super) batch: Batch,
+    /// In flight until the batch is applied.
+    pub(super) number: InFlight,
+    pub(super) after: After,
 }
 
 impl Store {
@@ -87,9 +102,8 @@ impl Store {
         Tx {
             store: self,
             batch: Batch::new(),
-            inodes: Vec::new(),
             number,
-            has_work: false,
+            after: After::default(),
         }
     }
 
@@ -110,7 +124,7 @@ impl Tx<'_> {
     pub fn put_inode(&mut self, fid: Fid, inode: &mut Inode) {
         inode.version = self.transno();
         self.batch.put(keys::inode(fid), inode.encode());
-        self.inodes.push((fid, Some(inode.clone())));
+        self.after.inodes.push((fid, Some(inode.clone())));
     }
 
     /// Puts an entry.
@@ -164,7 +178,7 @@ impl Tx<'_> {
     fn put_work_on(&mut self, Object { ost, fid }: Object, work: Work) {
         self.batch
             .put(keys::work(ost, self.transno(), fid), work.encode());
-        self.has_work = true;
+        self.after.has_work = true;
     }
 
     /// Removes an inode with all that belongs to it, its objects on OSTs too.
@@ -178,22 +192,49 @@ impl Tx<'_> {
             self.put_work(&inode.lov, Work::Destroy)?;
         }
         self.batch.delete(keys::inode(fid));
-        self.inodes.push((fid, None));
-        self.batch.delete(keys::orphan(fid));
+        self.after.inodes.push((fid, None));
         Ok(())
     }
 
+    /// The same of one that is, or may be, noted as an orphan.
+    pub fn destroy_orphan(&mut self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
+        self.batch.delete(keys::orphan(fid));
+        self.destroy(fid, inode)
+    }
+
     /// Applies everything; it is visible when this returns.
-    pub fn commit(mut self) -> Result<u64, Errno> {
-        let transno = self.transno();
-        self.batch.transno = Some(transno);
-        self.store.index.apply(self.batch)?;
+    pub fn commit(self) -> Result<u64, Errno> {
+        let Parts {
+            store,
+            batch,
+            number,
+            after,
+        } = self.into_parts();
+        store.index.apply(batch)?;
+        after.applied(store, number.transno());
+        Ok(number.transno())
+    }
+}
+
+impl<'a> Tx<'a> {
+    pub(super) fn into_parts(mut self) -> Parts<'a> {
+        self.batch.transno = Some(self.transno());
+        Parts {
+            store: self.store,
+            batch: self.batch,
+            number: self.number,
+            after: self.after,
+        }
+    }
+}
+
+impl After {
+    pub(super) fn applied(self, store: &Store, transno: u64) {
         for (fid, inode) in self.inodes {
-            self.store.inodes.changed(fid, inode);
+            store.inodes.changed(fid, inode);
         }
         if self.has_work {
-            self.store.work.send_modify(|w| *w = transno.max(*w));
+            store.work.send_modify(|w| *w = transno.max(*w));
         }
-        Ok(transno)
     }
 }

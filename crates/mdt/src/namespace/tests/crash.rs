@@ -6,17 +6,20 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
 use osd::{StoreKind, open_index};
 
-use super::{Fixture, ROOT, check};
+use super::{Fixture, ROOT, check, together};
 use crate::store::Store;
 
 const DIR: &str = "NACRE_MDT_CRASH_DIR";
 /// Operations between two syncs.
 const STEP: u32 = 40;
+/// Who works in one directory.
+const THREADS: u32 = 3;
 
 async fn store(dir: &Path) -> Store {
     Store::new(open_index(&StoreKind::Local(dir.to_owned())).await.unwrap())
@@ -47,9 +50,32 @@ async fn child() {
     }
 }
 
-fn run_and_kill(dir: &Path, after: Duration) -> u32 {
+/// The same for several threads in one directory.
+#[tokio::test]
+async fn children() {
+    let Some(dir) = env::var_os(DIR) else { return };
+    let mut f = Fixture::over(store(Path::new(&dir)).await);
+    let dir = f.dir(ROOT, "d");
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut f = f.beside((thread + 1) << 16);
+            let runtime = tokio::runtime::Handle::current();
+            scope.spawn(move || {
+                for n in 0.. {
+                    together::round(&mut f, dir, thread, n);
+                    if thread == 0 && n % STEP == 0 {
+                        runtime.block_on(f.store.index().sync()).unwrap();
+                        println!("synced {n}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn run_and_kill(child: &str, dir: &Path, after: Duration) -> u32 {
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "namespace::tests::crash::child", "--nocapture"])
+        .args(["--exact", child, "--nocapture"])
         .env(DIR, dir)
         .stdout(Stdio::piped())
         .spawn()
@@ -72,12 +98,32 @@ fn run_and_kill(dir: &Path, after: Duration) -> u32 {
 async fn a_killed_process_leaves_a_consistent_tree_with_all_that_was_synced() {
     for ms in [20, 150, 400] {
         let dir = tempfile::tempdir().unwrap();
-        let synced = run_and_kill(dir.path(), Duration::from_millis(ms));
+        let synced = run_and_kill(
+            "namespace::tests::crash::child",
+            dir.path(),
+            Duration::from_millis(ms),
+        );
         let f = Fixture::over(store(dir.path()).await);
         check::consistent(&f.store);
         let (a, b) = (f.lookup(ROOT, "a").unwrap(), f.lookup(ROOT, "b").unwrap());
         let newest = format!("f{synced}");
         let place = if synced.is_multiple_of(3) { b } else { a };
         assert!(f.lookup(place, &newest).is_some(), "{newest} was synced");
+    }
+}
+
+#[tokio::test]
+async fn killed_in_the_middle_of_many_changes_of_a_directory_all_of_it_fits_together() {
+    for ms in [20, 200] {
+        let dir = tempfile::tempdir().unwrap();
+        let killed = Duration::from_millis(ms);
+        let synced = run_and_kill("namespace::tests::crash::children", dir.path(), killed);
+        let f = Fixture::over(store(dir.path()).await);
+        check::consistent(&f.store);
+        let d = f.lookup(ROOT, "d").unwrap();
+        for n in 0..=synced {
+            assert!(f.lookup(d, &format!("moved.0.{n}")).is_some());
+            assert_eq!(f.lookup(d, &format!("file.0.{n}")), None);
+        }
     }
 }

@@ -1,0 +1,82 @@
+//! Several threads in one directory, each with names of its own: what they do to the directory adds up, and never goes back.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+};
+
+use osd::{MemoryIndex, StoreKind, open_index};
+use wire::Fid;
+
+use super::{Fixture, ROOT, check};
+use crate::store::Store;
+
+const THREADS: u32 = 4;
+const ROUNDS: u32 = 60;
+/// FIDs of one thread.
+const FIDS: u32 = 1 << 16;
+
+/// What one thread does in one round; a file and a subdirectory of it remain. The directory's version after each.
+pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> u64 {
+    let name = |what: &str| format!("{what}.{thread}.{n}");
+    let file = f.file(dir, &name("file"));
+    f.dir(dir, &name("stays"));
+    f.dir(dir, &name("goes"));
+    f.link(file, dir, &name("link")).unwrap();
+    f.rename((dir, &name("link")), (dir, &name("renamed"))).unwrap();
+    f.rename((dir, &name("stays")), (dir, &name("moved"))).unwrap();
+    f.rmdir(dir, &name("goes")).unwrap();
+    f.unlink(dir, &name("file")).unwrap().transno
+}
+
+fn all_adds_up(store: Store) {
+    let mut f = Fixture::over(store);
+    let dir = f.dir(ROOT, "d");
+    let over = AtomicBool::new(false);
+    let last = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut seen = f.inode(dir);
+            while !over.load(SeqCst) {
+                let now = f.inode(dir);
+                assert!(now.version >= seen.version && now.mtime >= seen.mtime && now.ctime >= seen.ctime);
+                seen = now;
+            }
+        });
+        let work = |thread: u32| {
+            let mut f = f.beside(FIDS * (thread + 1));
+            move || {
+                let transno = (0..ROUNDS).map(|n| round(&mut f, dir, thread, n)).max().unwrap();
+                (transno, f.time)
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(work(t))).collect();
+        let ends: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        over.store(true, SeqCst);
+        watch.join().unwrap();
+        ends
+    });
+    let inode = f.inode(dir);
+    assert_eq!(inode.nlink, 2 + THREADS * ROUNDS);
+    assert_eq!(
+        Some(inode.version),
+        last.iter().map(|(transno, _)| *transno).max()
+    );
+    assert_eq!(Some(inode.mtime), last.iter().map(|(_, time)| *time).max());
+    assert_eq!(inode.mtime, inode.ctime);
+    check::consistent(&f.store);
+    // Nothing of it is in the cache alone.
+    f.store.inodes().forget();
+    assert_eq!(f.inode(dir), inode);
+}
+
+#[test]
+fn changes_of_a_directory_by_many_add_up_in_memory() {
+    all_adds_up(Store::new(std::sync::Arc::new(MemoryIndex::default())));
+}
+
+#[tokio::test]
+async fn changes_of_a_directory_by_many_add_up_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let kind = StoreKind::Local(dir.path().to_owned());
+    all_adds_up(Store::new(open_index(&kind).await.unwrap()));
+}

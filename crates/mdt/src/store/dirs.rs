@@ -1,0 +1,366 @@
+//! What operations on names do to their directory: times and links.
+//!
+//! Operations on different names of one directory go on side by side, but each puts the directory's record. So each
+//! prepares its own part beforehand, and then whoever has the directory's turn applies what has gathered meanwhile, in one
+//! batch with one record of the directory. Who waited finds it done. Times only move on, links are counted: in which order
+//! the changes are made does not matter to what comes out.
+//!
+//! Whoever changes a directory otherwise keeps the turn for as long ([`super::Store::hold`]). Turns come after the mutexes of
+//! inodes, and among themselves in the order of their shards.
+
+use std::sync::{Arc, OnceLock};
+
+use osd::{Batch, InFlight};
+use parking_lot::{Mutex, MutexGuard};
+use wire::{Errno, Fid, Time};
+
+use super::{
+    Held, Inode, SHARDS, Store, in_order, keys, shard_of,
+    tx::{Parts, Tx},
+};
+
+/// What an operation on a name does to the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirChange {
+    /// When it is done.
+    pub time: Time,
+    /// How many links there are more: subdirectories come and go.
+    pub links: i32,
+}
+
+impl DirChange {
+    /// A change of names alone.
+    pub fn at(time: Time) -> DirChange {
+        DirChange { time, links: 0 }
+    }
+
+    /// Makes it.
+    pub(crate) fn apply(self, dir: &mut Inode, transno: u64) {
+        dir.modified(self.time);
+        dir.nlink = dir.nlink.saturating_add_signed(self.links);
+        dir.version = dir.version.max(transno);
+    }
+}
+
+/// The version that the directory had before, or why nothing was done.
+type Outcome = Result<u64, Errno>;
+
+/// An operation that is prepared, and waits for the directory's turn.
+struct Prepared {
+    dir: Fid,
+    change: DirChange,
+    batch: Batch,
+    number: InFlight,
+    outcome: Arc<OnceLock<Outcome>>,
+}
+
+#[derive(Default)]
+struct Shard {
+    turn: Mutex<()>,
+    /// As many as there are threads at most: each waits for its own.
+    waiting: Mutex<Vec<Prepared>>,
+}
+
+/// The directories' turns.
+pub(super) struct Dirs {
+    shards: Vec<Shard>,
+}
+
+/// Turns that are kept.
+#[derive(Default)]
+pub(super) struct HeldDirs<'a> {
+    turns: Vec<(usize, MutexGuard<'a, ()>)>,
+}
+
+impl Default for Dirs {
+    fn default() -> Dirs {
+        Dirs {
+            shards: std::iter::repeat_with(Shard::default).take(SHARDS).collect(),
+        }
+    }
+}
+
+impl Dirs {
+    /// Keeps others from changing these directories.
+    pub(super) fn hold(&self, fids: &[Fid]) -> HeldDirs<'_> {
+        HeldDirs {
+            turns: in_order(fids).map(|s| (s, self.shards[s].turn.lock())).collect(),
+        }
+    }
+}
+
+impl HeldDirs<'_> {
+    fn has(&self, shard: usize) -> bool {
+        self.turns.iter().any(|(s, _)| *s == shard)
+    }
+}
+
+impl Tx<'_> {
+    /// Applies everything, together with what it does to a directory: its transaction number, and the version that the
+    /// directory had before. Nothing is done if the directory was removed. The directory may be held; if it is not, no
+    /// other is.
+    pub fn commit_in(self, held: &Held<'_>, dir: Fid, change: DirChange) -> Result<(u64, u64), Errno> {
+        let shard = shard_of(dir);
+        debug_assert!(held.dirs.turns.is_empty() || held.dirs.has(shard));
+        let Parts {
+            store,
+            batch,
+            number,
+            after,
+        } = self.into_parts();
+        let transno = number.transno();
+        let outcome = Arc::new(OnceLock::new());
+        let prepared = Prepared {
+            dir,
+            change,
+            batch,
+            number,
+            outcome: outcome.clone(),
+        };
+        if held.dirs.has(shard) {
+            store.apply_together(vec![prepared]);
+        } else {
+            store.dirs.shards[shard].apply_in_turn(store, prepared, &outcome);
+        }
+        // Set unless whoever had the turn broke off.
+        let before = outcome.get().copied().unwrap_or(Err(Errno::EIO))?;
+        after.applied(store, transno);
+        Ok((transno, before))
+    }
+}
+
+impl Shard {
+    fn apply_in_turn(&self, store: &Store, prepared: Prepared, outcome: &OnceLock<Outcome>) {
+        self.waiting.lock().push(prepared);
+        let _turn = self.turn.lock();
+        if outcome.get().is_none() {
+            let waiting = std::mem::take(&mut *self.waiting.lock());
+            store.apply_together(waiting);
+        }
+    }
+}
+
+impl Store {
+    /// Applies all in one batch; the turns of the directories are kept.
+    fn apply_together(&self, all: Vec<Prepared>) {
+        let mut batch = Batch::new();
+        let mut dirs: Vec<(Fid, Inode)> = Vec::with_capacity(1);
+        let mut joined = Vec::with_capacity(all.len());
+        for Prepared {
+            dir,
+            change,
+            batch: own,
+            number,
+            outcome,
+        } in all
+        {
+            match self.dir_among(&mut dirs, dir) {
+                Ok(inode) => {
+                    joined.push((outcome, inode.version, number));
+                    change.apply(inode, own.transno.unwrap_or_default());
+                    batch.join(own);
+                }
+                Err(e) => settle(&outcome, Err(e)),
+            }
+        }
+        for (fid, dir) in &dirs {
+            batch.put(keys::inode(*fid), dir.encode());
+        }
+        let applied = match dirs.is_empty() {
+            true => Ok(()),
+            false => self.index.apply(batch).map_err(Errno::from),
+        };
+        if applied.is_ok() {
+            for (fid, dir) in dirs {
+                self.inodes.changed(fid, Some(dir));
+            }
+        }
+        for (outcome, before, number) in joined {
+            // In flight until here.
+            drop(number);
+            settle(&outcome, applied.map(|()| before));
+        }
+    }
+
+    /// The directory as it is with the changes so far, if it is still there.
+    fn dir_among<'a>(&self, dirs: &'a mut Vec<(Fid, Inode)>, fid: Fid) -> Result<&'a mut Inode, Errno> {
+        let at = match dirs.iter().position(|(f, _)| *f == fid) {
+            Some(at) => at,
+            None => {
+                let dir = self.inode(fid)?;
+                if dir.nlink == 0 {
+                    return Err(Errno::ENOENT);
+                }
+                dirs.push((fid, dir));
+                dirs.len() - 1
+            }
+        };
+        dirs.get_mut(at).map(|(_, dir)| dir).ok_or(Errno::EIO)
+    }
+}
+
+fn settle(outcome: &OnceLock<Outcome>, is: Outcome) {
+    // Once only: nobody else has it.
+    let _ = outcome.set(is);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        },
+        thread,
+    };
+
+    use bytes::Bytes;
+    use cpt::BoxFuture;
+    use osd::{Batch, Index, MemoryIndex, OsdError, Space, Transactions};
+    use wire::{Errno, Fid, Time};
+
+    use super::DirChange;
+    use crate::store::{Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of};
+
+    const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
+
+    /// Counts batches, and takes none while it is broken.
+    #[derive(Default)]
+    struct Watched {
+        index: MemoryIndex,
+        batches: AtomicUsize,
+        broken: AtomicBool,
+    }
+
+    impl Index for Watched {
+        fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+            self.index.get(key)
+        }
+
+        fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+            self.index.scan(from, to, limit)
+        }
+
+        fn apply(&self, batch: Batch) -> Result<(), OsdError> {
+            self.batches.fetch_add(1, SeqCst);
+            if self.broken.load(SeqCst) {
+                batch.transnos().for_each(|t| self.transactions().finish(t));
+                return Err(OsdError::NoSpace);
+            }
+            self.index.apply(batch)
+        }
+
+        fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+            self.index.sync()
+        }
+
+        fn room(&self) -> BoxFuture<'_, ()> {
+            self.index.room()
+        }
+
+        fn transactions(&self) -> &Arc<Transactions> {
+            self.index.transactions()
+        }
+
+        fn space(&self) -> &Arc<Space> {
+            self.index.space()
+        }
+    }
+
+    fn with_dir() -> (Arc<Watched>, Store) {
+        let index = Arc::new(Watched::default());
+        let store = Store::new(index.clone());
+        let mut tx = store.begin();
+        let mut dir = Inode {
+            mode: S_IFDIR | 0o755,
+            nlink: 2,
+            ..Inode::default()
+        };
+        tx.put_inode(DIR, &mut dir);
+        tx.commit().unwrap();
+        (index, store)
+    }
+
+    fn name(n: u32) -> String {
+        format!("name{n}")
+    }
+
+    /// The n-th of some operations that each put an entry.
+    fn put(store: &Store, n: u32) -> Result<(u64, u64), Errno> {
+        let fid = Fid::new(0x2_0000_0401, n + 1, 0);
+        let held = store.hold_files(&[fid]);
+        let mut tx = store.begin();
+        let entry = Entry { fid, kind: S_IFREG };
+        tx.put_entry(DIR, name(n).as_bytes(), entry);
+        let change = DirChange {
+            time: Time::secs(100 - i64::from(n)),
+            links: 1,
+        };
+        tx.commit_in(&held, DIR, change)
+    }
+
+    /// Lets so many begin while the directory is held, and lets go of it when all wait.
+    fn gathered(store: &Store, count: u32, meanwhile: impl FnOnce()) -> Vec<Result<(u64, u64), Errno>> {
+        thread::scope(|scope| {
+            let held = store.dirs.hold(&[DIR]);
+            let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || put(store, n))).collect();
+            while store.dirs.shards[shard_of(DIR)].waiting.lock().len() < count as usize {
+                thread::yield_now();
+            }
+            meanwhile();
+            drop(held);
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn what_gathers_while_a_directory_is_held_is_one_batch() {
+        let (index, store) = with_dir();
+        let before = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
+        let mut done: Vec<(u64, u64)> = gathered(&store, 6, || {})
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(index.batches.load(SeqCst), before.0 + 1);
+        let dir = store.inode(DIR).unwrap();
+        // The latest time, whoever came last.
+        assert_eq!((dir.nlink, dir.mtime), (2 + 6, Time::secs(100)));
+        assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_some()));
+        // All are finished, and each was told a version of before.
+        done.sort_unstable();
+        let last = done.last().unwrap().0;
+        assert_eq!((dir.version, index.transactions().applied()), (last, last));
+        assert!(done.iter().any(|(_, version)| *version == before.1));
+        assert!(
+            done.iter()
+                .all(|(_, version)| *version >= before.1 && *version <= last)
+        );
+    }
+
+    #[test]
+    fn who_waited_hears_that_nothing_was_done() {
+        let (index, store) = with_dir();
+        let before = store.inode(DIR).unwrap();
+        let done = gathered(&store, 3, || index.broken.store(true, SeqCst));
+        assert_eq!(done, [Err(Errno::ENOSPC); 3]);
+        assert_eq!(store.inode(DIR).unwrap(), before);
+        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
+        assert_eq!(index.transactions().applied(), index.transactions().last());
+    }
+
+    #[test]
+    fn a_directory_that_goes_meanwhile_takes_no_name() {
+        let (index, store) = with_dir();
+        let done = gathered(&store, 3, || {
+            let mut tx = store.begin();
+            let mut dir = store.inode(DIR).unwrap();
+            dir.nlink = 0;
+            tx.put_inode(DIR, &mut dir);
+            tx.commit().unwrap();
+        });
+        assert_eq!(done, [Err(Errno::ENOENT); 3]);
+        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
+        assert_eq!(index.transactions().applied(), index.transactions().last());
+    }
+}
