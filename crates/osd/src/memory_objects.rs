@@ -295,6 +295,10 @@ impl Objects for MemoryObjects {
         ready(self.object(&fid).map(|o| o.lock().attr()))
     }
 
+    fn attr_now(&self, fid: Fid, _new: bool) -> Option<Option<ObjAttr>> {
+        Some(self.object(&fid).map(|o| o.lock().attr()))
+    }
+
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
         done(self.change(&fid, 0..0, |o| attr.apply_to(&mut o.attr)))
     }

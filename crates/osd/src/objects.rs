@@ -141,6 +141,10 @@ pub trait Objects: Send + Sync {
     /// The attributes; `None` when there is no such object.
     fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>>;
 
+    /// The attributes, where they can be told without waiting: what [`Objects::attr`] would say, or `None`. `new` is an
+    /// object of which there was nothing when the store was opened.
+    fn attr_now(&self, fid: Fid, new: bool) -> Option<Option<ObjAttr>>;
+
     /// Sets attributes.
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
 

@@ -56,6 +56,10 @@ impl Ost {
         let done = done.await;
         self.committer.end(transaction, 0);
         done.map_err(|e| self.failed("make objects", wanted, &e))?;
+        if orphans {
+            // The MDT has none above, nor has anybody else.
+            sequence.known_up_to(plan.last);
+        }
         let oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE,
             o_oi: OstId::from(Fid::new(wanted.f_seq, plan.report as u32, 0)),
@@ -87,8 +91,10 @@ impl Ost {
             let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
             self.gone.add(fid);
             transno = self
-                .change(&req.export, fid, "destroy", async |_| {
-                    self.objects.destroy(fid).await.map(drop)
+                .change(&req.export, fid, "destroy", async |_| match self.attr_now(fid) {
+                    // Never written: there is nothing to remove.
+                    Some(None) => Ok(()),
+                    _ => self.objects.destroy(fid).await.map(drop),
                 })
                 .await?;
         }

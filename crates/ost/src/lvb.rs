@@ -10,7 +10,7 @@ use wire::{LdlmResId, OstId, WireStruct};
 
 use crate::{attr, sequence::Sequences};
 
-/// Reads them from the store every time: open objects are in its memory.
+/// Reads them from the store every time: objects in use are in its memory, and of one that was never written it knows that.
 pub(crate) struct Lvbs {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) sequences: Arc<Sequences>,
@@ -23,7 +23,11 @@ impl LvbOps for Lvbs {
                 oi_id: res.name[0],
                 oi_seq: res.name[1],
             });
-            match self.objects.attr(fid).await {
+            let attr = match self.objects.attr_now(fid, self.sequences.is_new(&fid)) {
+                Some(attr) => Ok(attr),
+                None => self.objects.attr(fid).await,
+            };
+            match attr {
                 Ok(attr) => Some(attr::lvb(attr.as_ref()).to_bytes()),
                 Err(e) => {
                     tracing::error!(%fid, "attributes: {e}");

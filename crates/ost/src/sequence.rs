@@ -2,7 +2,8 @@
 //!
 //! MDT0 gives the target a super-sequence; of it the target gives one sequence after the other to the MDTs that make
 //! objects here. Making an object only advances the last id of its sequence: there is nothing else of it until it is
-//! written. Ids are never used twice. The records are in the target's index; what they say is in memory.
+//! written. Ids are never used twice, so that an object that this run has made need not be looked for on the disk: of one with
+//! an id that an earlier run may have reached, before it was killed, the MDT says so when it connects. The records are in the target's index; what they say is in memory.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence to give
@@ -53,6 +54,8 @@ pub(crate) struct Range {
 pub(crate) struct Sequence {
     pub(crate) seq: u64,
     last: AtomicU64,
+    /// Objects from here on were made in this run of the target: before it there was nothing of them.
+    new_from: AtomicU64,
     /// Held over a whole precreation or clean-up of orphans.
     pub(crate) making: tokio::sync::Mutex<()>,
 }
@@ -105,6 +108,12 @@ impl Sequence {
     /// The last object that was made; 0 when there is none.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(SeqCst)
+    }
+
+    /// All that an earlier run may have made is known by now: up to `last`.
+    pub(crate) fn known_up_to(&self, last: u64) {
+        // What was new before is so still.
+        self.new_from.fetch_min(last + 1, SeqCst);
     }
 }
 
@@ -219,7 +228,11 @@ impl Sequences {
             };
             self.put_range(&new)?;
             *range = new;
-            new.next - 1
+            let given = new.next - 1;
+            let sequence = Sequence::new(given, 0);
+            sequence.known_up_to(0);
+            self.last.write().insert(given, sequence);
+            given
         };
         self.index.sync().await?;
         Ok(Some(LuSeqRange {
@@ -267,6 +280,12 @@ impl Sequences {
                 .is_some_and(|s| u64::from(fid.f_oid) <= s.last())
     }
 
+    /// Whether the object was made in this run of the target.
+    pub(crate) fn is_new(&self, fid: &Fid) -> bool {
+        let since = self.find(fid.f_seq).map(|s| s.new_from.load(SeqCst));
+        since.is_some_and(|from| from <= fid.f_oid.into())
+    }
+
     /// Sets the last object of a sequence, with the transaction that does it.
     pub(crate) fn set_last(&self, sequence: &Sequence, last: u64, batch: &mut Batch) {
         let (key, value) = last_record(sequence.seq, last);
@@ -280,6 +299,7 @@ impl Sequence {
         Arc::new(Sequence {
             seq,
             last: AtomicU64::new(last),
+            new_from: AtomicU64::new(u64::MAX),
             making: tokio::sync::Mutex::new(()),
         })
     }

@@ -359,6 +359,44 @@ async fn attributes_are_set_and_the_last_lock_of_a_destroyed_object_goes() {
     assert!(matches!(changed, Err(RpcError::Status(Errno::ENOENT))));
 }
 
+/// Whoever looks for an object's file fails here, so that it shows who looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_of_this_run_that_was_never_written_is_not_looked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreKind::Local(dir.path().into());
+    let seq = {
+        let node = Node::new();
+        let ost = node.ost(&store).await;
+        let osp = node.osp().await;
+        let seq = osp.wait_for_sequence().await;
+        osp.create(seq, 32, false).await.unwrap();
+        std::fs::write(dir.path().join("objects").join(format!("{seq:x}")), b"").unwrap();
+        let (client, fid) = (node.client("client-a").await, Fid::new(seq, 1, 0));
+        assert_eq!(client.ask(OST_GETATTR, about(fid)).await.unwrap().o_size, 0);
+        osp.ask(OST_DESTROY, about(fid)).await.unwrap();
+        ost.stop().await.unwrap();
+        node.rpc.shutdown().await;
+        seq
+    };
+    let fid = |oid| Fid::new(seq, oid, 0);
+    let node = Node::new();
+    let ost = node.ost(&store).await;
+    let osp = node.osp().await;
+    assert!(
+        osp.ask(OST_DESTROY, about(fid(2))).await.is_err(),
+        "of a former run"
+    );
+    // The MDT connects again, and says how far it came; what is made from then on is new.
+    assert_eq!(osp.create(seq, 48, true).await.unwrap(), 48);
+    assert_eq!(osp.create(seq, 64, false).await.unwrap(), 64);
+    for oid in [2, 33, 48] {
+        assert!(osp.ask(OST_DESTROY, about(fid(oid))).await.is_err(), "{oid}");
+    }
+    osp.ask(OST_DESTROY, about(fid(49))).await.unwrap();
+    ost.stop().await.unwrap();
+    node.rpc.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_glimpse_asks_who_writes() {
     let (node, _ost, _osp, a, fid) = with_object().await;

@@ -218,19 +218,24 @@ impl Shared {
         written
     }
 
-    /// After a change of the file: sizes anew, attributes, and the object is not on disk any more.
+    /// After a change of the file, or an attempt: sizes anew, attributes, and the object is not on disk any more.
     fn changed(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
-        {
+        let measured = {
             let mut state = entry.state.lock();
             if state.destroyed {
                 return Err(OsdError::NotFound);
             }
-            state.measure(&entry.path)?;
+            let measured = state.measure(&entry.path);
             state.set(attr);
+            state.record_stale |= new;
             self.cache.mark_dirty(&entry.fid, new);
-        }
+            measured
+        };
         // Who owns an object is in the index as soon as there is one; times may wait.
-        if new { self.write_record(entry) } else { Ok(()) }
+        if new {
+            self.write_record(entry)?;
+        }
+        measured
     }
 
     fn not_failed(&self) -> Result<(), OsdError> {
@@ -392,15 +397,18 @@ impl Objects for LocalObjects {
                 return shared.write_record(entry);
             }
             let (file, new) = shared.file(entry)?;
-            if cuts {
-                file.set_len(start)
-                    .map_err(OsdError::io("truncate", &entry.path))?;
+            let punched = if cuts {
+                file.set_len(start).map_err(OsdError::io("truncate", &entry.path))
             } else if end > start {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&*file, how, start, end - start)
-                    .map_err(|e| OsdError::io("punch", &entry.path)(e.into()))?;
-            }
-            shared.changed(entry, new, &attr)
+                    .map_err(|e| OsdError::io("punch", &entry.path)(e.into()))
+            } else {
+                Ok(())
+            };
+            let attr = if punched.is_ok() { attr } else { SetAttr::default() };
+            shared.changed(entry, new, &attr)?;
+            punched
         })
     }
 
@@ -422,9 +430,10 @@ impl Objects for LocalObjects {
             } else {
                 FallocateFlags::empty()
             };
-            rustix::fs::fallocate(&*file, how, start, len)
-                .map_err(|e| OsdError::io("allocate", &entry.path)(e.into()))?;
-            shared.changed(entry, new, &SetAttr::default())
+            let allocated = rustix::fs::fallocate(&*file, how, start, len)
+                .map_err(|e| OsdError::io("allocate", &entry.path)(e.into()));
+            shared.changed(entry, new, &SetAttr::default())?;
+            allocated
         })
     }
 
@@ -452,6 +461,17 @@ impl Objects for LocalObjects {
             let state = entry.state.lock();
             Ok(state.exists.then_some(state.attr))
         })
+    }
+
+    fn attr_now(&self, fid: Fid, new: bool) -> Option<Option<ObjAttr>> {
+        if let Some(entry) = self.shared.cache.find(&fid) {
+            let state = entry.state.lock();
+            // What is being removed may still be there, if that fails.
+            return (!state.destroyed).then_some(state.exists.then_some(state.attr));
+        }
+        // What was made since has a record before it leaves the cache.
+        let nothing = new && matches!(self.shared.index.get(&record::key(&fid)), Ok(None));
+        nothing.then_some(None)
     }
 
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {

@@ -212,3 +212,44 @@ async fn more_objects_than_the_cache_holds_keep_their_attributes() {
     assert!(o.shared.cache.all_dirty().is_empty());
     assert!(o.shared.cache.removed_in().is_empty());
 }
+
+#[tokio::test]
+async fn of_a_new_object_that_was_never_written_it_is_known_that_it_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = local(dir.path());
+    // Where its directory would be: who looks for it, fails.
+    let in_the_way = dir.path().join("objects").join(format!("{:x}", fid(1).f_seq));
+    fs::write(&in_the_way, b"").unwrap();
+    assert_eq!(o.attr_now(fid(1), true), Some(None));
+    assert_eq!(o.attr_now(fid(1), false), None);
+    assert!(o.attr(fid(1)).await.is_err());
+    fs::remove_file(&in_the_way).unwrap();
+
+    let write = |oid| o.write(fid(oid), 0, vec![Bytes::from_static(b"data")], SetAttr::default());
+    write(1).await.unwrap();
+    let size = |attr: Option<Option<ObjAttr>>| attr.unwrap().map(|a| a.size);
+    assert_eq!(size(o.attr_now(fid(1), true)), Some(4));
+    for oid in 2..1500 {
+        write(oid).await.unwrap();
+    }
+    assert_eq!(o.attr_now(fid(1), true), None, "it left the cache");
+    assert_eq!(size(Some(o.attr(fid(1)).await.unwrap())), Some(4));
+    assert!(o.destroy(fid(1)).await.unwrap());
+    assert_eq!(o.attr_now(fid(1), true), Some(None));
+}
+
+#[tokio::test]
+async fn a_file_that_a_failed_change_has_made_is_known_by_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = local(dir.path());
+    let most = i64::MAX as u64;
+    o.fallocate(fid(1), 0, most, false).await.unwrap_err();
+    o.punch(fid(2), most, u64::MAX, SetAttr::default())
+        .await
+        .unwrap_err();
+    for oid in [1, 2] {
+        let record = o.shared.index.get(&record::key(&fid(oid))).unwrap();
+        assert!(record.is_some(), "{oid}");
+        assert!(o.destroy(fid(oid)).await.unwrap());
+    }
+}
