@@ -1,9 +1,9 @@
 //! What one phase of all tasks came to, and lists of such figures as CSV and JSON.
 
+use crate::course::{Course, Window, windows};
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use serde::ser::{SerializeStruct, Serializer};
-use std::fmt::Write;
+use serde::ser::Serializer;
 use std::time::Duration;
 
 /// How long operations took, to 1 %.
@@ -79,6 +79,8 @@ pub struct Figure {
     pub task_rates: Vec<f64>,
     /// How long each took.
     pub latencies: Latencies,
+    /// How it went from its beginning to its end.
+    pub course: Course,
 }
 
 impl Figure {
@@ -107,53 +109,132 @@ impl Figure {
     }
 }
 
-impl Serialize for Figure {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (slowest, fastest) = self.task_range();
-        let mut out = serializer.serialize_struct("Figure", 14)?;
-        out.serialize_field("operation", self.operation)?;
-        out.serialize_field("tasks", &self.tasks)?;
-        out.serialize_field("iteration", &self.iteration)?;
-        out.serialize_field("operations", &self.operations)?;
-        out.serialize_field("seconds", &self.seconds)?;
-        out.serialize_field("per_second", &self.rate())?;
-        out.serialize_field("slowest_task", &slowest)?;
-        out.serialize_field("fastest_task", &fastest)?;
-        out.serialize_field("p50_us", &self.latencies.quantile_us(0.5))?;
-        out.serialize_field("p90_us", &self.latencies.quantile_us(0.9))?;
-        out.serialize_field("p99_us", &self.latencies.quantile_us(0.99))?;
-        out.serialize_field("max_us", &self.latencies.max_us())?;
-        out.serialize_field("cpu_us", &self.cpu_us())?;
-        out.serialize_field("others_cpu_us", &self.others_cpu_us())?;
-        out.end()
+/// A value of a line.
+enum Cell {
+    Text(&'static str),
+    Count(u64),
+    /// With so many digits behind the point.
+    Number(f64, usize),
+    /// There is none.
+    Nothing,
+}
+
+/// The names of a line's values. What only a whole phase has, a window has not.
+const NAMES: [&str; 19] = [
+    "operation",
+    "tasks",
+    "iteration",
+    "window",
+    "operations",
+    "seconds",
+    "per_second",
+    "slowest_task",
+    "fastest_task",
+    "p50_us",
+    "p90_us",
+    "p95_us",
+    "p99_us",
+    "p99_9_us",
+    "max_us",
+    "cpu_us",
+    "others_cpu_us",
+    "resident_kib",
+    "others_resident_kib",
+];
+
+/// A line of a list.
+struct Line([Cell; NAMES.len()]);
+
+impl Line {
+    fn of_figure(f: &Figure) -> Line {
+        let (slowest, fastest) = f.task_range();
+        let (own, others) = f.course.resident();
+        let within = |share| Cell::Number(f.latencies.quantile_us(share), 1);
+        Line([
+            Cell::Text(f.operation),
+            Cell::Count(f.tasks as u64),
+            Cell::Count(f.iteration as u64),
+            Cell::Count(0),
+            Cell::Count(f.operations),
+            Cell::Number(f.seconds, 6),
+            Cell::Number(f.rate(), 3),
+            Cell::Number(slowest, 3),
+            Cell::Number(fastest, 3),
+            within(0.5),
+            within(0.9),
+            within(0.95),
+            within(0.99),
+            within(0.999),
+            Cell::Number(f.latencies.max_us(), 1),
+            Cell::Number(f.cpu_us(), 3),
+            Cell::Number(f.others_cpu_us(), 3),
+            Cell::Count(own >> 10),
+            Cell::Count(others >> 10),
+        ])
+    }
+
+    fn of_window(w: &Window) -> Line {
+        let mut cells = [const { Cell::Nothing }; NAMES.len()];
+        let known = [
+            (0, Cell::Text(w.operation)),
+            (1, Cell::Count(w.tasks as u64)),
+            (3, Cell::Count(w.number as u64)),
+            (4, Cell::Count((w.rate * w.seconds).round() as u64)),
+            (5, Cell::Number(w.seconds, 6)),
+            (6, Cell::Number(w.rate, 3)),
+            (17, Cell::Count(w.own_resident >> 10)),
+            (18, Cell::Count(w.others_resident >> 10)),
+        ];
+        for (place, cell) in known {
+            cells[place] = cell;
+        }
+        Line(cells)
+    }
+
+    /// Those of the figures, then those of so many windows of each operation.
+    fn all(figures: &[Figure], count: usize) -> Vec<Line> {
+        let windows = windows(figures, count);
+        let of_windows = windows.iter().map(Line::of_window);
+        figures.iter().map(Line::of_figure).chain(of_windows).collect()
     }
 }
 
-/// Figures as CSV, with a header.
-pub fn csv(figures: &[Figure]) -> String {
-    let mut out = String::from(
-        "operation,tasks,iteration,operations,seconds,per_second,slowest_task,fastest_task,p50_us,p90_us,p99_us,max_us,cpu_us,others_cpu_us\n",
-    );
-    for f in figures {
-        let (slowest, fastest) = f.task_range();
-        let _ = writeln!(
-            out,
-            "{},{},{},{},{:.6},{:.3},{slowest:.3},{fastest:.3},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3}",
-            f.operation,
-            f.tasks,
-            f.iteration,
-            f.operations,
-            f.seconds,
-            f.rate(),
-            f.latencies.quantile_us(0.5),
-            f.latencies.quantile_us(0.9),
-            f.latencies.quantile_us(0.99),
-            f.latencies.max_us(),
-            f.cpu_us(),
-            f.others_cpu_us(),
-        );
+impl Serialize for Cell {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cell::Text(text) => serializer.serialize_str(text),
+            Cell::Count(n) => serializer.serialize_u64(*n),
+            Cell::Number(n, _) => serializer.serialize_f64(*n),
+            Cell::Nothing => serializer.serialize_none(),
+        }
     }
-    out
+}
+
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(NAMES.iter().zip(&self.0))
+    }
+}
+
+/// Figures as CSV, with a header; then, a line for each, so many windows of each operation.
+pub fn csv(figures: &[Figure], windows: usize) -> String {
+    let text = |cell: &Cell| match cell {
+        Cell::Text(text) => (*text).to_owned(),
+        Cell::Count(n) => n.to_string(),
+        Cell::Number(n, digits) => format!("{n:.digits$}"),
+        Cell::Nothing => String::new(),
+    };
+    let lines = Line::all(figures, windows).into_iter();
+    let lines = lines.map(|line| line.0.iter().map(text).collect::<Vec<_>>().join(","));
+    std::iter::once(NAMES.join(","))
+        .chain(lines)
+        .flat_map(|line| [line, "\n".to_owned()])
+        .collect()
+}
+
+/// The same as a list in JSON.
+pub fn json(figures: &[Figure], windows: usize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(&Line::all(figures, windows))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! demonstrations.
 
 pub mod compare;
+mod course;
 mod cpu;
 pub mod demo;
 mod figure;
@@ -20,6 +21,7 @@ pub mod lnet;
 mod load;
 pub mod mdsrate;
 pub mod mdtest;
+mod memory;
 mod report;
 pub mod shrink;
 mod subject;
@@ -27,10 +29,13 @@ pub mod survey;
 mod task;
 mod team;
 
-pub use compare::{Config, compare};
+pub use compare::{Config, PASS_THROUGH, compare};
+pub use course::{Course, Window, windows};
 pub use cpu::settle;
-pub use figure::{Figure, Latencies, csv};
+pub use figure::{Figure, Latencies, csv, json};
 pub use hub::World;
+pub use load::Phase;
+pub use memory::resident_bytes;
 pub use report::{Report, Row, Summary};
 pub use subject::{LibrarySubject, NewFile, PathSubject, StackSubject, Subject};
 pub use task::{Task, Watch};

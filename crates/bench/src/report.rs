@@ -1,5 +1,7 @@
-//! Rows and their summary: median, least and greatest of the runs, and the ratio to the first subject.
+//! Rows and their summary: median, least and greatest of the runs, and the ratios to the first subject and to the
+//! pass-through file system.
 
+use crate::PASS_THROUGH;
 use serde::Serialize;
 use std::fmt;
 
@@ -10,10 +12,23 @@ pub struct Row {
     pub subject: String,
     /// Which phase, with the unit of its rate.
     pub phase: &'static str,
+    /// By how many tasks.
+    pub tasks: usize,
+    /// Directories of the tasks: `private` or `shared`; empty where there are none.
+    pub directories: &'static str,
     /// Operations or megabytes per second.
     pub rate: f64,
     /// CPU time, microseconds per operation or megabyte, of the load and what serves it.
-    pub cpu_us: Option<f64>,
+    pub cpu_us: f64,
+}
+
+/// What rows of different subjects and runs have in common.
+type Kind = (&'static str, usize, &'static str);
+
+impl Row {
+    fn kind(&self) -> Kind {
+        (self.phase, self.tasks, self.directories)
+    }
 }
 
 /// All runs of one phase on one subject.
@@ -23,6 +38,10 @@ pub struct Summary {
     pub subject: String,
     /// Which phase.
     pub phase: &'static str,
+    /// By how many tasks.
+    pub tasks: usize,
+    /// Directories of the tasks.
+    pub directories: &'static str,
     /// Number of runs.
     pub runs: usize,
     /// Median rate.
@@ -35,6 +54,8 @@ pub struct Summary {
     pub cpu_us: f64,
     /// Median over the first subject's.
     pub ratio: f64,
+    /// Median over that of the pass-through file system, where there is one.
+    pub of_pass_through: Option<f64>,
 }
 
 /// What came out of a comparison. Shown as a table.
@@ -55,61 +76,70 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Report {
-    fn of(&self, phase: &str, subject: &str) -> Vec<&Row> {
+    fn of(&self, kind: Kind, subject: &str) -> Vec<&Row> {
         self.rows
             .iter()
-            .filter(|r| r.phase == phase && r.subject == subject)
+            .filter(|r| r.kind() == kind && r.subject == subject)
             .collect()
     }
 
-    /// One summary a phase and subject, in the order in which they first ran.
+    /// One summary for each subject of each kind of row, kinds and subjects in the order in which they first ran; phases of
+    /// one name together.
     pub fn summaries(&self) -> Vec<Summary> {
-        let mut done: Vec<(&'static str, &str)> = Vec::new();
+        let mut kinds: Vec<Kind> = Vec::new();
+        let mut subjects: Vec<&str> = Vec::new();
         for row in &self.rows {
-            if !done.contains(&(row.phase, &row.subject)) {
-                done.push((row.phase, &row.subject));
+            if !kinds.contains(&row.kind()) {
+                kinds.push(row.kind());
+            }
+            if !subjects.contains(&row.subject.as_str()) {
+                subjects.push(&row.subject);
             }
         }
-        let phases: Vec<&'static str> = done.iter().map(|(p, _)| *p).fold(Vec::new(), |mut ps, p| {
-            if !ps.contains(&p) {
-                ps.push(p);
+        let first = |phase| kinds.iter().position(|k| k.0 == phase);
+        let mut ordered = kinds.clone();
+        ordered.sort_by_key(|k| first(k.0));
+        ordered
+            .into_iter()
+            .flat_map(|kind| self.of_kind(kind, &subjects))
+            .collect()
+    }
+
+    fn of_kind(&self, kind: Kind, subjects: &[&str]) -> Vec<Summary> {
+        let middle = |subject: &str| median(self.of(kind, subject).iter().map(|r| r.rate));
+        let there = |subject: &&str| !self.of(kind, subject).is_empty();
+        let base = subjects.first().map_or(0.0, |s| middle(s));
+        let beside = Some(PASS_THROUGH).filter(there).map(middle);
+        let summary = |subject: &str| {
+            let rows = self.of(kind, subject);
+            let median_rate = middle(subject);
+            let (phase, tasks, directories) = kind;
+            Summary {
+                subject: subject.to_owned(),
+                phase,
+                tasks,
+                directories,
+                runs: rows.len(),
+                median: median_rate,
+                min: rows.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
+                max: rows.iter().map(|r| r.rate).fold(0.0, f64::max),
+                cpu_us: median(rows.iter().map(|r| r.cpu_us)),
+                ratio: median_rate / base,
+                of_pass_through: beside.map(|rate| median_rate / rate),
             }
-            ps
-        });
-        let mut summaries = Vec::new();
-        for phase in phases {
-            let mut base = None;
-            for (_, subject) in done.iter().filter(|(p, _)| *p == phase) {
-                let rows = self.of(phase, subject);
-                let middle = median(rows.iter().map(|r| r.rate));
-                let base = *base.get_or_insert(middle);
-                summaries.push(Summary {
-                    subject: (*subject).to_owned(),
-                    phase,
-                    runs: rows.len(),
-                    median: middle,
-                    min: rows.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
-                    max: rows.iter().map(|r| r.rate).fold(0.0, f64::max),
-                    cpu_us: median(rows.iter().filter_map(|r| r.cpu_us)),
-                    ratio: middle / base,
-                });
-            }
-        }
-        summaries
+        };
+        subjects.iter().copied().filter(there).map(summary).collect()
     }
 
     /// The rows as CSV, with a header.
     pub fn csv(&self) -> String {
         let line = |r: &Row| {
             format!(
-                "{},{},{:.1},{:.3}\n",
-                r.subject,
-                r.phase,
-                r.rate,
-                r.cpu_us.unwrap_or(f64::NAN)
+                "{},{},{},{},{:.1},{:.3}\n",
+                r.subject, r.phase, r.tasks, r.directories, r.rate, r.cpu_us
             )
         };
-        std::iter::once("subject,phase,rate,cpu_us\n".to_owned())
+        std::iter::once("subject,phase,tasks,directories,rate,cpu_us\n".to_owned())
             .chain(self.rows.iter().map(line))
             .collect()
     }
@@ -119,14 +149,15 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| phase | subject | median | min to max | runs | CPU us each | ratio |"
+            "| phase | tasks | directories | subject | median | min to max | runs | CPU us each | ratio | of {PASS_THROUGH} |"
         )?;
-        writeln!(f, "|---|---|---:|---:|---:|---:|---:|")?;
+        writeln!(f, "|---|---:|---|---|---:|---:|---:|---:|---:|---:|")?;
         for s in self.summaries() {
+            let of_pass_through = s.of_pass_through.map_or(String::new(), |r| format!("{r:.2}"));
             writeln!(
                 f,
-                "| {} | {} | {:.0} | {:.0} to {:.0} | {} | {:.1} | {:.2} |",
-                s.phase, s.subject, s.median, s.min, s.max, s.runs, s.cpu_us, s.ratio
+                "| {} | {} | {} | {} | {:.0} | {:.0} to {:.0} | {} | {:.1} | {:.2} | {of_pass_through} |",
+                s.phase, s.tasks, s.directories, s.subject, s.median, s.min, s.max, s.runs, s.cpu_us, s.ratio
             )?;
         }
         Ok(())
@@ -141,8 +172,10 @@ mod tests {
         Row {
             subject: subject.to_owned(),
             phase,
+            tasks: 2,
+            directories: "private",
             rate,
-            cpu_us: Some(1.0),
+            cpu_us: 1.0,
         }
     }
 

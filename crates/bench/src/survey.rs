@@ -247,18 +247,20 @@ fn text(options: &Options, threads: usize, lines: &[Line]) -> String {
 /// What the lines do not have room for: CPU time and latency of each operation.
 pub fn details(lines: &[Line]) -> String {
     let mut out = String::from(
-        "threads operation          per second     CPU us/op        p50 us        p99 us        max us\n",
+        "threads operation          per second     CPU us/op        p50 us        p95 us        p99 us      p99.9 us        max us\n",
     );
     for Line { figure: f, .. } in lines {
         let _ = writeln!(
             out,
-            "{:7} {:<12} {:16.1} {:13.1} {:13.1} {:13.1} {:13.1}",
+            "{:7} {:<12} {:16.1} {:13.1} {:13.1} {:13.1} {:13.1} {:13.1} {:13.1}",
             f.tasks,
             f.operation,
             f.rate(),
             f.cpu_us(),
             f.latencies.quantile_us(0.5),
+            f.latencies.quantile_us(0.95),
             f.latencies.quantile_us(0.99),
+            f.latencies.quantile_us(0.999),
             f.latencies.max_us()
         );
     }

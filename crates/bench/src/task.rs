@@ -4,10 +4,11 @@
 //! all over that time. Each task's own rate, until it was done itself, is kept beside it, and how long each operation
 //! took.
 
+use crate::course::{Course, Timeline, memory_parts};
 use crate::figure::{Figure, Latencies};
 use crate::subject::Subject;
 use crate::team::Team;
-use crate::{BenchError, cpu};
+use crate::{BenchError, cpu, memory};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,6 +44,8 @@ pub struct Task {
 pub(crate) struct Meter<'a> {
     watch: &'a Watch,
     latencies: Latencies,
+    timeline: Timeline,
+    begun: Instant,
     done: u64,
 }
 
@@ -54,6 +57,9 @@ struct Measured {
     cpu_seconds: f64,
     others_cpu_seconds: f64,
     latencies: Vec<(u64, u64)>,
+    /// Operations, and memory of the own process and of others, in each part of its time.
+    parts: Vec<f64>,
+    memory: Option<(Vec<f64>, Vec<f64>)>,
 }
 
 impl Meter<'_> {
@@ -67,7 +73,9 @@ impl Meter<'_> {
         }
         let begun = Instant::now();
         let value = operation()?;
-        self.latencies.add(begun.elapsed());
+        let ended = Instant::now();
+        self.latencies.add(ended - begun);
+        self.timeline.add(ended - self.begun);
         self.done += 1;
         if self.done.is_multiple_of(TOLD_EVERY) {
             self.watch.done.fetch_add(TOLD_EVERY, Ordering::Relaxed);
@@ -97,15 +105,22 @@ impl Task {
         if self.first_of_process {
             operation.clone_into(&mut self.watch.phase.lock());
         }
-        let mut meter = Meter {
-            watch: &self.watch,
-            latencies: Latencies::new(),
-            done: 0,
-        };
         self.team.any(false)?;
         let cpu_before = cpu::used(self.subject.processes());
         let begun = Instant::now();
-        let worked = work(&mut meter, &*self.subject, &mut self.team);
+        let mut meter = Meter {
+            watch: &self.watch,
+            latencies: Latencies::new(),
+            timeline: Timeline::new(),
+            begun,
+            done: 0,
+        };
+        let team = &mut self.team;
+        let work = || work(&mut meter, &*self.subject, team);
+        let (worked, samples) = match self.first_of_process {
+            true => memory::watched(self.subject.processes(), work),
+            false => (work(), Vec::new()),
+        };
         let own_seconds = begun.elapsed().as_secs_f64();
         let interrupted = match worked {
             Ok(()) => false,
@@ -132,6 +147,8 @@ impl Task {
             cpu_seconds: counted(cpu.all()),
             others_cpu_seconds: counted(cpu.others),
             latencies: meter.latencies.counts(),
+            parts: meter.timeline.parts(own_seconds),
+            memory: (self.first_of_process).then(|| memory_parts(&samples, own_seconds)),
         };
         let figure = self.gather(&measured)?.map(|all| {
             let mut figure = Figure {
@@ -144,9 +161,16 @@ impl Task {
                 others_cpu_seconds: all.iter().map(|m| m.others_cpu_seconds).sum(),
                 task_rates: all.iter().map(|m| m.done as f64 / m.own_seconds).collect(),
                 latencies: Latencies::new(),
+                course: Course::default(),
             };
-            for (nanoseconds, count) in all.into_iter().flat_map(|m| m.latencies) {
-                figure.latencies.add_many(nanoseconds, count);
+            for one in all {
+                for (nanoseconds, count) in one.latencies {
+                    figure.latencies.add_many(nanoseconds, count);
+                }
+                figure.course.add_task(&one.parts, one.own_seconds);
+                if let Some((own, others)) = one.memory {
+                    figure.course.add_memory(&own, &others);
+                }
             }
             figure
         });

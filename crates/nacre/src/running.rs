@@ -248,13 +248,6 @@ pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     Some(kib.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Memory that a process has now.
-pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -245,7 +245,7 @@ impl control::Handler for Answers {
             }
             if let Request::Status = request {
                 return Ok(
-                    json!({ "record": self.record, "resident_bytes": running::resident_bytes(self.record.pid) }),
+                    json!({ "record": self.record, "resident_bytes": bench::resident_bytes(self.record.pid) }),
                 );
             }
             // The node is changed only by stopping; what is asked of it works on shared parts, outside of its lock.

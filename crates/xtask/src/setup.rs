@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::stage::{Stage, cargo};
 
 /// A program that tests or the demonstration run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("cc", "build-essential"),
     ("c++", "build-essential"),
     ("mpicc", "libopenmpi-dev"),
@@ -20,6 +20,7 @@ const PROGRAMS: [(&str, &str); 16] = [
     ("setfacl", "acl"),
     ("fio", "fio"),
     ("stress-ng", "stress-ng"),
+    ("bindfs", "bindfs"),
     ("dbench", "dbench"),
     ("bonnie++", "bonnie++"),
 ];

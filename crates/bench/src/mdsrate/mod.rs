@@ -8,7 +8,7 @@ mod format;
 
 use crate::subject::{NewFile, Subject, make_all};
 use crate::task::{self, Meter, Task};
-use crate::{BenchError, EEXIST, ENOENT, Figure};
+use crate::{BenchError, EEXIST, ENOENT, Figure, course};
 use bytes::Bytes;
 pub use format::Format;
 use std::time::{Duration, Instant};
@@ -112,8 +112,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// mdsrate's line.
-    pub fn text(&self) -> String {
+    /// mdsrate's line, and how it went: in so many windows, if any.
+    pub fn text(&self, windows: usize) -> String {
         let f = &self.figure;
         let (cmd, rate) = (f.operation, f.rate());
         let together: f64 = f.task_rates.iter().sum();
@@ -127,10 +127,11 @@ impl Report {
             f.seconds
         );
         out.push_str(&format!(
-            "\nLatency: p50 {:.1} p90 {:.1} p99 {:.1} max {:.1} us; CPU {:.1} us for each",
+            "\nLatency: p50 {:.1} p95 {:.1} p99 {:.1} p99.9 {:.1} max {:.1} us; CPU {:.1} us for each",
             f.latencies.quantile_us(0.5),
-            f.latencies.quantile_us(0.9),
+            f.latencies.quantile_us(0.95),
             f.latencies.quantile_us(0.99),
+            f.latencies.quantile_us(0.999),
             f.latencies.max_us(),
             f.cpu_us()
         ));
@@ -140,6 +141,7 @@ impl Report {
                 f.operations
             ));
         }
+        out.push_str(&course::text(std::slice::from_ref(f), windows));
         out
     }
 }

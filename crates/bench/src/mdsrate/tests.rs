@@ -91,7 +91,7 @@ fn the_line_is_mdsrates() {
     let dir = tempfile::tempdir().unwrap();
     mdsrate(dir.path(), &options(Mode::Create)).unwrap();
     std::fs::remove_file(dir.path().join("sub/dir0/f12")).unwrap();
-    let text = mdsrate(dir.path(), &options(Mode::Unlink)).unwrap().text();
+    let text = mdsrate(dir.path(), &options(Mode::Unlink)).unwrap().text(0);
     let line = text.lines().next().unwrap();
     assert!(line.starts_with("Rate: "), "{line}");
     assert!(

@@ -21,6 +21,7 @@ struct Brought {
     figures: Vec<Figure>,
     stonewall: Option<(u64, f64)>,
     nodes: usize,
+    iterations: usize,
     wrong_reads: u64,
     made: Vec<String>,
     made_root: bool,
@@ -32,28 +33,32 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
     let Some(first) = tasks.first() else {
         return (None, Ok(()));
     };
-    let (subject, speaks, size) = (first.subject.clone(), first.is_first(), first.team.size());
+    let (speaks, size) = (first.is_first(), first.team.size());
+    let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
     let plan = match Plan::new(options, size) {
         Ok(plan) => plan,
         Err(e) => return (None, Err(e)),
     };
-    let (brought, mut ended) = task::run_all(tasks, |task| {
+    let (mut brought, mut ended) = task::run_all(tasks, |task| {
         let mut run = Run::new(&plan, task);
         let ended = run.all();
         (run.brought, ended)
     });
-    let Some(mut first) = brought.into_iter().next().filter(|_| speaks) else {
+    for (subject, brought) in subjects.iter().zip(&mut brought) {
+        if let Err(e) = clean_up(subject, brought)
+            && ended.is_ok()
+        {
+            ended = Err(e);
+        }
+    }
+    let Some(first) = brought.into_iter().next().filter(|_| speaks) else {
         return (None, ended);
     };
-    if let Err(e) = clean_up(&subject, &mut first)
-        && ended.is_ok()
-    {
-        ended = Err(e);
-    }
     let report = Report {
         plan,
         tasks: size,
         nodes: first.nodes,
+        iterations: first.iterations,
         figures: first.figures,
         stonewall: first.stonewall,
         wrong_reads: first.wrong_reads,

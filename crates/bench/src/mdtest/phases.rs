@@ -4,7 +4,7 @@ use super::Brought;
 use super::plan::{Kind, Plan, Tree, test_dir};
 use crate::subject::{NewFile, Subject, wrong as wrong_of};
 use crate::task::{Meter, Task};
-use crate::{BenchError, Figure};
+use crate::{BenchError, ENOENT, Figure};
 use bytes::Bytes;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -46,13 +46,18 @@ impl<'a> Run<'a> {
         nodes.sort();
         nodes.dedup();
         self.brought.nodes = nodes.len();
-        if self.task.is_first() {
+        if self.is_first_of_dir() {
             self.brought.made_root = self.task.subject.make_dir("", "")?;
         }
         for active in self.plan.task_counts(self.task.team.size()) {
             self.active = active;
-            for iteration in 0..self.plan.options.iterations {
+            let begun = Instant::now();
+            for iteration in 0.. {
+                if !self.again(iteration, begun)? {
+                    break;
+                }
                 self.iteration = iteration;
+                self.brought.iterations = self.brought.iterations.max(iteration + 1);
                 self.iteration()?;
             }
         }
@@ -64,10 +69,27 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Whether this is the first task that works in its directory.
+    fn is_first_of_dir(&self) -> bool {
+        self.task.team.rank() < self.plan.options.dir_count.max(1)
+    }
+
+    /// Whether everything is done once more, of which the first task's clock decides for all.
+    fn again(&mut self, done: usize, begun: Instant) -> Result<bool, BenchError> {
+        match self.plan.options.duration {
+            None => Ok(done < self.plan.options.iterations),
+            Some(duration) => {
+                let time_is_left = done == 0 || begun.elapsed() < duration;
+                let first = self.task.is_first();
+                self.task.team.any(first && time_is_left)
+            }
+        }
+    }
+
     fn iteration(&mut self) -> Result<(), BenchError> {
         let o = &self.plan.options;
         self.items_per_dir = self.plan.items_per_dir;
-        if self.task.is_first() {
+        if self.is_first_of_dir() {
             for round in 0..self.plan.loops {
                 let dir = test_dir(self.iteration, round);
                 if self.task.subject.make_dir("", &dir)? && o.create_only {
@@ -95,10 +117,14 @@ impl<'a> Run<'a> {
         if o.remove_only {
             let ended = self.trees("Tree removal", false);
             self.note(ended)?;
-            if self.task.is_first() {
+            if self.is_first_of_dir() {
                 for round in 0..self.plan.loops {
                     let dir = test_dir(self.iteration, round);
-                    self.task.subject.remove_dir("", &dir)?;
+                    match self.task.subject.remove_dir("", &dir) {
+                        // The same directory through another mount.
+                        Err(e) if e.is(ENOENT) && o.dir_count > 1 => {}
+                        removed => removed?,
+                    }
                     self.brought.made.retain(|made| *made != dir);
                 }
             }

@@ -16,12 +16,16 @@ const ITEMS_MAX: u64 = 1 << 40;
 /// mdtest's options, by their letters.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// `-d`: directories, one for each task in turn; they may be one that is seen through several mounts.
+    pub dir_count: usize,
     /// `-n`: items of each task.
     pub items: u64,
     /// `-I`: items of each task in each directory.
     pub items_per_dir: u64,
     /// `-i`: how often everything is done.
     pub iterations: usize,
+    /// `--seconds`: for how long everything is done again (not mdtest's); in place of `iterations`.
+    pub duration: Option<Duration>,
     /// `-b`: directories in a directory of the tree.
     pub branch_factor: u64,
     /// `-z`: levels of directories below the tree's root.
@@ -83,9 +87,11 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            dir_count: 1,
             items: 0,
             items_per_dir: 0,
             iterations: 1,
+            duration: None,
             branch_factor: 1,
             depth: 0,
             leaf_only: false,
@@ -159,6 +165,9 @@ impl Plan {
             }
             () if o.items.max(o.items_per_dir) > ITEMS_MAX => return wrong("-n or -I is too large"),
             () if o.iterations == 0 => return wrong("-i 0: nothing would be done"),
+            () if o.duration.is_some() && o.create_only && !o.remove_only => {
+                return wrong("--seconds needs a run that removes what it makes (-r beside -C)");
+            }
             () if o.branch_factor == 0 && o.depth > 0 => {
                 return wrong("-z needs a branching factor: -b 1 or more");
             }

@@ -1,7 +1,7 @@
 //! mdtest's tables.
 
 use super::plan::Plan;
-use crate::Figure;
+use crate::{Figure, course};
 use std::fmt::{self, Write};
 
 /// The operations, in the order of the table.
@@ -22,6 +22,8 @@ pub struct Report {
     pub tasks: usize,
     /// On how many machines.
     pub nodes: usize,
+    /// How often everything was done, or begun.
+    pub iterations: usize,
     /// Every phase.
     pub figures: Vec<Figure>,
     /// Files that were created until the stonewall, and in what time.
@@ -41,6 +43,8 @@ pub struct Show {
     pub ranks: bool,
     /// `--print-all-procs`: the rate of every task.
     pub all_ranks: bool,
+    /// `--windows`: into how many windows the time of each operation is cut; 0: none are shown.
+    pub windows: usize,
 }
 
 /// Of several repetitions.
@@ -94,6 +98,7 @@ impl Report {
             }
             self.latencies(out, &figures)?;
         }
+        out.push_str(&course::text(&self.figures, show.windows));
         if self.wrong_reads > 0 {
             writeln!(
                 out,
@@ -136,11 +141,7 @@ impl Report {
         } else {
             "rate (in ops/sec)"
         };
-        writeln!(
-            out,
-            "\nSUMMARY {unit}: (of {} iterations)",
-            self.plan.options.iterations
-        )?;
+        writeln!(out, "\nSUMMARY {unit}: (of {} iterations)", self.iterations)?;
         let per_rank = |text: &str| if ranks { text.to_owned() } else { String::new() };
         writeln!(
             out,
@@ -203,11 +204,11 @@ impl Report {
         )?;
         writeln!(
             out,
-            "   Operation                     p50            p90            p99            max         CPU us"
+            "   Operation                         p50            p95            p99          p99.9            max         CPU us"
         )?;
         writeln!(
             out,
-            "   ---------                     ---            ---            ---            ---         ------"
+            "   ---------                         ---            ---            ---          -----            ---         ------"
         )?;
         for operation in self.operations() {
             let mut of = figures
@@ -223,10 +224,11 @@ impl Report {
             }
             writeln!(
                 out,
-                "   {operation:<22} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1}",
+                "   {operation:<22} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1}",
                 all.quantile_us(0.5),
-                all.quantile_us(0.9),
+                all.quantile_us(0.95),
                 all.quantile_us(0.99),
+                all.quantile_us(0.999),
                 all.max_us(),
                 cpu * 1e6 / count as f64
             )?;

@@ -220,6 +220,45 @@ fn a_failure_says_what_failed_and_keeps_nobody_waiting() {
 }
 
 #[test]
+fn each_directory_has_the_trees_of_its_tasks() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = Arc::default();
+    let options = Options {
+        items: 4,
+        dir_count: 2,
+        files_only: true,
+        unique_dir_per_task: true,
+        ..Options::default()
+    };
+    let in_two = || {
+        let mut tasks = tasks(dir.path(), 3, &watch);
+        tasks[1].subject = Arc::new(PathSubject {
+            name: "other".to_owned(),
+            root: dir.path().join("other"),
+            processes: Vec::new(),
+        });
+        tasks
+    };
+    let only = |change: fn(&mut Options)| {
+        let mut options = options.clone();
+        change(&mut options);
+        run(&options, in_two()).1.unwrap();
+        below(dir.path())
+    };
+    let made = only(|o| o.create_only = true);
+    assert!(
+        made.iter()
+            .any(|n| n == "other/test-dir.0-0/mdtest_tree.1.0/file.mdtest.1.3"),
+        "{made:?}"
+    );
+    assert_eq!(made.iter().filter(|n| n.contains("/file.mdtest.")).count(), 12);
+    only(|o| o.remove_only = true);
+    std::fs::remove_dir(dir.path().join("out")).unwrap();
+    std::fs::remove_dir(dir.path().join("other")).unwrap();
+    assert!(only(|_| {}).is_empty());
+}
+
+#[test]
 fn what_was_changed_between_writing_and_reading_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let options = |create_only, read_only| Options {

@@ -18,11 +18,17 @@ pub(crate) struct Bench {
     /// Where to measure: a directory of the disk that is meant; everything made there is removed again
     #[arg(long, value_name = "D", required = true)]
     pub(crate) dir: Option<PathBuf>,
-    /// Threads of the metadata load, each in a directory of its own
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
-    pub(crate) threads: u32,
-    /// Files that each thread creates, stats and unlinks
-    #[arg(long, default_value_t = 2000)]
+    /// Tasks (threads) of the metadata load, each in a directory of its own; one load after the other
+    #[arg(long, visible_alias = "threads", value_name = "N", value_delimiter = ',', default_value = "2", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) tasks: Vec<u32>,
+    /// The same loads also in one directory that all tasks share
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// What is measured [default: create, stat, unlink, write, read]; what it stands on is done all the same
+    #[arg(long, value_name = "PHASE", value_delimiter = ',')]
+    pub(crate) only: Vec<bench::Phase>,
+    /// Files that each task creates, stats and unlinks
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: u32,
     /// Megabytes of the file that is written and read
     #[arg(long, default_value_t = 512)]
@@ -49,6 +55,8 @@ pub(crate) enum Exercise {
     Demo(BenchDemo),
     /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
     Fsx(Fsx),
+    /// Measure the memory of each inode that the MDT keeps, and rates when it keeps all or a tenth of them
+    Inodes(InodesBench),
     /// Measure LNet alone: pings and bulk of LNet selftest between many clients and one server, beside bare TCP
     Lnet(Box<LnetBench>),
     /// Create, stat, read and remove directories and files by several tasks, as mdtest does
@@ -71,12 +79,15 @@ pub(crate) struct Load {
     /// With --mgs: how many clients the tasks share [default: one for each task]
     #[arg(long, value_name = "N", requires = "mgs", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) mounts: Option<u32>,
-    /// A process whose CPU time counts too, such as the server's; again or with commas for more
+    /// A process whose CPU time and memory count too, such as the server's; again or with commas for more
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
     pub(crate) pids: Vec<u32>,
     /// Under mpirun on several machines: a directory that all see, where the processes find each other
     #[arg(long, value_name = "DIR")]
     pub(crate) meet: Option<PathBuf>,
+    /// Tell rate and memory of N equal windows of the time of each operation, too
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) windows: u32,
     /// Write every figure to this file, as CSV
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
@@ -107,6 +118,22 @@ pub(crate) struct Fsx {
     /// How large the file may get, in KiB
     #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     pub(crate) size: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InodesBench {
+    /// Where the file system is made: a directory of the disk that is meant; all is removed again
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: PathBuf,
+    /// Files, all in one directory
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
+    pub(crate) files: u64,
+    /// Tasks (threads) of the client
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) tasks: u32,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

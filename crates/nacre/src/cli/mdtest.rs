@@ -20,6 +20,9 @@ pub(crate) struct Mdtest {
     /// How often everything is done
     #[arg(short = 'i', value_name = "N", default_value_t = 1)]
     pub(crate) iterations: usize,
+    /// Do everything again and again for so long, instead of -i
+    #[arg(long, value_name = "SECONDS", conflicts_with = "iterations", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
     /// Branching factor of the tree of directories
     #[arg(short = 'b', value_name = "N", default_value_t = 1)]
     pub(crate) branch_factor: u64,

@@ -167,7 +167,7 @@ fn show(stage: &mut Stage, trees: &[PathBuf], osts: u32) -> Result<()> {
     compare_all(trees, &mount)?;
     small_files(&mount.join("small"))?;
     big_file(&mount.join("big"))?;
-    if let Some(bytes) = running::in_dir(&stage.dir)?.and_then(|r| running::resident_bytes(r.pid)) {
+    if let Some(bytes) = running::in_dir(&stage.dir)?.and_then(|r| bench::resident_bytes(r.pid)) {
         say!(
             "{:<22} {:>9.1} MiB",
             "memory of it all",

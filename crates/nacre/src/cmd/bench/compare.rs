@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bench::{Config, LibrarySubject, PathSubject, Report, Subject, compare};
+use bench::{Config, LibrarySubject, PASS_THROUGH, PathSubject, Phase, Report, Subject, compare};
 
-use super::library::Library;
+use super::served::Instance;
 use super::{Workplace, load, stop_flag};
-use crate::cli::{Bench, Net};
+use crate::cli::Bench;
 use crate::output::say;
-use crate::running;
 
 /// How long bindfs may take to mount.
 const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
@@ -31,7 +30,7 @@ pub(super) fn run(args: &Bench) -> Result<ExitCode> {
 fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     let instance = Instance::up(&dir.join("nacre"), args.osts)?;
     if !args.json {
-        let memory = running::resident_bytes(instance.pid).unwrap_or(0) >> 20;
+        let memory = bench::resident_bytes(instance.pid).unwrap_or(0) >> 20;
         say!(
             "nacre up, until mounted: {} ms; memory when idle: {memory} MiB\n",
             instance.took.as_millis()
@@ -47,11 +46,11 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     let bindfs = Bindfs::mount(dir)?;
     match &bindfs {
         Some(bindfs) => subjects.push(Arc::new(PathSubject {
-            name: "bindfs".to_owned(),
+            name: PASS_THROUGH.to_owned(),
             root: bindfs.at.clone(),
             processes: vec![bindfs.child.id()],
         })),
-        None => eprintln!("bindfs is not installed: no pass-through file system to compare with"),
+        None => eprintln!("{PASS_THROUGH} is not installed: no pass-through file system to compare with"),
     }
     subjects.push(Arc::new(PathSubject {
         name: "nacre mount".to_owned(),
@@ -67,12 +66,17 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     }
     let stop = stop_flag()?;
     let config = Config {
-        threads: args.threads as usize,
-        files_per_thread: args.files as usize,
+        tasks: args.tasks.iter().map(|n| *n as usize).collect(),
+        shared: args.shared,
+        only: match args.only.is_empty() {
+            true => Phase::ALL.to_vec(),
+            false => args.only.clone(),
+        },
+        files_per_task: args.files as usize,
         stream_bytes: args.megabytes << 20,
         runs: args.runs as usize,
     };
-    let (report, ended) = compare(&subjects, config, &stop, |next| eprintln!("{next}"));
+    let (report, ended) = compare(&subjects, &config, &stop, |next| eprintln!("{next}"));
     tell(args, &report)?;
     drop(subjects);
     library.umount();
@@ -91,85 +95,6 @@ fn tell(args: &Bench, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A file system of its own for the measurement, in a process of its own, as a user has it.
-struct Instance {
-    dir: PathBuf,
-    mount: PathBuf,
-    pid: u32,
-    took: Duration,
-    record: running::Running,
-}
-
-impl Instance {
-    fn up(dir: &Path, osts: u32) -> Result<Instance> {
-        let begun = Instant::now();
-        nacre(&["up", "--osts", &osts.to_string()], dir)?;
-        let took = begun.elapsed();
-        let record = running::in_dir(dir)?.context("the file system is not up")?;
-        let mount = record
-            .mounts
-            .first()
-            .context("the file system is not mounted")?
-            .mountpoint
-            .clone();
-        Ok(Instance {
-            dir: dir.to_owned(),
-            mount,
-            pid: record.pid,
-            took,
-            record,
-        })
-    }
-
-    /// A client of it in this process.
-    fn library(&self) -> Result<Library> {
-        let mgs: Vec<wire::Nid> = self
-            .record
-            .nids
-            .iter()
-            .map(|n| n.parse().context("the NID of the file system"))
-            .collect::<Result<_>>()?;
-        let (fsname, _) = self
-            .record
-            .targets
-            .iter()
-            .find_map(|t| t.split_once("-MDT"))
-            .context("there is no MDT")?;
-        let net = Net {
-            listen: None,
-            port: Some(self.record.port),
-        };
-        Library::mount(&mgs, fsname, &net, 1)
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        if let Err(e) = nacre(&["down", "--lazy"], &self.dir) {
-            eprintln!("{e}");
-        }
-    }
-}
-
-/// Runs a command of this same binary.
-fn nacre(args: &[&str], dir: &Path) -> Result<()> {
-    let own = std::env::current_exe().context("cannot find the nacre binary")?;
-    let out = Command::new(own)
-        .args(args)
-        .arg("--dir")
-        .arg(dir)
-        .output()
-        .context("cannot run nacre")?;
-    if !out.status.success() {
-        bail!(
-            "nacre {} failed: {}",
-            args.join(" "),
-            String::from_utf8_lossy(&out.stderr).trim()
-        );
-    }
-    Ok(())
-}
-
 /// A pass-through FUSE file system over a directory of the same disk.
 struct Bindfs {
     at: PathBuf,
@@ -182,7 +107,7 @@ impl Bindfs {
         let (below, at) = (dir.join("below"), dir.join("bindfs"));
         fs::create_dir(&below)?;
         fs::create_dir(&at)?;
-        let spawned = Command::new("bindfs")
+        let spawned = Command::new(PASS_THROUGH)
             .arg("-f")
             .arg(&below)
             .arg(&at)

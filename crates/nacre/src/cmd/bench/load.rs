@@ -26,9 +26,23 @@ const LOGGED_EVERY: u32 = 20;
 
 impl Load {
     /// How it is to be told what came out.
-    pub(super) fn wanted(&self) -> (Option<&Path>, bool) {
-        (self.csv.as_deref(), self.json)
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            csv: self.csv.as_deref(),
+            json: self.json,
+            windows: self.windows as usize,
+        }
     }
+}
+
+/// How it is told what came out.
+pub(super) struct Wanted<'a> {
+    /// As CSV in this file, too.
+    pub(super) csv: Option<&'a Path>,
+    /// As JSON, not in words.
+    pub(super) json: bool,
+    /// With so many windows of each operation.
+    pub(super) windows: usize,
 }
 
 /// The tasks of this process.
@@ -166,16 +180,13 @@ fn show(watch: &Watch, over: &AtomicBool) {
 }
 
 /// Tells what came out: as CSV in a file, as JSON, or in words.
-pub(super) fn tell(
-    (csv, json): (Option<&Path>, bool),
-    figures: &[Figure],
-    text: impl FnOnce() -> String,
-) -> Result<()> {
-    if let Some(path) = csv {
-        fs::write(path, bench::csv(figures)).with_context(|| format!("cannot write {}", path.display()))?;
+pub(super) fn tell(wanted: &Wanted<'_>, figures: &[Figure], text: impl FnOnce() -> String) -> Result<()> {
+    if let Some(path) = wanted.csv {
+        fs::write(path, bench::csv(figures, wanted.windows))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    match json {
-        true => say!("{}", serde_json::to_string_pretty(figures)?),
+    match wanted.json {
+        true => say!("{}", bench::json(figures, wanted.windows)?),
         false => say!("{}", text()),
     }
     Ok(())
@@ -190,6 +201,15 @@ pub(super) fn ended(ended: Result<(), BenchError>) -> Result<ExitCode> {
             Ok(ExitCode::from(INTERRUPTED))
         }
         Err(e) => Err(e.into()),
+    }
+}
+
+/// The exit status of one of several processes that are interrupted together. The one that speaks tells it: if others failed,
+/// `mpirun` would kill that one before it has reported and cleaned up.
+pub(super) fn ended_together(speaks: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
+    match outcome {
+        Err(BenchError::Interrupted) if !speaks => Ok(ExitCode::SUCCESS),
+        outcome => ended(outcome),
     }
 }
 

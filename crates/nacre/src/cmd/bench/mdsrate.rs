@@ -25,13 +25,14 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
         );
     }
     let (report, ended) = crew.run(|tasks| mdsrate::run(&options, tasks));
+    let speaks = crew.speaks;
     crew.dismiss();
     if let Some(report) = report {
-        load::tell(args.load.wanted(), std::slice::from_ref(&report.figure), || {
-            report.text()
+        load::tell(&args.load.wanted(), std::slice::from_ref(&report.figure), || {
+            report.text(args.load.windows as usize)
         })?;
     }
-    load::ended(ended)
+    load::ended_together(speaks, ended)
 }
 
 fn options(args: &Mdsrate) -> Result<Options> {

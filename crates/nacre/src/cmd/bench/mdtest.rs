@@ -24,6 +24,7 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
         );
     }
     let (report, ended) = crew.run(|tasks| mdtest::run(&options, tasks));
+    let speaks = crew.speaks;
     crew.dismiss();
     if let Some(report) = report {
         let show = Show {
@@ -31,12 +32,13 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             rate_and_time: args.print_rate_and_time,
             ranks: args.show_rank_statistics,
             all_ranks: args.print_all_procs,
+            windows: args.load.windows as usize,
         };
-        load::tell(args.load.wanted(), &report.figures, || {
+        load::tell(&args.load.wanted(), &report.figures, || {
             format!("{}-- finished at {} --", report.text(show), load::now())
         })?;
     }
-    load::ended(ended)
+    load::ended_together(speaks, ended)
 }
 
 fn options(args: &Mdtest) -> Result<Options> {
@@ -47,9 +49,11 @@ fn options(args: &Mdtest) -> Result<Options> {
     };
     let task_counts = args.last.map(|last| (args.first.unwrap_or(1), last, args.step));
     Ok(Options {
+        dir_count: args.dirs.split('@').filter(|d| !d.is_empty()).count(),
         items: args.items,
         items_per_dir: args.items_per_dir,
         iterations: args.iterations,
+        duration: args.seconds.map(Duration::from_secs),
         branch_factor: args.branch_factor,
         depth: args.depth,
         leaf_only: args.leaf_only,

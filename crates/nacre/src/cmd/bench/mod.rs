@@ -3,11 +3,13 @@
 mod compare;
 mod demo;
 mod fsx;
+mod inodes;
 mod library;
 mod lnet;
 mod load;
 mod mdsrate;
 mod mdtest;
+mod served;
 mod survey;
 
 use std::fs;
@@ -34,6 +36,7 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
         None => compare::run(&args),
         Some(Exercise::Demo(demo)) => demo::run(demo),
         Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
+        Some(Exercise::Inodes(args)) => inodes::run(args),
         Some(Exercise::Lnet(args)) => lnet::run(args),
         Some(Exercise::Mdtest(mdtest)) => mdtest::run(mdtest),
         Some(Exercise::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),

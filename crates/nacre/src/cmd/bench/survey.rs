@@ -61,8 +61,11 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
     drop(subject);
     runtime.shutdown_background();
     let figures: Vec<Figure> = all.iter().map(|line| line.figure.clone()).collect();
-    load::tell((args.csv.as_deref(), args.json), &figures, || {
-        format!("\n{}", survey::details(&all))
-    })?;
+    let wanted = load::Wanted {
+        csv: args.csv.as_deref(),
+        json: args.json,
+        windows: 0,
+    };
+    load::tell(&wanted, &figures, || format!("\n{}", survey::details(&all)))?;
     load::ended(ended)
 }

@@ -1,42 +1,17 @@
 //! `nacre bench demo`: that it leaves rows and a page, and nothing else, whatever becomes of it.
 
-mod fixture;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use fixture::{Site, kill, nacre_ok, nacre_refuses};
-
-/// What waits longer than this has hung.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::fixture::{self, Site, kill, nacre_ok, nacre_refuses};
+use crate::{processes_in, wait_until};
 
 /// A directory for servers, and where rows and page go.
 fn places(site: &Site) -> [String; 3] {
     let places = ["work", "rows.csv", "page.html"].map(|name| site.at(name));
     fs::create_dir(&places[0]).expect("a directory");
     places
-}
-
-/// Processes whose command line names this directory.
-fn processes_in(dir: &str) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
-    let inside = format!("{dir}/");
-    pids.filter(|pid| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&inside)
-    })
-    .collect()
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A run that would take minutes.

@@ -1,0 +1,331 @@
+//! How phases went from their beginnings to their ends: rate and memory in equal windows of their time, so that a rate that
+//! falls or memory that grows is seen. A task counts its operations in slices of time that become longer as it goes on, so
+//! that a run of any length takes the same little memory; what is kept of a phase are [`PARTS`] equal parts of it.
+
+use crate::Figure;
+use crate::memory::Sample;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Parts of a phase that are kept. Most numbers of windows divide them.
+const PARTS: usize = 240;
+/// Slices of time in which a task counts at most: when there would be more, each two become one.
+const SLICES: usize = 1024;
+/// The first slices are 2^20 ns, about a millisecond.
+const FIRST_SHIFT: u32 = 20;
+
+/// When a task's operations were done.
+pub(crate) struct Timeline {
+    shift: u32,
+    slices: Vec<u64>,
+}
+
+impl Timeline {
+    /// Of no operations yet.
+    pub(crate) fn new() -> Timeline {
+        Timeline {
+            shift: FIRST_SHIFT,
+            slices: Vec::with_capacity(SLICES),
+        }
+    }
+
+    /// One operation was done, so long after the beginning.
+    pub(crate) fn add(&mut self, at: Duration) {
+        let nanoseconds = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        while nanoseconds >> self.shift >= SLICES as u64 {
+            self.slices = self.slices.chunks(2).map(|two| two.iter().sum()).collect();
+            self.shift += 1;
+        }
+        let slice = (nanoseconds >> self.shift) as usize;
+        if self.slices.len() <= slice {
+            self.slices.resize(slice + 1, 0);
+        }
+        if let Some(count) = self.slices.get_mut(slice) {
+            *count += 1;
+        }
+    }
+
+    /// Operations in each part of so many seconds.
+    pub(crate) fn parts(&self, seconds: f64) -> Vec<f64> {
+        let slice = (1u64 << self.shift) as f64 / 1e9;
+        let pieces = self.slices.iter().enumerate().map(|(i, count)| {
+            let left = (seconds - i as f64 * slice).max(0.0);
+            (slice.min(left), *count as f64)
+        });
+        let done = self.slices.len() as f64 * slice;
+        let rest = ((seconds - done).max(0.0), 0.0);
+        spread(&pieces.chain([rest]).collect::<Vec<_>>(), PARTS)
+    }
+}
+
+/// How a phase went, by parts of its time.
+#[derive(Clone, Debug, Default)]
+pub struct Course {
+    /// Operations per second: each task's in this part of its own time, added up.
+    rates: Vec<f64>,
+    /// Bytes that the tasks' own processes had in memory at the end of each part.
+    own: Vec<f64>,
+    /// The same of the processes that were named.
+    others: Vec<f64>,
+}
+
+impl Course {
+    /// What a task has done in each part of so many seconds.
+    pub(crate) fn add_task(&mut self, parts: &[f64], seconds: f64) {
+        let rate = |operations: &f64| operations * PARTS as f64 / seconds.max(f64::MIN_POSITIVE);
+        add(&mut self.rates, parts.iter().map(rate));
+    }
+
+    /// What a process had in memory.
+    pub(crate) fn add_memory(&mut self, own: &[f64], others: &[f64]) {
+        add(&mut self.own, own.iter().copied());
+        add(&mut self.others, others.iter().copied());
+    }
+
+    /// Bytes in memory at the end: of the tasks' own processes, and of those that were named.
+    pub(crate) fn resident(&self) -> (u64, u64) {
+        let last = |values: &[f64]| values.last().map_or(0, |v| *v as u64);
+        (last(&self.own), last(&self.others))
+    }
+}
+
+/// Memory in each part: of the own process, and of the others.
+pub(crate) fn memory_parts(samples: &[Sample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
+    // What was seen counts until something else is.
+    let ends = samples.iter().skip(1).map(|s| s.at).chain([seconds]);
+    let pieces = |of: fn(&Sample) -> u64| {
+        let piece = |(s, end): (&Sample, f64)| ((end - s.at).max(0.0), of(s) as f64);
+        at_ends(
+            &samples.iter().zip(ends.clone()).map(piece).collect::<Vec<_>>(),
+            PARTS,
+        )
+    };
+    (pieces(|s| s.own), pieces(|s| s.others))
+}
+
+fn add(to: &mut Vec<f64>, values: impl ExactSizeIterator<Item = f64>) {
+    to.resize(values.len().max(to.len()), 0.0);
+    to.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+/// Pieces of time with an amount each, cut anew into `count` equal ones.
+fn spread(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
+    let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
+    let mut out = vec![0.0; count];
+    if each <= 0.0 {
+        // No time to speak of, yet something may have been done.
+        out.iter_mut()
+            .take(1)
+            .for_each(|first| *first = pieces.iter().map(|(_, a)| a).sum());
+        return out;
+    }
+    let mut at = 0.0;
+    for (width, amount) in pieces {
+        let (from, to) = (at / each, (at + width) / each);
+        at += width;
+        let first = (from as usize).min(count.saturating_sub(1));
+        for (i, sum) in out.iter_mut().enumerate().skip(first) {
+            let inside = to.min(i as f64 + 1.0) - from.max(i as f64);
+            match to > from {
+                false => *sum += amount,
+                true if inside > 0.0 => *sum += amount * inside / (to - from),
+                true => {}
+            }
+            if to <= i as f64 + 1.0 {
+                break;
+            }
+        }
+    }
+    out
+}
+
+/// Pieces of time with a value each: those at the ends of `count` equal ones.
+fn at_ends(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
+    let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
+    let mut out = Vec::with_capacity(count);
+    let mut at = 0.0;
+    for (width, value) in pieces {
+        at += width;
+        // Sums of widths are a little off.
+        while out.len() < count && at >= each * (out.len() as f64 + 1.0 - 1e-6) {
+            out.push(*value);
+        }
+    }
+    out.resize(count, pieces.last().map_or(0.0, |(_, value)| *value));
+    out
+}
+
+/// One of the equal windows into which all phases of an operation together are cut.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// Which operation.
+    pub operation: &'static str,
+    /// Tasks that did it.
+    pub tasks: usize,
+    /// Which window, from 1 on.
+    pub number: usize,
+    /// How long it was.
+    pub seconds: f64,
+    /// Operations per second.
+    pub rate: f64,
+    /// Bytes in memory at its end: of the tasks' own processes.
+    pub own_resident: u64,
+    /// The same of the processes that were named.
+    pub others_resident: u64,
+}
+
+/// The time of each operation, over all its phases one after the other, in `count` equal windows.
+pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
+    let mut groups: Vec<Vec<&Figure>> = Vec::new();
+    for figure in figures.iter().filter(|f| f.operations > 0) {
+        let same = |g: &&mut Vec<&Figure>| {
+            g.first()
+                .is_some_and(|f| (f.operation, f.tasks) == (figure.operation, figure.tasks))
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(figure),
+            None => groups.push(vec![figure]),
+        }
+    }
+    groups.iter().flat_map(|group| of_group(group, count)).collect()
+}
+
+fn of_group(group: &[&Figure], count: usize) -> Vec<Window> {
+    let Some(first) = group.first().filter(|_| count > 0) else {
+        return Vec::new();
+    };
+    let pieces = |of: fn(&Course) -> &Vec<f64>, weigh: bool| {
+        let parts = |f: &&Figure| {
+            let width = f.seconds / PARTS as f64;
+            let piece = move |v: &f64| (width, if weigh { v * width } else { *v });
+            of(&f.course).iter().map(piece).collect::<Vec<_>>()
+        };
+        group.iter().flat_map(parts).collect::<Vec<_>>()
+    };
+    let seconds = group.iter().map(|f| f.seconds).sum::<f64>() / count as f64;
+    let done = spread(&pieces(|c| &c.rates, true), count);
+    let own = at_ends(&pieces(|c| &c.own, false), count);
+    let others = at_ends(&pieces(|c| &c.others, false), count);
+    let all = done.into_iter().zip(own).zip(others).enumerate();
+    all.map(|(i, ((done, own), others))| Window {
+        operation: first.operation,
+        tasks: first.tasks,
+        number: i + 1,
+        seconds,
+        rate: done / seconds,
+        own_resident: own as u64,
+        others_resident: others as u64,
+    })
+    .collect()
+}
+
+/// The windows in words; empty: none are wanted.
+pub(crate) fn text(figures: &[Figure], count: usize) -> String {
+    if count == 0 {
+        return String::new();
+    }
+    let mut out = String::from(
+        "\nWINDOWS of equal time, and memory at the end of each (MiB):\n   Operation               tasks  window        seconds      ops/sec  of the 1st  own process  named ones\n",
+    );
+    let mut first = 0.0;
+    for w in windows(figures, count) {
+        if w.number == 1 {
+            first = w.rate;
+        }
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "   {:<22} {:6} {:7} {:14.3} {:12.1} {:11.3} {:12.1} {:11.1}",
+            w.operation,
+            w.tasks,
+            w.number,
+            w.seconds,
+            w.rate,
+            w.rate / first,
+            w.own_resident as f64 / f64::from(1 << 20),
+            w.others_resident as f64 / f64::from(1 << 20),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Latencies;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 0.02 * b.abs().max(1.0)
+    }
+
+    /// A task that is fast for half of the time, and then half as fast.
+    fn slowing(seconds: f64) -> Vec<f64> {
+        let mut line = Timeline::new();
+        let mut at = 0.0;
+        while at < seconds {
+            line.add(Duration::from_secs_f64(at));
+            at += if at < seconds / 2.0 { 0.001 } else { 0.002 };
+        }
+        line.parts(seconds)
+    }
+
+    fn figure(seconds: f64, course: Course) -> Figure {
+        Figure {
+            operation: "create",
+            tasks: 1,
+            iteration: 0,
+            operations: 1,
+            seconds,
+            cpu_seconds: 0.0,
+            others_cpu_seconds: 0.0,
+            task_rates: vec![1.0],
+            latencies: Latencies::new(),
+            course,
+        }
+    }
+
+    #[test]
+    fn a_rate_that_falls_is_seen_however_long_it_took() {
+        for seconds in [0.5, 8.0, 300.0] {
+            let mut course = Course::default();
+            course.add_task(&slowing(seconds), seconds);
+            course.add_task(&slowing(seconds), seconds);
+            let rates: Vec<f64> = windows(&[figure(seconds, course)], 4)
+                .iter()
+                .map(|w| w.rate)
+                .collect();
+            let expected = [2000.0, 2000.0, 1000.0, 1000.0];
+            assert!(rates.iter().zip(expected).all(|(a, b)| near(*a, b)), "{rates:?}");
+        }
+    }
+
+    #[test]
+    fn windows_go_over_all_phases_of_an_operation_and_end_with_its_memory() {
+        let course = |rate: f64, memory: f64| {
+            let mut course = Course::default();
+            course.add_task(&[rate * 2.0 / PARTS as f64; PARTS], 2.0);
+            let sample = |at, own| Sample { at, own, others: 1 };
+            let (own, others) = memory_parts(&[sample(0.0, 5), sample(1.5, memory as u64)], 2.0);
+            course.add_memory(&own, &others);
+            course
+        };
+        let figures = [figure(2.0, course(100.0, 7.0)), figure(2.0, course(50.0, 9.0))];
+        let seen: Vec<(usize, u64, u64)> = windows(&figures, 4)
+            .iter()
+            .map(|w| (w.number, w.rate.round() as u64, w.own_resident))
+            .collect();
+        assert_eq!(seen, [(1, 100, 5), (2, 100, 7), (3, 50, 5), (4, 50, 9)]);
+        assert!(text(&figures, 4).lines().count() == 7 && text(&figures, 0).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_lost_where_pieces_do_not_fit() {
+        for count in [1, 3, 7, 10] {
+            let cut = spread(
+                &[(0.3, 5.0), (0.0, 2.0), (0.45, 11.0), (1.1, 0.0), (0.02, 3.0)],
+                count,
+            );
+            assert!(near(cut.iter().sum::<f64>(), 21.0), "{cut:?}");
+        }
+    }
+}
