@@ -61,7 +61,9 @@ impl Timeline {
 /// How a phase went, by parts of its time.
 #[derive(Clone, Debug, Default)]
 pub struct Course {
-    /// Operations per second: each task's in this part of its own time, added up.
+    /// Operations in each part: each task's in this part of its own time.
+    operations: Vec<f64>,
+    /// Each task's operations per second in this part of its own time, added up.
     rates: Vec<f64>,
     /// Bytes that the tasks' own processes had in memory at the end of each part.
     own: Vec<f64>,
@@ -74,6 +76,7 @@ impl Course {
     pub(crate) fn add_task(&mut self, parts: &[f64], seconds: f64) {
         let rate = |operations: &f64| operations * PARTS as f64 / seconds.max(f64::MIN_POSITIVE);
         add(&mut self.rates, parts.iter().map(rate));
+        add(&mut self.operations, parts.iter().copied());
     }
 
     /// What a process had in memory.
@@ -164,9 +167,11 @@ pub struct Window {
     pub tasks: usize,
     /// Which window, from 1 on.
     pub number: usize,
+    /// Operations of all tasks.
+    pub operations: u64,
     /// How long it was.
     pub seconds: f64,
-    /// Operations per second.
+    /// Operations per second: each task's in this window of its own time, added up.
     pub rate: f64,
     /// Bytes in memory at its end: of the tasks' own processes.
     pub own_resident: u64,
@@ -202,21 +207,23 @@ fn of_group(group: &[&Figure], count: usize) -> Vec<Window> {
         };
         group.iter().flat_map(parts).collect::<Vec<_>>()
     };
+    let operations = spread(&pieces(|c| &c.operations, false), count);
     let seconds = group.iter().map(|f| f.seconds).sum::<f64>() / count as f64;
-    let done = spread(&pieces(|c| &c.rates, true), count);
+    let rates = spread(&pieces(|c| &c.rates, true), count);
     let own = at_ends(&pieces(|c| &c.own, false), count);
     let others = at_ends(&pieces(|c| &c.others, false), count);
-    let all = done.into_iter().zip(own).zip(others).enumerate();
-    all.map(|(i, ((done, own), others))| Window {
+    let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
+    let window = |i| Window {
         operation: first.operation,
         tasks: first.tasks,
         number: i + 1,
+        operations: at(&operations, i).round() as u64,
         seconds,
-        rate: done / seconds,
-        own_resident: own as u64,
-        others_resident: others as u64,
-    })
-    .collect()
+        rate: at(&rates, i) / seconds,
+        own_resident: at(&own, i) as u64,
+        others_resident: at(&others, i) as u64,
+    };
+    (0..count).map(window).collect()
 }
 
 /// The windows in words; empty: none are wanted.

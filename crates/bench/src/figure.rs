@@ -179,7 +179,7 @@ impl Line {
             (0, Cell::Text(w.operation)),
             (1, Cell::Count(w.tasks as u64)),
             (3, Cell::Count(w.number as u64)),
-            (4, Cell::Count((w.rate * w.seconds).round() as u64)),
+            (4, Cell::Count(w.operations)),
             (5, Cell::Number(w.seconds, 6)),
             (6, Cell::Number(w.rate, 3)),
             (17, Cell::Count(w.own_resident >> 10)),

@@ -2,6 +2,10 @@
 //! the CPU's clock.
 //!
 //! `cost create|mknod|stat|unlink [COUNT [AT_ONCE [workers]]]`
+//!
+//! Files to stat and to unlink are made by another client, which has left: every question goes to the servers. What is measured
+//! runs in [`measured`], so that callgrind can leave out the rest (`--toggle-collect=cost::measured`); that needs `workers` to be 0,
+//! the default: then everything is on one thread.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -11,6 +15,7 @@ mod cluster;
 use client::{Client, Cred, OpenFlags};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
 use wire::{Errno, Fid};
 
 /// CPU time of all threads so far.
@@ -46,24 +51,48 @@ async fn once(client: &Client, what: &str, dir: Fid, name: &str) -> Result<(), E
     }
 }
 
-async fn run(what: String, count: usize, at_once: usize) {
-    let cluster = cluster::Cluster::start(2).await;
-    let client = cluster.mount().await;
-    let mut dirs = Vec::new();
-    for i in 0..at_once {
-        let dir = client
-            .mkdir(&Cred::root(), client.root(), format!("d{i}").as_bytes(), 0o755)
-            .await
-            .unwrap();
-        dirs.push(dir.attr.fid);
+/// A file system, who works on it, and where.
+struct Stage {
+    cluster: cluster::Cluster,
+    client: Arc<Client>,
+    dirs: Vec<Fid>,
+}
+
+impl Stage {
+    /// With directories, and in them the files that are to be looked at or removed.
+    async fn new(what: &str, count: usize, at_once: usize) -> Stage {
+        let cluster = cluster::Cluster::start(2).await;
+        let client = cluster.mount().await;
+        let mut dirs = Vec::new();
+        for i in 0..at_once {
+            let dir = client
+                .mkdir(&Cred::root(), client.root(), format!("d{i}").as_bytes(), 0o755)
+                .await
+                .unwrap();
+            dirs.push(dir.attr.fid);
+        }
+        let mut stage = Stage {
+            cluster,
+            client,
+            dirs,
+        };
+        if what == "stat" || what == "unlink" {
+            stage.all("create", count).await;
+            let other = stage.cluster.mount().await;
+            std::mem::replace(&mut stage.client, other).umount().await;
+        }
+        stage
     }
-    let all = async |what: &str| {
-        let tasks: Vec<_> = dirs
+
+    /// Does an operation on every file.
+    async fn all(&self, what: &str, count: usize) {
+        let tasks: Vec<_> = self
+            .dirs
             .iter()
             .map(|&dir| {
-                let (client, what): (Arc<Client>, _) = (client.clone(), what.to_owned());
+                let (client, what, count) = (self.client.clone(), what.to_owned(), count / self.dirs.len());
                 tokio::spawn(async move {
-                    for i in 0..count / at_once {
+                    for i in 0..count {
                         once(&client, &what, dir, &format!("f{i}")).await.unwrap();
                     }
                 })
@@ -72,12 +101,31 @@ async fn run(what: String, count: usize, at_once: usize) {
         for task in tasks {
             task.await.unwrap();
         }
-    };
-    if what == "stat" || what == "unlink" {
-        all("create").await;
     }
+}
+
+/// What is measured. It has a name of its own in the compiled program.
+#[inline(never)]
+fn measured(runtime: &Runtime, stage: &Stage, what: &str, count: usize) {
+    runtime.block_on(stage.all(what, count));
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, default| args.get(i).map_or(default, |a| a.parse().unwrap());
+    let what = args.first().cloned().unwrap_or_default();
+    let (count, at_once, workers) = (number(1, 10000), number(2, 1), number(3, 0));
+    let mut builder = match workers {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if workers > 0 {
+        builder.worker_threads(workers);
+    }
+    let runtime = builder.enable_all().build().unwrap();
+    let stage = runtime.block_on(Stage::new(&what, count, at_once));
     let (cpu_before, begun) = (cpu(), Instant::now());
-    all(&what).await;
+    measured(&runtime, &stage, &what, count);
     let (took, used) = (begun.elapsed(), cpu() - cpu_before);
     println!(
         "{what}: {count} in {:.3} s, {:.0}/s, {:.1} us of CPU each",
@@ -85,30 +133,8 @@ async fn run(what: String, count: usize, at_once: usize) {
         count as f64 / took.as_secs_f64(),
         used.as_secs_f64() * 1e6 / count as f64
     );
-    client.umount().await;
-    cluster.stop().await;
-}
-
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |i: usize, default| args.get(i).map_or(default, |a| a.parse().unwrap());
-    let what = args.first().cloned().unwrap_or_default();
-    let workers = number(3, 0);
-    let runtime = if workers == 0 {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-    } else {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(workers)
-            .enable_all()
-            .build()
-            .unwrap()
-    };
     runtime.block_on(async {
-        tokio::spawn(run(what, number(1, 10000), number(2, 1)))
-            .await
-            .unwrap()
+        stage.client.umount().await;
+        stage.cluster.stop().await;
     });
 }

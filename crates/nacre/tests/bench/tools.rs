@@ -126,8 +126,6 @@ fn mdtest_works_on_a_mount_and_by_clients_of_its_own() {
         "-F",
         "-n",
         "5",
-        "-N",
-        "1",
         "-d",
         "a@b",
         "-u",
@@ -366,7 +364,7 @@ fn who_is_interrupted_reports_and_leaves_nothing() {
 }
 
 #[test]
-fn the_comparison_makes_the_table_that_is_asked_for() {
+fn the_comparison_and_the_inodes_are_told_as_they_are_asked_for() {
     let site = Site::new();
     let (store, csv) = (site.at("store"), site.at("csv"));
     fs::create_dir(&store).expect("a directory");
@@ -393,6 +391,13 @@ fn the_comparison_makes_the_table_that_is_asked_for() {
     assert!(said.contains("| ratio | of bindfs |"), "{said}");
     // Two runs of three phases of two loads in two ways on four subjects.
     assert_eq!(rows(&csv).len(), 2 * 3 * 2 * 2 * 4);
+    let said = nacre_ok(&["bench", "inodes", "--dir", &store, "--files", "100", "--json"]);
+    let rounds: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(rounds.as_array().map(Vec::len), Some(2), "{said}");
+    assert!(
+        rounds[0]["kept"].as_u64() >= Some(100) && rounds[1]["lu_cache_nr"] == 10,
+        "{said}"
+    );
     assert_eq!(sh(&format!("ls -A {store}")), "");
     let refused = nacre(&["bench", "--dir", &store, "--only", "rename"]);
     assert!(
