@@ -4,6 +4,7 @@
 //! Follows guide 12.1 (`cpu_npartitions`, `cpu_pattern`) and 12.2 (which partition a NID belongs to). Only CPUs that the
 //! process may run on count as online. And how much memory the process may use.
 
+mod here;
 mod layout;
 mod list;
 mod memory;
@@ -13,6 +14,7 @@ mod topology;
 
 use std::{future::Future, pin::Pin};
 
+pub use here::begin_here;
 pub use layout::{CptConfig, estimate, layout, published};
 pub use list::parse_list;
 pub use memory::memory_bytes;

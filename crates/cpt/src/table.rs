@@ -71,6 +71,8 @@ pub struct CptTable {
     next: AtomicUsize,
     /// How many CPUs share a core.
     siblings: usize,
+    /// There is one partition, and it has all CPUs that this process may use: whatever thread runs is on them.
+    whole: bool,
 }
 
 static TAGS: AtomicU64 = AtomicU64::new(1);
@@ -97,7 +99,7 @@ impl CptTable {
             handle: Handle::current(),
         };
         let siblings = topology.map_or(1, |t| t.siblings());
-        Arc::new(CptTable::of(vec![cpt], Vec::new(), 0, siblings))
+        Arc::new(CptTable::of(vec![cpt], Vec::new(), 0, siblings, true))
     }
 
     /// The partitions that `cfg` asks for on this machine, each with its runtime, its workers pinned to its CPUs.
@@ -108,6 +110,7 @@ impl CptTable {
 
     fn with_layout(topology: &Topology, layout: Vec<Vec<usize>>) -> Result<Arc<CptTable>, CptError> {
         let nodes: Vec<Vec<usize>> = layout.iter().map(|cpus| topology.nodes_of(cpus)).collect();
+        let whole = layout.len() == 1 && layout[0].len() >= topology.cpus().len();
         let tag = TAGS.fetch_add(1, Ordering::Relaxed);
         let mut cpts = Vec::with_capacity(layout.len());
         let mut runtimes = Vec::with_capacity(layout.len());
@@ -132,16 +135,23 @@ impl CptTable {
             });
             runtimes.push(runtime);
         }
-        Ok(Arc::new(CptTable::of(cpts, runtimes, tag, topology.siblings())))
+        Ok(Arc::new(CptTable::of(
+            cpts,
+            runtimes,
+            tag,
+            topology.siblings(),
+            whole,
+        )))
     }
 
-    fn of(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64, siblings: usize) -> CptTable {
+    fn of(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64, siblings: usize, whole: bool) -> CptTable {
         CptTable {
             cpts,
             runtimes: Mutex::new(runtimes),
             tag,
             next: AtomicUsize::new(0),
             siblings,
+            whole,
         }
     }
 
@@ -223,6 +233,11 @@ impl CptTable {
         }
     }
 
+    /// Whether the calling thread may work for a partition: it is one of its workers, or all CPUs are that partition's.
+    pub fn is_here(&self, id: CptId) -> bool {
+        self.whole || WORKS_FOR.get() == (self.tag, id.0)
+    }
+
     /// Stops the runtimes that this table built. Tasks are dropped where they wait; blocking calls are not waited for.
     pub fn shutdown(&self) {
         let runtimes = std::mem::take(&mut *self.runtimes.lock().unwrap_or_else(PoisonError::into_inner));
@@ -271,8 +286,17 @@ mod tests {
         for (i, cpus) in halves.iter().enumerate() {
             let at = table.clone();
             let cpt = table.get(CptId(i));
-            let task = cpt.spawn(async move { (at.current(), Topology::detect().unwrap().cpus()) });
+            let task = cpt.spawn(async move {
+                let others = (0..at.len()).filter(|&other| other != i && at.is_here(CptId(other)));
+                assert!(at.is_here(at.current()) && others.count() == 0);
+                (at.current(), Topology::detect().unwrap().cpus())
+            });
             assert_eq!(cpt.handle().block_on(task).unwrap(), (CptId(i), cpus.clone()));
+            assert_eq!(
+                table.is_here(CptId(i)),
+                halves.len() == 1,
+                "of a thread of no partition"
+            );
         }
         table.shutdown();
     }

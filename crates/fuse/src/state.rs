@@ -7,10 +7,8 @@ use crate::nodes::Nodes;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags, SetAttr};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::Fid;
@@ -79,15 +77,7 @@ impl State {
     /// Runs a request: as far as it goes without waiting right here, on the thread that read it, the rest on the runtime.
     /// What the caches can answer is thus answered without a change of thread.
     pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _inside = self.runtime.enter();
-        let mut work: Pin<Box<_>> = Box::pin(work);
-        if work
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-            .is_pending()
-        {
-            self.runtime.spawn(work);
-        }
+        cpt::begin_here(&self.runtime, work);
     }
 
     /// Changes attributes. The kernel lets only owners change modes; but before somebody else's fallocate or copy it asks in

@@ -1,7 +1,8 @@
-//! One TCP connection to a peer: its socket and its queue of messages to send.
+//! One TCP connection to a peer: its socket's sending end and the queue of messages to send.
 //!
-//! Whoever queues here holds credits, so that the queue is bounded by them. A message that did not leave completely
-//! before the connection broke comes back: the peer drops a half frame, so it is safe to send it again elsewhere.
+//! One at a time writes: the writer what is queued, or a sender its own message when nothing is before it; what the socket does
+//! not take of that is the writer's. Whoever queues here holds credits, so that the queue is bounded by them. A message that did not
+//! leave completely before the connection broke comes back: the peer drops a half frame, so it is safe to send it again elsewhere.
 
 use super::hello::ConnType;
 use super::hosts::Guest;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// A message on its way out.
@@ -69,9 +71,33 @@ impl Tx {
     }
 }
 
+/// A message with the cookie that it takes along, and how many bytes of it have left.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) tx: Tx,
+    pub(super) cookie: u64,
+    pub(super) written: usize,
+}
+
+/// Who uses the socket.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Writing {
+    #[default]
+    Nobody,
+    /// A sender its own message.
+    Sender,
+    /// The writer what was queued.
+    Writer,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
+    /// What a sender has begun: goes before all others.
+    begun: Option<Begun>,
     txs: VecDeque<Tx>,
+    writing: Writing,
+    /// A sender has written since the writer last looked whether the connection is idle.
+    used: bool,
     cookies: Cookies,
     /// Send what is there, then end.
     finishing: bool,
@@ -86,7 +112,7 @@ pub(super) struct Conn {
     /// The partition that reads and writes it.
     pub(super) cpt: CptId,
     pub(super) ctype: ConnType,
-    pub(super) stream: TcpStream,
+    pub(super) stream: OwnedWriteHalf,
     /// Where the peer is; not known when it is gone already.
     pub(super) host: Option<IpAddr>,
     _guest: Option<Guest>,
@@ -98,8 +124,8 @@ pub(super) struct Conn {
 
 /// What the writer has to do next.
 pub(super) enum Work {
-    /// These messages, and cookies that found none to travel with.
-    Send(Vec<(Tx, u64)>, Vec<[u64; 2]>),
+    /// These messages, the first perhaps begun, and cookies that found none to travel with.
+    Send(Vec<Begun>, Vec<[u64; 2]>),
     /// Nothing was to send for so long that the peer should be asked whether it lives.
     Idle,
     /// No more.
@@ -113,7 +139,7 @@ const BATCH_BYTES: usize = 2 << 20;
 impl Conn {
     /// A connection that the peer has opened counts among those of its host.
     pub(super) fn new(
-        stream: TcpStream,
+        stream: OwnedWriteHalf,
         ni: Arc<Ni>,
         cpt: CptId,
         ctype: ConnType,
@@ -151,6 +177,38 @@ impl Conn {
         self.wake.notify_one();
     }
 
+    /// Gives a sender the socket for its message if nothing is before it; [`Conn::written`] has to follow. Otherwise queues it.
+    pub(super) fn begin(&self, tx: Tx) -> Option<Begun> {
+        let mut queue = self.queue.lock();
+        let first = queue.txs.is_empty() && queue.begun.is_none() && queue.writing == Writing::Nobody;
+        if !first || queue.finishing || queue.closed.is_some() {
+            drop(queue);
+            self.push(tx);
+            return None;
+        }
+        (queue.writing, queue.used) = (Writing::Sender, true);
+        let (cookie, written) = (queue.cookies.piggyback(), 0);
+        Some(Begun { tx, cookie, written })
+    }
+
+    /// The sender that had the socket is done with it; the writer sees to what is left of its message.
+    pub(super) fn written(&self, rest: Option<Begun>) {
+        let mut queue = self.queue.lock();
+        queue.writing = Writing::Nobody;
+        match (rest, queue.closed.clone()) {
+            (Some(rest), Some(why)) => {
+                drop(queue);
+                return rest.tx.unsent(&why);
+            }
+            (rest, _) => queue.begun = rest,
+        }
+        let left = queue.begun.is_some() || !queue.txs.is_empty() || !queue.cookies.is_empty();
+        if left || queue.finishing {
+            drop(queue);
+            self.wake.notify_one();
+        }
+    }
+
     /// Queues a cookie to give back; `false` if too many wait already.
     pub(super) fn give_back(&self, cookie: u64) -> bool {
         let kept = self.queue.lock().cookies.push(cookie);
@@ -161,29 +219,39 @@ impl Conn {
     /// Waits for something to send, at most `idle`.
     pub(super) async fn work(&self, idle: Duration) -> Work {
         loop {
-            if let Some(work) = self.take() {
+            if let Some(work) = self.take(false) {
                 return work;
             }
             if tokio::time::timeout(idle, self.wake.notified()).await.is_err() {
-                return self.take().unwrap_or(Work::Idle);
+                match self.take(true) {
+                    Some(work) => return work,
+                    None => continue,
+                }
             }
             // Others are about to send as well, often: what they queue before this task's next turn leaves in the same write.
             tokio::task::yield_now().await;
         }
     }
 
-    fn take(&self) -> Option<Work> {
+    /// What there is to do; if nothing is, and nothing was since this was last asked `idle`, that.
+    fn take(&self, idle: bool) -> Option<Work> {
         let mut queue = self.queue.lock();
         if queue.closed.is_some() {
             return Some(Work::End);
         }
+        if queue.writing == Writing::Sender {
+            // Says so when it is done.
+            return None;
+        }
+        queue.writing = Writing::Nobody;
         let mut bytes = 0;
         let mut batch = Vec::with_capacity(queue.txs.len().min(BATCH_MAX));
+        batch.extend(queue.begun.take());
         while batch.len() < BATCH_MAX && bytes < BATCH_BYTES {
             let Some(tx) = queue.txs.pop_front() else { break };
             bytes += tx.msg.payload.len();
-            let cookie = queue.cookies.piggyback();
-            batch.push((tx, cookie));
+            let (cookie, written) = (queue.cookies.piggyback(), 0);
+            batch.push(Begun { tx, cookie, written });
         }
         self.queued.store(queue.txs.len(), Ordering::Relaxed);
         let mut noops = Vec::new();
@@ -191,8 +259,16 @@ impl Conn {
             noops.extend(queue.cookies.noop());
         }
         if batch.is_empty() && noops.is_empty() {
-            return queue.finishing.then_some(Work::End);
+            let idle = idle && !std::mem::take(&mut queue.used);
+            return match idle && !queue.finishing {
+                true => {
+                    queue.writing = Writing::Writer;
+                    Some(Work::Idle)
+                }
+                false => queue.finishing.then_some(Work::End),
+            };
         }
+        queue.writing = Writing::Writer;
         Some(Work::Send(batch, noops))
     }
 
@@ -215,17 +291,18 @@ impl Conn {
 
     /// Closes the connection at once; what is queued comes back to its senders.
     pub(super) fn close(&self, why: &LnetError) {
-        let txs = {
+        let (begun, txs) = {
             let mut queue = self.queue.lock();
             if queue.closed.is_none() {
                 queue.closed = Some(why.clone());
             }
-            std::mem::take(&mut queue.txs)
+            (queue.begun.take(), std::mem::take(&mut queue.txs))
         };
         // Wakes the reader and the writer too; an error means that the socket is dead already.
-        let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
+        let _ = SockRef::from(self.stream.as_ref()).shutdown(Shutdown::Both);
         self.wake.notify_one();
-        txs.into_iter().for_each(|tx| tx.unsent(why));
+        let begun = begun.map(|b| b.tx);
+        begun.into_iter().chain(txs).for_each(|tx| tx.unsent(why));
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a connection reads: many small frames in one read, a large payload straight into memory of its own.
 
-use super::conn::Conn;
 use super::pool::Pool;
 use super::reader::End;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 use wire::frame::{FRAME_HEAD, FrameHead};
 
@@ -18,24 +18,32 @@ const BULK_MIN: usize = 64 << 10;
 const COPY_MAX: usize = 2 << 10;
 
 /// The reading end of a connection.
-pub(super) struct Input<'a> {
-    conn: &'a Conn,
+pub(super) struct Input {
+    stream: OwnedReadHalf,
     buf: BytesMut,
     pool: Arc<Pool>,
     sock_timeout: Duration,
     /// The last payload was large: read only the next head, so that the next large payload is not copied in part.
     after_bulk: bool,
+    /// Messages that the last read has brought so far.
+    brought: usize,
 }
 
-impl Input<'_> {
-    pub(super) fn new(conn: &Conn, pool: Arc<Pool>, sock_timeout: Duration) -> Input<'_> {
+impl Input {
+    pub(super) fn new(stream: OwnedReadHalf, pool: Arc<Pool>, sock_timeout: Duration) -> Input {
         Input {
-            conn,
+            stream,
             buf: BytesMut::new(),
             pool,
             sock_timeout,
             after_bulk: false,
+            brought: 0,
         }
+    }
+
+    /// Whether the last message came by itself: none with it in the same read.
+    pub(super) fn came_alone(&self) -> bool {
+        self.brought == 1 && self.buf.is_empty()
     }
 
     /// The head of the next frame. Waits as long as it takes, but not inside of a head.
@@ -44,6 +52,7 @@ impl Input<'_> {
             let parsed = FrameHead::parse(&self.buf).map_err(|e| End::Wrong(e.to_string()))?;
             if let Some((head, len)) = parsed {
                 self.buf.advance(len);
+                self.brought += 1;
                 return Ok(head);
             }
             let limit = if self.after_bulk {
@@ -80,12 +89,8 @@ impl Input<'_> {
         self.buf.advance(there);
         while data.len() < len {
             let missing = len - data.len();
-            read(
-                self.conn,
-                &mut data.as_buf_mut().limit(missing),
-                Some(self.sock_timeout),
-            )
-            .await?;
+            let into = &mut data.as_buf_mut().limit(missing);
+            read(&mut self.stream, into, Some(self.sock_timeout)).await?;
         }
         Ok(data.freeze())
     }
@@ -94,33 +99,62 @@ impl Input<'_> {
         if self.buf.is_empty() {
             // While nothing comes, a connection holds no buffer.
             self.buf = BytesMut::new();
-            self.conn.stream.readable().await.map_err(|e| e.to_string())?;
+            self.stream.readable().await.map_err(|e| e.to_string())?;
+            self.brought = 0;
         }
         if self.buf.capacity() - self.buf.len() < FRAME_HEAD {
             self.buf.reserve(READ_BUFFER);
         }
         let patience = (!self.buf.is_empty()).then_some(self.sock_timeout);
-        read(self.conn, &mut (&mut self.buf).limit(limit), patience).await
+        read(&mut self.stream, &mut (&mut self.buf).limit(limit), patience).await
     }
 }
 
 /// Reads something, as much as there is room for; waits for it at most `patience`, or as long as it takes.
-async fn read(conn: &Conn, into: &mut impl BufMut, patience: Option<Duration>) -> Result<(), String> {
-    loop {
-        match conn.stream.try_read_buf(into) {
-            Ok(0) => return Err("it closed the connection".into()),
-            Ok(_) => return Ok(()),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e.to_string()),
+async fn read(
+    stream: &mut OwnedReadHalf,
+    into: &mut (impl BufMut + Send),
+    patience: Option<Duration>,
+) -> Result<(), String> {
+    let read = stream.read_buf(into);
+    let read = match patience {
+        None => read.await,
+        Some(limit) => match timeout(limit, read).await {
+            Ok(read) => read,
+            Err(_) => return Err(format!("it stopped inside of a message for {limit:?}")),
+        },
+    };
+    match read {
+        Ok(0) => Err("it closed the connection".into()),
+        Ok(_) => Ok(()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Input, Pool};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use wire::frame::FrameHead;
+
+    #[tokio::test]
+    async fn a_message_comes_alone_or_with_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let (peer, ours) = tokio::join!(TcpStream::connect(to), listener.accept());
+        let (mut peer, (incoming, _outgoing)) = (peer.unwrap(), ours.unwrap().0.into_split());
+        let mut input = Input::new(incoming, Arc::<Pool>::default(), Duration::from_secs(50));
+        let message = FrameHead::Noop { cookies: [0, 1] }.build();
+        for together in [1, 2, 1, 3] {
+            peer.write_all(&message.repeat(together)).await.unwrap();
+            for _ in 0..together {
+                assert!(input.head().await.is_ok());
+                assert_eq!(input.came_alone(), together == 1);
+            }
         }
-        let ready = match patience {
-            None => conn.stream.readable().await,
-            Some(limit) => match timeout(limit, conn.stream.readable()).await {
-                Ok(ready) => ready,
-                Err(_) => return Err(format!("it stopped inside of a message for {limit:?}")),
-            },
-        };
-        ready.map_err(|e| e.to_string())?;
     }
 }

@@ -19,6 +19,7 @@ use cpt::CptId;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -30,6 +31,8 @@ use wire::frame::{FRAME_HEAD, LnetMsg};
 const MIN_BULK: usize = 1 << 10;
 /// For so long our own dialling can win a race; then the peer is perhaps one that can reach us but not we it.
 const RACE_MAX: Duration = Duration::from_secs(1);
+/// Longest payload that its sender writes itself.
+const AT_ONCE_MAX: usize = 16 << 10;
 /// ACKs and REPLYs on their way to one peer; then its messages are not read any further.
 const ANSWERS_MAX: usize = 8192;
 
@@ -46,6 +49,8 @@ pub(crate) struct Peer {
     pub(crate) router_credits: Arc<Credits>,
     counters: Counters,
     answers: Arc<Semaphore>,
+    /// The last message came by itself, so that what is sent now has none to leave with.
+    quiet: AtomicBool,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -92,6 +97,7 @@ impl Peer {
             counters: Counters::default(),
             ni,
             answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
+            quiet: AtomicBool::new(true),
             shared,
             state: Mutex::default(),
             changed: Notify::new(),
@@ -111,11 +117,12 @@ impl Peer {
             let conn = self.connection(size >= MIN_BULK).await?;
             let (done, sent) = oneshot::channel();
             let (op, len) = (msg.op, msg.payload.len());
-            conn.push(Tx {
+            let tx = Tx {
                 msg,
                 _room: Room::Credits(own, partition),
                 done: Some(done),
-            });
+            };
+            self.push(&conn, tx);
             match sent.await {
                 Ok(Ok(())) => {
                     self.count_sent(&op, len);
@@ -139,11 +146,30 @@ impl Peer {
         let conn = choose(&self.state.lock().conns, large);
         if let Some(conn) = conn {
             self.count_sent(&answer.op, answer.payload.len());
-            conn.push(Tx {
+            let tx = Tx {
                 msg: answer,
                 _room: Room::Answer(permit),
                 done: None,
-            });
+            };
+            self.push(&conn, tx);
+        }
+    }
+
+    /// Hands a message to a connection. One that is small and by itself is written right here; several at once leave in one
+    /// write, and a large one while its sender goes on.
+    fn push(&self, conn: &Conn, tx: Tx) {
+        let small = tx.msg.payload.len() <= AT_ONCE_MAX;
+        if small && self.quiet.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
+            writer::send(conn, tx);
+        } else {
+            conn.push(tx);
+        }
+    }
+
+    /// A message came, alone or with others.
+    pub(super) fn came(&self, alone: bool) {
+        if self.quiet.load(Ordering::Relaxed) != alone {
+            self.quiet.store(alone, Ordering::Relaxed);
         }
     }
 
@@ -292,7 +318,8 @@ impl Peer {
     ) {
         self.restarted(incarnation);
         let cpt = local.cpt_of(self.nid);
-        let conn = Arc::new(Conn::new(stream, local, cpt, ctype, guest));
+        let (incoming, outgoing) = stream.into_split();
+        let conn = Arc::new(Conn::new(outgoing, local, cpt, ctype, guest));
         let first = {
             let mut state = self.state.lock();
             if state.closed {
@@ -313,7 +340,7 @@ impl Peer {
         let cpt = self.shared.cpts.get(cpt);
         let (peer, reading) = (self.clone(), conn.clone());
         self.shared.tasks.spawn(cpt, async move {
-            let why = reader::run(&reading, &peer).await;
+            let why = reader::run(&reading, incoming, &peer).await;
             peer.lost(&reading, &why);
         });
         let (peer, writing) = (self.clone(), conn);

@@ -9,12 +9,13 @@ use crate::core::{Arrived, Verdict};
 use crate::message::Msg;
 use crate::{LnetError, warn_seldom};
 use std::sync::Arc;
+use tokio::net::tcp::OwnedReadHalf;
 use wire::SOCKNAL_KEEPALIVE_PING;
 use wire::frame::{FrameHead, LnetMsg};
 
 /// Reads until the connection ends; why it did.
-pub(super) async fn run(conn: &Conn, peer: &Arc<Peer>) -> LnetError {
-    match serve(conn, peer).await {
+pub(super) async fn run(conn: &Conn, stream: OwnedReadHalf, peer: &Arc<Peer>) -> LnetError {
+    match serve(conn, stream, peer).await {
         Err(End::Lost(why)) => LnetError::PeerLost { peer: peer.nid, why },
         Err(End::Wrong(why)) => {
             warn_seldom!(peer = %peer.nid, "a connection is closed: {why}");
@@ -32,9 +33,13 @@ pub(super) enum End {
     Wrong(String),
 }
 
-async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible, End> {
+async fn serve(
+    conn: &Conn,
+    stream: OwnedReadHalf,
+    peer: &Arc<Peer>,
+) -> Result<std::convert::Infallible, End> {
     let shared = &peer.shared;
-    let mut input = Input::new(conn, shared.pools[conn.cpt.0].clone(), shared.cfg.sock_timeout);
+    let mut input = Input::new(stream, shared.pools[conn.cpt.0].clone(), shared.cfg.sock_timeout);
     let mut parked = Parked::new(peer.clone());
     loop {
         match input.head().await? {
@@ -67,6 +72,7 @@ async fn serve(conn: &Conn, peer: &Arc<Peer>) -> Result<std::convert::Infallible
                     payload: payload.into(),
                 };
                 peer.count_received(conn, &msg.op, len);
+                peer.came(input.came_alone());
                 match (fate, room) {
                     (Fate::Mine { routed }, _) => receive(conn, peer, &mut parked, msg, routed).await,
                     (Fate::Drop(why), _) => dropped(conn, peer, &msg.op, len, why),

@@ -1,4 +1,4 @@
-//! Sends what a connection's queue holds: everything that waits leaves in one vectored write.
+//! Sends what a connection's queue holds: everything that waits leaves in one vectored write. And what a sender writes itself.
 
 use super::conn::{Conn, Tx, Work};
 use crate::{LnetConfig, LnetError};
@@ -17,17 +17,18 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             Work::Idle => (Vec::new(), vec![[0, SOCKNAL_KEEPALIVE_PING.into()]]),
             Work::End => break,
         };
+        let begun = batch.first().map_or(0, |first| first.written);
         let heads: Vec<_> = batch
             .iter()
-            .map(|(tx, cookie)| tx.msg.head(conn.ni.nid, *cookie))
+            .map(|b| b.tx.msg.head(conn.ni.nid, b.cookie))
             .chain(noops.into_iter().map(|cookies| FrameHead::Noop { cookies }))
             .map(|head| head.build())
             .collect();
         // Payloads are kept beside their messages, so that each message can be let go as soon as it has left.
-        let payloads: Vec<_> = batch.iter().map(|(tx, _)| tx.msg.payload.clone()).collect();
+        let payloads: Vec<_> = batch.iter().map(|b| b.tx.msg.payload.clone()).collect();
         let mut slices = Vec::with_capacity(2 * heads.len());
         let mut outgoing = Outgoing::default();
-        let mut txs = batch.into_iter().map(|(tx, _)| tx);
+        let mut txs = batch.into_iter().map(|b| b.tx);
         for (i, head) in heads.iter().enumerate() {
             slices.push(IoSlice::new(head));
             outgoing.end += head.len();
@@ -42,15 +43,37 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             }
             outgoing.txs.extend(txs.next().map(|tx| (outgoing.end, tx)));
         }
-        if let Err(why) = write_all(conn, &mut slices, &mut outgoing, cfg).await {
+        let mut rest = slices.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, begun);
+        outgoing.written = begun;
+        if let Err(why) = write_all(conn, rest, &mut outgoing, cfg).await {
             let why = LnetError::PeerLost { peer, why };
             outgoing.txs.drain(..).for_each(|(_, tx)| tx.unsent(&why));
             return Err(why);
         }
     }
     // The peer reads what was sent and then the end; an error means that it is gone already.
-    let _ = socket2::SockRef::from(&conn.stream).shutdown(Shutdown::Write);
+    let _ = socket2::SockRef::from(conn.stream.as_ref()).shutdown(Shutdown::Write);
     Ok(())
+}
+
+/// Writes a message right here if nothing is before it, as much of it as the socket takes; the rest, or all, is for the writer.
+pub(super) fn send(conn: &Conn, tx: Tx) {
+    let Some(mut begun) = conn.begin(tx) else { return };
+    let msg = &begun.tx.msg;
+    let head = msg.head(conn.ni.nid, begun.cookie).build();
+    let pieces = msg.payload.iter().filter(|piece| !piece.is_empty());
+    let slices: Vec<_> = std::iter::once(IoSlice::new(&head))
+        .chain(pieces.map(|piece| IoSlice::new(piece)))
+        .collect();
+    let len = slices.iter().map(|slice| slice.len()).sum();
+    // Whatever is wrong with the socket, the writer finds too.
+    begun.written = conn.stream.try_write_vectored(&slices).unwrap_or(0);
+    if begun.written < len {
+        return conn.written(Some(begun));
+    }
+    conn.written(None);
+    begun.tx.sent();
 }
 
 /// Messages of one write, each with the number of bytes after which it has left.
@@ -97,4 +120,115 @@ async fn write_all(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{run, send};
+    use crate::LnetConfig;
+    use crate::message::{self, Msg};
+    use crate::ni::{Ni, NiSpec};
+    use crate::tcp::conn::{Conn, Room, Tx};
+    use crate::tcp::hello::ConnType;
+    use bytes::Bytes;
+    use cpt::{CptId, CptTable};
+    use socket2::SockRef;
+    use std::sync::Arc;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::{Semaphore, oneshot};
+    use wire::Nid;
+    use wire::frame::{FRAME_HEAD, FrameHead, LnetMsg};
+
+    const HERE: Nid = Nid(0x0002_0000_7f00_0001);
+    const LEN: usize = 10_000;
+
+    /// A connection, its writer running, and the peer's end of it.
+    async fn connection() -> (Arc<Conn>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let (ours, theirs) = tokio::join!(TcpStream::connect(to), listener.accept());
+        let ours = ours.unwrap();
+        SockRef::from(&ours).set_send_buffer_size(LEN).unwrap();
+        let (cfg, table) = (LnetConfig::default(), CptTable::single_current());
+        let ni = Arc::new(Ni::new(&NiSpec::new(HERE), &cfg, &table).unwrap());
+        let (_, outgoing) = ours.into_split();
+        let conn = Arc::new(Conn::new(outgoing, ni, CptId(0), ConnType::Any, None));
+        let writing = conn.clone();
+        tokio::spawn(async move { run(&writing, HERE, &cfg).await });
+        (conn, theirs.unwrap().0)
+    }
+
+    /// The message `n`, and how it went.
+    async fn tx(n: u64) -> (Tx, oneshot::Receiver<Result<(), crate::tcp::conn::Unsent>>) {
+        let (done, sent) = oneshot::channel();
+        let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let payload = Bytes::from(vec![n as u8; LEN]).into();
+        let tx = Tx {
+            msg: Msg::to_peer(HERE, message::put(None, 1, n, 0, 0), payload),
+            _room: Room::Answer(permit),
+            done: Some(done),
+        };
+        (tx, sent)
+    }
+
+    #[tokio::test]
+    async fn what_a_sender_could_only_begin_the_writer_finishes_first() {
+        let (conn, mut peer) = connection().await;
+        let mut waiting = Vec::new();
+        let (mut n, mut at_once) = (0, 0);
+        // Until the sockets are full, and some more.
+        while waiting.len() < 5 {
+            let (tx, mut sent) = tx(n).await;
+            match n % 7 {
+                6 => conn.push(tx),
+                _ => send(&conn, tx),
+            }
+            match sent.try_recv() {
+                Ok(result) => {
+                    result.unwrap();
+                    at_once += 1;
+                }
+                Err(_) => waiting.push(sent),
+            }
+            n += 1;
+            tokio::task::yield_now().await;
+        }
+        assert!(at_once > 0, "small messages leave at once");
+        let mut frame = vec![0; FRAME_HEAD + LEN];
+        for expected in 0..n {
+            peer.read_exact(&mut frame).await.unwrap();
+            let (head, len) = FrameHead::parse(&frame).unwrap().unwrap();
+            let FrameHead::Lnet {
+                msg: LnetMsg::Put(put),
+                ..
+            } = head
+            else {
+                unreachable!("{head:?}")
+            };
+            assert_eq!((put.match_bits, len), (expected, FRAME_HEAD));
+            assert!(frame[FRAME_HEAD..].iter().all(|&byte| byte == expected as u8));
+        }
+        for sent in waiting {
+            sent.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_begun_comes_back_when_the_connection_closes() {
+        let (conn, _peer) = connection().await;
+        let mut last = None;
+        while last.is_none() {
+            let (tx, mut sent) = tx(1).await;
+            send(&conn, tx);
+            last = sent.try_recv().is_err().then_some(sent);
+        }
+        conn.close(&crate::LnetError::ShutDown);
+        let unsent = last.unwrap().await.unwrap().unwrap_err();
+        assert_eq!(unsent.msg.payload.len(), LEN);
+        let (tx, sent) = tx(2).await;
+        send(&conn, tx);
+        assert!(sent.await.unwrap().is_err(), "nothing is sent any more");
+    }
 }

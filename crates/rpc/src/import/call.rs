@@ -228,6 +228,7 @@ impl Call<'_> {
 
         let put = lnet.put(conn.peer, portal, xid, 0, 0, msg.clone().into(), false);
         let sent = tokio::select! {
+            biased;
             sent = put => sent,
             interrupted = self.interrupted(conn) => return self.again(interrupted),
         };
