@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use wire::{Fid, Nid, Precision, Time};
+use wire::{Fid, LockTerms, Nid, Precision, Time};
 
 /// How long one step of an unmount may take when a server does not answer.
 pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
@@ -36,6 +36,8 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Whether servers are asked for times with nanoseconds.
     pub nanoseconds: bool,
+    /// On what terms metadata targets are asked for locks.
+    pub lock_terms: LockTerms,
     /// Which reads change the time of the last access.
     pub atime: Atime,
     /// Whether reads of directories do (`nodiratime`: not).
@@ -52,6 +54,7 @@ impl MountOptions {
             seed,
             clock: Arc::new(|| std::time::SystemTime::now().into()),
             nanoseconds: true,
+            lock_terms: LockTerms::Nacre,
             atime: Atime::default(),
             diratime: true,
         }

@@ -2,13 +2,14 @@
 
 use crate::attr::MdAttr;
 use crate::fidgen::FidGen;
+use crate::inode::{Inodes, Moment};
 use bytes::Bytes;
 use ldlm::{Enqueue, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
-    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, LuSeqRange, MDS_INODELOCK_LOOKUP, MDS_REINT, MdtBody,
-    Precision, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange, MDS_INODELOCK_LOOKUP,
+    MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, Precision, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 /// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
@@ -19,6 +20,7 @@ pub(crate) struct Mdc {
     pub(crate) index: u32,
     pub(crate) import: Arc<Import>,
     pub(crate) locks: Arc<LockClient>,
+    inodes: Arc<Inodes>,
     fids: tokio::sync::Mutex<FidGen>,
 }
 
@@ -65,6 +67,8 @@ pub(crate) struct IntentReply {
     pub(crate) body: MdtBody,
     /// How fine the times in it are.
     precision: Precision,
+    /// Since when what it says is true.
+    pub(crate) asked: Moment,
     /// The lock that came with it, if any.
     pub(crate) lock: Option<LockRef>,
     pub(crate) reply: ReplyMsg,
@@ -93,11 +97,12 @@ impl IntentReply {
 }
 
 impl Mdc {
-    pub(crate) fn new(index: u32, import: Arc<Import>, locks: Arc<LockClient>) -> Mdc {
+    pub(crate) fn new(index: u32, import: Arc<Import>, locks: Arc<LockClient>, inodes: Arc<Inodes>) -> Mdc {
         Mdc {
             index,
             import,
             locks,
+            inodes,
             fids: tokio::sync::Mutex::default(),
         }
     }
@@ -105,6 +110,11 @@ impl Mdc {
     /// How fine the times are that the target keeps and tells.
     pub(crate) fn precision(&self) -> Precision {
         Precision::agreed(&self.import.connect_data())
+    }
+
+    /// On what terms the target gives locks.
+    fn lock_terms(&self) -> LockTerms {
+        LockTerms::agreed(&self.import.connect_data())
     }
 
     /// A FID for a new file on this target.
@@ -158,6 +168,7 @@ impl Mdc {
         enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
         enqueue.request.modifies = ask.opens;
         enqueue.request.keep_until_closed = ask.opens;
+        let asked = self.inodes.now();
         let done = self.locks.enqueue(enqueue).await?;
         let body = if done.msg.buf(2).len() >= MdtBody::SIZE {
             done.msg.get(2)?
@@ -170,6 +181,7 @@ impl Mdc {
             status,
             body,
             precision: self.precision(),
+            asked,
             lock: done.lock,
             reply: done.msg,
         })
@@ -180,15 +192,21 @@ impl Mdc {
         self.locks.find(&fid.res_id(), mode, Policy::ibits(bits))
     }
 
-    /// Takes the client's own locks that an operation would have revoked: their handles go with the request. A name that
-    /// the operation does not touch stays known: the kernel would have to be told of it first, and cannot always be.
-    pub(crate) fn elc(&self, locks: &[(Fid, u64)]) -> Vec<u64> {
-        let of = |(fid, bits): &(Fid, u64)| {
+    /// Takes the client's own locks that an operation would have revoked: their handles go with the request. Those of the
+    /// directories whose names change are revoked on Lustre's terms only. A name that the operation does not touch stays
+    /// known: the kernel would have to be told of it first, and cannot always be.
+    pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Vec<u64> {
+        let of = |(fid, bits): (Fid, u64)| {
             let whole = bits & MDS_INODELOCK_LOOKUP != 0;
-            self.locks.elc(&fid.res_id(), *bits, whole)
+            self.locks.elc(&fid.res_id(), bits, whole)
         };
-        locks
-            .iter()
+        let dirs = match self.lock_terms() {
+            LockTerms::Lustre => dirs,
+            LockTerms::Nacre => &[],
+        };
+        dirs.iter()
+            .map(|dir| (*dir, MDS_INODELOCK_UPDATE))
+            .chain(files.iter().copied())
             .filter(|(fid, _)| !fid.is_zero())
             .flat_map(of)
             .collect()

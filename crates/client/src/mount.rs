@@ -38,9 +38,10 @@ pub(crate) const MDC_BRW_SIZE: u32 = 1 << 20;
 const MDC_MOD_RPCS: u16 = 63;
 
 /// What this client asks a metadata target for: what it makes use of.
-fn connect_data(nanoseconds: bool) -> ObdConnectData {
+fn connect_data(opts: &MountOptions) -> ObdConnectData {
     ObdConnectData {
-        paddingF: if nanoseconds { NANOSECONDS_ASKED } else { 0 },
+        paddingE: opts.lock_terms.ask(),
+        paddingF: if opts.nanoseconds { NANOSECONDS_ASKED } else { 0 },
         ocd_connect_flags: REQUIRED
             | OBD_CONNECT_VERSION
             | OBD_CONNECT_AT
@@ -254,13 +255,13 @@ impl Mounting<'_> {
                 client_uuid: self.client_uuid.clone(),
                 nids: target.nids.clone(),
                 kind: ImportKind::Mdc,
-                connect: connect_data(self.opts.nanoseconds),
+                connect: connect_data(self.opts),
                 max_rpcs_in_flight: MDC_RPCS_IN_FLIGHT,
                 owner: owner.clone(),
             },
         );
         locks.set_import(import.clone());
-        Mdc::new(target.index, import, locks)
+        Mdc::new(target.index, import, locks, owner.inodes().clone())
     }
 }
 

@@ -40,6 +40,11 @@ impl MdcOwner {
         *self.locks.lock() = Arc::downgrade(locks);
     }
 
+    /// What is known under the locks.
+    pub(crate) fn inodes(&self) -> &Arc<Inodes> {
+        &self.inodes
+    }
+
     fn locks(&self) -> Option<Arc<LockClient>> {
         self.locks.lock().upgrade()
     }

@@ -33,6 +33,8 @@ pub struct NewLock {
     pub discard: bool,
     /// The client understands that it is told of a deadlock later (`OBD_CONNECT_FLOCK_DEAD`).
     pub tell_deadlock: bool,
+    /// For whom the server takes it: that one's own locks it does not exclude. [`Holder::SERVER`]: for nobody.
+    pub on_behalf: Holder,
 }
 
 impl NewLock {
@@ -51,6 +53,7 @@ impl NewLock {
             cancel_on_block: false,
             discard: false,
             tell_deadlock: false,
+            on_behalf: Holder::SERVER,
         }
     }
 

@@ -5,9 +5,10 @@ use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
 
 /// Whether the two locks exclude each other. Both are of the same resource; who holds them matters for flocks only,
-/// where the owner's own ranges never conflict.
+/// where the owner's own ranges never conflict, and for what the server does on behalf of a client.
 pub(crate) fn conflict(a: &Lock, b: &Lock) -> bool {
     match (&a.policy, &b.policy) {
+        _ if a.is_on_behalf_of(b) || b.is_on_behalf_of(a) => false,
         (Policy::Extent(x), Policy::Extent(y)) => extents_conflict(a.mode, x, b.mode, y),
         _ if a.mode.compatible(b.mode) => false,
         (Policy::Ibits(x), Policy::Ibits(y)) => x.bits & y.bits != 0,

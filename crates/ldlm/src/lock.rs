@@ -91,6 +91,8 @@ pub struct Lock {
     pub discard: bool,
     /// A waiting flock that is found in a deadlock can be told so (`OBD_CONNECT_FLOCK_DEAD`).
     pub tell_deadlock: bool,
+    /// Whose locks it does not exclude, though they are in its way; [`Holder::SERVER`]: nobody's.
+    pub on_behalf: Holder,
     /// Who learns of the grant.
     pub waiter: Waiter,
     /// Place in the resource's list of granted locks.
@@ -113,9 +115,15 @@ impl Lock {
             no_expansion: new.no_expansion,
             discard: new.discard,
             tell_deadlock: new.tell_deadlock,
+            on_behalf: new.on_behalf,
             waiter: new.waiter,
             place: 0,
         }
+    }
+
+    /// Whether the server holds it for the other one's holder.
+    pub(crate) fn is_on_behalf_of(&self, other: &Lock) -> bool {
+        self.on_behalf != Holder::SERVER && self.on_behalf == other.holder
     }
 
     /// The lock as the wire describes it.

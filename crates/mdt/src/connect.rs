@@ -2,7 +2,7 @@
 
 use rpc::ConnectRequest;
 use wire::{
-    Errno, LUSTRE_VERSION_CODE, MDS_INODELOCK_DOM, MDS_INODELOCK_FULL, OBD_CONNECT_64BITHASH,
+    Errno, LUSTRE_VERSION_CODE, LockTerms, MDS_INODELOCK_DOM, MDS_INODELOCK_FULL, OBD_CONNECT_64BITHASH,
     OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS,
     OBD_CONNECT_CANCELSET, OBD_CONNECT_DISP_STRIPE, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID,
     OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS, OBD_CONNECT_JOBSTATS,
@@ -65,6 +65,7 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         ocd_connect_flags: flags,
         ocd_version: LUSTRE_VERSION_CODE,
         ocd_instance: instance,
+        paddingE: LockTerms::grant(asked),
         paddingF: Precision::grant(asked),
         ..ObdConnectData::default()
     };

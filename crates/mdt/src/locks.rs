@@ -5,6 +5,10 @@
 //! UPDATE bit, which takes pages and attributes of the directory away from clients but lets other changes of names go
 //! on. What is removed, replaced or changed is locked itself, which takes it out of the clients' caches.
 //!
+//! A client that changes names keeps its own lock of the directory where that is agreed on
+//! ([`wire::lock_terms`]): `asker` below. Who has made a file and not yet written to it may hold its DOM bit, which opening
+//! it to write and changing its size take away.
+//!
 //! With parallel directory operations switched off (`pdo`) the directory's lock excludes the others that change or look up
 //! its names. The name's own lock is taken all the same, so that the switch may be turned while operations are under way.
 //!
@@ -18,10 +22,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use ldlm::{Ibits, LocalLock, LockMode, LockServer, Policy};
+use ldlm::{LocalLock, LockMode, LockServer, Policy};
+use rpc::Export;
 use tokio::sync::{Mutex, MutexGuard};
 use wire::{
-    Errno, Fid, LdlmResId, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
+    Errno, Fid, LdlmResId, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
 };
 
@@ -40,6 +45,8 @@ pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN;
 pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT;
 /// Owner, mode and ACL.
 pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
+/// That nobody writes to a file but who made it.
+pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
 /// Extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
@@ -90,9 +97,7 @@ impl Locks {
     }
 
     async fn take(&self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<LocalLock, Errno> {
-        self.server
-            .lock(res, mode, Policy::Ibits(Ibits { bits, try_bits: 0 }))
-            .await
+        self.server.lock(res, mode, Policy::ibits(bits)).await
     }
 
     /// To read what a name leads to, and to grant locks on it.
@@ -107,21 +112,30 @@ impl Locks {
     }
 
     /// To make or remove a name.
-    pub(crate) async fn name_write(&self, dir: Fid, name: &[u8]) -> Result<HeldLocks, Errno> {
+    pub(crate) async fn name_write(
+        &self,
+        asker: Option<&Export>,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<HeldLocks, Errno> {
         Ok(vec![
-            self.dir_write(dir).await?,
+            self.dir_write(asker, dir).await?,
             self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await?,
         ])
     }
 
     /// A directory of which names change.
-    async fn dir_write(&self, dir: Fid) -> Result<LocalLock, Errno> {
+    async fn dir_write(&self, asker: Option<&Export>, dir: Fid) -> Result<LocalLock, Errno> {
         let mode = if self.pdo.load(Relaxed) {
             LockMode::Cw
         } else {
             LockMode::Pw
         };
-        self.take(dir.res_id(), mode, UPDATE).await
+        let (res, update) = (dir.res_id(), Policy::ibits(UPDATE));
+        match asker {
+            Some(client) => self.server.lock_for(client, res, mode, update).await,
+            None => self.server.lock(res, mode, update).await,
+        }
     }
 
     /// To change an inode: nobody has these bits of it any more.
@@ -137,13 +151,14 @@ impl Locks {
     /// To rename: both names, then what is renamed and what is replaced.
     pub(crate) async fn rename<'a>(
         &'a self,
+        asker: Option<&Export>,
         store: &Store,
         src: End<'_>,
         dst: End<'_>,
     ) -> Result<(Option<MutexGuard<'a, ()>>, HeldLocks), Errno> {
         let mut held = Vec::new();
         let guard = if src.dir == dst.dir {
-            held.push(self.dir_write(src.dir).await?);
+            held.push(self.dir_write(asker, src.dir).await?);
             let mut names = [name_resource(src.dir, src.name), name_resource(dst.dir, dst.name)];
             names.sort();
             held.push(self.take(names[0], LockMode::Pw, UPDATE).await?);
@@ -158,7 +173,7 @@ impl Locks {
             let src_first = src_above || (!dst_above && src.dir < dst.dir);
             let ends = if src_first { [src, dst] } else { [dst, src] };
             for end in ends {
-                held.append(&mut self.name_write(end.dir, end.name).await?);
+                held.append(&mut self.name_write(asker, end.dir, end.name).await?);
             }
             Some(guard)
         };
@@ -216,10 +231,10 @@ mod tests {
     #[tokio::test]
     async fn names_of_one_directory_are_locked_side_by_side() {
         let locks = locks();
-        let _a = locks.name_write(DIR, b"a").await.unwrap();
-        assert!(at_once(locks.name_write(DIR, b"b")).await.is_some());
+        let _a = locks.name_write(None, DIR, b"a").await.unwrap();
+        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_some());
         assert!(at_once(locks.name_read(DIR, b"b")).await.is_some());
-        assert!(at_once(locks.name_write(DIR, b"a")).await.is_none());
+        assert!(at_once(locks.name_write(None, DIR, b"a")).await.is_none());
         assert!(at_once(locks.name_read(DIR, b"a")).await.is_none());
     }
 
@@ -227,17 +242,17 @@ mod tests {
     async fn without_pdo_a_change_locks_the_whole_directory() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
-        let a = locks.name_write(DIR, b"a").await.unwrap();
-        assert!(at_once(locks.name_write(DIR, b"b")).await.is_none());
+        let a = locks.name_write(None, DIR, b"a").await.unwrap();
+        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_none());
         assert!(at_once(locks.name_read(DIR, b"b")).await.is_none());
         let elsewhere = Fid { f_oid: 8, ..DIR };
-        assert!(at_once(locks.name_write(elsewhere, b"b")).await.is_some());
+        assert!(at_once(locks.name_write(None, elsewhere, b"b")).await.is_some());
         drop(a);
         let reads = locks.name_read(DIR, b"a").await.unwrap();
         assert!(at_once(locks.name_read(DIR, b"b")).await.is_some());
-        assert!(at_once(locks.name_write(DIR, b"b")).await.is_none());
+        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_none());
         drop(reads);
-        assert!(at_once(locks.name_write(DIR, b"b")).await.is_some());
+        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_some());
     }
 
     #[tokio::test]
@@ -245,14 +260,14 @@ mod tests {
         let locks = locks();
         for before in [true, false] {
             locks.pdo().store(before, Relaxed);
-            let changes = locks.name_write(DIR, b"a").await.unwrap();
+            let changes = locks.name_write(None, DIR, b"a").await.unwrap();
             locks.pdo().store(!before, Relaxed);
             assert!(at_once(locks.name_read(DIR, b"a")).await.is_none());
-            assert!(at_once(locks.name_write(DIR, b"a")).await.is_none());
+            assert!(at_once(locks.name_write(None, DIR, b"a")).await.is_none());
             drop(changes);
             let reads = locks.name_read(DIR, b"a").await.unwrap();
             locks.pdo().store(before, Relaxed);
-            assert!(at_once(locks.name_write(DIR, b"a")).await.is_none());
+            assert!(at_once(locks.name_write(None, DIR, b"a")).await.is_none());
             drop(reads);
         }
     }
@@ -261,7 +276,7 @@ mod tests {
     async fn the_dots_are_looked_up_while_somebody_waits_for_the_directory() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
-        let _changes = locks.name_write(DIR, b"a").await.unwrap();
+        let _changes = locks.name_write(None, DIR, b"a").await.unwrap();
         for dots in [&b"."[..], b".."] {
             assert!(at_once(locks.name_read(DIR, dots)).await.is_some());
         }

@@ -59,7 +59,8 @@ impl Faults {
                 ocd_connect_flags: data.ocd_connect_flags & most.flags.0,
                 ocd_connect_flags2: data.ocd_connect_flags2 & most.flags.1,
                 ocd_version: most.version,
-                // Nanoseconds are Nacre's own.
+                // Nanoseconds and lock terms are Nacre's own.
+                paddingE: 0,
                 paddingF: 0,
                 ..data
             },

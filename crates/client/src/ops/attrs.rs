@@ -50,7 +50,7 @@ impl Client {
         // A truncation may take set-ID bits.
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
-        let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | more)]);
+        let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);
         let reply = mdc
             .reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
             .await?;

@@ -70,9 +70,11 @@ impl Client {
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
         };
-        let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
-        let reply = mdc.reint(pack::create(cred, &rec, name, target, &elc)).await?;
-        let body: MdtBody = reply.get(1)?;
+        let elc = mdc.elc(&[parent], &[]);
+        let change = self.inodes.begin(parent, Some(name));
+        let reply = mdc.reint(pack::create(cred, &rec, name, target, &elc)).await;
+        change.ended();
+        let body: MdtBody = reply?.get(1)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         Ok(Found::uncached(md.attr))
     }
@@ -82,11 +84,13 @@ impl Client {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
-        let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE), (fid, MDS_INODELOCK_UPDATE)]);
+        let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE)]);
+        let change = self.inodes.begin(parent, Some(name));
         let reply = mdc
             .reint(pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc))
-            .await?;
-        let body: MdtBody = reply.get(1)?;
+            .await;
+        change.ended();
+        let body: MdtBody = reply?.get(1)?;
         let found = async {
             let md = self.md(cred, fid).await?;
             self.with_data(fid, md, Some((parent, name))).await

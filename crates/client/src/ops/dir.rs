@@ -152,13 +152,28 @@ impl Client {
         // The pages are read under the lock, but a lock is not held while another request runs: if it was called back in
         // between, they are used for this answer and not kept.
         let before = self.dir_lock(mdc, fid).await?.info().cookie;
-        let chunk = Arc::new(self.read_pages(cred, mdc, fid, hash).await?);
+        let asked = self.inodes.now();
+        let read_at = self.reads_dir(mdc, fid);
+        let chunk = Arc::new(self.read_pages(cred, mdc, fid, hash, read_at).await?);
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == before
         {
-            self.inodes.keep_chunk(fid, chunk.clone());
+            self.inodes.keep_chunk(fid, chunk.clone(), asked);
         }
         Ok(chunk)
+    }
+
+    /// Lists some more of the names that a directory has, under its UPDATE lock with this cookie. What cannot be read is not
+    /// listed.
+    pub(crate) async fn list_on(&self, cred: &Cred, mdc: &Mdc, fid: Fid, cookie: u64, from: u64) {
+        let Ok(part) = self.read_pages(cred, mdc, fid, from, None).await else {
+            return;
+        };
+        if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
+            && lock.info().cookie == cookie
+        {
+            self.inodes.add_listed(fid, cookie, &part, part.next >= END);
+        }
     }
 
     async fn dir_lock(&self, mdc: &Mdc, fid: Fid) -> Result<LockRef, Errno> {
@@ -184,14 +199,20 @@ impl Client {
         self.atime.counts(known, now).then_some(now)
     }
 
-    async fn read_pages(&self, cred: &Cred, mdc: &Mdc, fid: Fid, hash: u64) -> Result<DirChunk, Errno> {
+    async fn read_pages(
+        &self,
+        cred: &Cred,
+        mdc: &Mdc,
+        fid: Fid,
+        hash: u64,
+        read_at: Option<Time>,
+    ) -> Result<DirChunk, Errno> {
         let max = mdc.import.connect_data().ocd_brw_size.clamp(4096, MDC_BRW_SIZE);
         let len = if hash == 0 { FIRST_LEN.min(max) } else { max };
         let mut body = pack::body(cred, fid, Fid::ZERO, 0, self.suppgid(cred, fid).await);
         body.mbo_size = hash;
         body.mbo_nlink = len;
         body.mbo_mode = LUDA_FID | LUDA_TYPE;
-        let read_at = self.reads_dir(mdc, fid);
         if let Some(at) = read_at {
             body.mbo_valid |= OBD_MD_FLATIME;
             body.set_times(Times {

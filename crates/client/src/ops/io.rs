@@ -10,7 +10,6 @@ use crate::pack;
 use bytes::Bytes;
 use ldlm::LockMode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use wire::{Errno, Fid, MDS_INODELOCK_LAYOUT, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 
 /// Where a program's capabilities are.
@@ -75,7 +74,7 @@ impl Client {
 
     /// Writes pages of a mapping back.
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
-        file.wrote.store(true, Ordering::Release);
+        self.begin_write(file);
         // Not by a layout that is asked for anew: giving a lock back may be waiting for this.
         let data = file.data.lock().clone();
         data.write_mapped(offset, bytes).await
@@ -106,7 +105,7 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let data = self.data_of(file).await?;
-        if !file.wrote.swap(true, Ordering::AcqRel) {
+        if self.begin_write(file) {
             self.take_capabilities(file).await?;
         }
         let written = if file.flags.append {
@@ -205,7 +204,7 @@ impl Client {
         if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
-        if !file.wrote.swap(true, Ordering::AcqRel) {
+        if self.begin_write(file) {
             self.take_capabilities(file).await?;
         }
         self.data_of(file).await?.fallocate(what, offset, len).await

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_LAYOUT,
-    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME,
-    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MDS,
-    OBD_MD_MEA, WireStruct, nul_terminated,
+    Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_DOM,
+    MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL,
+    OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE,
+    OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
 };
 
 /// Bits that attributes are covered by.
@@ -65,6 +65,15 @@ impl Found {
     }
 }
 
+/// What is known of a file's data.
+struct KnownData {
+    /// Size and times.
+    attr: DataAttr,
+    /// Whether a lock covers them.
+    covered: bool,
+    file: Arc<DataFile>,
+}
+
 /// Refuses what cannot be a name.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
@@ -105,17 +114,16 @@ impl Client {
         name: &[u8],
     ) -> Result<(Fid, Option<MdAttr>), Errno> {
         let mdc = self.lmv.of(parent).await?;
-        match self.inodes.child(parent, name) {
-            Some(Child::Is(fid)) => {
-                let child_mdc = self.lmv.of(fid).await?;
-                if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
-                    return Ok((fid, None));
-                }
+        if let Some(Child::Is(fid)) = self.inodes.child(parent, name) {
+            let child_mdc = self.lmv.of(fid).await?;
+            if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
+                return Ok((fid, None));
             }
-            Some(Child::Absent(cookie)) if self.update_cookie(mdc, parent) == Some(cookie) => {
-                return Err(Errno::ENOENT);
-            }
-            _ => {}
+        }
+        if let Some(cookie) = self.inodes.lacks(parent, name)
+            && self.update_cookie(mdc, parent) == Some(cookie)
+        {
+            return Err(Errno::ENOENT);
         }
         let before = self.update_cookie(mdc, parent);
         let suppgid = self.suppgid(cred, parent).await;
@@ -137,7 +145,10 @@ impl Client {
             if let Some(cookie) = before
                 && self.update_cookie(mdc, parent) == Some(cookie)
             {
-                self.inodes.add_negative(parent, name, cookie);
+                let unlisted = self.inodes.add_negative(parent, name, cookie, reply.asked);
+                if let Some(from) = unlisted {
+                    self.list_on(cred, mdc, parent, cookie, from).await;
+                }
             }
             return Err(Errno::ENOENT);
         }
@@ -214,9 +225,11 @@ impl Client {
             {
                 s.layout = Some(layout.clone());
             }
-            if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) {
+            let settled = !md.attr.is_dir() || s.as_asked(reply.asked);
+            if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && settled {
                 s.md = Some(md);
             }
+            s.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.made_file();
         }
         if bits & MDS_INODELOCK_LOOKUP != 0
             && let Some((parent, name)) = name
@@ -234,19 +247,20 @@ impl Client {
         md: MdAttr,
         name: Option<(Fid, &[u8])>,
     ) -> Result<Found, Errno> {
-        let data = self.data_attr(fid, &md).await?;
         let mdc = self.lmv.of(fid).await?;
+        let data = self.data_attr(mdc, fid, &md).await?;
         let attr_lock = self.attr_lock(mdc, fid);
         let kept = attr_lock
             .as_ref()
             .and_then(|_| self.inodes.get(fid)?.state.lock().md.clone());
-        let attr_cached = kept.is_some() && data.as_ref().is_none_or(|(_, covered, _)| *covered);
+        let attr_cached = kept.is_some() && data.as_ref().is_none_or(|data| data.covered);
         let md = kept.unwrap_or(md);
         let attr = data.map_or_else(
             || md.attr.clone(),
-            |(data, _, file)| {
-                let mut attr = md.with_data(&data);
-                attr.atime = mdc.precision().of(file.access().atime(self.atime, attr.times()));
+            |data| {
+                let mut attr = md.with_data(&data.attr);
+                let atime = data.file.access().atime(self.atime, attr.times());
+                attr.atime = mdc.precision().of(atime);
                 attr
             },
         );
@@ -289,13 +303,8 @@ impl Client {
         }
     }
 
-    /// Size and times of a regular file's data, whether a lock covers them, and the data; `None` for anything without
-    /// objects.
-    async fn data_attr(
-        &self,
-        fid: Fid,
-        md: &MdAttr,
-    ) -> Result<Option<(DataAttr, bool, Arc<DataFile>)>, Errno> {
+    /// A regular file's data; `None` for anything without objects.
+    async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr) -> Result<Option<KnownData>, Errno> {
         if !md.attr.is_file() {
             return Ok(None);
         }
@@ -307,15 +316,26 @@ impl Client {
             return Ok(None);
         }
         let file = self.lov.file(fid, layout);
-        match file.cached_size() {
-            Some(data) => Ok(Some((data, true, file))),
-            None => {
-                // The answer may have come with a lock.
-                let size = file.size().await?;
-                let (known, covered) = file.cached_size().map_or((size, false), |known| (known, true));
-                Ok(Some((known, covered, file)))
-            }
-        }
+        let (attr, covered) = if self.is_unwritten(mdc, fid) {
+            (DataAttr::default(), true)
+        } else if let Some(known) = file.cached_size() {
+            (known, true)
+        } else {
+            let size = file.size().await?;
+            // The answer may have come with a lock.
+            file.cached_size().map_or((size, false), |known| (known, true))
+        };
+        Ok(Some(KnownData { attr, covered, file }))
+    }
+
+    /// Whether this client has made a file, has not written to it, and a lock says that nobody else has it open to write.
+    pub(crate) fn is_unwritten(&self, mdc: &Mdc, fid: Fid) -> bool {
+        let said = || {
+            self.inodes
+                .get(fid)
+                .is_some_and(|inode| inode.state.lock().unwritten)
+        };
+        said() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && said()
     }
 
     /// A regular file's layout, if it is kept under a LAYOUT lock.

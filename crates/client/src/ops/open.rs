@@ -105,7 +105,7 @@ pub struct OpenFile {
     pub(crate) handle: u64,
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<LovLayout>>,
-    pub(crate) wrote: AtomicBool,
+    wrote: AtomicBool,
     /// Which losses of data it has been told of.
     pub(crate) told: Told,
     /// Its times at the metadata target when it was opened.
@@ -123,6 +123,18 @@ impl OpenFile {
 }
 
 impl Client {
+    /// Before something is written through a file. Whether it is the first time.
+    pub(crate) fn begin_write(&self, file: &OpenFile) -> bool {
+        if file.has_written() {
+            return false;
+        }
+        // Whoever else has it open has taken the lock away that this rests on.
+        if file.created {
+            self.inodes.written(file.fid);
+        }
+        !file.wrote.swap(true, Ordering::AcqRel)
+    }
+
     /// Opens a file by its FID.
     pub async fn open(&self, cred: &Cred, fid: Fid, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
         self.open_with(cred, fid, flags, Bytes::new()).await
@@ -202,7 +214,7 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, name, layout);
-        let elc = mdc.elc(&[(parent, MDS_INODELOCK_UPDATE)]);
+        let elc = mdc.elc(&[parent], &[]);
         let ask = IntentAsk::new(
             parent,
             LockMode::Cw,
@@ -210,13 +222,16 @@ impl Client {
             IT_OPEN | IT_CREAT,
             bufs,
         );
+        let change = self.inodes.begin(parent, Some(name));
         let reply = mdc
             .intent(IntentAsk {
                 elc,
                 opens: true,
                 ..ask
             })
-            .await?;
+            .await;
+        change.ended();
+        let reply = reply?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);
@@ -236,7 +251,7 @@ impl Client {
                 return Err(e);
             }
         }
-        if created && flags.write {
+        if created && flags.write && !self.is_unwritten(mdc, file.fid) {
             let data = file.data.lock().clone();
             data.claim().await;
         }

@@ -3,7 +3,7 @@
 use crate::attr::S_IFDIR;
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::inode::Child;
+use crate::inode::{Changing, Child};
 use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
@@ -38,10 +38,7 @@ impl Client {
         let child = self.known_child(mdc, parent, name);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
         self.inodes.leave_name(parent, name, child);
-        let elc = mdc.elc(&[
-            (parent, MDS_INODELOCK_UPDATE),
-            (child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
-        ]);
+        let elc = mdc.elc(&[parent], &[(child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE)]);
         let rec = UnlinkRec {
             parent,
             child,
@@ -49,7 +46,9 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
+        let change = self.inodes.begin(parent, None);
         let done = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await;
+        change.ended();
         if done.is_err() {
             self.forget_in_kernel(parent, name);
         }
@@ -84,12 +83,11 @@ impl Client {
         };
         self.inodes.leave_name(from.0, from.1, source);
         self.inodes.leave_name(to.0, to.1, target);
-        let elc = mdc.elc(&[
-            (from.0, MDS_INODELOCK_UPDATE),
-            (to.0, MDS_INODELOCK_UPDATE),
+        let files = [
             (source, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
             (target, MDS_INODELOCK_FULL),
-        ]);
+        ];
+        let elc = mdc.elc(&[from.0, to.0], &files);
         let rec = RenameRec {
             from,
             to,
@@ -97,7 +95,12 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
+        let changes = [
+            self.inodes.begin(from.0, None),
+            self.inodes.begin(to.0, Some(to.1)),
+        ];
         let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;
+        changes.into_iter().for_each(Changing::ended);
         if done.is_err() {
             self.forget_in_kernel(from.0, from.1);
             self.forget_in_kernel(to.0, to.1);

@@ -139,7 +139,7 @@ impl Client {
             time: self.now(mdc),
             suppgid: self.suppgid(cred, fid).await,
         };
-        let elc = mdc.elc(&[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
+        let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
         mdc.reint(pack::setxattr(cred, rec, &elc)).await.map(drop)
     }
 
@@ -239,7 +239,7 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let suppgid = self.suppgid(cred, fid).await;
         let rec = pack::setattr_rec(cred, fid, &SetAttr::default(), self.now(mdc), suppgid);
-        let elc = mdc.elc(&[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
+        let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
         mdc.reint(pack::setattr(&rec, None, lum, &elc)).await.map(drop)
     }
 }

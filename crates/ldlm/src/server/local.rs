@@ -59,6 +59,22 @@ impl LockServer {
             .await
     }
 
+    /// The same for something that a client does: its own locks may stay, because it knows what it does.
+    pub async fn lock_for(
+        &self,
+        client: &Export,
+        res: LdlmResId,
+        mode: LockMode,
+        policy: Policy,
+    ) -> Result<LocalLock, Errno> {
+        let new = NewLock::local(Holder::SERVER, 0, res, mode, policy);
+        self.lock_as(NewLock {
+            on_behalf: holder(client),
+            ..new
+        })
+        .await
+    }
+
     /// Takes a whole object from all clients for destroying it: what they have not written back is thrown away.
     pub async fn lock_to_destroy(&self, res: LdlmResId) -> Result<LocalLock, Errno> {
         let whole = Policy::Extent(crate::policy::Extent::WHOLE);

@@ -8,7 +8,7 @@ use ldlm::LockMode;
 use rpc::ServerRequest;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
-    DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
+    DISP_OPEN_OPEN, Errno, Fid, LockTerms, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
     MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LEASE, MDS_OPEN_LOCK,
     MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL, OBD_MD_FLEASIZE, OBD_MD_FLMODEASIZE, Stamped,
     Time, WireStruct,
@@ -23,7 +23,7 @@ use crate::{
     locks::{self, HeldLocks},
     namespace::{self, Done, Node, OpenMode, lookup},
     store::{Inode, S_IFDIR, S_IFREG},
-    target::{Mdt, name_of, precision},
+    target::{Mdt, asker, lock_terms, name_of, precision},
 };
 
 /// What an open asks for.
@@ -108,9 +108,13 @@ impl Mdt {
         if let Some(done) = &found.created {
             (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
         }
+        if found.created.is_none() && asked.flags.writes() {
+            // Who made it is not the only one any more who may write.
+            self.locks.inode(found.fid, locks::DOM).await?;
+        }
         // The lock first: it takes back handles that other clients keep though nobody uses them any more, which would
         // deny this open.
-        let lock = self.open_lock(req, asked, found.fid, &inode).await?;
+        let lock = self.open_lock(req, asked, &found, &inode).await?;
         let handle = match self.open_handle(req, asked, &found, &inode, out) {
             Ok(handle) => handle,
             Err(e) => {
@@ -161,7 +165,7 @@ impl Mdt {
         let mut writes = creates && matches!(find(), Ok(None));
         let (held, entry) = loop {
             let held = if writes {
-                self.locks.name_write(parent, name).await?
+                self.locks.name_write(asker(req), parent, name).await?
             } else {
                 self.locks.name_read(parent, name).await?
             };
@@ -303,9 +307,10 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         asked: &Asked,
-        fid: Fid,
+        found: &Found,
         inode: &Inode,
     ) -> Result<ldlm::GrantedLock, Errno> {
+        let fid = found.fid;
         let layout = layout_bit(req, inode);
         let (mode, bits, try_bits) = if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir())
         {
@@ -316,10 +321,16 @@ impl Mdt {
             };
             (mode, locks::LOOKUP | locks::OPEN, layout)
         } else if inode.is_file() {
+            let unwritten = found.created.is_some() && !inode.lov.is_empty();
+            let alone = if unwritten && lock_terms(req) == LockTerms::Nacre {
+                locks::DOM
+            } else {
+                0
+            };
             (
                 LockMode::Pr,
                 0,
-                locks::LOOKUP | locks::UPDATE | locks::PERM | layout,
+                locks::LOOKUP | locks::UPDATE | locks::PERM | layout | alone,
             )
         } else {
             return Ok(Default::default());

@@ -16,7 +16,7 @@ use crate::{
     cred::{Cred, MAY_WRITE},
     handles::OpenFile,
     layout::Wanted,
-    locks::{PERM, UPDATE, XATTR},
+    locks::{DOM, PERM, UPDATE, XATTR},
     namespace::{
         self, Closing, SetAttr,
         xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
@@ -42,6 +42,9 @@ impl Mdt {
         let takes_set_id = set.sa_valid & MDS_ATTR_SIZE != 0 && !cred.may_write_set_id();
         if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 || takes_set_id {
             bits |= PERM;
+        }
+        if set.sa_valid & MDS_ATTR_SIZE != 0 {
+            bits |= DOM;
         }
         let _inode = self.locks.inode(set.sa_fid, bits).await?;
         let changed = namespace::setattr(

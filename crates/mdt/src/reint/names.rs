@@ -9,7 +9,7 @@ use crate::{
     locks::{End, UPDATE},
     namespace::{self, Node, Rename, Unlink},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
-    target::{Handled, Mdt, name_of, precision},
+    target::{Handled, Mdt, asker, name_of, precision},
 };
 
 impl Mdt {
@@ -27,7 +27,7 @@ impl Mdt {
             node.symlink = text(&req.bytes(4));
         }
         self.check_new_fid(req, node.fid)?;
-        let _name = self.locks.name_write(create.cr_fid1, &name).await?;
+        let _name = self.locks.name_write(asker(req), create.cr_fid1, &name).await?;
         let made = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
         Ok(done(req, &made, 3, true))
     }
@@ -39,7 +39,7 @@ impl Mdt {
         if self.store.inode(file)?.is_dir() {
             return Err(Errno::EPERM);
         }
-        let _name = self.locks.name_write(dir, &name).await?;
+        let _name = self.locks.name_write(asker(req), dir, &name).await?;
         let _file = self.locks.inode(file, UPDATE).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
         // Lustre tells no attributes, and its clients take what is told for the directory's.
@@ -56,7 +56,7 @@ impl Mdt {
             dir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
-        let _name = self.locks.name_write(parent, &name).await?;
+        let _name = self.locks.name_write(asker(req), parent, &name).await?;
         namespace::searched(&self.store, cred, parent)?;
         let child = self.store.entry(parent, &name)?.ok_or(Errno::ENOENT)?.fid;
         let _child = self.locks.removal(child).await?;
@@ -84,7 +84,7 @@ impl Mdt {
         };
         namespace::searched(&self.store, cred, src.dir)?;
         namespace::searched(&self.store, cred, dst.dir)?;
-        let _locks = self.locks.rename(&self.store, src, dst).await?;
+        let _locks = self.locks.rename(asker(req), &self.store, src, dst).await?;
         let renamed = namespace::rename(&self.store, cred, what)?;
         Ok(done(req, &renamed, 5, false))
     }

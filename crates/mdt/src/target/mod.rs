@@ -15,7 +15,7 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::task::JoinHandle;
-use wire::{Errno, Fid, MdtBody, Precision, Time};
+use wire::{Errno, Fid, LockTerms, MdtBody, Precision, Time};
 
 use crate::{
     cred::Cred,
@@ -184,6 +184,17 @@ pub(crate) fn wall_clock() -> Time {
 /// How fine the times are that a client and this target tell each other.
 pub(crate) fn precision(req: &ServerRequest) -> Precision {
     Precision::agreed(&req.export.data())
+}
+
+/// Whose own locks stay while a request of this client is done: its own, where that is agreed on.
+pub(crate) fn asker(req: &ServerRequest) -> Option<&Export> {
+    let own = lock_terms(req) == LockTerms::Nacre;
+    own.then_some(&*req.export)
+}
+
+/// On what terms a client has its locks.
+pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
+    LockTerms::agreed(&req.export.data())
 }
 
 /// A reply of `n` buffers, of which the first are these and the rest are empty.

@@ -9,25 +9,33 @@
 //! | UPDATE, PERM | attributes (UPDATE also a directory's entries and the names that it does not have) |
 //! | LOOKUP | that a name leads to this file |
 //! | LAYOUT | a regular file's layout |
+//! | DOM | that a file that this client has made is as yet unwritten |
 //! | XATTR | extended attributes; a symbolic link's target never changes |
+
+mod changes;
+mod listed;
+mod names;
+
+pub(crate) use changes::{Changing, Moment};
 
 use crate::attr::MdAttr;
 use crate::dircache::{DirChunk, Kept, Ticket};
 use crate::layout::LovLayout;
 use bytes::Bytes;
+use changes::{Changed, Changes};
 use foldhash::HashMap;
+use listed::{Listed, Room};
+use names::drop_negative;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::{
-    Fid, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE,
-    MDS_INODELOCK_XATTR, Time,
+    Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
+    MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, Time,
 };
 
 const SHARDS: usize = 64;
-/// Names that a directory is known not to have, at most.
-const NEGATIVE_MAX: usize = 4096;
 
 /// Where a name leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +63,12 @@ pub(crate) struct InodeState {
     names: HashMap<(Fid, Box<[u8]>), bool>,
     /// A directory's entries, by where they start.
     chunks: BTreeMap<u64, (Ticket, Arc<DirChunk>)>,
+    /// The names that a directory may have.
+    listed: Option<Box<Listed>>,
+    /// What this client does to a directory's names.
+    changed: Changed,
+    /// This client has made the file, and nobody has written to it.
+    pub(crate) unwritten: bool,
 }
 
 /// What is known of one file.
@@ -69,6 +83,11 @@ impl InodeState {
         chunk.spans(hash).then(|| chunk.clone())
     }
 
+    /// Whether what was asked for at that moment is as this client has left it.
+    pub(crate) fn as_asked(&self, asked: Moment) -> bool {
+        self.changed.none_since(asked)
+    }
+
     fn is_empty(&self) -> bool {
         self.md.is_none()
             && self.layout.is_none()
@@ -76,6 +95,9 @@ impl InodeState {
             && self.children.is_empty()
             && self.names.is_empty()
             && self.chunks.is_empty()
+            && self.listed.is_none()
+            && !self.changed.is_under_way()
+            && !self.unwritten
     }
 }
 
@@ -83,7 +105,13 @@ impl InodeState {
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
     hash: RandomState,
+    /// Of names.
+    names: foldhash::fast::RandomState,
     kept: Kept,
+    room: Arc<Room>,
+    changes: Changes,
+    /// When a directory that is not here any more was last changed.
+    forgotten: Mutex<Moment>,
 }
 
 impl Inodes {
@@ -92,6 +120,10 @@ impl Inodes {
             kept,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hash: RandomState::new(),
+            names: foldhash::fast::RandomState::default(),
+            room: Arc::default(),
+            changes: Changes::default(),
+            forgotten: Mutex::default(),
         }
     }
 
@@ -119,11 +151,64 @@ impl Inodes {
             .lock()
             .entry(fid)
             .or_insert_with(|| {
+                let state = InodeState {
+                    changed: Changed::since(*self.forgotten.lock()),
+                    ..InodeState::default()
+                };
                 Arc::new(Inode {
-                    state: Mutex::default(),
+                    state: Mutex::new(state),
                 })
             })
             .clone()
+    }
+
+    /// This client is about to write to a file that it has made.
+    pub(crate) fn written(&self, fid: Fid) {
+        if let Some(inode) = self.get(fid) {
+            inode.state.lock().unwritten = false;
+        }
+    }
+
+    /// To be remembered with a question, so that its answer is kept only where it may be.
+    pub(crate) fn now(&self) -> Moment {
+        self.changes.now()
+    }
+
+    /// A change of names in a directory begins; `made` may be there from now on.
+    pub(crate) fn begin(self: &Arc<Inodes>, dir: Fid, made: Option<&[u8]>) -> Changing {
+        let inode = self.entry(dir);
+        {
+            let mut s = inode.state.lock();
+            let s = &mut *s;
+            s.changed.begin(self.changes.next());
+            if let Some(md) = s.md.take() {
+                s.were = Some((md, true));
+            }
+            self.drop_chunks(s);
+            if let Some(name) = made {
+                if let Some(Child::Absent(_)) = s.children.get(name) {
+                    s.children.remove(name);
+                    s.negative -= 1;
+                }
+                let name = self.names.hash_one(name);
+                if s.listed.as_mut().is_some_and(|listed| !listed.add(name)) {
+                    s.listed = None;
+                }
+            }
+        }
+        Changing::new(dir, self.clone(), inode)
+    }
+
+    /// A change has ended.
+    pub(crate) fn ended(&self, dir: Fid, inode: Arc<Inode>) {
+        let empty = {
+            let mut s = inode.state.lock();
+            s.changed.end(self.changes.next());
+            s.is_empty()
+        };
+        if empty {
+            self.prune(dir, inode);
+        }
     }
 
     /// The attributes of a file, of which size and times may be old: enough to decide which group of a caller matters.
@@ -141,51 +226,15 @@ impl Inodes {
         s.md.clone().or_else(|| s.were.as_ref().map(|(md, _)| md.clone()))
     }
 
-    /// Where a name leads, as far as known.
-    pub(crate) fn child(&self, parent: Fid, name: &[u8]) -> Option<Child> {
-        self.get(parent)?.state.lock().children.get(name).copied()
-    }
-
-    /// Learns that a name leads to a file. Called with the file's LOOKUP lock held. (The directory first, the file's list
-    /// of names second: a lock that is called back in between is not the one that is held, and the held one still comes.)
-    pub(crate) fn add_name(&self, parent: Fid, name: &[u8], child: Fid) {
-        {
-            let dir = self.entry(parent);
-            let mut dir = dir.state.lock();
-            let old = dir.children.insert(name.into(), Child::Is(child));
-            if matches!(old, Some(Child::Absent(_))) {
-                dir.negative -= 1;
-            }
-        }
-        let file = self.entry(child);
-        file.state.lock().names.entry((parent, name.into())).or_default();
-    }
-
-    /// Whether a name is known to lead to a file: then the kernel will keep it. Called with the file's LOOKUP lock held.
-    pub(crate) fn show_name(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
-        let known = self.child(parent, name) == Some(Child::Is(child));
-        if known {
-            let file = self.entry(child);
-            file.state.lock().names.insert((parent, name.into()), true);
-        }
-        known
-    }
-
-    /// The names of a file that the kernel may have kept; it is about to be told.
-    pub(crate) fn take_shown(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
-        let Some(inode) = self.get(fid) else {
-            return Vec::new();
-        };
-        let mut s = inode.state.lock();
-        let take = |(name, shown): (&_, &mut bool)| std::mem::take(shown).then(|| Clone::clone(name));
-        s.names.iter_mut().filter_map(take).collect()
-    }
-
-    /// Keeps a run of a directory's entries; others may leave for it. Called with the directory's UPDATE lock held.
-    pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>) {
+    /// Keeps a run of a directory's entries, asked for at that moment; others may leave for it. Called with the directory's
+    /// UPDATE lock held.
+    pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, asked: Moment) {
         let inode = self.entry(dir);
         let leaving = {
             let mut s = inode.state.lock();
+            if !s.changed.none_since(asked) {
+                return;
+            }
             let Some((ticket, leaving)) = self.kept.add(dir, chunk.entries.len()) else {
                 return;
             };
@@ -213,21 +262,6 @@ impl Inodes {
         }
     }
 
-    /// Learns that a directory does not have a name, under its UPDATE lock with this cookie.
-    pub(crate) fn add_negative(&self, parent: Fid, name: &[u8], cookie: u64) {
-        let dir = self.entry(parent);
-        let mut dir = dir.state.lock();
-        if dir.negative >= NEGATIVE_MAX {
-            drop_negative(&mut dir);
-        }
-        if !matches!(
-            dir.children.insert(name.into(), Child::Absent(cookie)),
-            Some(Child::Absent(_))
-        ) {
-            dir.negative += 1;
-        }
-    }
-
     /// Forgets what these bits of a lock on a file covered; returns the names that the kernel may have for it.
     pub(crate) fn forget(&self, fid: Fid, bits: u64) -> Vec<(Fid, Box<[u8]>)> {
         let Some(inode) = self.get(fid) else {
@@ -249,6 +283,10 @@ impl Inodes {
             if bits & MDS_INODELOCK_UPDATE != 0 {
                 self.drop_chunks(&mut s);
                 drop_negative(&mut s);
+                s.listed = None;
+            }
+            if bits & MDS_INODELOCK_DOM != 0 {
+                s.unwritten = false;
             }
             if bits & MDS_INODELOCK_LAYOUT != 0 {
                 s.layout = None;
@@ -271,45 +309,27 @@ impl Inodes {
         shown.map(|(name, _)| name).collect()
     }
 
-    /// A name is about to be removed by way of the kernel, which then forgets it by itself: it need not be told when the
-    /// lock goes.
-    pub(crate) fn leave_name(&self, parent: Fid, name: &[u8], child: Fid) {
-        let Some(inode) = self.get(child) else { return };
-        {
-            let mut s = inode.state.lock();
-            s.names.remove(&(parent, name.into()));
-        }
-        self.remove_name(parent, name, child);
-    }
-
-    fn remove_name(&self, parent: Fid, name: &[u8], child: Fid) {
-        let Some(dir) = self.get(parent) else { return };
-        let empty = {
-            let mut s = dir.state.lock();
-            if s.children.get(name) == Some(&Child::Is(child)) {
-                s.children.remove(name);
-            }
-            s.is_empty()
-        };
-        if empty {
-            self.prune(parent, dir);
-        }
-    }
-
     /// Drops an entry that knows nothing, if nobody is about to fill it.
     fn prune(&self, fid: Fid, inode: Arc<Inode>) {
         drop(inode);
         let mut shard = self.shard(fid).lock();
         if let Some(inode) = shard.get(&fid)
             && Arc::strong_count(inode) == 1
-            && inode.state.lock().is_empty()
         {
-            shard.remove(&fid);
+            let s = inode.state.lock();
+            if s.is_empty() {
+                let last = s.changed.last();
+                drop(s);
+                let mut forgotten = self.forgotten.lock();
+                *forgotten = forgotten.max(last);
+                shard.remove(&fid);
+            }
         }
     }
 
     /// Forgets everything (the client was evicted: all locks are gone); returns what there was.
     pub(crate) fn clear(&self) -> Vec<Fid> {
+        *self.forgotten.lock() = self.changes.next();
         let drain = |s: &Mutex<HashMap<Fid, Arc<Inode>>>| s.lock().drain().collect::<Vec<_>>();
         let gone = self.shards.iter().flat_map(drain);
         gone.map(|(fid, inode)| {
@@ -323,13 +343,6 @@ impl Inodes {
     #[cfg(test)]
     fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().len()).sum()
-    }
-}
-
-fn drop_negative(s: &mut InodeState) {
-    if s.negative > 0 {
-        s.children.retain(|_, c| matches!(c, Child::Is(_)));
-        s.negative = 0;
     }
 }
 
@@ -373,8 +386,8 @@ mod tests {
     fn an_update_lock_takes_absent_names_and_entries_but_not_present_names() {
         let inodes = Inodes::new(Kept::default());
         inodes.add_name(DIR, b"a", FILE);
-        inodes.add_negative(DIR, b"x", 7);
-        inodes.keep_chunk(DIR, chunk(0, 9));
+        inodes.add_negative(DIR, b"x", 7, inodes.now());
+        inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
         assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(7)));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
@@ -424,7 +437,7 @@ mod tests {
     fn a_chunk_answers_for_the_hashes_it_spans() {
         let inodes = Inodes::new(Kept::default());
         let inode = inodes.entry(DIR);
-        inodes.keep_chunk(DIR, chunk(10, 20));
+        inodes.keep_chunk(DIR, chunk(10, 20), inodes.now());
         let s = inode.state.lock();
         assert!(s.chunk(9).is_none() && s.chunk(20).is_none());
         assert!(s.chunk(10).is_some() && s.chunk(19).is_some());
@@ -436,7 +449,7 @@ mod tests {
         let dir = |i: u32| Fid::new(0x500, i, 0);
         let runs = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
         for (i, start) in runs() {
-            inodes.keep_chunk(dir(i), chunk(start, start + 50));
+            inodes.keep_chunk(dir(i), chunk(start, start + 50), inodes.now());
             assert!(inodes.kept.entries() <= 1000);
         }
         let kept = |(i, start)| {
@@ -453,8 +466,8 @@ mod tests {
     fn absent_names_are_bounded() {
         let inodes = Inodes::new(Kept::default());
         for i in 0..10_000u32 {
-            inodes.add_negative(DIR, &i.to_le_bytes(), 1);
+            inodes.add_negative(DIR, &i.to_le_bytes(), 1, inodes.now());
         }
-        assert!(inodes.get(DIR).unwrap().state.lock().children.len() <= super::NEGATIVE_MAX);
+        assert!(inodes.get(DIR).unwrap().state.lock().children.len() <= super::names::NEGATIVE_MAX);
     }
 }
