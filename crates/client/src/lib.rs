@@ -8,6 +8,7 @@
 mod atime;
 mod attr;
 mod client;
+mod closes;
 mod cred;
 pub mod data;
 mod dircache;

@@ -1,6 +1,7 @@
 //! The connection to one metadata target: requests, intents and their locks, new FIDs.
 
 use crate::attr::MdAttr;
+use crate::closes::Closes;
 use crate::fidgen::FidGen;
 use crate::inode::{Inodes, Moment};
 use bytes::Bytes;
@@ -21,6 +22,7 @@ pub(crate) struct Mdc {
     pub(crate) import: Arc<Import>,
     pub(crate) locks: Arc<LockClient>,
     inodes: Arc<Inodes>,
+    pub(crate) closes: Closes,
     fids: tokio::sync::Mutex<FidGen>,
 }
 
@@ -103,6 +105,7 @@ impl Mdc {
             import,
             locks,
             inodes,
+            closes: Closes::default(),
             fids: tokio::sync::Mutex::default(),
         }
     }
@@ -113,7 +116,7 @@ impl Mdc {
     }
 
     /// On what terms the target gives locks.
-    fn lock_terms(&self) -> LockTerms {
+    pub(crate) fn lock_terms(&self) -> LockTerms {
         LockTerms::agreed(&self.import.connect_data())
     }
 
@@ -193,7 +196,7 @@ impl Mdc {
     }
 
     /// Takes the client's own locks that an operation would have revoked: their handles go with the request. Those of the
-    /// directories whose names change are revoked on Lustre's terms only. A name that the operation does not touch stays
+    /// directories whose names change are revoked on Lustre's terms only. With them go handles of files that are to be closed. A name that the operation does not touch stays
     /// known: the kernel would have to be told of it first, and cannot always be.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Vec<u64> {
         let of = |(fid, bits): (Fid, u64)| {
@@ -209,6 +212,7 @@ impl Mdc {
             .chain(files.iter().copied())
             .filter(|(fid, _)| !fid.is_zero())
             .flat_map(of)
+            .chain(self.closes.taken_along())
             .collect()
     }
 }

@@ -13,6 +13,9 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid, LockTerms};
 
+/// Closes that may not have gone along with a request.
+const ALONG: u64 = 16;
+
 /// Requests that the servers have handled, when they have nothing to do.
 async fn requests(cluster: &Cluster) -> u64 {
     loop {
@@ -58,7 +61,7 @@ async fn names(c: &Client, dir: &DirHandle) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_is_made_with_two_requests_and_stat_needs_none() {
+async fn a_file_is_made_with_one_request_and_stat_needs_none() {
     let cluster = Cluster::start(2).await;
     let client = cluster.mount().await;
     let dir = mkdir(&client, "d").await;
@@ -77,14 +80,14 @@ async fn a_file_is_made_with_two_requests_and_stat_needs_none() {
     }
     let made = requests(&cluster).await - before;
     // The targets among themselves have a few.
-    assert!(made < 250, "{made} requests for 100 files");
+    assert!(made < 150, "{made} requests for 100 files");
     let before = requests(&cluster).await;
     for fid in fids {
         let found = client.getattr(&root, fid).await.unwrap();
         assert!(found.attr_cached && found.attr.size == 0);
     }
     // The metadata target asks the object targets for their space now and then.
-    assert!(requests(&cluster).await < before + 10);
+    assert!(requests(&cluster).await < before + 10 + ALONG);
     client.umount().await;
     cluster.stop().await;
 }

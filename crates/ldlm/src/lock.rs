@@ -1,7 +1,7 @@
 //! One lock as a server knows it, and the table of all locks of a shard.
 //!
 //! A lock's id is its handle on the wire: the low byte is the shard, then the place in the shard's table, then a
-//! number that no other lock of this place had. So a handle leads to its lock without a map, and a handle of the past
+//! number that no other lock of this place had; the highest bit is never set. So a handle leads to its lock without a map, and a handle of the past
 //! leads nowhere.
 
 use crate::action::NewLock;
@@ -17,6 +17,7 @@ pub struct LockId(pub u64);
 const SHARD_BITS: u32 = 8;
 const SLOT_BITS: u32 = 24;
 const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+const SERIAL_MAX: u32 = u32::MAX >> 1;
 
 impl LockId {
     /// How many shards a handle can name.
@@ -24,7 +25,7 @@ impl LockId {
 
     fn new(shard: u8, slot: u32, serial: u32) -> LockId {
         LockId(
-            (u64::from(serial) << (SHARD_BITS + SLOT_BITS))
+            (u64::from(serial & SERIAL_MAX) << (SHARD_BITS + SLOT_BITS))
                 | (u64::from(slot) << SHARD_BITS)
                 | u64::from(shard),
         )

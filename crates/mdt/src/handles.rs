@@ -26,13 +26,21 @@ pub(crate) struct Handles {
     files: Mutex<HashMap<u64, OpenFile>>,
 }
 
+/// What the cookies of open files have and the handles of locks have not ([`ldlm::LockId`]).
+const OF_A_FILE: u64 = 1 << 63;
+
+/// Whether a handle that a client gives up is an open file's, not a lock's.
+pub(crate) fn is_of_a_file(handle: u64) -> bool {
+    handle & OF_A_FILE != 0
+}
+
 /// Where cookies come from: never 0, never the same twice, also over restarts.
 pub(crate) struct Cookies(AtomicU64);
 
 impl Cookies {
     /// The cookies of this start of the target.
     pub(crate) fn new(epoch: u64) -> Cookies {
-        Cookies(AtomicU64::new(epoch << 40 | 1))
+        Cookies(AtomicU64::new(OF_A_FILE | epoch << 40 | 1))
     }
 
     fn next(&self) -> u64 {

@@ -159,8 +159,12 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, b"", eadata);
-        let ask = IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs);
-        let reply = mdc.intent(IntentAsk { opens: true, ..ask }).await?;
+        let ask = IntentAsk {
+            opens: true,
+            elc: mdc.elc(&[], &[]),
+            ..IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs)
+        };
+        let reply = mdc.intent(ask).await?;
         reply.status?;
         self.learn(&reply, None);
         let file = self.opened(&reply, flags).await?;
@@ -297,6 +301,11 @@ impl Client {
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
         let mdc = self.lmv.of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
+        let denies = file.flags.exec || file.flags.write && !file.created;
+        if rec.sa_valid == 0 && !denies && !file.has_written() && mdc.close_later(file.handle, file.fid) {
+            file.keep.lock().take();
+            return Ok(());
+        }
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
         let done = mdc.import.call(req).await;
         file.keep.lock().take();

@@ -75,9 +75,7 @@ impl Mdt {
     /// LDLM_ENQUEUE with an intent.
     pub(crate) async fn intent(&self, req: &mut ServerRequest) -> Handled {
         let dlm: LdlmRequest = req.get(1)?;
-        self.locks
-            .server()
-            .cancel(&req.export, &ldlm::handles(req.buf(1), 1));
+        self.give_up(req, &ldlm::handles(req.buf(1), 1));
         let cookie = dlm.lock_handle[0];
         let opc = req
             .buf(2)

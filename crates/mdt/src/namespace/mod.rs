@@ -16,7 +16,7 @@ use wire::{Errno, Fid, Time};
 
 pub use attr::{Closing, SetAttr, close_attrs, setattr};
 pub use create::{Node, create, link, set_layout};
-pub use open::{OpenMode, accessed, close, open};
+pub use open::{OpenMode, accessed, close, let_go, open};
 pub use rename::{Rename, is_below, rename};
 pub use unlink::{Unlink, destroy_orphan, unlink};
 

@@ -69,6 +69,17 @@ impl OpenMode {
     }
 }
 
+impl Opens {
+    /// Without one handle of this mode.
+    fn less(self, mode: OpenMode) -> Opens {
+        Opens {
+            total: self.total.saturating_sub(1),
+            writers: self.writers.saturating_sub(mode.writes().into()),
+            executors: self.executors.saturating_sub(mode.has(MDS_FMODE_EXEC).into()),
+        }
+    }
+}
+
 /// Counts one more handle of an inode, or says why it may not be opened. `created` is the transaction that made the
 /// file just now; else the open is a transaction of its own that changes nothing, so that it can be replayed. An inode
 /// without links may be opened by whoever knows its FID, as long as somebody has it open.
@@ -120,12 +131,7 @@ pub fn accessed(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
 /// Takes one handle away, with what the client says about times and size; an orphan goes with its last handle.
 pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>) -> Result<Done, Errno> {
     let mut held = store.hold(&[fid]);
-    let opens = held.opens(fid);
-    let opens = Opens {
-        total: opens.total.saturating_sub(1),
-        writers: opens.writers.saturating_sub(mode.writes().into()),
-        executors: opens.executors.saturating_sub(mode.has(MDS_FMODE_EXEC).into()),
-    };
+    let opens = held.opens(fid).less(mode);
     held.set_opens(fid, opens);
     let mut inode = store.inode(fid)?;
     let pre_versions = [inode.version, 0, 0, 0];
@@ -143,4 +149,21 @@ pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>
         inode,
         pre_versions,
     })
+}
+
+/// Takes one handle away of which there is nothing to tell.
+pub fn let_go(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
+    let mut held = store.hold(&[fid]);
+    let opens = held.opens(fid).less(mode);
+    held.set_opens(fid, opens);
+    if opens.total > 0 {
+        return Ok(());
+    }
+    let inode = store.inode(fid)?;
+    if inode.nlink == 0 {
+        let mut tx = store.begin();
+        tx.destroy(fid, &inode)?;
+        tx.commit()?;
+    }
+    Ok(())
 }

@@ -14,7 +14,7 @@ use super::{done, time_of, with_transaction};
 use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_WRITE},
-    handles::OpenFile,
+    handles::{OpenFile, is_of_a_file},
     layout::Wanted,
     locks::{DOM, PERM, UPDATE, XATTR},
     namespace::{
@@ -139,6 +139,19 @@ impl Mdt {
     }
 
     /// MDS_CLOSE.
+    /// What a client gives up along with a request: locks; and on Nacre's terms open files, of which it has nothing to tell.
+    pub(crate) fn give_up(&self, req: &ServerRequest, handles: &[u64]) {
+        self.locks.server().cancel(&req.export, handles);
+        for handle in handles.iter().filter(|h| is_of_a_file(**h)) {
+            let Some(OpenFile { fid, mode }) = self.handles(&req.export).remove(*handle) else {
+                continue;
+            };
+            if let Err(e) = namespace::let_go(&self.store, fid, mode) {
+                tracing::warn!(%fid, "a closed file without a name is kept until the next start: {e}");
+            }
+        }
+    }
+
     pub(crate) async fn close(&self, req: &ServerRequest) -> Handled {
         let epoch: MdtIoepoch = req.get(1)?;
         let rec = times_of(req, req.get(2)?);

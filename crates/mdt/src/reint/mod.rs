@@ -31,9 +31,7 @@ impl Mdt {
             REINT_UNLINK => 4,
             _ => return Err(Errno::ENOTSUPP),
         };
-        self.locks
-            .server()
-            .cancel(&req.export, &ldlm::handles(req.buf(dlm_req), 0));
+        self.give_up(req, &ldlm::handles(req.buf(dlm_req), 0));
         self.room().await;
         let cred = self.believed(req, claimed(&rec));
         match rec.rr_opcode {
