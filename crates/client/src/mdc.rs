@@ -3,7 +3,7 @@
 use crate::attr::MdAttr;
 use crate::closes::Closes;
 use crate::fidgen::FidGen;
-use crate::inode::{Inodes, Moment};
+use crate::inode::{ATTR_BITS, Changing, Inodes, Moment};
 use bytes::Bytes;
 use ldlm::{Enqueue, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
@@ -214,5 +214,29 @@ impl Mdc {
             .flat_map(of)
             .chain(self.closes.taken_along())
             .collect()
+    }
+
+    /// Begins to change names in a directory; `made` will be there if that succeeds.
+    pub(crate) fn begin(&self, dir: Fid, made: Option<&[u8]>) -> Changing {
+        let under = self.find(dir, LockMode::Pr, ATTR_BITS);
+        let cookie = under.map(|lock| lock.info().cookie);
+        self.inodes.begin(dir, made, cookie)
+    }
+
+    /// A change was answered; buffer `at` of the reply may have the directory's attributes. They are kept if they were locked
+    /// all the while.
+    pub(crate) fn ended(&self, change: Changing, reply: Option<&ReplyMsg>, at: usize) {
+        let dir = change.dir();
+        let agreed = self.lock_terms() == LockTerms::Nacre;
+        let told = reply.filter(|r| agreed && r.buf(at).len() >= MdtBody::SIZE);
+        let body = told.and_then(|r| r.get::<MdtBody>(at).ok());
+        let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
+        match (body, &lock) {
+            (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under(lock.info().cookie) => {
+                let none = Bytes::new();
+                change.ended_with(MdAttr::from_reply(&body, &none, &none, self.precision()).attr);
+            }
+            _ => change.ended(),
+        }
     }
 }

@@ -32,9 +32,10 @@ async fn mkdir(c: &Client, name: &str) -> Fid {
     made.unwrap().attr.fid
 }
 
-/// As a kernel does it: looks whether it is there first.
+/// As a kernel does it: looks whether its caller may, and whether it is there, first.
 async fn create(c: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
     let root = Cred::root();
+    c.getattr(&root, dir).await.unwrap();
     let there = c.lookup(&root, dir, name.as_bytes()).await;
     assert_eq!(there.map(|f| f.attr.fid), Err(Errno::ENOENT), "{name}");
     let made = c.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);

@@ -6,6 +6,7 @@
 //! when a change begins.
 
 use super::{Inode, Inodes};
+use crate::attr::{Attr, MdAttr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Fid;
@@ -53,6 +54,11 @@ impl Changed {
         self.under_way > 0
     }
 
+    /// Whether this one, which began at that moment, is the only one since.
+    pub(crate) fn only(&self, began: Moment) -> bool {
+        self.under_way == 1 && self.last == began
+    }
+
     /// Whether what was asked for at this moment is as the directory is now, as far as this client goes.
     pub(crate) fn none_since(&self, asked: Moment) -> bool {
         self.under_way == 0 && self.last <= asked
@@ -76,18 +82,55 @@ impl Changed {
 #[must_use]
 pub(crate) struct Changing {
     dir: Fid,
+    began: Moment,
+    /// The lock under which the directory's attributes were known when it began.
+    under: Option<u64>,
     inodes: Arc<Inodes>,
     inode: Arc<Inode>,
 }
 
 impl Changing {
-    pub(crate) fn new(dir: Fid, inodes: Arc<Inodes>, inode: Arc<Inode>) -> Changing {
-        Changing { dir, inodes, inode }
+    pub(super) fn new(
+        dir: Fid,
+        began: Moment,
+        under: Option<u64>,
+        inodes: Arc<Inodes>,
+        inode: Arc<Inode>,
+    ) -> Changing {
+        Changing {
+            dir,
+            began,
+            under,
+            inodes,
+            inode,
+        }
+    }
+
+    /// The directory that is changed.
+    pub(crate) fn dir(&self) -> Fid {
+        self.dir
+    }
+
+    /// Whether the directory's attributes were known under this lock when it began.
+    pub(crate) fn is_under(&self, cookie: u64) -> bool {
+        self.under == Some(cookie)
     }
 
     /// It was answered.
     pub(crate) fn ended(self) {
-        self.inodes.ended(self.dir, self.inode);
+        self.inodes.ended(self.dir, self.inode, |_| ());
+    }
+
+    /// It was answered with the directory's attributes. They are kept where no other change was under way. Called with a lock
+    /// on them held.
+    pub(crate) fn ended_with(self, attr: Attr) {
+        self.inodes.ended(self.dir, self.inode, |s| {
+            if s.changed.only(self.began)
+                && let Some((were, _)) = s.were.take()
+            {
+                s.md = Some(MdAttr { attr, ..were });
+            }
+        });
     }
 }
 

@@ -35,6 +35,9 @@ use wire::{
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, Time,
 };
 
+/// Bits that attributes are covered by.
+pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
+
 const SHARDS: usize = 64;
 
 /// Where a name leads.
@@ -174,13 +177,16 @@ impl Inodes {
         self.changes.now()
     }
 
-    /// A change of names in a directory begins; `made` may be there from now on.
-    pub(crate) fn begin(self: &Arc<Inodes>, dir: Fid, made: Option<&[u8]>) -> Changing {
+    /// A change of names in a directory begins, whose attributes are locked by the lock with this cookie, if they are; `made` may
+    /// be there from now on.
+    pub(crate) fn begin(self: &Arc<Inodes>, dir: Fid, made: Option<&[u8]>, under: Option<u64>) -> Changing {
         let inode = self.entry(dir);
+        let began;
         {
             let mut s = inode.state.lock();
             let s = &mut *s;
-            s.changed.begin(self.changes.next());
+            began = self.changes.next();
+            s.changed.begin(began);
             if let Some(md) = s.md.take() {
                 s.were = Some((md, true));
             }
@@ -196,13 +202,14 @@ impl Inodes {
                 }
             }
         }
-        Changing::new(dir, self.clone(), inode)
+        Changing::new(dir, began, under, self.clone(), inode)
     }
 
-    /// A change has ended.
-    pub(crate) fn ended(&self, dir: Fid, inode: Arc<Inode>) {
+    /// A change has ended; `learn` takes in what came of it.
+    fn ended(&self, dir: Fid, inode: Arc<Inode>, learn: impl FnOnce(&mut InodeState)) {
         let empty = {
             let mut s = inode.state.lock();
+            learn(&mut s);
             s.changed.end(self.changes.next());
             s.is_empty()
         };

@@ -71,9 +71,9 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
         };
         let elc = mdc.elc(&[parent], &[]);
-        let change = self.inodes.begin(parent, Some(name));
+        let change = mdc.begin(parent, Some(name));
         let reply = mdc.reint(pack::create(cred, &rec, name, target, &elc)).await;
-        change.ended();
+        mdc.ended(change, reply.as_ref().ok(), 4);
         let body: MdtBody = reply?.get(1)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         Ok(Found::uncached(md.attr))
@@ -85,11 +85,11 @@ impl Client {
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
         let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE)]);
-        let change = self.inodes.begin(parent, Some(name));
+        let change = mdc.begin(parent, Some(name));
         let reply = mdc
             .reint(pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc))
             .await;
-        change.ended();
+        mdc.ended(change, reply.as_ref().ok(), 2);
         let body: MdtBody = reply?.get(1)?;
         let found = async {
             let md = self.md(cred, fid).await?;

@@ -4,7 +4,7 @@ use crate::attr::{Attr, DataAttr, MdAttr};
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::DataFile;
-use crate::inode::Child;
+use crate::inode::{ATTR_BITS, Child};
 use crate::layout::LovLayout;
 use crate::mdc::{IntentAsk, IntentReply, Mdc};
 use crate::owner::KERNEL_WAIT;
@@ -14,13 +14,11 @@ use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use wire::{
     Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_DOM,
-    MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, OBD_MD_FLACL,
-    OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE,
-    OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
+    MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME,
+    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MDS,
+    OBD_MD_MEA, WireStruct, nul_terminated,
 };
 
-/// Bits that attributes are covered by.
-pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
 /// Bytes that a name may have.
 const NAME_MAX: usize = 255;
 /// How often a name is looked up again because the file that it led to is gone.

@@ -226,7 +226,7 @@ impl Client {
             IT_OPEN | IT_CREAT,
             bufs,
         );
-        let change = self.inodes.begin(parent, Some(name));
+        let change = mdc.begin(parent, Some(name));
         let reply = mdc
             .intent(IntentAsk {
                 elc,
@@ -234,7 +234,7 @@ impl Client {
                 ..ask
             })
             .await;
-        change.ended();
+        mdc.ended(change, reply.as_ref().ok().map(|r| &r.reply), 11);
         let reply = reply?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {

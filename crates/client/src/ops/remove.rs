@@ -46,9 +46,9 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
-        let change = self.inodes.begin(parent, None);
+        let change = mdc.begin(parent, None);
         let done = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await;
-        change.ended();
+        mdc.ended(change, done.as_ref().ok(), 6);
         if done.is_err() {
             self.forget_in_kernel(parent, name);
         }
@@ -95,10 +95,7 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
-        let changes = [
-            self.inodes.begin(from.0, None),
-            self.inodes.begin(to.0, Some(to.1)),
-        ];
+        let changes = [mdc.begin(from.0, None), mdc.begin(to.0, Some(to.1))];
         let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;
         changes.into_iter().for_each(Changing::ended);
         if done.is_err() {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use ldlm::GrantedLock;
 use rpc::{Reply, ServerRequest};
 use wire::{
-    ELDLM_LOCK_ABORTED, Errno, IT_CREAT, IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP, IT_OPEN, IT_READDIR,
-    LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, WireStruct,
+    DISP_OPEN_CREATE, ELDLM_LOCK_ABORTED, Errno, IT_CREAT, IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP,
+    IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, MdtRecCreate, WireStruct,
 };
 
 use crate::target::{Handled, Mdt};
@@ -83,7 +83,17 @@ impl Mdt {
             .map(|b| u64::from_le_bytes(*b))
             .ok_or(Errno::EPROTO)?;
         match opc {
-            OPEN | OPEN_CREAT => Ok(self.intent_open(req, cookie).await?.reply(9)),
+            OPEN | OPEN_CREAT => {
+                let opened = self.intent_open(req, cookie).await?;
+                let made = opened.disposition & DISP_OPEN_CREATE != 0;
+                let reply = opened.reply(9);
+                Ok(if made {
+                    let parent = req.get::<MdtRecCreate>(3)?.cr_fid1;
+                    self.with_directory(req, parent, reply)
+                } else {
+                    reply
+                })
+            }
             GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(7)),
             LAYOUT => Ok(self.intent_layout(req, cookie, &dlm).await?.reply(1)),
             GETXATTR => Ok(self.intent_getxattr(req, cookie).await?.reply(6)),

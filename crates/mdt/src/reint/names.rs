@@ -29,7 +29,7 @@ impl Mdt {
         self.check_new_fid(req, node.fid)?;
         let _name = self.locks.name_write(asker(req), create.cr_fid1, &name).await?;
         let made = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
-        Ok(done(req, &made, 3, true))
+        Ok(self.with_directory(req, create.cr_fid1, done(req, &made, 3, true)))
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> Handled {
@@ -43,7 +43,8 @@ impl Mdt {
         let _file = self.locks.inode(file, UPDATE).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
         // Lustre tells no attributes, and its clients take what is told for the directory's.
-        Ok(done(req, &linked, 1, precision(req) == Precision::Nanoseconds))
+        let reply = done(req, &linked, 1, precision(req) == Precision::Nanoseconds);
+        Ok(self.with_directory(req, dir, reply))
     }
 
     pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> Handled {
@@ -61,7 +62,7 @@ impl Mdt {
         let child = self.store.entry(parent, &name)?.ok_or(Errno::ENOENT)?.fid;
         let _child = self.locks.removal(child).await?;
         let removed = namespace::unlink(&self.store, cred, what)?;
-        Ok(done(req, &removed, 5, true))
+        Ok(self.with_directory(req, parent, done(req, &removed, 5, true)))
     }
 
     pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> Handled {

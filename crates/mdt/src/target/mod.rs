@@ -15,9 +15,10 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::task::JoinHandle;
-use wire::{Errno, Fid, LockTerms, MdtBody, Precision, Time};
+use wire::{Errno, Fid, LockTerms, MdtBody, Precision, Time, WireStruct};
 
 use crate::{
+    body,
     cred::Cred,
     handles::{Cookies, Handles},
     layout,
@@ -195,6 +196,19 @@ pub(crate) fn asker(req: &ServerRequest) -> Option<&Export> {
 /// On what terms a client has its locks.
 pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
     LockTerms::agreed(&req.export.data())
+}
+
+impl Mdt {
+    /// What a reply to a change of names has as its last buffer: the directory's attributes, for who goes on holding its lock.
+    pub(crate) fn with_directory(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
+        if lock_terms(req) == LockTerms::Nacre
+            && let Ok(inode) = self.store.inode(dir)
+        {
+            let body = body::plain(dir, &inode, precision(req));
+            reply.bufs.push(body.to_bytes());
+        }
+        reply
+    }
 }
 
 /// A reply of `n` buffers, of which the first are these and the rest are empty.
