@@ -379,6 +379,35 @@ mod tests {
     }
 
     #[test]
+    fn what_the_server_does_for_a_client_leaves_that_ones_locks() {
+        let mut s = Shard::new();
+        let own = s.granted(1, Pr, Policy::ibits(2));
+        let others = s.granted(2, Pr, Policy::ibits(2));
+        let new = NewLock::local(Holder::SERVER, 0, RES, Pw, Policy::ibits(2));
+        let new = NewLock {
+            on_behalf: Holder(1),
+            ..new
+        };
+        let placed = s.ns.enqueue(s.now, &new, &mut s.out).unwrap();
+        assert!(matches!(placed, Placed::Queued { .. }), "{placed:?}");
+        let asked = |s: &Shard| {
+            let asked = s.out.iter().filter_map(|a| match a {
+                Action::Blocking { lock, .. } => Some(lock.id),
+                _ => None,
+            });
+            asked.collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&s), [others]);
+        s.cancel(others);
+        assert!(matches!(s.out.last(), Some(Action::Wake { granted: true, .. })));
+        // Neither does it keep that one from another lock; everybody else waits.
+        s.granted(1, Pr, Policy::ibits(2));
+        s.queued(2, Pr, Policy::ibits(2));
+        assert_eq!(asked(&s), [others]);
+        assert!(s.ns.get(own).is_some());
+    }
+
+    #[test]
     fn welcome_bits_come_only_when_they_are_free() {
         let mut s = Shard::new();
         s.granted(1, Ex, Policy::ibits(8));
