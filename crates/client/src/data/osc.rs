@@ -505,7 +505,10 @@ impl ImportOwner for Owner {
     }
 
     fn in_use(&self) -> bool {
-        let in_use = |osc: Arc<Osc>| osc.locks().lock_count() > 0 || osc.budget.dirty() > 0;
+        let in_use = |osc: Arc<Osc>| {
+            let locks = osc.locks();
+            locks.lock_count() > 0 || locks.has_pending() || osc.budget.dirty() > 0
+        };
         self.0.upgrade().is_some_and(in_use)
     }
 }

@@ -177,6 +177,12 @@ impl LockClient {
         self.cache.iter().map(|s| s.lock().len()).sum()
     }
 
+    /// Whether a request for a lock is under way, perhaps answered: the server has still to say that the lock is granted.
+    pub fn has_pending(&self) -> bool {
+        let pending = |name: &Name| matches!(name, Name::Pending(_));
+        self.names.iter().any(|names| names.lock().values().any(pending))
+    }
+
     /// How many resources they are of.
     pub fn resource_count(&self) -> usize {
         self.cache.iter().map(|s| s.lock().by_res.len()).sum()

@@ -111,3 +111,22 @@ async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_
     let gone = cluster.until(|stats| stats.locks == 1);
     tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
 }
+
+/// Who takes an import with such a request for idle lets it take its leave, and the lock never comes.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_somebody_else_still_holds_is_pending_though_its_request_is_answered() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let bits = Policy::ibits(UPDATE);
+    let held = a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
+    let asking = tokio::spawn({
+        let b = b.clone();
+        async move { b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
+    });
+    cluster.until(|stats| stats.blocking_asts == 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(b.locks.has_pending() && b.locks.lock_count() == 0);
+    drop(held);
+    asking.await.unwrap().unwrap();
+    assert!(!b.locks.has_pending());
+}
