@@ -27,43 +27,50 @@ struct Brought {
     made_root: bool,
 }
 
-/// Runs the tasks of this process to the end. What was interrupted, or failed, is reported as far as it came. The report
-/// is that of rank 0: in other processes of the job there is none.
+/// Runs the tasks of this process to the end. What was interrupted, or failed, is reported as far as it came, and what it
+/// made is removed. The report is that of rank 0: in other processes of the job there is none.
 pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
+    let mut reported = None;
+    let ended = run_and_tell(options, tasks, |report| {
+        reported = Some(report);
+        Ok(())
+    });
+    (reported, ended)
+}
+
+/// The same, but the report is told before anything is removed, which may take long: who is in a hurry to end this process
+/// has it then.
+pub fn run_and_tell<E: From<BenchError>>(
+    options: &Options,
+    tasks: Vec<Task>,
+    tell: impl FnOnce(Report) -> Result<(), E>,
+) -> Result<(), E> {
     let Some(first) = tasks.first() else {
-        return (None, Ok(()));
+        return Ok(());
     };
     let (speaks, size) = (first.is_first(), first.team.size());
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
-    let plan = match Plan::new(options, size) {
-        Ok(plan) => plan,
-        Err(e) => return (None, Err(e)),
-    };
-    let (mut brought, mut ended) = task::run_all(tasks, |task| {
+    let plan = Plan::new(options, size)?;
+    let (mut brought, ended) = task::run_all(tasks, |task| {
         let mut run = Run::new(&plan, task);
         let ended = run.all();
         (run.brought, ended)
     });
-    for (subject, brought) in subjects.iter().zip(&mut brought) {
-        if let Err(e) = clean_up(subject, brought)
-            && ended.is_ok()
-        {
-            ended = Err(e);
-        }
-    }
-    let Some(first) = brought.into_iter().next().filter(|_| speaks) else {
-        return (None, ended);
+    let told = match brought.first_mut().filter(|_| speaks) {
+        Some(first) => tell(Report {
+            plan,
+            tasks: size,
+            nodes: first.nodes,
+            iterations: first.iterations,
+            figures: std::mem::take(&mut first.figures),
+            stonewall: first.stonewall,
+            wrong_reads: first.wrong_reads,
+        }),
+        None => Ok(()),
     };
-    let report = Report {
-        plan,
-        tasks: size,
-        nodes: first.nodes,
-        iterations: first.iterations,
-        figures: first.figures,
-        stonewall: first.stonewall,
-        wrong_reads: first.wrong_reads,
-    };
-    (Some(report), ended)
+    let mut all = brought.iter_mut().zip(&subjects);
+    let removed = all.try_for_each(|(brought, subject)| clean_up(subject, brought));
+    told.and(Ok(ended.and(removed)?))
 }
 
 /// Removes what was made and not removed.

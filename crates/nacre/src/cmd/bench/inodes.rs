@@ -68,10 +68,7 @@ pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
         true => say!("{}", serde_json::to_string_pretty(&rounds)?),
         false => tell(&rounds),
     }
-    match measured {
-        Ok(()) => load::ended(Ok(())),
-        Err(e) => load::ended(Err(e.downcast::<BenchError>()?)),
-    }
+    load::ended(load::of_bench(measured)?)
 }
 
 fn tell(rounds: &[Round]) {

@@ -174,8 +174,21 @@ fn show(watch: &Watch, over: &AtomicBool) {
             false => {}
         }
     }
-    if terminal {
+    clear_line();
+}
+
+/// Clears what a terminal was shown.
+pub(super) fn clear_line() {
+    if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
+    }
+}
+
+/// What became of a measurement; anything else that went wrong is an error of ours.
+pub(super) fn of_bench(outcome: Result<()>) -> Result<Result<(), BenchError>> {
+    match outcome {
+        Ok(()) => Ok(Ok(())),
+        Err(e) => Ok(Err(e.downcast()?)),
     }
 }
 

@@ -23,22 +23,23 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             std::env::args().collect::<Vec<_>>().join(" ")
         );
     }
-    let (report, ended) = crew.run(|tasks| mdtest::run(&options, tasks));
-    let speaks = crew.speaks;
-    crew.dismiss();
-    if let Some(report) = report {
-        let show = Show {
-            time: args.print_time,
-            rate_and_time: args.print_rate_and_time,
-            ranks: args.show_rank_statistics,
-            all_ranks: args.print_all_procs,
-            windows: args.load.windows as usize,
-        };
+    let show = Show {
+        time: args.print_time,
+        rate_and_time: args.print_rate_and_time,
+        ranks: args.show_rank_statistics,
+        all_ranks: args.print_all_procs,
+        windows: args.load.windows as usize,
+    };
+    let tell = |report: mdtest::Report| {
+        load::clear_line();
         load::tell(&args.load.wanted(), &report.figures, || {
             format!("{}-- finished at {} --", report.text(show), load::now())
-        })?;
-    }
-    load::ended_together(speaks, ended)
+        })
+    };
+    let ended = crew.run(|tasks| mdtest::run_and_tell(&options, tasks, tell));
+    let speaks = crew.speaks;
+    crew.dismiss();
+    load::ended_together(speaks, load::of_bench(ended)?)
 }
 
 fn options(args: &Mdtest) -> Result<Options> {
