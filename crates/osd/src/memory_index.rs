@@ -1,11 +1,15 @@
-//! The index in memory: an ordered map without a lock. Everything is as durable as it gets when it is applied. What it
-//! takes is counted in the target's space.
+//! The index in memory: an ordered map without a lock, each value behind one of its own, since the map would take a key out
+//! for a moment to put it in with another value. Everything is as durable as it gets when it is applied. What it takes is
+//! counted in the target's space.
+//!
+//! Who changes a key keeps others from changing it meanwhile, as every target does with what it changes.
 
-use std::{cell::Cell, ops::Bound, sync::Arc};
+use std::{mem::replace, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use cpt::BoxFuture;
 use crossbeam_skiplist::SkipMap;
+use parking_lot::RwLock;
 
 use crate::{Batch, Index, Need, OsdError, Space, Transactions};
 
@@ -14,7 +18,7 @@ const ENTRY_BYTES: u64 = 96;
 
 /// An index in memory.
 pub struct MemoryIndex {
-    map: SkipMap<Bytes, Bytes>,
+    map: SkipMap<Bytes, RwLock<Bytes>>,
     space: Arc<Space>,
     transactions: Arc<Transactions>,
 }
@@ -34,16 +38,16 @@ impl MemoryIndex {
     fn change(&self, batch: &Batch) {
         let mut freed = 0;
         for key in &batch.deletes {
-            freed += self.map.remove(key).map_or(0, |e| weight(e.key(), e.value()));
+            freed += self
+                .map
+                .remove(key)
+                .map_or(0, |e| weight(e.key(), &e.value().read()));
         }
         for (key, value) in &batch.puts {
-            // Told what is replaced, on the way: the map is not searched for it.
-            let replaced = Cell::new(0);
-            self.map.compare_insert(key.clone(), value.clone(), |old| {
-                replaced.set(weight(key, old));
-                true
-            });
-            freed += replaced.get();
+            match self.map.get(key) {
+                Some(there) => freed += weight(key, &replace(&mut *there.value().write(), value.clone())),
+                None => drop(self.map.insert(key.clone(), RwLock::new(value.clone()))),
+            }
         }
         self.space.give_back(freed);
     }
@@ -62,7 +66,7 @@ fn weight(key: &[u8], value: &[u8]) -> u64 {
 
 impl Index for MemoryIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        Ok(self.map.get(key).map(|e| e.value().clone()))
+        Ok(self.map.get(key).map(|e| e.value().read().clone()))
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
@@ -74,7 +78,7 @@ impl Index for MemoryIndex {
             .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
         Ok(range
             .take(limit)
-            .map(|e| (e.key().clone(), e.value().clone()))
+            .map(|e| (e.key().clone(), e.value().read().clone()))
             .collect())
     }
 
@@ -141,6 +145,30 @@ mod tests {
         index.apply(b).unwrap();
         assert_eq!(index.scan(b"", b"\xff", 10).unwrap().len(), 2);
         index.sync().await.unwrap();
+    }
+
+    #[test]
+    fn a_key_that_gets_another_value_is_never_absent() {
+        let index = MemoryIndex::default();
+        let put = |n: u64| {
+            let mut b = Batch::new();
+            b.put(&b"key"[..], n.to_be_bytes().to_vec());
+            index.apply(b).unwrap();
+        };
+        put(0);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut last = [0; 8];
+                while last != 100_000u64.to_be_bytes() {
+                    let now = index.get(b"key").unwrap().expect("it was there all the while");
+                    assert!(*now >= last[..]);
+                    last.copy_from_slice(&now);
+                    assert_eq!(index.scan(b"a", b"z", 9).unwrap().len(), 1);
+                }
+            });
+            (1..=100_000).for_each(put);
+            reader.join().unwrap();
+        });
     }
 
     #[test]
