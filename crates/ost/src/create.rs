@@ -81,7 +81,10 @@ impl Ost {
         if count > OST_MAX_PRECREATE {
             return Err(Errno::EINVAL);
         }
-        let first = self.object(&asked.o_oi)?;
+        let first = self.sequences.fid(&asked.o_oi);
+        if !self.sequences.is_made(&first) {
+            return Err(Errno::ENOENT);
+        }
         let mut transno = 0;
         for oid in (first.f_oid..).take(count as usize) {
             let fid = Fid::new(first.f_seq, oid, 0);

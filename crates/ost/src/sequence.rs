@@ -280,6 +280,12 @@ impl Sequences {
                 .is_some_and(|s| u64::from(fid.f_oid) <= s.last())
     }
 
+    /// Whether an earlier run may have made the object though nothing is known of it.
+    pub(crate) fn may_be_made(&self, fid: &Fid) -> bool {
+        let unknown = |s: Arc<Sequence>| s.new_from.load(SeqCst) == u64::MAX;
+        fid.f_ver == 0 && fid.f_oid != 0 && self.find(fid.f_seq).is_some_and(unknown)
+    }
+
     /// Whether the object was made in this run of the target.
     pub(crate) fn is_new(&self, fid: &Fid) -> bool {
         let since = self.find(fid.f_seq).map(|s| s.new_from.load(SeqCst));

@@ -213,11 +213,14 @@ impl Ost {
         Ok(fid)
     }
 
-    /// The object of a request, if it was made.
+    /// The object of a request, if it was made. That it was may have been lost with the power, until the MDT says how far it
+    /// came.
     pub(crate) fn object(&self, id: &OstId) -> Result<Fid, Errno> {
         let fid = self.sequences.fid(id);
         if self.sequences.is_made(&fid) {
             Ok(fid)
+        } else if self.sequences.may_be_made(&fid) {
+            Err(Errno::EINPROGRESS)
         } else {
             Err(Errno::ENOENT)
         }

@@ -521,10 +521,21 @@ async fn what_was_synced_is_there_after_a_restart() {
     assert_eq!(client.read(fid, 4096, 3 * MIB as u32).await, data);
     assert_eq!(client.read(Fid::new(fid.f_seq, 8, 0), 0, 9).await, b"small");
     assert!(client.write(fid, 0, b"x").await > transno);
+    // That an object was made may have been lost: who asks for it waits until the MDT says how far it came.
+    let beyond = Fid::new(fid.f_seq, 40, 0);
+    let asked = {
+        let client = client.clone();
+        tokio::spawn(async move { client.ask(OST_GETATTR, about(beyond)).await })
+    };
     let osp = node.osp().await;
     // Sequences and the last object are kept: nothing is given twice.
     assert_eq!(osp.sequence().await.unwrap(), fid.f_seq + 1);
     assert_eq!(osp.create(fid.f_seq, 32, false).await.unwrap(), 32);
+    assert!(!asked.is_finished());
+    assert_eq!(osp.create(fid.f_seq, 40, true).await.unwrap(), 40);
+    asked.await.unwrap().unwrap();
+    let never = client.ask(OST_GETATTR, about(Fid::new(fid.f_seq, 41, 0))).await;
+    assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;
 }

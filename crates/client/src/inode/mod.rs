@@ -72,6 +72,8 @@ pub(crate) struct InodeState {
     changed: Changed,
     /// This client has made the file, and nobody has written to it.
     pub(crate) unwritten: bool,
+    /// How many times this client has it open in a way that keeps others from opening it.
+    denying: u32,
 }
 
 /// What is known of one file.
@@ -101,6 +103,7 @@ impl InodeState {
             && self.listed.is_none()
             && !self.changed.is_under_way()
             && !self.unwritten
+            && self.denying == 0
     }
 }
 
@@ -170,6 +173,30 @@ impl Inodes {
         if let Some(inode) = self.get(fid) {
             inode.state.lock().unwritten = false;
         }
+    }
+
+    /// A file was opened in a way that keeps others from opening it.
+    pub(crate) fn opened(&self, fid: Fid) {
+        self.entry(fid).state.lock().denying += 1;
+    }
+
+    /// It was closed, and the server has been told.
+    pub(crate) fn closed(&self, fid: Fid) {
+        let Some(inode) = self.get(fid) else { return };
+        let empty = {
+            let mut s = inode.state.lock();
+            // An eviction meanwhile has taken the handle, and what was known.
+            s.denying = s.denying.saturating_sub(1);
+            s.is_empty()
+        };
+        if empty {
+            self.prune(fid, inode);
+        }
+    }
+
+    /// Whether this client itself keeps others from opening a file.
+    pub(crate) fn denies(&self, fid: Fid) -> bool {
+        self.get(fid).is_some_and(|inode| inode.state.lock().denying > 0)
     }
 
     /// To be remembered with a question, so that its answer is kept only where it may be.

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rpc::Keep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use wire::{
     DISP_OPEN_CREATE, Errno, Fid, IT_CREAT, IT_OPEN, MDS_CLOSE, MDS_FMODE_EXEC, MDS_FMODE_READ,
     MDS_FMODE_WRITE, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_OPEN_APPEND, MDS_OPEN_BY_FID,
@@ -91,6 +92,11 @@ impl OpenFlags {
     }
 }
 
+/// How long a refused open waits the first time for this client's own closes, each time twice as long, and the last time: a
+/// quarter of a second in all.
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(128);
+
 /// The flag of an open that brings a layout along.
 fn has_ea(layout: &Bytes) -> u64 {
     if layout.is_empty() { 0 } else { MDS_OPEN_HAS_EA }
@@ -116,6 +122,11 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
+    /// Whether it keeps others from opening it: who writes those who execute, and the other way round.
+    fn denies(&self) -> bool {
+        self.flags.exec || self.flags.write
+    }
+
     /// Whether anything was written through it.
     pub fn has_written(&self) -> bool {
         self.wrote.load(Ordering::Acquire)
@@ -141,7 +152,30 @@ impl Client {
     }
 
     /// Opens a file by its FID, and gives it a layout (`lov_user_md`) if it has none yet.
+    ///
+    /// A kernel does not wait for the close of what it had open: a program that was written and closed is run before the
+    /// server knows. So who is refused because this client itself writes or executes the file asks again for a while.
     pub(crate) async fn open_with(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        flags: OpenFlags,
+        eadata: Bytes,
+    ) -> Result<Arc<OpenFile>, Errno> {
+        let mut pause = BUSY_PAUSE;
+        loop {
+            let denied = self.inodes.denies(fid);
+            match self.open_once(cred, fid, flags, eadata.clone()).await {
+                Err(Errno::ETXTBSY) if denied && pause <= BUSY_PAUSE_MAX => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn open_once(
         &self,
         cred: &Cred,
         fid: Fid,
@@ -285,6 +319,9 @@ impl Client {
             keep: Mutex::new(reply.reply.keep.clone()),
         });
         if md.attr.is_file() {
+            if file.denies() {
+                self.inodes.opened(fid);
+            }
             return Ok(file);
         }
         if file.handle != 0 {
@@ -301,14 +338,20 @@ impl Client {
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
         let mdc = self.lmv.of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
-        let denies = file.flags.exec || file.flags.write && !file.created;
-        if rec.sa_valid == 0 && !denies && !file.has_written() && mdc.close_later(file.handle, file.fid) {
+        let harmless = !file.denies() || file.created && !file.has_written() && !file.flags.exec;
+        if rec.sa_valid == 0 && harmless && mdc.close_later(file.handle, file.fid) {
             file.keep.lock().take();
+            if file.denies() {
+                self.inodes.closed(file.fid);
+            }
             return Ok(());
         }
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
         let done = mdc.import.call(req).await;
         file.keep.lock().take();
+        if file.denies() {
+            self.inodes.closed(file.fid);
+        }
         match done.map_err(Errno::from) {
             // The server forgot the handle when it forgot this client: nothing is left to close.
             Ok(_) | Err(Errno::ESTALE) => Ok(()),
