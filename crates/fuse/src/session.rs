@@ -36,14 +36,15 @@ pub struct FuseOptions {
 }
 
 impl FuseOptions {
-    /// The defaults: open to other users when mounted by root, two threads or as many as a quarter of the CPUs.
+    /// The defaults: open to other users when mounted by root; as many threads as CPUs, from two to sixteen: they do
+    /// what the servers of this process are asked for, too.
     pub fn new(source: impl Into<String>) -> FuseOptions {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
         FuseOptions {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
-            threads: (cpus / 4).clamp(2, 16),
+            threads: cpus.clamp(2, 16),
             past_pages: true,
         }
     }

@@ -75,7 +75,7 @@ impl State {
     }
 
     /// Runs a request: as far as it goes without waiting right here, on the thread that read it, the rest on the runtime.
-    /// What the caches can answer is thus answered without a change of thread.
+    /// What the caches can answer, or a server of this process, is thus answered without a change of thread.
     pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
         cpt::begin_here(&self.runtime, work);
     }

@@ -1,5 +1,6 @@
 //! The driver `lo`: this node itself. A message is taken where it is sent, its payload by reference; the only wait is
-//! that of the sender while a lazy portal's sink is full, so nothing queues here and nothing recurses.
+//! that of the sender while a lazy portal's sink is full, so nothing queues here. A sink that handles a message at once sees to it
+//! that what it sends itself is not handled inside of that again.
 
 use crate::core::{Arrived, Core, Verdict};
 use crate::message::Msg;

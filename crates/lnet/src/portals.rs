@@ -38,7 +38,8 @@ pub struct Full(pub Incoming);
 
 /// Takes what is PUT to a lazy portal.
 pub trait PutSink: Send + Sync {
-    /// Takes a message, or gives it back. Never blocks and never calls back into LNet: it only queues.
+    /// Takes a message, or gives it back. Never blocks: it queues, and may begin what this node sent to itself, as far as that
+    /// goes without waiting. Called with no lock held, so that what is begun can use LNet.
     fn put(&self, m: Incoming) -> Result<(), Full>;
     /// Resolves when a message that was given back has a chance again. Only looks: who reserves the room and lets it go
     /// hands it to the next who waits, and two of them keep each other out for ever.

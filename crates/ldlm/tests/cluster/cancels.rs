@@ -93,6 +93,8 @@ async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_
     let a = cluster.client("a").await;
     let bits = Policy::ibits(UPDATE);
     let first = a.enqueue(directory(1), LockMode::Pr, bits).await.unwrap();
+    // Otherwise its answer would be here at once.
+    cluster.rpc.faults().lose_requests(wire::LDLM_ENQUEUE, 1);
     let mut asking = Box::pin(a.enqueue(directory(1), LockMode::Pr, bits));
     tokio::select! {
         biased;

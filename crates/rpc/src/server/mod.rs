@@ -9,6 +9,7 @@ mod dispatch;
 pub(crate) mod evictor;
 mod export;
 mod flavor;
+mod in_place;
 mod nrs;
 mod once;
 mod params_of;

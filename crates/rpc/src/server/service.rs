@@ -2,16 +2,17 @@
 //!
 //! LNet hands a request over on the partition that received it. It waits in that partition's queue (requests that let
 //! others go on in a queue of their own, which goes first and has a few places more) until one of the partition's slots
-//! is free. A slot is a task that lives as long as there is something to do. A full queue pushes back on the sender's
+//! is free. A slot is a task that lives as long as there is something to do. For a request of this node itself the sender begins it
+//! right where it is: what a target answers without waiting, nobody else is woken for. A full queue pushes back on the sender's
 //! connection; a request whose client has stopped waiting is dropped; one that waits long gets an early reply.
 
-use super::flavor;
 use super::nrs::Policy;
 use super::part::{LOOK_EVERY, Next, Part, ServiceStats, Todo};
 use super::queue::NoPlace;
 use super::reply;
 use super::request::Arrival;
 use super::stats::What;
+use super::{flavor, in_place};
 use crate::at::{Estimate, wire_secs};
 use crate::services::Cpus;
 use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread};
@@ -24,7 +25,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
-use wire::{Message, PTL_RPC_MSG_REQUEST};
+use wire::{Message, Nid, PTL_RPC_MSG_REQUEST};
 
 /// What a service does with a request.
 pub(crate) type Handler = fn(Arc<Ptlrpc>, Arrival) -> BoxFuture<'static, ()>;
@@ -129,36 +130,59 @@ impl Service {
             service: &self,
             part: &part,
         };
-        while let Some(Next {
-            arrival,
-            was_full,
-            _taken,
-        }) = part.next()
-        {
-            if was_full {
-                self.room.notify_waiters();
-            }
+        let mut next = part.next();
+        while let Some(request) = next {
             let Some(rpc) = self.rpc.upgrade() else { break };
-            let now = Instant::now();
-            if now > arrival.deadline {
-                warn_seldom!(service = part.name, peer = %arrival.from, xid = arrival.xid, "request came too late");
-                part.dropped.fetch_add(1, Ordering::Relaxed);
-                continue;
+            self.handle(rpc, &part, request).await;
+            next = part.next();
+            if next.is_some() {
+                in_place::over().await;
             }
-            let (arrived, what) = (arrival.at, What::of(&arrival));
-            (self.handler)(rpc, arrival).await;
-            part.done(what, arrived, now);
         }
         drop(slot);
     }
 
+    async fn handle(&self, rpc: Arc<Ptlrpc>, part: &Part, next: Next<'_>) {
+        let Next {
+            arrival,
+            was_full,
+            _taken,
+        } = next;
+        if was_full {
+            self.room.notify_waiters();
+        }
+        let now = Instant::now();
+        if now > arrival.deadline {
+            warn_seldom!(service = part.name, peer = %arrival.from, xid = arrival.xid, "request came too late");
+            part.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let (arrived, what) = (arrival.at, What::of(&arrival));
+        (self.handler)(rpc, arrival).await;
+        part.done(what, arrived, now);
+    }
+
+    /// The partition that a slot is to work on.
+    fn next_cpt(&self, part: &Part) -> CptId {
+        match self.bind {
+            true => part.cpt,
+            false => CptId(part.turn.fetch_add(1, Ordering::Relaxed) % self.cpts.len()),
+        }
+    }
+
     pub(super) fn spawn_slot(self: &Arc<Self>, part: &Arc<Part>) {
-        let on = if self.bind {
-            part.cpt
-        } else {
-            CptId(part.turn.fetch_add(1, Ordering::Relaxed) % self.cpts.len())
-        };
+        let on = self.next_cpt(part);
         self.cpts.get(on).spawn(self.clone().work(part.clone()));
+    }
+
+    /// A slot for a request that this thread has sent, which begins it if it works for that partition.
+    fn begin_slot(self: &Arc<Self>, part: &Arc<Part>) {
+        let on = self.next_cpt(part);
+        let (cpt, work) = (self.cpts.get(on), self.clone().work(part.clone()));
+        match in_place::enter().filter(|_| self.cpts.is_here(on)) {
+            Some(_inside) => cpt::begin_here(cpt.handle(), work),
+            None => drop(cpt.spawn(work)),
+        }
     }
 
     /// Waits for tokens as long as something waits for one, and opens a slot for each.
@@ -235,7 +259,9 @@ impl PutSink for Service {
             return Ok(());
         }
         if let Some(me) = self.me.upgrade() {
-            if todo.slot {
+            if todo.slot && m.from == Nid::LO {
+                me.begin_slot(part);
+            } else if todo.slot {
                 me.spawn_slot(part);
             }
             if todo.token {
