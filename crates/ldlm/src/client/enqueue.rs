@@ -12,8 +12,15 @@ use crate::request::{HANDLES_MAX, dlm_req};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use std::time::Duration;
+use tokio::sync::oneshot::{self, error::RecvError};
+use tokio::time::timeout;
 use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDesc, WireStruct};
+
+/// After how long without a completion the server is asked for the first time whether it still knows this client.
+const FIRST_DOUBT: Duration = Duration::from_millis(100);
+/// How often it is asked, each time after twice as long: 12.7 s in all.
+const DOUBTS: u32 = 7;
 
 /// What is done along with asking for the lock.
 #[derive(Clone, Debug)]
@@ -289,7 +296,19 @@ impl Attempt {
             pending.waiter = Some(tx);
             rx
         };
-        rx.await.map_err(|_| evicted())
+        self.awaited(rx).await.map_err(|_| evicted())
+    }
+
+    /// A server that evicts does not say so, and then no completion comes: whoever waits long asks, ever more seldom until the
+    /// import's own pings do. Without that an eviction just after the reply was noticed with the next of those, 7 s later.
+    async fn awaited(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
+        for quiet in (0..DOUBTS).map(|n| FIRST_DOUBT * 2u32.pow(n)) {
+            match timeout(quiet, &mut rx).await {
+                Ok(completed) => return completed,
+                Err(_) => self.client.import.get().into_iter().for_each(|i| i.doubt(quiet)),
+            }
+        }
+        rx.await
     }
 
     fn malformed(&self, expected: &'static str, found: &str) -> RpcError {

@@ -5,7 +5,9 @@ use crate::{
     fixture::{Client, Cluster, directory},
 };
 use ldlm::{Enqueue, LockMode, Policy};
+use rpc::RpcError;
 use std::time::Duration;
+use tokio::time::Instant;
 use wire::{LdlmRequest, Message, PtlrpcBody, WireStruct};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -131,4 +133,24 @@ async fn a_lock_that_somebody_else_still_holds_is_pending_though_its_request_is_
     drop(held);
     asking.await.unwrap().unwrap();
     assert!(!b.locks.has_pending());
+}
+
+/// No completion comes any more then, and the import's next ping would be a long time away.
+#[tokio::test(start_paused = true)]
+async fn who_is_evicted_while_it_waits_for_a_lock_learns_of_it_soon() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let bits = Policy::ibits(UPDATE);
+    let held = a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
+    let asking = tokio::spawn({
+        let b = b.clone();
+        async move { b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
+    });
+    cluster.until(|stats| stats.blocking_asts == 1).await;
+    cluster.export_of("b").evict("the test wants it").await;
+    let evicted = Instant::now();
+    let told = asking.await.unwrap();
+    assert!(matches!(told, Err(RpcError::Evicted(_))), "{told:?}");
+    assert!(evicted.elapsed() < Duration::from_secs(1), "of virtual time");
+    drop(held);
 }

@@ -76,6 +76,9 @@ pub(crate) enum Event {
     Heard { ping: bool },
     /// A ping came to an end, answered or not.
     PingDone,
+    /// The owner waits for what the server does by itself, and doubts that it still will, unless something was heard
+    /// in the last `quiet`.
+    Doubted { quiet: Duration },
     /// Nothing is under way and nothing held: the server need not keep us.
     Rest,
     /// The owner is done.
@@ -226,6 +229,13 @@ impl Machine {
                     }
                 }
                 Vec::new()
+            }
+            Event::Doubted { quiet } if self.state == ImportState::Full && !self.pinging => {
+                if self.heard_at.is_some_and(|at| now < at + quiet) {
+                    return Vec::new();
+                }
+                self.pinging = true;
+                vec![Action::Ping]
             }
             Event::Rest if self.state == ImportState::Full && !self.pinging => {
                 self.state = ImportState::Idle;
@@ -479,6 +489,22 @@ mod tests {
             [Action::AnnounceDisconnected]
         );
         assert_eq!(m.wake_at(false), Some(t + Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn one_whose_owner_doubts_that_it_is_known_pings_unless_it_was_heard_of() {
+        let t = Instant::now();
+        let mut m = full(t);
+        let quiet = Duration::from_secs(1);
+        let doubt = |m: &mut Machine, after: u64| {
+            m.on(Event::Doubted { quiet }, t + Duration::from_millis(after), false)
+        };
+        assert_eq!(doubt(&mut m, 999), []);
+        assert_eq!(doubt(&mut m, 1000), [Action::Ping]);
+        assert_eq!(doubt(&mut m, 3000), [], "one is under way");
+        m.on(Event::PingDone, t + Duration::from_secs(3), false);
+        assert_eq!(doubt(&mut m, 3500), []);
+        assert_eq!(doubt(&mut m, 4000), [Action::Ping]);
     }
 
     #[test]

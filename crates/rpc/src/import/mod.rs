@@ -191,6 +191,12 @@ impl Import {
         }
     }
 
+    /// Asks the server whether it still knows us, unless it was heard of in the last `quiet`: for who waits for what comes by
+    /// itself and not as a reply. Who was evicted is told so.
+    pub fn doubt(&self, quiet: Duration) {
+        self.event(Event::Doubted { quiet });
+    }
+
     /// What the server granted.
     pub fn connect_data(&self) -> ObdConnectData {
         self.core.lock().data
