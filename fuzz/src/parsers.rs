@@ -4,6 +4,7 @@ use bytes::Bytes;
 use wire::{
     Fid, KsockHelloMsgNid4, LnetAcceptorConnreq, LuSeqRange, Message, Nid, WireStruct,
     acl::PosixAcl,
+    batch::{self, Asked},
     config::Config,
     dirpage::DirPage,
     format,
@@ -57,6 +58,12 @@ pub fn ptlrpc(bytes: &[u8]) {
     };
     assert_eq!(Message::parse(&msg.build()).as_ref(), Ok(&msg));
     let Ok(body) = msg.body() else { return };
+    for buf in &msg.bufs {
+        let _ = Asked::parse(buf, msg.buf(2));
+        for all in [batch::requests(buf), batch::replies(buf)].into_iter().flatten() {
+            assert_eq!(batch::requests(&batch::build_requests(&all)), Ok(all));
+        }
+    }
     let Some(format) = format::of_request(body.pb_opc, &msg) else {
         return;
     };

@@ -5,16 +5,20 @@ use crate::closes::Closes;
 use crate::fidgen::FidGen;
 use crate::inode::{ATTR_BITS, Changing, Inodes, Moment};
 use bytes::Bytes;
-use ldlm::{Enqueue, Intent, LockClient, LockMode, LockRef, Policy};
+use ldlm::{Enqueue, Enqueued, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
     DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange, MDS_INODELOCK_LOOKUP,
-    MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, Precision, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision, SEQ_ALLOC_META, SEQ_QUERY,
+    WireStruct,
 };
 
 /// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
 const REPLY_LEN: u32 = 8192;
+
+/// Room for each reply of a batch: with a layout of a few stripes. One that is longer takes the room of others.
+const BATCHED_REPLY_LEN: u32 = 768;
 
 /// One metadata target.
 pub(crate) struct Mdc {
@@ -98,6 +102,20 @@ impl IntentReply {
     }
 }
 
+/// The request.
+fn enqueue(ask: IntentAsk) -> Enqueue {
+    let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
+    enqueue.intent = Some(Intent {
+        opc: ask.opc,
+        bufs: ask.bufs,
+    });
+    enqueue.elc = ask.elc;
+    enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
+    enqueue.request.modifies = ask.opens;
+    enqueue.request.keep_until_closed = ask.opens;
+    enqueue
+}
+
 impl Mdc {
     pub(crate) fn new(index: u32, import: Arc<Import>, locks: Arc<LockClient>, inodes: Arc<Inodes>) -> Mdc {
         Mdc {
@@ -160,19 +178,36 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
+    /// Whether it takes many intents in one request.
+    pub(crate) fn takes_batches(&self) -> bool {
+        self.import.has2(OBD_CONNECT2_BATCH_RPC)
+    }
+
+    /// Many lookups in one request; none waits for a lock.
+    pub(crate) async fn intents(
+        &self,
+        all: Vec<IntentAsk>,
+    ) -> Result<Vec<Result<IntentReply, Errno>>, Errno> {
+        let mut asks = Vec::with_capacity(all.len());
+        for ask in all {
+            let mut enqueue = enqueue(ask);
+            enqueue.request.reply_len = BATCHED_REPLY_LEN;
+            asks.push(enqueue);
+        }
+        let asked = self.inodes.now();
+        let done = self.locks.enqueue_batch(asks).await?;
+        let replies = done.into_iter().map(|done| self.answer(done?, asked));
+        Ok(replies.collect())
+    }
+
     /// A lock request that carries an operation.
     pub(crate) async fn intent(&self, ask: IntentAsk) -> Result<IntentReply, Errno> {
-        let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
-        enqueue.intent = Some(Intent {
-            opc: ask.opc,
-            bufs: ask.bufs,
-        });
-        enqueue.elc = ask.elc;
-        enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
-        enqueue.request.modifies = ask.opens;
-        enqueue.request.keep_until_closed = ask.opens;
         let asked = self.inodes.now();
-        let done = self.locks.enqueue(enqueue).await?;
+        let done = self.locks.enqueue(enqueue(ask)).await?;
+        self.answer(done, asked)
+    }
+
+    fn answer(&self, done: Enqueued, asked: Moment) -> Result<IntentReply, Errno> {
         let body = if done.msg.buf(2).len() >= MdtBody::SIZE {
             done.msg.get(2)?
         } else {

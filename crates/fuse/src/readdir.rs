@@ -61,6 +61,12 @@ async fn look_up(
     dir: Fid,
     items: &[DirItem],
 ) -> Vec<Option<Result<Found, Errno>>> {
+    let names: Vec<&[u8]> = items
+        .iter()
+        .filter(|i| !is_dot(i))
+        .map(|i| &i.entry.name[..])
+        .collect();
+    state.client.look_ahead(cred, dir, &names).await;
     let mut found: Vec<_> = items.iter().map(|_| None).collect();
     let mut tasks = JoinSet::new();
     for (i, item) in items.iter().enumerate().filter(|(_, item)| !is_dot(item)) {

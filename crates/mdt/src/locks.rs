@@ -111,6 +111,21 @@ impl Locks {
         Ok(held)
     }
 
+    /// The same, if nobody is in the way.
+    pub(crate) async fn try_name_read(&self, dir: Fid, name: &[u8]) -> Result<Option<HeldLocks>, Errno> {
+        let dots = matches!(name, b"." | b"..");
+        let whole = (!self.pdo.load(Relaxed) && !dots).then(|| dir.res_id());
+        let mut held = Vec::with_capacity(2);
+        for res in whole.into_iter().chain([name_resource(dir, name)]) {
+            let update = Policy::ibits(UPDATE);
+            match self.server.try_lock(res, LockMode::Pr, update).await? {
+                Some(lock) => held.push(lock),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(held))
+    }
+
     /// To make or remove a name.
     pub(crate) async fn name_write(
         &self,

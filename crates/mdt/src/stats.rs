@@ -23,6 +23,9 @@ const NAMES: [&str; 16] = [
 pub(crate) struct Op(usize);
 
 impl Op {
+    /// A lookup of a batch.
+    pub(crate) const GETATTR: Op = Op(8);
+
     fn named(name: &str) -> Option<Op> {
         NAMES.iter().position(|n| *n == name).map(Op)
     }
@@ -101,6 +104,7 @@ mod tests {
     fn only_what_happened_is_shown() {
         let stats = MdStats::default();
         assert_eq!(stats.show(), "");
+        assert_eq!(Op::named("getattr"), Some(Op::GETATTR));
         stats.add(Op::named("rename").unwrap(), Duration::from_micros(3));
         stats.add(Op::named("rename").unwrap(), Duration::from_micros(5));
         assert_eq!(

@@ -35,7 +35,7 @@ pub(crate) fn is_high_priority(opc: u32) -> bool {
 
 /// Whether `opc` counts against `max_rpcs_in_flight`: what may fill a server's queues. Never what frees locks.
 pub(crate) fn limited(opc: u32) -> bool {
-    is_io(opc) || matches!(opc, LDLM_ENQUEUE | MDS_GETATTR | MDS_GETXATTR)
+    is_io(opc) || matches!(opc, LDLM_ENQUEUE | MDS_GETATTR | MDS_GETXATTR | MDS_BATCH)
 }
 
 /// Whether `opc` moves file data; it never waits for a slot that requests waiting for locks can hold.
@@ -150,6 +150,7 @@ mod tests {
             ),
             (wire::FLD_QUERY, ImportKind::Mdc, (29, 10), 0x20000),
             (wire::OUT_UPDATE, ImportKind::Osp, (24, 4), 0x20000),
+            (wire::MDS_BATCH, ImportKind::Mdc, (24, 4), 0x20000),
             (wire::OST_CONNECT, ImportKind::Osc, (28, 4), 0x10000),
         ] {
             let portal = request_portal(opc, kind);

@@ -8,6 +8,7 @@
 //! Everything is also found at the crate's root, `wire::MdtBody`, `wire::MDS_REINT`.
 
 pub mod acl;
+pub mod batch;
 pub mod brw;
 pub mod changelog;
 pub mod checksum;

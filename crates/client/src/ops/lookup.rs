@@ -82,6 +82,14 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// Asks for a name, and for its file's attributes with a lock.
+pub(super) fn by_name(mdc: &Mdc, cred: &Cred, parent: Fid, name: &[u8], suppgid: u32) -> IntentAsk {
+    let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
+    body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
+    let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new()];
+    IntentAsk::new(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)
+}
+
 impl Client {
     /// Finds a name in a directory.
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
@@ -125,18 +133,7 @@ impl Client {
         }
         let before = self.update_cookie(mdc, parent);
         let suppgid = self.suppgid(cred, parent).await;
-        let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
-        body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
-        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new()];
-        let reply = mdc
-            .intent(IntentAsk::new(
-                parent,
-                LockMode::Cr,
-                MDS_INODELOCK_UPDATE,
-                IT_GETATTR,
-                bufs,
-            ))
-            .await?;
+        let reply = mdc.intent(by_name(mdc, cred, parent, name, suppgid)).await?;
         reply.status?;
         if reply.is_negative() {
             // Only a directory whose entries were locked all the while is known not to have the name.
@@ -192,7 +189,7 @@ impl Client {
     }
 
     /// What is known of a file under a lock that the client has.
-    fn cached_md(&self, mdc: &Mdc, fid: Fid) -> Option<MdAttr> {
+    pub(super) fn cached_md(&self, mdc: &Mdc, fid: Fid) -> Option<MdAttr> {
         let _held = self.attr_lock(mdc, fid)?;
         self.inodes.get(fid)?.state.lock().md.clone()
     }

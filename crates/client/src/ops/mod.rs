@@ -1,5 +1,6 @@
 //! The operations on a mounted file system, by what they do.
 
+mod ahead;
 mod attrs;
 mod create;
 mod dir;

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use wire::format::{Rmf, Value};
+use wire::batch::Asked;
+use wire::format::{Leaf, Rmf, Value, leaves_of_batch};
 use wire::trace::{Meaning, Request};
 use wire::{Fid, LDLM_ENQUEUE, LdlmRequest, LustreHandle, Message, Nid, PtlrpcBody, WireStruct};
 
@@ -138,8 +139,8 @@ impl Player {
     async fn request(&mut self, label: &str, step: &Step, r: &Arc<Request>, bulk: &Bulk) {
         let name = name_of(r);
         self.connected(r).await;
-        let mut msg = match self.rewritten(r) {
-            Ok(msg) => msg,
+        let (mut msg, given) = match self.rewritten(r, bulk) {
+            Ok(rewritten) => rewritten,
             Err(Unknown(what)) => {
                 let why = self.missing.get(&what).cloned().unwrap_or(what);
                 self.judge.tally(label).not_played += 1;
@@ -152,7 +153,7 @@ impl Player {
                 return;
             }
         };
-        let fetched = bulk.fetched.iter().zip(&bulk.given);
+        let fetched = bulk.fetched.iter().zip(&given);
         let fetched = fetched.map(|(&(portal, match_bits), data)| BulkBuffer {
             portal,
             match_bits,
@@ -199,8 +200,8 @@ impl Player {
             .same(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
     }
 
-    /// The request as it is to be sent.
-    fn rewritten(&mut self, r: &Request) -> Result<Message, Unknown> {
+    /// The request as it is to be sent, and what the server fetches.
+    fn rewritten(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), Unknown> {
         let format = r.format.ok_or(Unknown(format!("opcode {}", r.body.pb_opc)))?;
         if let Some(target) = format.request_index(Rmf::Tgtuuid) {
             let target = r.msg.str(target).unwrap_or_default();
@@ -221,31 +222,42 @@ impl Player {
                 .is_ok_and(|v| v.is_some())
         });
         for (i, leaf) in leaves {
-            let own = leaf.path.starts_with("conn.")
-                || (r.body.pb_opc == LDLM_ENQUEUE && leaf.path == "dlm_req.lock_handle[0]");
-            if let (true, Value::Number(handle)) = (own, &leaf.value) {
-                self.judge.ids.own(*handle);
-            }
-            let kind = kind(&leaf);
-            let made_up = matches!(leaf.name(), "cr_fid2");
-            if let (Kind::Identity, true, Value::Fid(fid)) = (kind, made_up, &leaf.value) {
-                self.judge.ids.made_up(*fid)?;
-            }
-            // A lock that was granted when nobody captured it: no server minds that it is given back too.
-            let another = leaf.name() == "lock_handle" && (some || r.body.pb_opc != wire::LDLM_CANCEL);
-            let value = match self.judge.ids.translate(kind, &leaf.value) {
-                Err(_) if another => None,
-                value => value?,
-            };
-            if let Some(value) = value {
-                let mut buf = msg.bufs[i].to_vec();
-                let bytes = bytes_of(&value, leaf.at.len());
-                buf[leaf.at.clone()].copy_from_slice(&bytes);
-                msg.bufs[i] = buf.into();
+            self.rewrite(r, &mut msg.bufs[i], &leaf, some)?;
+        }
+        let mut given = bulk.given.clone();
+        if let (wire::MDS_BATCH, Some(data)) = (r.body.pb_opc, given.first_mut()) {
+            for leaf in batched(r, data) {
+                self.rewrite(r, data, &leaf, some)?;
             }
         }
         self.fid_in_key(&mut msg)?;
-        Ok(msg)
+        Ok((msg, given))
+    }
+
+    /// Puts what a field says here in the place of what it said there.
+    fn rewrite(&mut self, r: &Request, bytes: &mut Bytes, leaf: &Leaf, some: bool) -> Result<(), Unknown> {
+        let asks = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
+        let own = leaf.path.starts_with("conn.") || (asks && leaf.path.ends_with("dlm_req.lock_handle[0]"));
+        if let (true, Value::Number(handle)) = (own, &leaf.value) {
+            self.judge.ids.own(*handle);
+        }
+        let kind = kind(leaf);
+        let made_up = matches!(leaf.name(), "cr_fid2");
+        if let (Kind::Identity, true, Value::Fid(fid)) = (kind, made_up, &leaf.value) {
+            self.judge.ids.made_up(*fid)?;
+        }
+        // A lock that was granted when nobody captured it: no server minds that it is given back too.
+        let another = leaf.name() == "lock_handle" && (some || r.body.pb_opc != wire::LDLM_CANCEL);
+        let value = match self.judge.ids.translate(kind, &leaf.value) {
+            Err(_) if another => None,
+            value => value?,
+        };
+        if let Some(value) = value {
+            let mut buf = bytes.to_vec();
+            buf[leaf.at.clone()].copy_from_slice(&bytes_of(&value, leaf.at.len()));
+            *bytes = buf.into();
+        }
+        Ok(())
     }
 
     /// The reply to a request, and its bulk; meanwhile callbacks are answered.
@@ -527,10 +539,28 @@ fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
     places
 }
 
+/// The fields of a batch that was fetched in bulk.
+fn batched(r: &Request, data: &[u8]) -> Vec<Leaf> {
+    let Ok(Asked::Bulk(sizes)) = Asked::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
+        return Vec::new();
+    };
+    let (mut begin, mut all) = (0, Vec::new());
+    for size in sizes {
+        let end = begin + size as usize;
+        let shifted = |leaf: Leaf| Leaf {
+            at: leaf.at.start + begin..leaf.at.end + begin,
+            ..leaf
+        };
+        let found = leaves_of_batch("batch", &data[begin..end]).unwrap();
+        all.extend(found.into_iter().map(shifted));
+        begin = end;
+    }
+    all
+}
+
 /// What a request needs that Nacre does not grant: a client would not have sent it.
 fn not_granted(r: &Request) -> Option<&'static str> {
     match r.body.pb_opc {
-        wire::MDS_BATCH => Some("OBD_CONNECT2_BATCH_RPC"),
         wire::MGS_CONFIG_READ => Some("OBD_CONNECT_IMP_RECOV"),
         wire::OST_SET_INFO => Some("OBD_CONNECT_GRANT_SHRINK"),
         _ => None,

@@ -73,6 +73,7 @@ impl Vintage {
         let age = self.age.as_ref()?;
         match r.body.pb_opc {
             wire::OST_SEEK if age.ost.1 & OBD_CONNECT2_LSEEK == 0 => Some("OST_SEEK"),
+            wire::MDS_BATCH => Some("MDS_BATCH"),
             wire::OST_FALLOCATE if !age.allocates => Some("OST_FALLOCATE"),
             _ => None,
         }

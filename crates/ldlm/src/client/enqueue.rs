@@ -137,12 +137,12 @@ impl LockClient {
     }
 }
 
-fn closed() -> RpcError {
+pub(super) fn closed() -> RpcError {
     RpcError::Closed("lock client".to_owned())
 }
 
 /// A request under way, as its maker holds it. Dropped before its end, it takes back what it may have got.
-struct Attempt {
+pub(super) struct Attempt {
     client: Arc<LockClient>,
     cookie: u64,
     /// The server's handle, once known.
@@ -152,7 +152,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn begin(client: Arc<LockClient>, e: &Enqueue) -> Attempt {
+    pub(super) fn begin(client: Arc<LockClient>, e: &Enqueue) -> Attempt {
         let cookie = client.new_cookie();
         client
             .name_shard(cookie)
@@ -168,8 +168,23 @@ impl Attempt {
         }
     }
 
-    async fn send(&mut self, e: Enqueue) -> Result<ReplyMsg, RpcError> {
+    async fn send(&mut self, mut e: Enqueue) -> Result<ReplyMsg, RpcError> {
         let import = self.client.import.get().ok_or_else(closed)?;
+        e.elc.truncate(HANDLES_MAX - 1);
+        e.elc
+            .extend(self.client.taken_along(HANDLES_MAX - 1 - e.elc.len()));
+        let (bufs, request) = self.pack(e);
+        import
+            .call(Request {
+                bufs,
+                any_status: true,
+                ..request
+            })
+            .await
+    }
+
+    /// The buffers of the request.
+    pub(super) fn pack(&self, e: Enqueue) -> (Vec<Bytes>, Request) {
         let desc = LdlmLockDesc {
             l_resource: LdlmResourceDesc {
                 lr_type: e.policy.ty().wire(),
@@ -186,23 +201,16 @@ impl Attempt {
             flags |= wire::LDLM_FL_HAS_INTENT;
         }
         let mut handles = vec![self.cookie];
-        handles.extend(e.elc.iter().take(HANDLES_MAX - 1));
-        handles.extend(self.client.taken_along(HANDLES_MAX - handles.len()));
+        handles.extend(e.elc);
         bufs.push(dlm_req(flags, handles.len() as u32, desc, handles.into_iter()));
         if let Some(intent) = e.intent {
             bufs.push(LdlmIntent { opc: intent.opc }.to_bytes());
             bufs.extend(intent.bufs);
         }
-        import
-            .call(Request {
-                bufs,
-                any_status: true,
-                ..e.request
-            })
-            .await
+        (bufs, e.request)
     }
 
-    async fn finish(&mut self, msg: ReplyMsg) -> Result<Enqueued, RpcError> {
+    pub(super) async fn finish(&mut self, msg: ReplyMsg) -> Result<Enqueued, RpcError> {
         if let Some(errno) = Errno::from_status(msg.status) {
             return Err(RpcError::Status(errno));
         }

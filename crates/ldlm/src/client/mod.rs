@@ -8,6 +8,7 @@
 //! Two tables: `names` leads from a cookie, which callbacks carry, to a request under way or to a resource; `cache`
 //! has each resource's locks. Both are sharded. Where both are held, `names` was taken first.
 
+mod batch;
 mod cache;
 mod callback;
 mod cancel;

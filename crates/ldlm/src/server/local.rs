@@ -82,6 +82,21 @@ impl LockServer {
         self.lock_as(NewLock { discard: true, ..new }).await
     }
 
+    /// Takes a lock for the server itself, if nobody is in the way; nobody is asked to let go.
+    pub async fn try_lock(
+        &self,
+        res: LdlmResId,
+        mode: LockMode,
+        policy: Policy,
+    ) -> Result<Option<LocalLock>, Errno> {
+        let new = NewLock::local(Holder::SERVER, 0, res, mode, policy);
+        match self.lock_as(NewLock { no_wait: true, ..new }).await {
+            Ok(lock) => Ok(Some(lock)),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     async fn lock_as(&self, new: NewLock) -> Result<LocalLock, Errno> {
         let server = self.me.upgrade().ok_or(Errno::ESHUTDOWN)?;
         let id = self.wait_for(&new).await?.ok_or(Errno::EAGAIN)?;
@@ -108,7 +123,32 @@ impl LockServer {
         self.room().await?;
         let policy = Policy::Ibits(Ibits { bits, try_bits });
         let new = NewLock::local(holder(export), client_cookie, res, mode, policy);
-        let Some(id) = self.wait_for(&new).await? else {
+        self.grant(export, &new).await
+    }
+
+    /// The same for who must not wait: no lock where `bits` are not free at once, or there are too many locks. Nobody is
+    /// asked to let go.
+    pub async fn try_grant_to(
+        &self,
+        export: &Arc<Export>,
+        client_cookie: u64,
+        res: LdlmResId,
+        mode: LockMode,
+        bits: u64,
+        try_bits: u64,
+    ) -> Result<GrantedLock, Errno> {
+        self.know(export)?;
+        self.forget_attempt(export, client_cookie, &res);
+        if self.limits.is_full() {
+            return Ok(GrantedLock::default());
+        }
+        let policy = Policy::Ibits(Ibits { bits, try_bits });
+        let new = NewLock::local(holder(export), client_cookie, res, mode, policy);
+        self.grant(export, &NewLock { no_wait: true, ..new }).await
+    }
+
+    async fn grant(&self, export: &Arc<Export>, new: &NewLock) -> Result<GrantedLock, Errno> {
+        let Some(id) = self.wait_for(new).await? else {
             return Ok(GrantedLock::default());
         };
         self.still_there(export, id)?;
@@ -131,7 +171,7 @@ impl LockServer {
         });
     }
 
-    /// Waits for a lock. `None` when only welcome bits were asked for and none is free.
+    /// Waits for a lock. `None` when it must not wait, or only welcome bits were asked for, and there is none at once.
     async fn wait_for(&self, new: &NewLock) -> Result<Option<LockId>, Errno> {
         let shard = shard_of(&new.res, new.policy.ty());
         let placed = self.with(shard, |ns, now, out| ns.enqueue(now, new, out));

@@ -22,6 +22,20 @@ use crate::{
 /// changed would only be called back (`ctime_age_limit`).
 const QUIET_SECS: i64 = 10;
 
+/// What is looked up.
+pub(super) struct Sought {
+    /// The client's name for the lock.
+    pub(super) cookie: u64,
+    /// `IT_LOOKUP` or `IT_GETATTR`.
+    pub(super) opc: u64,
+    /// Of which directory, by whom, and what is to be told.
+    pub(super) asked: MdtBody,
+    /// The name; empty: a file by its FID.
+    pub(super) name: Bytes,
+    /// Whether to wait for locks. If not, `EBUSY` where one is not to be had at once.
+    pub(super) wait: bool,
+}
+
 impl Mdt {
     pub(super) async fn intent_getattr(
         &self,
@@ -29,33 +43,44 @@ impl Mdt {
         cookie: u64,
         opc: u64,
     ) -> Result<Outcome, Errno> {
-        let asked: MdtBody = req.get(3)?;
-        let name = name_of(req, 5);
+        let sought = Sought {
+            cookie,
+            opc,
+            asked: req.get(3)?,
+            name: name_of(req, 5),
+            wait: true,
+        };
+        Ok(self.seek(req, &sought).await)
+    }
+
+    /// Looks something up.
+    pub(super) async fn seek(&self, req: &ServerRequest, sought: &Sought) -> Outcome {
         let mut out = Outcome {
             disposition: DISP_IT_EXECD | DISP_LOOKUP_EXECD,
             bufs: vec![MdtBody::default().to_bytes()],
             ..Outcome::default()
         };
-        match self
-            .find_and_lock(req, cookie, opc, &asked, &name, &mut out)
-            .await
-        {
+        match self.find_and_lock(req, sought, &mut out).await {
             Ok(()) => {}
-            Err(Errno::ENOENT) if !name.is_empty() => out.disposition |= DISP_LOOKUP_NEG,
+            Err(Errno::ENOENT) if !sought.name.is_empty() => out.disposition |= DISP_LOOKUP_NEG,
             Err(e) => out.errno = Some(e),
         }
-        Ok(out)
+        out
     }
 
     async fn find_and_lock(
         &self,
         req: &ServerRequest,
-        cookie: u64,
-        opc: u64,
-        asked: &MdtBody,
-        name: &Bytes,
+        sought: &Sought,
         out: &mut Outcome,
     ) -> Result<(), Errno> {
+        let Sought {
+            cookie,
+            opc,
+            asked,
+            name,
+            wait,
+        } = sought;
         let mut name_lock = None;
         let fid = if name.is_empty() {
             if asked.mbo_fid2 == Fid::ZERO {
@@ -64,22 +89,37 @@ impl Mdt {
                 asked.mbo_fid2
             }
         } else {
-            name_lock = Some(self.locks.name_read(asked.mbo_fid1, name).await?);
+            let held = match wait {
+                true => Some(self.locks.name_read(asked.mbo_fid1, name).await?),
+                false => self.locks.try_name_read(asked.mbo_fid1, name).await?,
+            };
+            name_lock = Some(held.ok_or(Errno::EBUSY)?);
             let cred = self.cred_of_body(req, asked);
             let found = lookup(&self.store, &cred, asked.mbo_fid1, name)?;
             found.ok_or(Errno::ENOENT)?.fid
         };
         let inode = self.store.inode(fid)?;
         let mut bits = locks::LOOKUP | locks::PERM;
-        if opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
+        if *opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
             bits |= locks::UPDATE;
         }
         let try_bits = layout_bit(req, &inode);
-        let lock = self
-            .locks
-            .server()
-            .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, bits, try_bits)
-            .await?;
+        let (server, client, res) = (self.locks.server(), &req.export, fid.res_id());
+        let lock = match wait {
+            true => {
+                server
+                    .grant_to(client, *cookie, res, LockMode::Pr, bits, try_bits)
+                    .await?
+            }
+            false => {
+                server
+                    .try_grant_to(client, *cookie, res, LockMode::Pr, bits, try_bits)
+                    .await?
+            }
+        };
+        if !lock.is_some() {
+            return Err(Errno::EBUSY);
+        }
         drop(name_lock);
         // As it is under the lock; without a name to hold it, it may be gone by now.
         let inode = match self.store.inode(fid) {

@@ -4,6 +4,7 @@
 //! a lock has the status `ELDLM_LOCK_ABORTED`, also when everything went well. Locks are granted while the name's own
 //! lock is still held, so that a name that a client may cache is the name that it asked for.
 
+mod batch;
 mod getattr;
 mod getxattr;
 mod layout;

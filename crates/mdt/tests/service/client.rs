@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -12,12 +12,12 @@ use rpc::{
     Request, RpcError,
 };
 use wire::{
-    Errno, Fid, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_AST_SENT, LDLM_FL_HAS_INTENT,
-    LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResourceDesc, LuSeqRange, LustreHandle,
-    MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
-    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid, ObdConnectData, REINT_CREATE,
-    REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, SEQ_ALLOC_META,
-    SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
+    BUT_GETATTR, Errno, Fid, IT_GETATTR, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_AST_SENT,
+    LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResourceDesc, LuSeqRange,
+    LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate,
+    MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid, ObdConnectData,
+    REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
+    SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
 };
 
 /// The lock is wanted back: no callback will say so.
@@ -36,6 +36,8 @@ pub(crate) struct Client {
     /// Resources of locks that were called back.
     pub(crate) called_back: Mutex<Vec<(Fid, u64)>>,
     pub(crate) creds: Mutex<(u32, u32, u32)>,
+    /// Gives no lock back.
+    pub(crate) keeps: AtomicBool,
 }
 
 /// An intent's answer.
@@ -80,7 +82,9 @@ impl ImportOwner for Owner {
                     .called_back
                     .lock()
                     .push((fid, dlm.lock_desc.l_policy_data.cancel_bits()));
-                tokio::spawn(async move { client.cancel(dlm.lock_handle[1]).await });
+                if !client.keeps.load(Ordering::SeqCst) {
+                    tokio::spawn(async move { client.cancel(dlm.lock_handle[1]).await });
+                }
             }
             Ok(Reply::new(Vec::new()))
         })
@@ -132,6 +136,7 @@ impl Client {
             cookie: AtomicU64::new(u64::from(n) << 32 | 1),
             called_back: Mutex::default(),
             creds: Mutex::new((0, 0, u32::MAX)),
+            keeps: AtomicBool::new(false),
         });
         *owner.0.lock() = Arc::downgrade(&client);
         client
@@ -159,7 +164,7 @@ impl Client {
             .map_err(|e: RpcError| e.errno())
     }
 
-    async fn cancel(&self, handle: u64) {
+    pub(crate) async fn cancel(&self, handle: u64) {
         // The server may have let the lock go by itself.
         let _ = self.try_cancel(handle).await;
     }
@@ -233,6 +238,11 @@ impl Client {
     }
 
     pub(crate) async fn getattr_as(&self, opc: u64, parent: Fid, child: Fid, name: &str) -> Intent {
+        let bufs = self.looked_up(parent, child, name);
+        Client::intent(self.enqueue(parent, opc, bufs, false).await.unwrap())
+    }
+
+    fn looked_up(&self, parent: Fid, child: Fid, name: &str) -> Vec<Bytes> {
         let creds = *self.creds.lock();
         let body = MdtBody {
             mbo_fid1: parent,
@@ -244,8 +254,21 @@ impl Client {
             mbo_eadatasize: 128,
             ..MdtBody::default()
         };
-        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes())];
-        Client::intent(self.enqueue(parent, opc, bufs, false).await.unwrap())
+        vec![body.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes())]
+    }
+
+    /// A lookup as a part of a batch.
+    pub(crate) fn sub_request(&self, parent: Fid, name: &str) -> Message {
+        let mut bufs = vec![
+            self.dlm(parent, 0x10, 2, LDLM_FL_HAS_INTENT as u32),
+            Bytes::copy_from_slice(&IT_GETATTR.to_le_bytes()),
+        ];
+        bufs.extend(self.looked_up(parent, Fid::ZERO, name));
+        Message {
+            opc: BUT_GETATTR,
+            bufs,
+            ..Message::default()
+        }
     }
 
     pub(crate) async fn open(&self, parent: Fid, name: &str, flags: u64) -> Intent {

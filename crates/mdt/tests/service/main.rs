@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod batch;
 mod client;
 mod fixture;
 #[path = "../../../lnet/tests/common/log.rs"]

@@ -6,20 +6,46 @@
 
 use super::codec::{Codec, reint_ops};
 use super::rmf::Rmf;
-use crate::codec::{Reader, Result, WireError};
+use crate::batch;
+use crate::codec::{Reader, Result, WireError, round_up8};
 use crate::config::Config;
 use crate::consts::llog::OBD_CFG_REC;
 use crate::consts::lov::{LOV_MAGIC_COMP_V1, LOV_MAGIC_V1, LOV_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC};
-use crate::consts::opcodes::{LLOG_FIRST_OPC, LLOG_LAST_OPC, MDS_GET_INFO};
+use crate::consts::opcodes::{LDLM_ENQUEUE, LLOG_FIRST_OPC, LLOG_LAST_OPC, MDS_GET_INFO};
 use crate::ea::{PosixAclXattrEntry, PosixAclXattrHeader};
 use crate::fid::{GetinfoFid2path, LuFid, OstId};
 use crate::layout::{Layout, Shape, WireStruct};
 use crate::ldlm::{LdlmRequest, LdlmResId, OstLvb};
 use crate::llog_file::records;
 use crate::lov::{LovCompMdEntryV1, LovCompMdV1, LovMdsMdV1, LovMdsMdV3, LovOstDataV1};
+use crate::msg::Message;
+use crate::out::{BatchUpdateReply, BatchUpdateRequest, ButUpdateHeader};
+use crate::ptlrpc::LustreMsgV2;
 use crate::striping::LovLayout;
+use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
+
+/// The buffers of a lookup in a batch: those of an intent but for the first.
+const GETATTR: &[Rmf] = &[
+    Rmf::DlmReq,
+    Rmf::LdlmIntent,
+    Rmf::MdtBody,
+    Rmf::Capa1,
+    Rmf::Name,
+    Rmf::FileSecctxName,
+];
+/// Those of the reply.
+const GETATTR_REPLY: &[Rmf] = &[
+    Rmf::DlmRep,
+    Rmf::MdtBody,
+    Rmf::MdtMd,
+    Rmf::Acl,
+    Rmf::Capa1,
+    Rmf::FileSecctx,
+    Rmf::DefaultMdtMd,
+    Rmf::FileEncctx,
+];
 
 /// What a field holds.
 #[derive(Clone, PartialEq, Eq)]
@@ -82,7 +108,9 @@ pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
     match rmf.codec() {
         Codec::Struct(ops) => {
             out.structure(&name, &ops.layout, 0)?;
-            out.rest(&name, ops.layout.size);
+            if !out.batch(&name, rmf)? {
+                out.rest(&name, ops.layout.size);
+            }
         }
         Codec::Reint => {
             let layout = reint_ops(buf)?.layout;
@@ -118,6 +146,16 @@ pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
         Codec::U64 => out.shape(&name, &Shape::Number, 0..8)?,
         Codec::Bytes => out.contents(&name, rmf, opcode)?,
     }
+    Ok(out.out)
+}
+
+/// Every field of a piece of a batch that is sent in bulk.
+pub fn leaves_of_batch(name: &str, piece: &[u8]) -> Result<Vec<Leaf>> {
+    let mut out = Leaves {
+        buf: piece,
+        out: Vec::new(),
+    };
+    out.requests(name, 0..piece.len())?;
     Ok(out.out)
 }
 
@@ -290,6 +328,52 @@ impl Leaves<'_> {
                 at: l.at.start + from..l.at.end + from,
                 ..l
             }));
+        }
+        Ok(())
+    }
+
+    /// What is in a batch. False: it is none, or is sent in bulk.
+    fn batch(&mut self, path: &str, rmf: Rmf) -> Result<bool> {
+        match rmf {
+            Rmf::ButHeader => {
+                let inline = ButUpdateHeader::from_bytes(self.buf)?.buh_inline_length as usize;
+                if inline == 0 {
+                    return Ok(false);
+                }
+                let begin = ButUpdateHeader::SIZE;
+                self.requests(path, begin..begin.saturating_add(inline))?;
+            }
+            Rmf::ButReply => {
+                let all = batch::replies(&Bytes::copy_from_slice(self.buf))?;
+                self.messages(path, BatchUpdateReply::SIZE, GETATTR_REPLY, &all)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn requests(&mut self, path: &str, at: Range<usize>) -> Result<()> {
+        let all = batch::requests(&Bytes::copy_from_slice(self.bytes(&at)?))?;
+        self.structure(path, &BatchUpdateRequest::LAYOUT, at.start)?;
+        self.messages(path, at.start + BatchUpdateRequest::SIZE, GETATTR, &all)
+    }
+
+    fn messages(&mut self, path: &str, begin: usize, format: &[Rmf], all: &[Message]) -> Result<()> {
+        let mut begin = begin;
+        for (i, message) in all.iter().enumerate() {
+            let path = format!("{path}[{i}]");
+            self.say(format!("{path}.lm_opc"), 0..0, Value::Number(message.opc.into()));
+            let mut at = begin + LustreMsgV2::size_of_header(message.bufs.len());
+            for (buf, rmf) in message.bufs.iter().zip(format) {
+                let inner = leaves(*rmf, LDLM_ENQUEUE, buf)?;
+                self.out.extend(inner.into_iter().map(|leaf| Leaf {
+                    path: format!("{path}.{}", leaf.path),
+                    at: leaf.at.start + at..leaf.at.end + at,
+                    value: leaf.value,
+                }));
+                at += round_up8(buf.len());
+            }
+            begin += message.len();
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ mod rmf;
 mod rqf;
 
 pub use codec::{Codec, Ops, reint_ops};
-pub use leaves::{Leaf, Value, leaves, leaves_of};
+pub use leaves::{Leaf, Value, leaves, leaves_of, leaves_of_batch};
 pub use rmf::Rmf;
 pub use rqf::FORMATS;
 

@@ -1,0 +1,56 @@
+//! Names looked up many at a time, for who lists a directory with attributes.
+
+use super::lookup::by_name;
+use crate::client::Client;
+use crate::cred::Cred;
+use crate::inode::Child;
+use crate::mdc::{IntentReply, Mdc};
+use ldlm::LockMode;
+use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
+
+/// Names in one request. (Lustre's clients send 64, or up to 1024.)
+const BATCH: usize = 128;
+
+impl Client {
+    /// Asks for what is not known of these names, with few requests, so that the lookups that follow have it at hand. What is
+    /// not to be had at once is left to them, and so are all names where the target takes no batches.
+    pub async fn look_ahead(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
+        let Ok(mdc) = self.lmv.of(parent).await else {
+            return;
+        };
+        if !mdc.takes_batches() {
+            return;
+        }
+        let unknown = names.iter().filter(|name| !self.is_known(mdc, parent, name));
+        let unknown: Vec<&[u8]> = unknown.copied().collect();
+        if unknown.len() < 2 {
+            return;
+        }
+        let suppgid = self.suppgid(cred, parent).await;
+        for names in unknown.chunks(BATCH) {
+            let asks = names.iter().map(|name| by_name(mdc, cred, parent, name, suppgid));
+            match mdc.intents(asks.collect()).await {
+                Ok(replies) => self.learn_all(parent, names, &replies),
+                Err(e) => tracing::debug!("looking up {} names of {parent}: {e}", names.len()),
+            }
+        }
+    }
+
+    fn learn_all(&self, parent: Fid, names: &[&[u8]], replies: &[Result<IntentReply, Errno>]) {
+        for (name, reply) in names.iter().zip(replies) {
+            if let Ok(reply) = reply
+                && reply.status.is_ok()
+            {
+                self.learn(reply, Some((parent, name)));
+            }
+        }
+    }
+
+    /// Whether a lookup of the name would ask nothing of the metadata target.
+    fn is_known(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> bool {
+        let Some(Child::Is(fid)) = self.inodes.child(parent, name) else {
+            return false;
+        };
+        mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() && self.cached_md(mdc, fid).is_some()
+    }
+}

@@ -1,0 +1,121 @@
+//! MDS_BATCH: many lookups in one request. Each is answered as a request of its own would be, but for one thing: none waits.
+//! Its client knows nothing yet of the locks that the first ones were given, so that somebody who wants one of these would wait
+//! for the batch, and the batch must not wait for him. What is not to be had at once is `EBUSY`, and the client asks for it
+//! by itself.
+//!
+//! Lustre's server ends a batch at the first that fails; here the others go on. To look up again does no harm, so a batch that
+//! is sent again is done again.
+
+use bytes::Bytes;
+use rpc::{Reply, ServerRequest};
+use tokio::time::Instant;
+use wire::batch::{Asked, BATCH_MAX, Replies, requests};
+use wire::{
+    BUT_GETATTR, DISP_LOOKUP_NEG, Errno, LdlmIntent, LdlmRequest, MDS_BULK_PORTAL, Message, WireError,
+    before_nul,
+};
+
+use super::{GETATTR, LOOKUP, Outcome, getattr::Sought};
+use crate::{
+    stats::Op,
+    target::{Handled, Mdt},
+};
+
+impl Mdt {
+    pub(crate) async fn batch(&self, req: &mut ServerRequest) -> Handled {
+        let (mut replies, mut status) = (Replies::default(), 0);
+        for message in asked(req).await? {
+            // Whoever else is to be served by this worker is.
+            tokio::task::coop::consume_budget().await;
+            let reply = match sought(&message) {
+                Ok(sought) => self.found(req, &sought).await,
+                // What was found before has its locks: it is told, and the client sees how far this came.
+                Err(errno) => {
+                    status = errno.status();
+                    break;
+                }
+            };
+            let handle = reply.1;
+            if !replies.add(reply.0) {
+                self.locks.server().cancel(&req.export, &[handle]);
+                status = Errno::EOVERFLOW.status();
+                break;
+            }
+        }
+        Ok(Reply::new(vec![replies.build()]).with_status(status))
+    }
+
+    /// The reply to one of the requests, and the handle of the lock that it tells of.
+    async fn found(&self, req: &ServerRequest, sought: &Sought) -> (Message, u64) {
+        let begun = Instant::now();
+        let found = self.seek(req, sought).await;
+        self.stats.add(Op::GETATTR, begun.elapsed());
+        let (result, handle) = (result(&found), found.lock.handle);
+        let message = Message {
+            opc: result as u32,
+            bufs: found.reply(7).bufs,
+            ..Message::default()
+        };
+        (message, handle)
+    }
+}
+
+/// How a lookup ended: an error wherever there is no lock.
+fn result(found: &Outcome) -> i32 {
+    match found.errno {
+        Some(errno) => errno.status(),
+        None if found.disposition & DISP_LOOKUP_NEG != 0 => Errno::ENOENT.status(),
+        None => 0,
+    }
+}
+
+/// All requests of a batch.
+async fn asked(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
+    let malformed = |error: WireError| {
+        lnet::warn_seldom!(peer = %req.peer, xid = req.xid, %error, "malformed batch");
+        Errno::EPROTO
+    };
+    let pieces = match Asked::parse(&req.bytes(1), req.buf(2)).map_err(malformed)? {
+        Asked::Inline(piece) => vec![piece],
+        Asked::Bulk(sizes) => {
+            let len = sizes.iter().sum();
+            let fetched = req.bulk_get(MDS_BULK_PORTAL, &[len]).await?;
+            let mut all: Bytes = fetched.into_iter().next().unwrap_or_default().into_bytes();
+            let piece = |size: &u32| all.split_to(all.len().min(*size as usize));
+            sizes.iter().map(piece).collect()
+        }
+    };
+    let mut all = Vec::new();
+    for piece in pieces {
+        all.append(&mut requests(&piece).map_err(malformed)?);
+        if all.len() > BATCH_MAX {
+            return Err(malformed(WireError::TooLong {
+                what: "messages of a batch",
+                limit: BATCH_MAX,
+                found: all.len(),
+            }));
+        }
+    }
+    Ok(all)
+}
+
+/// What one of the requests looks up.
+fn sought(message: &Message) -> Result<Sought, Errno> {
+    if message.opc != BUT_GETATTR {
+        return Err(Errno::ENOTSUPP);
+    }
+    let dlm: LdlmRequest = message.get(0).map_err(|_| Errno::EPROTO)?;
+    let intent: LdlmIntent = message.get(1).map_err(|_| Errno::EPROTO)?;
+    if !matches!(intent.opc, GETATTR | LOOKUP) {
+        return Err(Errno::EPROTO);
+    }
+    let name = message.bytes(4);
+    let len = before_nul(&name).len();
+    Ok(Sought {
+        cookie: dlm.lock_handle[0],
+        opc: intent.opc,
+        asked: message.get(2).map_err(|_| Errno::EPROTO)?,
+        name: name.slice(..len),
+        wait: false,
+    })
+}

@@ -1,0 +1,233 @@
+//! Many lookups in one request: each is answered by itself, and none waits.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use rpc::{Bulk, ReplyMsg, Request};
+use wire::batch::{Asked, BATCH_MAX, build_requests, replies};
+use wire::{
+    BUT_HEADER_MAGIC, ButUpdateBuffer, ButUpdateHeader, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid,
+    LdlmReply, MDS_ATTR_MODE, MDS_BATCH, MdtBody, MdtRecSetattr, Message, WireStruct,
+};
+
+use crate::{
+    client::Client,
+    fixture::{Fixture, until},
+};
+
+/// LOOKUP, UPDATE and PERM.
+const BITS: u64 = 0x13;
+/// The same, and LAYOUT.
+const FILE_BITS: u64 = 0x1b;
+
+fn all(c: &Client, dir: Fid, names: &[&str]) -> Vec<Message> {
+    names.iter().map(|name| c.sub_request(dir, name)).collect()
+}
+
+async fn send(c: &Client, bufs: Vec<Bytes>, bulk: Option<Bytes>) -> Result<ReplyMsg, Errno> {
+    let request = Request {
+        reply_len: 64 << 10,
+        any_status: true,
+        bulk: bulk.map(|data| Bulk::Source(vec![data.into()])),
+        ..Request::new(MDS_BATCH, bufs)
+    };
+    Ok(c.import.call(request).await?)
+}
+
+async fn inline(c: &Client, asked: &[Message]) -> ReplyMsg {
+    send(c, vec![Asked::inline(asked, 64 << 10), Bytes::new()], None)
+        .await
+        .unwrap()
+}
+
+/// In pieces that are as long as pages, as Lustre's clients send what is long.
+async fn by_bulk(c: &Client, pieces: &[&[Message]]) -> ReplyMsg {
+    let (mut bulk, mut sizes) = (BytesMut::new(), BytesMut::new());
+    for piece in pieces {
+        let begin = bulk.len();
+        bulk.put(build_requests(piece));
+        bulk.resize(bulk.len().next_multiple_of(4096), 0);
+        let buffer = ButUpdateBuffer {
+            bub_size: (bulk.len() - begin) as u32,
+            bub_padding: 0,
+        };
+        sizes.put(buffer.to_bytes());
+    }
+    let header = ButUpdateHeader {
+        buh_magic: BUT_HEADER_MAGIC,
+        buh_count: pieces.len() as u32,
+        buh_reply_size: 64 << 10,
+        ..ButUpdateHeader::default()
+    };
+    send(c, vec![header.to_bytes(), sizes.freeze()], Some(bulk.freeze()))
+        .await
+        .unwrap()
+}
+
+/// Of each: how it ended, what was found and how it is locked.
+fn found(reply: &ReplyMsg) -> Vec<(i32, MdtBody, u64)> {
+    let one = |m: Message| {
+        let (rep, body): (LdlmReply, MdtBody) = (m.get(0).unwrap(), m.get(1).unwrap());
+        let there = rep.lock_policy_res1 & DISP_LOOKUP_POS != 0;
+        assert_eq!(there, rep.lock_handle.cookie != 0);
+        assert_eq!(m.bufs.len(), 8);
+        if there {
+            assert_eq!(Fid::from_res_id(&rep.lock_desc.l_resource.lr_name), body.mbo_fid1);
+        }
+        (m.opc as i32, body, rep.lock_desc.l_policy_data.bits())
+    };
+    replies(&reply.bytes(1)).unwrap().into_iter().map(one).collect()
+}
+
+fn handle(reply: &ReplyMsg, i: usize) -> u64 {
+    let rep: LdlmReply = replies(&reply.bytes(1)).unwrap()[i].get(0).unwrap();
+    rep.lock_handle.cookie
+}
+
+fn shown(f: &Fixture, param: &str) -> String {
+    let all = f.params.get(param);
+    assert!(!all.is_empty(), "{param}");
+    all.into_iter().map(|(_, value)| value).collect()
+}
+
+fn locks(f: &Fixture) -> String {
+    shown(f, "ldlm.namespaces.*.lock_count")
+}
+
+#[tokio::test]
+async fn each_lookup_of_a_batch_is_answered_by_itself() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let file = c.make(d, "file", 0o100640, "").await.unwrap();
+    let link = c.make(d, "link", 0o120777, "target").await.unwrap();
+    let sub = c.mkdir(d, "sub").await;
+    let asked = all(&c, d, &["file", "missing", "link", "sub"]);
+    let reply = inline(&c, &asked).await;
+    assert_eq!(reply.status, 0);
+    let told = found(&reply);
+    let expected = [
+        (0, file, 0o100640, FILE_BITS),
+        (Errno::ENOENT.status(), Fid::ZERO, 0, 0),
+        (0, link, 0o120777, BITS),
+        (0, sub, 0o040755, BITS),
+    ];
+    let told: Vec<_> = told
+        .iter()
+        .map(|(rc, body, bits)| (*rc, body.mbo_fid1, body.mbo_mode, *bits))
+        .collect();
+    assert_eq!(told, expected);
+    let missing: LdlmReply = replies(&reply.bytes(1)).unwrap()[1].get(0).unwrap();
+    assert_ne!(missing.lock_policy_res1 & DISP_LOOKUP_NEG, 0);
+    let by_itself = c.getattr(d, "file").await.body;
+    assert_eq!(found(&reply)[0].1, by_itself);
+    let hidden = c.make(Fid::ROOT, "hidden", 0o040700, "").await.unwrap();
+    *c.creds.lock() = (501, 501, 0);
+    let refused = found(&inline(&c, &all(&c, hidden, &["x"])).await);
+    assert_eq!(refused[0].0, Errno::EACCES.status());
+}
+
+#[tokio::test]
+async fn a_batch_in_bulk_is_the_same() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let names: Vec<String> = (0..100).map(|i| format!("f{i}")).collect();
+    for name in &names {
+        c.make(d, name, 0o010644, "").await.unwrap();
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let asked = all(&c, d, &names);
+    let (first, rest) = asked.split_at(7);
+    let reply = by_bulk(&c, &[first, rest]).await;
+    let told = found(&reply);
+    assert_eq!((reply.status, told.len()), (0, 100));
+    assert!(told.iter().all(|(rc, _, bits)| (*rc, *bits) == (0, BITS)));
+    let stats = f.rpc.stats();
+    let handled = |name: &str| {
+        stats
+            .iter()
+            .filter(|s| s.name == name)
+            .map(|s| s.handled)
+            .sum::<u64>()
+    };
+    assert_eq!(handled("mdt_out"), 1);
+    assert!(shown(&f, "mdt.*.md_stats").contains("100 samples [usecs]"));
+}
+
+#[tokio::test]
+async fn a_name_whose_lock_is_not_to_be_had_holds_nobody_up() {
+    let f = Fixture::new(0).await;
+    let (c, keeper, changer) = (f.client().await, f.client().await, f.client().await);
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let x = c.make(d, "x", 0o010666, "").await.unwrap();
+    c.make(d, "y", 0o010666, "").await.unwrap();
+    keeper.keeps.store(true, SeqCst);
+    let kept = keeper.getattr(d, "x").await.lock_handle;
+    let rec = MdtRecSetattr {
+        sa_fid: x,
+        sa_valid: MDS_ATTR_MODE,
+        sa_mode: 0o600,
+        ..Default::default()
+    };
+    let change = tokio::spawn(async move { changer.setattr(rec, &[]).await });
+    until(|| !keeper.called_back.lock().is_empty()).await;
+    let told = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
+    assert_eq!(
+        told.iter().map(|t| t.0).collect::<Vec<_>>(),
+        [Errno::EBUSY.status(), 0]
+    );
+    assert!(!change.is_finished());
+    keeper.cancel(kept).await;
+    change.await.unwrap().unwrap();
+    let told = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
+    assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[tokio::test]
+async fn a_batch_that_is_sent_again_leaves_each_lock_once() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    for name in ["x", "y"] {
+        c.make(d, name, 0o010666, "").await.unwrap();
+    }
+    let before = locks(&f);
+    f.rpc.faults().lose_replies(MDS_BATCH, 1);
+    let reply = inline(&c, &all(&c, d, &["x", "y"])).await;
+    assert!(found(&reply).iter().all(|t| t.0 == 0));
+    for i in 0..2 {
+        c.try_cancel(handle(&reply, i)).await.unwrap();
+    }
+    assert_eq!(locks(&f), before);
+}
+
+#[tokio::test]
+async fn what_is_no_lookup_ends_the_batch_and_what_is_no_batch_is_refused() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    c.mkdir(Fid::ROOT, "d").await;
+    let mut asked = all(&c, Fid::ROOT, &["d", "d", "d"]);
+    asked[1].opc = 2;
+    let reply = inline(&c, &asked).await;
+    assert_eq!((reply.status, found(&reply).len()), (Errno::ENOTSUPP.status(), 1));
+    asked[1] = Message {
+        opc: 1,
+        bufs: vec![Bytes::new()],
+        ..Message::default()
+    };
+    let reply = inline(&c, &asked).await;
+    assert_eq!((reply.status, found(&reply).len()), (Errno::EPROTO.status(), 1));
+    let good = Asked::inline(&all(&c, Fid::ROOT, &["d"]), 4096);
+    for at in [0, 8, 24, 28, 40] {
+        let mut bad = good.to_vec();
+        bad[at + 1] ^= 0x55;
+        let refused = send(&c, vec![bad.into(), Bytes::new()], None).await;
+        let status = refused.map_or_else(Errno::status, |r| r.status);
+        assert_eq!(status, Errno::EPROTO.status(), "byte {}", at + 1);
+    }
+    let many = vec![c.sub_request(Fid::ROOT, "d"); BATCH_MAX / 2 + 1];
+    let refused = by_bulk(&c, &[&many, &many]).await;
+    assert_eq!(refused.status, Errno::EPROTO.status());
+    assert_eq!(c.getattr(Fid::ROOT, "d").await.status, 0);
+}

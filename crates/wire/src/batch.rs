@@ -1,0 +1,296 @@
+//! Several requests in one (`MDS_BATCH`), and what came of each: messages without a `ptlrpc_body`, one after another behind a
+//! head with their number. The `lm_opc` of each says what it asks for (`BUT_*`), or how it ended.
+//!
+//! What is asked is a part of the request, behind its header; or, in as many pieces as the header says, bulk that the server
+//! fetches.
+
+use crate::codec::{Result, WireError, Writer, round_up8};
+use crate::consts::out::{BUT_HEADER_MAGIC, BUT_REPLY_MAGIC, BUT_REQUEST_MAGIC};
+use crate::consts::ptlrpc::PTLRPC_MAX_BUFLEN;
+use crate::layout::WireStruct;
+use crate::msg::Message;
+use crate::out::{BatchUpdateReply, BatchUpdateRequest, ButUpdateBuffer, ButUpdateHeader};
+use bytes::Bytes;
+
+/// Messages in one batch at most: what Lustre's clients can be set to (`statahead_batch_max`).
+pub const BATCH_MAX: usize = 1024;
+/// Bytes of bulk at most: one transfer.
+pub const BATCH_BULK_MAX: usize = 1 << 20;
+
+/// Where what is asked is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// In the request.
+    Inline(Bytes),
+    /// In bulk: pieces of these sizes.
+    Bulk(Vec<u32>),
+}
+
+impl Asked {
+    /// Reads the header, and the sizes in the buffer behind it.
+    pub fn parse(header: &Bytes, sizes: &[u8]) -> Result<Asked> {
+        let head = ButUpdateHeader::from_bytes(header)?;
+        check_magic(ButUpdateHeader::NAME, head.buh_magic, BUT_HEADER_MAGIC)?;
+        let len = head.buh_inline_length as usize;
+        if len > 0 {
+            let inline = header.slice(ButUpdateHeader::SIZE..);
+            if len > inline.len() {
+                return Err(WireError::Short {
+                    what: "buh_inline_data",
+                    expected: len,
+                    found: inline.len(),
+                });
+            }
+            return Ok(Asked::Inline(inline.slice(..len)));
+        }
+        let count = head.buh_count as usize;
+        let short = WireError::Short {
+            what: "but_update_buffer",
+            expected: count.saturating_mul(ButUpdateBuffer::SIZE),
+            found: sizes.len(),
+        };
+        if count == 0 || count > sizes.len() / ButUpdateBuffer::SIZE {
+            return Err(short);
+        }
+        let pieces = sizes.chunks_exact(ButUpdateBuffer::SIZE).take(count);
+        let pieces: Vec<u32> = pieces
+            .map(|piece| ButUpdateBuffer::from_bytes(piece).map(|b| b.bub_size))
+            .collect::<Result<_>>()?;
+        let (limit, found) = (BATCH_BULK_MAX, pieces.iter().map(|&len| len as usize).sum());
+        if found > limit {
+            return Err(WireError::TooLong {
+                what: "bub_size",
+                limit,
+                found,
+            });
+        }
+        Ok(Asked::Bulk(pieces))
+    }
+
+    /// The header of a request that has `requests` in it; there is room for `reply_len` bytes of replies.
+    pub fn inline(requests: &[Message], reply_len: u32) -> Bytes {
+        let asked = build_requests(requests);
+        let header = ButUpdateHeader {
+            buh_magic: BUT_HEADER_MAGIC,
+            buh_count: 1,
+            buh_inline_length: asked.len() as u32,
+            buh_reply_size: reply_len,
+            buh_update_count: requests.len() as u32,
+            buh_padding: 0,
+        };
+        let mut w = Writer::with_capacity(ButUpdateHeader::SIZE + asked.len());
+        header.write(&mut w);
+        w.put(&asked);
+        w.finish()
+    }
+}
+
+/// The requests in a piece.
+pub fn requests(piece: &Bytes) -> Result<Vec<Message>> {
+    let head = BatchUpdateRequest::from_bytes(piece)?;
+    check_magic(BatchUpdateRequest::NAME, head.burq_magic, BUT_REQUEST_MAGIC)?;
+    messages(piece, BatchUpdateRequest::SIZE, head.burq_count)
+}
+
+/// A piece with these requests.
+pub fn build_requests(requests: &[Message]) -> Bytes {
+    let head = BatchUpdateRequest {
+        burq_magic: BUT_REQUEST_MAGIC,
+        burq_count: requests.len() as u16,
+        burq_padding: 0,
+    };
+    build(&head, requests)
+}
+
+/// The replies to the first of the requests: those that were handled.
+pub fn replies(bytes: &Bytes) -> Result<Vec<Message>> {
+    let head = BatchUpdateReply::from_bytes(bytes)?;
+    check_magic(BatchUpdateReply::NAME, head.burp_magic, BUT_REPLY_MAGIC)?;
+    messages(bytes, BatchUpdateReply::SIZE, head.burp_count)
+}
+
+/// Replies on their way into one message.
+#[derive(Debug, Default)]
+pub struct Replies {
+    all: Vec<Message>,
+    len: usize,
+}
+
+impl Replies {
+    /// Adds one. False: there is no room for it.
+    pub fn add(&mut self, reply: Message) -> bool {
+        let len = self.len + reply.len();
+        if self.all.len() == BATCH_MAX || BatchUpdateReply::SIZE + len > PTLRPC_MAX_BUFLEN as usize {
+            return false;
+        }
+        self.len = len;
+        self.all.push(reply);
+        true
+    }
+
+    /// The buffer of the reply.
+    pub fn build(&self) -> Bytes {
+        let head = BatchUpdateReply {
+            burp_magic: BUT_REPLY_MAGIC,
+            burp_count: self.all.len() as u16,
+            burp_padding: 0,
+        };
+        build(&head, &self.all)
+    }
+}
+
+fn check_magic(what: &'static str, found: u32, expected: u32) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(WireError::Magic {
+        what,
+        expected: expected.into(),
+        found: found.into(),
+    })
+}
+
+fn messages(bytes: &Bytes, mut at: usize, count: u16) -> Result<Vec<Message>> {
+    let (limit, found) = (BATCH_MAX, usize::from(count));
+    if found > limit {
+        return Err(WireError::TooLong {
+            what: "messages of a batch",
+            limit,
+            found,
+        });
+    }
+    let mut all = Vec::new();
+    for _ in 0..found {
+        // The last buffer's padding may be cut off.
+        let message = Message::parse(&bytes.slice(at.min(bytes.len())..))?;
+        at += message.len();
+        all.push(message);
+    }
+    Ok(all)
+}
+
+fn build(head: &impl WireStruct, messages: &[Message]) -> Bytes {
+    let len = messages.iter().map(Message::len).sum::<usize>();
+    let mut w = Writer::with_capacity(round_up8(8 + len));
+    head.write(&mut w);
+    for message in messages {
+        w.put(&message.build());
+    }
+    w.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Asked, BATCH_BULK_MAX, BATCH_MAX, Replies, build_requests, replies, requests};
+    use crate::{BUT_GETATTR, ButUpdateBuffer, Message, WireError, WireStruct};
+    use bytes::Bytes;
+    use proptest::prelude::{any, prop, proptest};
+
+    fn message(opc: u32, bufs: Vec<Vec<u8>>) -> Message {
+        Message {
+            opc,
+            bufs: bufs.into_iter().map(Bytes::from).collect(),
+            ..Message::default()
+        }
+    }
+
+    fn header(count: u32, inline: u32) -> Bytes {
+        let mut header = Asked::inline(&[message(BUT_GETATTR, vec![vec![1; 9]])], 4096).to_vec();
+        header[4..8].copy_from_slice(&count.to_le_bytes());
+        header[8..12].copy_from_slice(&inline.to_le_bytes());
+        header.into()
+    }
+
+    fn sizes(sizes: &[u32]) -> Vec<u8> {
+        let buffer = |&bub_size| ButUpdateBuffer {
+            bub_size,
+            bub_padding: 0,
+        };
+        sizes.iter().flat_map(|s| buffer(s).to_bytes()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_built_is_read_again(
+            all in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..9), 0..20)
+        ) {
+            let all: Vec<Message> = (0..).zip(all).map(|(i, bufs)| message(i, bufs)).collect();
+            let header = Asked::inline(&all, 9);
+            let Asked::Inline(piece) = Asked::parse(&header, &[]).unwrap() else { panic!() };
+            assert_eq!(requests(&piece).unwrap(), all);
+            let mut built = Replies::default();
+            assert!(all.iter().all(|m| built.add(m.clone())));
+            assert_eq!(replies(&built.build()).unwrap(), all);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0usize..400, count in any::<u16>()
+        ) {
+            let sound = build_requests(&[message(1, vec![vec![7; 30]; 3]), message(1, vec![vec![8; 30]; 3])]);
+            let mut changed = sound.to_vec();
+            changed[4..6].copy_from_slice(&count.to_le_bytes());
+            let at = at.min(changed.len());
+            let end = (at + bytes.len()).min(changed.len());
+            changed[at..end].copy_from_slice(&bytes[..end - at]);
+            for bytes in [Bytes::from(changed), Bytes::from(bytes)] {
+                let _ = Asked::parse(&bytes, &bytes);
+                for read in [requests(&bytes), replies(&bytes)].into_iter().flatten() {
+                    assert!(read.len() <= BATCH_MAX);
+                    assert_eq!(requests(&build_requests(&read)).unwrap(), read);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_cut_anywhere_is_refused() {
+        let built = build_requests(&[message(1, vec![vec![7; 32]]), message(1, vec![vec![8; 32]])]);
+        for end in 0..built.len() {
+            assert!(requests(&built.slice(..end)).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_is_there_and_within_bounds() {
+        let inline = header(1, 0).len() as u32 - 24;
+        assert!(
+            matches!(Asked::parse(&header(1, inline), &[]), Ok(Asked::Inline(piece)) if piece.len() == inline as usize)
+        );
+        assert!(matches!(
+            Asked::parse(&header(1, inline + 1), &[]),
+            Err(WireError::Short { .. })
+        ));
+        let two = sizes(&[4096, 8192]);
+        assert_eq!(
+            Asked::parse(&header(2, 0), &two),
+            Ok(Asked::Bulk(vec![4096, 8192]))
+        );
+        for count in [0, 3, u32::MAX] {
+            assert!(matches!(
+                Asked::parse(&header(count, 0), &two),
+                Err(WireError::Short { .. })
+            ));
+        }
+        let much = sizes(&[BATCH_BULK_MAX as u32, 1]);
+        assert!(matches!(
+            Asked::parse(&header(2, 0), &much),
+            Err(WireError::TooLong { .. })
+        ));
+        let many = vec![message(1, vec![vec![]]); BATCH_MAX + 1];
+        assert!(matches!(
+            requests(&build_requests(&many)),
+            Err(WireError::TooLong { .. })
+        ));
+    }
+
+    #[test]
+    fn replies_are_as_many_as_a_buffer_holds() {
+        let mut all = Replies::default();
+        let large = message(0, vec![vec![0; 1 << 19]]);
+        assert!(all.add(large.clone()) && !all.add(large));
+        assert!(all.add(message(0, vec![vec![0; 8]])));
+        assert_eq!(replies(&all.build()).unwrap().len(), 2);
+    }
+}
