@@ -104,6 +104,36 @@ async fn a_peer_that_takes_nothing_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_peer_that_stops_inside_of_a_message_is_given_up() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        sock_timeout: Duration::from_millis(300),
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    for payload_length in [100, 50 << 10, 1 << 20] {
+        for sent in [0, 10] {
+            let (mut socket, _) = greet(na, nb, 1, 1).await;
+            let ksh = KsockMsgHdr {
+                ksh_type: 0xc1,
+                ..Default::default()
+            };
+            let put = LnetHdrNid4 {
+                dest_nid: na,
+                src_nid: nb,
+                r#type: 1,
+                payload_length,
+                ..Default::default()
+            };
+            socket.write_all(&ksh.to_bytes()).await.unwrap();
+            socket.write_all(&put.to_bytes()).await.unwrap();
+            socket.write_all(&pattern(sent, 0)).await.unwrap();
+            assert!(closed(&mut socket).await, "{sent} bytes of {payload_length}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn garbage_at_the_acceptor_is_turned_away() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {

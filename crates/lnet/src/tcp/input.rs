@@ -17,6 +17,13 @@ const BULK_MIN: usize = 64 << 10;
 /// Payloads below are copied: what keeps one does not keep the whole buffer that it came in.
 const COPY_MAX: usize = 2 << 10;
 
+/// Where more is awaited: before a head, of which nothing need have come, or behind it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Between,
+    Inside,
+}
+
 /// The reading end of a connection.
 pub(super) struct Input {
     stream: OwnedReadHalf,
@@ -60,7 +67,7 @@ impl Input {
             } else {
                 usize::MAX
             };
-            self.read_more(limit).await.map_err(End::Lost)?;
+            self.read_more(limit, Place::Between).await.map_err(End::Lost)?;
         }
     }
 
@@ -72,7 +79,7 @@ impl Input {
         }
         while self.buf.len() < len {
             self.buf.reserve(len - self.buf.len());
-            self.read_more(usize::MAX).await?;
+            self.read_more(usize::MAX, Place::Inside).await?;
         }
         if len < COPY_MAX {
             let copy = Bytes::copy_from_slice(&self.buf[..len]);
@@ -95,8 +102,9 @@ impl Input {
         Ok(data.freeze())
     }
 
-    async fn read_more(&mut self, limit: usize) -> Result<(), String> {
-        if self.buf.is_empty() {
+    async fn read_more(&mut self, limit: usize, place: Place) -> Result<(), String> {
+        let inside = place == Place::Inside || !self.buf.is_empty();
+        if !inside {
             // While nothing comes, a connection holds no buffer.
             self.buf = BytesMut::new();
             self.stream.readable().await.map_err(|e| e.to_string())?;
@@ -105,7 +113,7 @@ impl Input {
         if self.buf.capacity() - self.buf.len() < FRAME_HEAD {
             self.buf.reserve(READ_BUFFER);
         }
-        let patience = (!self.buf.is_empty()).then_some(self.sock_timeout);
+        let patience = inside.then_some(self.sock_timeout);
         read(&mut self.stream, &mut (&mut self.buf).limit(limit), patience).await
     }
 }
