@@ -2,20 +2,24 @@
 
 use crate::attr::MdAttr;
 use crate::closes::Closes;
+use crate::cred::Cred;
 use crate::fidgen::FidGen;
-use crate::inode::{ATTR_BITS, Changing, Inodes, Moment};
+use crate::inode::{ATTR_BITS, Changing, Denying, Inodes, Moment};
+use crate::kernel::Kernel;
 use bytes::Bytes;
 use ldlm::{Enqueue, Enqueued, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::{
-    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange, MDS_INODELOCK_LOOKUP,
-    MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision, SEQ_ALLOC_META, SEQ_QUERY,
-    WireStruct,
+    DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange,
+    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision,
+    SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 /// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
 const REPLY_LEN: u32 = 8192;
+/// Where the reply to an open that has made a name has the directory's attributes.
+const PARENT_OF_OPEN: usize = 11;
 
 /// Room for each reply of a batch: with a layout of a few stripes. One that is longer takes the room of others.
 const BATCHED_REPLY_LEN: u32 = 768;
@@ -26,6 +30,7 @@ pub(crate) struct Mdc {
     pub(crate) import: Arc<Import>,
     pub(crate) locks: Arc<LockClient>,
     inodes: Arc<Inodes>,
+    kernel: Kernel,
     pub(crate) closes: Closes,
     fids: tokio::sync::Mutex<FidGen>,
 }
@@ -41,7 +46,7 @@ pub(crate) struct IntentAsk {
     /// Its buffers.
     pub(crate) bufs: Vec<Bytes>,
     /// Own locks that go first.
-    pub(crate) elc: Vec<u64>,
+    pub(crate) elc: Elc,
     /// Room for the reply beyond the usual.
     pub(crate) reply_len: u32,
     /// It opens a file: the request is kept for replay until the file is closed.
@@ -57,10 +62,26 @@ impl IntentAsk {
             bits,
             opc,
             bufs,
-            elc: Vec::new(),
+            elc: Elc::default(),
             reply_len: 0,
             opens: false,
         }
+    }
+}
+
+/// What goes along with a request: handles of own locks that the operation would have revoked, and of files that are to be
+/// closed. To be kept until the request is answered: then these are.
+#[derive(Default)]
+pub(crate) struct Elc {
+    handles: Vec<u64>,
+    _denying: Vec<Denying>,
+}
+
+impl std::ops::Deref for Elc {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.handles
     }
 }
 
@@ -86,6 +107,11 @@ impl IntentReply {
         self.disposition & DISP_LOOKUP_NEG != 0
     }
 
+    /// Whether the name that was to be made was there.
+    fn was_there(&self) -> bool {
+        self.disposition & DISP_LOOKUP_POS != 0 && !self.made_file()
+    }
+
     /// Whether it made the file that it opened.
     pub(crate) fn made_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
@@ -102,27 +128,33 @@ impl IntentReply {
     }
 }
 
-/// The request.
-fn enqueue(ask: IntentAsk) -> Enqueue {
+/// The request, and what is to be kept until it is answered.
+fn enqueue(ask: IntentAsk) -> (Enqueue, Elc) {
     let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
     enqueue.intent = Some(Intent {
         opc: ask.opc,
         bufs: ask.bufs,
     });
-    enqueue.elc = ask.elc;
+    enqueue.elc = ask.elc.to_vec();
     enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
     enqueue.request.modifies = ask.opens;
     enqueue.request.keep_until_closed = ask.opens;
-    enqueue
+    (enqueue, ask.elc)
 }
 
 impl Mdc {
-    pub(crate) fn new(index: u32, import: Arc<Import>, locks: Arc<LockClient>, inodes: Arc<Inodes>) -> Mdc {
+    pub(crate) fn new(
+        index: u32,
+        import: Arc<Import>,
+        locks: Arc<LockClient>,
+        (inodes, kernel): (Arc<Inodes>, Kernel),
+    ) -> Mdc {
         Mdc {
             index,
             import,
             locks,
             inodes,
+            kernel,
             closes: Closes::default(),
             fids: tokio::sync::Mutex::default(),
         }
@@ -190,7 +222,7 @@ impl Mdc {
     ) -> Result<Vec<Result<IntentReply, Errno>>, Errno> {
         let mut asks = Vec::with_capacity(all.len());
         for ask in all {
-            let mut enqueue = enqueue(ask);
+            let (mut enqueue, _) = enqueue(ask);
             enqueue.request.reply_len = BATCHED_REPLY_LEN;
             asks.push(enqueue);
         }
@@ -202,8 +234,9 @@ impl Mdc {
 
     /// A lock request that carries an operation.
     pub(crate) async fn intent(&self, ask: IntentAsk) -> Result<IntentReply, Errno> {
+        let (enqueue, _until_answered) = enqueue(ask);
         let asked = self.inodes.now();
-        let done = self.locks.enqueue(enqueue(ask)).await?;
+        let done = self.locks.enqueue(enqueue).await?;
         self.answer(done, asked)
     }
 
@@ -231,9 +264,10 @@ impl Mdc {
     }
 
     /// Takes the client's own locks that an operation would have revoked: their handles go with the request. Those of the
-    /// directories whose names change are revoked on Lustre's terms only. With them go handles of files that are to be closed. A name that the operation does not touch stays
-    /// known: the kernel would have to be told of it first, and cannot always be.
-    pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Vec<u64> {
+    /// directories whose names change are revoked on Lustre's terms only. With them go handles of files that are to be closed,
+    /// those of `files` first. A name that the operation does not touch stays known: the kernel would have to be told of it
+    /// first, and cannot always be.
+    pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
         let of = |(fid, bits): (Fid, u64)| {
             let whole = bits & MDS_INODELOCK_LOOKUP != 0;
             self.locks.elc(&fid.res_id(), bits, whole)
@@ -242,36 +276,101 @@ impl Mdc {
             LockTerms::Lustre => dirs,
             LockTerms::Nacre => &[],
         };
-        dirs.iter()
+        let mut elc = Elc::default();
+        let locks = dirs
+            .iter()
             .map(|dir| (*dir, MDS_INODELOCK_UPDATE))
             .chain(files.iter().copied())
-            .filter(|(fid, _)| !fid.is_zero())
-            .flat_map(of)
-            .chain(self.closes.taken_along())
-            .collect()
+            .filter(|(fid, bits)| !fid.is_zero() && *bits != 0)
+            .flat_map(of);
+        elc.handles.extend(locks);
+        let closing = self
+            .closes
+            .taken_along(|fid| files.iter().any(|(of, _)| *of == fid));
+        for one in closing {
+            elc.handles.push(one.handle);
+            elc._denying.extend(one.denying);
+        }
+        elc
     }
 
-    /// Begins to change names in a directory; `made` will be there if that succeeds.
-    pub(crate) fn begin(&self, dir: Fid, made: Option<&[u8]>) -> Changing {
+    /// Begins to change names in a directory for a caller; `made` will be there if that succeeds.
+    pub(crate) fn begin(&self, cred: &Cred, dir: Fid, made: Option<&[u8]>) -> Changing {
         let under = self.find(dir, LockMode::Pr, ATTR_BITS);
         let cookie = under.map(|lock| lock.info().cookie);
-        self.inodes.begin(dir, made, cookie)
+        self.inodes.begin((dir, cred.pid), made, cookie)
     }
 
-    /// A change was answered; buffer `at` of the reply may have the directory's attributes. They are kept if they were locked
-    /// all the while.
-    pub(crate) fn ended(&self, change: Changing, reply: Option<&ReplyMsg>, at: usize) {
+    /// The request that makes changes, `REINT_*`: from its beginning to its end, also when its caller does not wait any more.
+    /// Buffer `at` of the reply may have the directory's attributes.
+    pub(crate) async fn change(
+        self: &Arc<Mdc>,
+        changes: impl IntoIterator<Item = Changing, IntoIter: Send> + Send + 'static,
+        bufs: Vec<Bytes>,
+        at: Option<usize>,
+    ) -> Result<ReplyMsg, Errno> {
+        let mdc = self.clone();
+        let whole = async move {
+            let done = mdc.reint(bufs).await;
+            let told = done.as_ref().ok().zip(at);
+            for change in changes {
+                let tell = mdc.taken_in(change, told);
+                mdc.tell(tell).await;
+            }
+            done
+        };
+        cpt::to_its_end(whole).await
+    }
+
+    /// The same of an open that makes the name if it is not there.
+    pub(crate) async fn open_or_make(
+        self: &Arc<Mdc>,
+        change: Changing,
+        ask: IntentAsk,
+    ) -> Result<IntentReply, Errno> {
+        let mdc = self.clone();
+        let whole = async move {
+            let reply = mdc.intent(ask).await;
+            match &reply {
+                Ok(reply) if reply.was_there() => {
+                    let lock = mdc.find(change.dir(), LockMode::Pr, ATTR_BITS);
+                    let locked = lock.as_ref().is_some_and(|l| change.is_under(l.info().cookie));
+                    change.came_to_nothing(locked);
+                }
+                _ => {
+                    let told = reply.as_ref().ok().map(|r| (&r.reply, PARENT_OF_OPEN));
+                    let tell = mdc.taken_in(change, told);
+                    mdc.tell(tell).await;
+                }
+            }
+            reply
+        };
+        cpt::to_its_end(whole).await
+    }
+
+    /// A change has ended; a buffer of the reply may have the directory's attributes. They are kept if they were locked all
+    /// the while. Which directory the kernel is to be told of, if it is.
+    fn taken_in(&self, change: Changing, told: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
         let dir = change.dir();
         let agreed = self.lock_terms() == LockTerms::Nacre;
-        let told = reply.filter(|r| agreed && r.buf(at).len() >= MdtBody::SIZE);
-        let body = told.and_then(|r| r.get::<MdtBody>(at).ok());
+        let told = told.filter(|(r, at)| agreed && r.buf(*at).len() >= MdtBody::SIZE);
+        let body = told.and_then(|(r, at)| r.get::<MdtBody>(at).ok());
         let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
-        match (body, &lock) {
+        let tell = match (body, &lock) {
             (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under(lock.info().cookie) => {
                 let none = Bytes::new();
-                change.ended_with(MdAttr::from_reply(&body, &none, &none, self.precision()).attr);
+                change.ended_with(MdAttr::from_reply(&body, &none, &none, self.precision()).attr)
             }
             _ => change.ended(),
+        };
+        tell.then_some(dir)
+    }
+
+    /// Another task than the one that has made a change may just be told, by the kernel, how the directory was before: the
+    /// kernel would believe that from then on. It is told before the change is answered, and drops such an answer.
+    async fn tell(&self, dir: Option<Fid>) {
+        if let (Some(dir), Some(cache)) = (dir, self.kernel.get()) {
+            cache.inval_inode(dir, -1, 0).await;
         }
     }
 }

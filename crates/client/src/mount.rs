@@ -165,7 +165,8 @@ impl Mounting<'_> {
         let (mut mdcs, mut shown) = (Vec::new(), Vec::new());
         for target in mdts {
             let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
-            let mdc = Arc::new(self.mdc(target, &owner));
+            let mdc = Arc::new(self.mdc(target, &owner, &kernel));
+            owner.set_mdc(&mdc);
             let name = format!("{}-mdc-{}", target.name, self.instance);
             shown.push(mdc.locks.show(&self.opts.params, &name));
             mdcs.push(mdc);
@@ -238,7 +239,7 @@ impl Mounting<'_> {
         }))
     }
 
-    fn mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>) -> Mdc {
+    fn mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>, kernel: &Kernel) -> Mdc {
         let locks = LockClient::new(
             owner.clone(),
             LockClientConfig {
@@ -247,7 +248,6 @@ impl Mounting<'_> {
                 ..LockClientConfig::default()
             },
         );
-        owner.set_locks(&locks);
         let import = Import::new(
             self.rpc,
             ImportConfig {
@@ -262,7 +262,8 @@ impl Mounting<'_> {
             },
         );
         locks.set_import(import.clone());
-        Mdc::new(target.index, import, locks, owner.inodes().clone())
+        let kept = (owner.inodes().clone(), kernel.clone());
+        Mdc::new(target.index, import, locks, kept)
     }
 }
 

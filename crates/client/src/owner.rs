@@ -6,14 +6,13 @@
 
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
-use ldlm::{LockClient, LockInfo, LockOwner};
-use parking_lot::Mutex;
+use crate::mdc::Mdc;
+use ldlm::{LockInfo, LockOwner};
 use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply};
-use std::sync::{Arc, Weak};
-use std::task::{Context, Waker};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use wire::{Errno, Fid, Message, OstLvb};
+use wire::{Errno, Fid, MDS_INODELOCK_DOM, Message, OstLvb};
 
 /// How long giving back a lock waits for the kernel to forget.
 pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
@@ -23,7 +22,7 @@ pub(crate) struct MdcOwner {
     inodes: Arc<Inodes>,
     kernel: Kernel,
     runtime: Handle,
-    locks: Mutex<Weak<LockClient>>,
+    mdc: OnceLock<Weak<Mdc>>,
 }
 
 impl MdcOwner {
@@ -32,12 +31,13 @@ impl MdcOwner {
             inodes,
             kernel,
             runtime,
-            locks: Mutex::default(),
+            mdc: OnceLock::new(),
         })
     }
 
-    pub(crate) fn set_locks(&self, locks: &Arc<LockClient>) {
-        *self.locks.lock() = Arc::downgrade(locks);
+    /// Whose it is. Once.
+    pub(crate) fn set_mdc(&self, mdc: &Arc<Mdc>) {
+        let _ = self.mdc.set(Arc::downgrade(mdc));
     }
 
     /// What is known under the locks.
@@ -45,8 +45,8 @@ impl MdcOwner {
         &self.inodes
     }
 
-    fn locks(&self) -> Option<Arc<LockClient>> {
-        self.locks.lock().upgrade()
+    fn mdc(&self) -> Option<Arc<Mdc>> {
+        self.mdc.get()?.upgrade()
     }
 }
 
@@ -64,6 +64,11 @@ impl LockOwner for MdcOwner {
         Box::pin(async move {
             let fid = Fid::from_res_id(&lock.res);
             let names = self.inodes.forget(fid, cancel_bits);
+            if cancel_bits & MDS_INODELOCK_DOM != 0
+                && let Some(mdc) = self.mdc()
+            {
+                mdc.close_now(fid).await;
+            }
             if tokio::time::timeout(KERNEL_WAIT, tell(&self.kernel, fid, &names))
                 .await
                 .is_err()
@@ -84,16 +89,8 @@ impl LockOwner for MdcOwner {
         let names = self.inodes.forget(fid, bits);
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
-            let mut told = Box::pin(async move { tell(&kernel, fid, &names).await });
             // As far as it goes without waiting it goes at once.
-            let _inside = self.runtime.enter();
-            if told
-                .as_mut()
-                .poll(&mut Context::from_waker(Waker::noop()))
-                .is_pending()
-            {
-                self.runtime.spawn(told);
-            }
+            cpt::begin_here(&self.runtime, async move { tell(&kernel, fid, &names).await });
         }
     }
 }
@@ -101,8 +98,8 @@ impl LockOwner for MdcOwner {
 impl ImportOwner for MdcOwner {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            match self.locks() {
-                Some(locks) => locks.ast(opc, msg).await,
+            match self.mdc() {
+                Some(mdc) => mdc.locks.ast(opc, msg).await,
                 None => Err(Errno::ESHUTDOWN),
             }
         })
@@ -113,8 +110,8 @@ impl ImportOwner for MdcOwner {
             return;
         }
         tracing::warn!("evicted: locks and caches of this target are gone");
-        if let Some(locks) = self.locks() {
-            locks.clear();
+        if let Some(mdc) = self.mdc() {
+            mdc.locks.clear();
         }
         let fids = self.inodes.clear();
         let kernel = self.kernel.clone();

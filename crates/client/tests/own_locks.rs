@@ -6,11 +6,15 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{Client, Cred, DirHandle, OpenFile, OpenFlags, SetAttr};
+use client::{Client, Cred, DirHandle, KernelCache, OpenFile, OpenFlags, SetAttr};
 use cluster::Cluster;
+use cpt::BoxFuture;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tokio::task::JoinSet;
+use std::time::Duration;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
 use wire::{Errno, Fid, LockTerms};
 
 /// Closes that may not have gone along with a request.
@@ -38,7 +42,7 @@ async fn create(c: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
     c.getattr(&root, dir).await.unwrap();
     let there = c.lookup(&root, dir, name.as_bytes()).await;
     assert_eq!(there.map(|f| f.attr.fid), Err(Errno::ENOENT), "{name}");
-    let made = c.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+    let made = c.create(&root, dir, name.as_bytes(), 0o755, OpenFlags::READ_WRITE);
     let (found, file) = made.await.unwrap();
     assert_eq!((found.attr.size, found.attr_cached), (0, true));
     file
@@ -229,6 +233,192 @@ async fn names_that_others_make_are_found_in_a_directory_that_was_listed() {
             }
         }
     }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_nobody_waits_for_any_more_ends_all_the_same() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount().await;
+    let dir = mkdir(&client, "d").await;
+    let root = Cred::root();
+    for steps in 0..12 {
+        let (a, b) = (format!("a{steps}"), format!("b{steps}"));
+        let create = client.create(&root, dir, a.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        let make = client.mkdir(&root, dir, b.as_bytes(), 0o755);
+        let gone = async {
+            for _ in 0..=steps / 2 {
+                yield_now().await;
+            }
+        };
+        match steps % 2 {
+            0 => tokio::select! { biased; made = create => drop(made), () = gone => {} },
+            _ => tokio::select! { biased; made = make => drop(made), () = gone => {} },
+        }
+    }
+    // What is known of the directory is kept again.
+    let kept = async { while !client.getattr(&root, dir).await.unwrap().attr_cached {} };
+    timeout(Duration::from_secs(30), kept).await.unwrap();
+    client.umount().await;
+    cluster.stop().await;
+}
+
+/// What a kernel is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<Fid>>);
+
+impl KernelCache for Told {
+    fn inval_entry<'a>(&'a self, _: Fid, _: &'a [u8], _: Fid) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn inval_inode(&self, fid: Fid, _: i64, _: i64) -> BoxFuture<'_, ()> {
+        self.0.lock().push(fid);
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kernel_that_may_take_in_late_how_a_directory_was_is_told_that_it_is_so_no_more() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount().await;
+    let kernel = Arc::new(Told::default());
+    client.set_kernel(kernel.clone());
+    let dir = mkdir(&client, "d").await;
+    let task = |pid| Cred { pid, ..Cred::root() };
+    let told = || std::mem::take(&mut *kernel.0.lock());
+    let looks = async |pid| {
+        client.getattr(&task(pid), dir).await.unwrap();
+        assert!(client.getattr(&task(pid), dir).await.unwrap().attr_cached);
+    };
+    // Who works alone has taken in what he was told.
+    for name in ["a", "b", "c"] {
+        looks(1).await;
+        let one = task(1);
+        let made = client.create(&one, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        client.release(&made.await.unwrap().1).await.unwrap();
+    }
+    assert_eq!(told(), []);
+    looks(1).await;
+    looks(2).await;
+    client.unlink(&task(1), dir, b"a").await.unwrap();
+    assert!(told().contains(&dir), "before the answer");
+    client.mkdir(&task(1), dir, b"e", 0o755).await.unwrap();
+    assert_eq!(told(), [], "nobody has looked since");
+    looks(2).await;
+    client.mkdir(&task(1), dir, b"f", 0o755).await.unwrap();
+    assert_eq!(told(), [dir]);
+    client.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_makes_a_name_that_is_there_forgets_nothing() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount().await;
+    let root = Cred::root();
+    let dir = mkdir(&client, "d").await;
+    let file = create(&client, dir, "f").await;
+    client.release(&file).await.unwrap();
+    let handle = client.opendir(&root, dir).await.unwrap();
+    let known = async || {
+        assert_eq!(names(&client, &handle).await.len(), 1);
+        client.getattr(&root, dir).await.unwrap().attr_cached
+    };
+    assert!(known().await);
+    let exclusive = OpenFlags {
+        excl: true,
+        ..OpenFlags::READ_WRITE
+    };
+    let before = requests(&cluster).await;
+    let rounds = 10;
+    for _ in 0..rounds {
+        for flags in [exclusive, OpenFlags::READ] {
+            match client.create(&root, dir, b"f", 0o644, flags).await {
+                Ok((_, file)) => client.release(&file).await.unwrap(),
+                Err(e) => assert!(e == Errno::EEXIST && flags.excl),
+            }
+            assert!(known().await);
+        }
+    }
+    // Two opens, a close that may have found nothing to go along with, and now and then what the targets have among themselves.
+    let asked = requests(&cluster).await - before;
+    assert!(asked < 5 * rounds, "{asked} requests");
+    client.umount().await;
+    cluster.stop().await;
+}
+
+const RUN: OpenFlags = OpenFlags {
+    exec: true,
+    ..OpenFlags::READ
+};
+
+/// Opens a file to write, writes and closes it.
+async fn fill(c: &Client, fid: Fid) {
+    let file = c.open(&Cred::root(), fid, OpenFlags::READ_WRITE).await.unwrap();
+    c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    c.release(&file).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_was_made_empty_and_then_written_can_be_run_at_once() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    for round in 0..5 {
+        let mut made = Vec::new();
+        for i in 0..100 {
+            made.push(create(&a, dir, &format!("f{round}.{i}")).await);
+        }
+        // More closes than go along with a few requests.
+        for file in &made {
+            a.release(file).await.unwrap();
+        }
+        let by_itself = made.last().unwrap().fid;
+        fill(&a, by_itself).await;
+        let run = a.open(&root, by_itself, RUN).await.unwrap();
+        a.release(&run).await.unwrap();
+        let by_another = made[50].fid;
+        fill(&b, by_another).await;
+        let run = b.open(&root, by_another, RUN).await.unwrap();
+        b.release(&run).await.unwrap();
+        // While its maker still has it open.
+        let shared = create(&a, dir, &format!("shared{round}")).await;
+        fill(&b, shared.fid).await;
+        a.release(&shared).await.unwrap();
+        let run = b.open(&root, shared.fid, RUN).await.unwrap();
+        b.release(&run).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_runs_a_file_waits_for_an_own_close_that_is_on_its_way() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    let file = create(&a, dir, "f").await;
+    a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    let busy = b.open(&root, file.fid, RUN).await.map(|_| ());
+    assert_eq!(busy, Err(Errno::ETXTBSY), "another client has it open");
+    let before = requests(&cluster).await;
+    let closed = async {
+        while requests(&cluster).await == before {}
+        a.release(&file).await
+    };
+    let (run, closed) = tokio::join!(a.open(&root, file.fid, RUN), closed);
+    closed.unwrap();
+    a.release(&run.unwrap()).await.unwrap();
     a.umount().await;
     b.umount().await;
     cluster.stop().await;

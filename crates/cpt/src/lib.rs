@@ -10,6 +10,7 @@ mod list;
 mod memory;
 mod pattern;
 mod table;
+mod to_its_end;
 mod topology;
 
 use std::{future::Future, pin::Pin};
@@ -19,6 +20,7 @@ pub use layout::{CptConfig, estimate, layout, published};
 pub use list::parse_list;
 pub use memory::memory_bytes;
 pub use table::{Cpt, CptId, CptTable, nid_hash};
+pub use to_its_end::{ToItsEnd, to_its_end};
 pub use topology::{Node, Topology};
 
 /// A boxed future, for asynchronous methods of traits that are used as `dyn`.

@@ -1,12 +1,15 @@
 //! All the names that a directory may have, so that one that is not among them need not be asked for: listed under the
 //! directory's UPDATE lock, a part with each of several lookups of names that were not there, and from then on with each
 //! name that this client makes. What was removed stays among them (whether a name was made again after it was removed, or
-//! before, nobody here can tell): the server is asked for it.
+//! before, nobody here can tell): the server is asked for it. A directory for which there is no room is not listed any more
+//! while its lock stays.
 
 use foldhash::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Instead of a number of lookups: there is no room, and nothing is listed.
+const NO_ROOM: u32 = u32::MAX;
 /// Lookups of names that were not there, before the first part of a directory is listed; twice as many before the next.
 const MISSES: u32 = 2;
 /// What a name takes.
@@ -76,35 +79,35 @@ impl Listed {
     /// A name was looked up and is not there: from which place the directory is to be listed on now, if at all.
     pub(crate) fn missed(&mut self) -> Option<u64> {
         self.misses = self.misses.saturating_add(1);
+        // That of no room is none.
         let due = self.misses >= MISSES && self.misses.is_power_of_two();
         (due && !self.whole).then_some(self.next)
     }
 
-    /// A part was listed, from `start` to `next`, the last one or not. False: there is no room for it.
-    pub(crate) fn add_part(
-        &mut self,
-        start: u64,
-        next: Option<u64>,
-        names: impl Iterator<Item = u64>,
-    ) -> bool {
-        if start != self.next || self.whole {
-            return true;
+    /// A part was listed, from `start` to `next`, the last one or not.
+    pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, names: impl Iterator<Item = u64>) {
+        if start != self.next || self.whole || self.misses == NO_ROOM {
+            return;
         }
         self.whole = next.is_none();
         self.next = next.unwrap_or(start);
-        let mut fits = true;
-        for name in names {
-            fits &= self.add(name);
-        }
-        fits
+        names.for_each(|name| self.add(name));
     }
 
-    /// A name is about to be made. False: there is no room for it.
-    pub(crate) fn add(&mut self, name: u64) -> bool {
-        if !self.names.insert(name) {
-            return true;
+    /// A name is about to be made.
+    pub(crate) fn add(&mut self, name: u64) {
+        if self.misses == NO_ROOM || !self.names.insert(name) {
+            return;
         }
-        self.room.names.fetch_add(1, Ordering::Relaxed) < self.room.max
+        if self.room.names.fetch_add(1, Ordering::Relaxed) >= self.room.max {
+            self.empty();
+            (self.misses, self.whole) = (NO_ROOM, false);
+        }
+    }
+
+    fn empty(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        self.room.names.fetch_sub(names.len(), Ordering::Relaxed);
     }
 
     /// Whether the directory does not have the name.
@@ -115,7 +118,7 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.room.names.fetch_sub(self.names.len(), Ordering::Relaxed);
+        self.empty();
     }
 }
 
@@ -128,14 +131,14 @@ mod tests {
     fn only_a_directory_that_is_listed_to_its_end_is_known_not_to_have_a_name() {
         let mut listed = Listed::new(1, Arc::new(Room::new(100)));
         assert_eq!((listed.missed(), listed.missed()), (None, Some(0)));
-        assert!(listed.add_part(0, Some(50), [1, 2].into_iter()));
+        listed.add_part(0, Some(50), [1, 2].into_iter());
         assert!(!listed.lacks(7));
         assert_eq!((listed.missed(), listed.missed()), (None, Some(50)));
-        assert!(listed.add(9));
+        listed.add(9);
         // A part that somebody else has listed meanwhile is not taken twice.
-        assert!(listed.add_part(0, None, [3].into_iter()));
+        listed.add_part(0, None, [3].into_iter());
         assert!(!listed.lacks(7));
-        assert!(listed.add_part(50, None, [4].into_iter()));
+        listed.add_part(50, None, [4].into_iter());
         assert!(listed.lacks(7));
         for there in [1, 2, 4, 9] {
             assert!(!listed.lacks(there));
@@ -148,10 +151,25 @@ mod tests {
     fn names_are_bounded_over_all_directories() {
         let room = Arc::new(Room::new(100));
         let mut one = Listed::new(1, room.clone());
-        let mut other = Listed::new(2, room);
-        assert!(one.add_part(0, None, 0..90));
-        assert!(!other.add_part(0, None, 0..20));
+        let mut other = Listed::new(2, room.clone());
+        one.add_part(0, None, 0..90);
+        other.add_part(0, None, 0..20);
+        assert!(one.lacks(1000) && !other.lacks(1000));
         drop(one);
-        assert!(other.add(1000));
+        let mut third = Listed::new(3, room);
+        third.add_part(0, None, 0..100);
+        assert!(third.lacks(1000), "what had no room holds none");
+    }
+
+    #[test]
+    fn a_directory_for_which_there_is_no_room_is_not_listed_again_and_again() {
+        let mut listed = Listed::new(1, Arc::new(Room::new(10)));
+        assert_eq!((listed.missed(), listed.missed()), (None, Some(0)));
+        listed.add_part(0, Some(50), 0..20);
+        let more = (0..1000).filter_map(|_| listed.missed()).count();
+        assert_eq!(more, 0, "it does not become smaller");
+        listed.add(3);
+        listed.add_part(0, None, [4].into_iter());
+        assert!(!listed.lacks(7) && !listed.lacks(3));
     }
 }

@@ -16,7 +16,7 @@ mod changes;
 mod listed;
 mod names;
 
-pub(crate) use changes::{Changing, Moment};
+pub(crate) use changes::{Changing, Moment, Shown};
 
 use crate::attr::MdAttr;
 use crate::dircache::{DirChunk, Kept, Ticket};
@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{
     Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, Time,
@@ -70,6 +71,8 @@ pub(crate) struct InodeState {
     listed: Option<Box<Listed>>,
     /// What this client does to a directory's names.
     changed: Changed,
+    /// Who may keep its attributes.
+    pub(crate) shown: Shown,
     /// This client has made the file, and nobody has written to it.
     pub(crate) unwritten: bool,
     /// How many times this client has it open in a way that keeps others from opening it.
@@ -84,6 +87,9 @@ pub(crate) struct Inode {
 impl InodeState {
     /// A run of entries that spans `hash`.
     pub(crate) fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
+        if self.changed.is_under_way() {
+            return None;
+        }
         let (_, (_, chunk)) = self.chunks.range(..=hash).next_back()?;
         chunk.spans(hash).then(|| chunk.clone())
     }
@@ -107,6 +113,27 @@ impl InodeState {
     }
 }
 
+/// That this client has a file open in a way that keeps others from opening it, until the server knows that it has not.
+pub(crate) struct Denying {
+    fid: Fid,
+    inodes: Arc<Inodes>,
+    inode: Option<Arc<Inode>>,
+}
+
+impl Drop for Denying {
+    fn drop(&mut self) {
+        let Some(inode) = self.inode.take() else { return };
+        let empty = {
+            let mut s = inode.state.lock();
+            s.denying -= 1;
+            s.is_empty()
+        };
+        if empty {
+            self.inodes.prune(self.fid, inode);
+        }
+    }
+}
+
 /// What is known of all files, by FID.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
@@ -116,8 +143,8 @@ pub(crate) struct Inodes {
     kept: Kept,
     room: Arc<Room>,
     changes: Changes,
-    /// When a directory that is not here any more was last changed.
-    forgotten: Mutex<Moment>,
+    /// When a directory that is not here any more was last changed: a [`Moment`].
+    forgotten: AtomicU64,
 }
 
 impl Inodes {
@@ -129,7 +156,7 @@ impl Inodes {
             names: foldhash::fast::RandomState::default(),
             room: Arc::default(),
             changes: Changes::default(),
-            forgotten: Mutex::default(),
+            forgotten: AtomicU64::default(),
         }
     }
 
@@ -158,7 +185,7 @@ impl Inodes {
             .entry(fid)
             .or_insert_with(|| {
                 let state = InodeState {
-                    changed: Changed::since(*self.forgotten.lock()),
+                    changed: Changed::since(Moment(self.forgotten.load(Ordering::Acquire))),
                     ..InodeState::default()
                 };
                 Arc::new(Inode {
@@ -176,21 +203,13 @@ impl Inodes {
     }
 
     /// A file was opened in a way that keeps others from opening it.
-    pub(crate) fn opened(&self, fid: Fid) {
-        self.entry(fid).state.lock().denying += 1;
-    }
-
-    /// It was closed, and the server has been told.
-    pub(crate) fn closed(&self, fid: Fid) {
-        let Some(inode) = self.get(fid) else { return };
-        let empty = {
-            let mut s = inode.state.lock();
-            // An eviction meanwhile has taken the handle, and what was known.
-            s.denying = s.denying.saturating_sub(1);
-            s.is_empty()
-        };
-        if empty {
-            self.prune(fid, inode);
+    pub(crate) fn denying(self: &Arc<Inodes>, fid: Fid) -> Denying {
+        let inode = self.entry(fid);
+        inode.state.lock().denying += 1;
+        Denying {
+            fid,
+            inodes: self.clone(),
+            inode: Some(inode),
         }
     }
 
@@ -202,47 +221,6 @@ impl Inodes {
     /// To be remembered with a question, so that its answer is kept only where it may be.
     pub(crate) fn now(&self) -> Moment {
         self.changes.now()
-    }
-
-    /// A change of names in a directory begins, whose attributes are locked by the lock with this cookie, if they are; `made` may
-    /// be there from now on.
-    pub(crate) fn begin(self: &Arc<Inodes>, dir: Fid, made: Option<&[u8]>, under: Option<u64>) -> Changing {
-        let inode = self.entry(dir);
-        let began;
-        {
-            let mut s = inode.state.lock();
-            let s = &mut *s;
-            began = self.changes.next();
-            s.changed.begin(began);
-            if let Some(md) = s.md.take() {
-                s.were = Some((md, true));
-            }
-            self.drop_chunks(s);
-            if let Some(name) = made {
-                if let Some(Child::Absent(_)) = s.children.get(name) {
-                    s.children.remove(name);
-                    s.negative -= 1;
-                }
-                let name = self.names.hash_one(name);
-                if s.listed.as_mut().is_some_and(|listed| !listed.add(name)) {
-                    s.listed = None;
-                }
-            }
-        }
-        Changing::new(dir, began, under, self.clone(), inode)
-    }
-
-    /// A change has ended; `learn` takes in what came of it.
-    fn ended(&self, dir: Fid, inode: Arc<Inode>, learn: impl FnOnce(&mut InodeState)) {
-        let empty = {
-            let mut s = inode.state.lock();
-            learn(&mut s);
-            s.changed.end(self.changes.next());
-            s.is_empty()
-        };
-        if empty {
-            self.prune(dir, inode);
-        }
     }
 
     /// The attributes of a file, of which size and times may be old: enough to decide which group of a caller matters.
@@ -309,6 +287,10 @@ impl Inodes {
             {
                 s.were = Some((md, true));
             }
+            if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
+                // The kernel is about to be told.
+                s.shown = Shown::default();
+            }
             if bits & MDS_INODELOCK_PERM != 0
                 && let Some((_, covered)) = &mut s.were
             {
@@ -354,8 +336,7 @@ impl Inodes {
             if s.is_empty() {
                 let last = s.changed.last();
                 drop(s);
-                let mut forgotten = self.forgotten.lock();
-                *forgotten = forgotten.max(last);
+                self.forgotten.fetch_max(last.0, Ordering::AcqRel);
                 shard.remove(&fid);
             }
         }
@@ -363,7 +344,7 @@ impl Inodes {
 
     /// Forgets everything (the client was evicted: all locks are gone); returns what there was.
     pub(crate) fn clear(&self) -> Vec<Fid> {
-        *self.forgotten.lock() = self.changes.next();
+        self.forgotten.fetch_max(self.changes.next().0, Ordering::AcqRel);
         let drain = |s: &Mutex<HashMap<Fid, Arc<Inode>>>| s.lock().drain().collect::<Vec<_>>();
         let gone = self.shards.iter().flat_map(drain);
         gone.map(|(fid, inode)| {
@@ -403,6 +384,17 @@ mod tests {
         })
     }
 
+    /// The attributes of the directory.
+    fn md(mode: u32) -> MdAttr {
+        let body = MdtBody {
+            mbo_fid1: DIR,
+            mbo_mode: mode,
+            ..MdtBody::default()
+        };
+        let none = Bytes::new();
+        MdAttr::from_reply(&body, &none, &none, Precision::Nanoseconds)
+    }
+
     #[test]
     fn a_lookup_lock_takes_all_names_of_its_file() {
         let inodes = Inodes::new(Kept::default());
@@ -433,13 +425,7 @@ mod tests {
     #[test]
     fn who_may_do_what_in_a_directory_is_known_while_it_changes_as_long_as_that_is_locked() {
         let inodes = Inodes::new(Kept::default());
-        let body = MdtBody {
-            mbo_fid1: DIR,
-            mbo_mode: 0o040_750,
-            ..MdtBody::default()
-        };
-        let none = Bytes::new();
-        let md = || MdAttr::from_reply(&body, &none, &none, Precision::Nanoseconds);
+        let md = || md(0o040_750);
         inodes.add_name(FILE, b"dir", DIR);
         inodes.entry(DIR).state.lock().md = Some(md());
         inodes.forget(DIR, MDS_INODELOCK_UPDATE);
@@ -455,6 +441,57 @@ mod tests {
         inodes.entry(DIR).state.lock().md = Some(md());
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
         assert!(inodes.last_seen(DIR).is_none());
+    }
+
+    #[test]
+    fn what_was_known_of_a_directory_under_a_lock_that_has_gone_is_not_brought_back_by_an_own_change() {
+        let inodes = Arc::new(Inodes::new(Kept::default()));
+        let state = || inodes.entry(DIR);
+        let told = || md(0o040_755).attr;
+        // Between the lock of before and the one that is there now, others may have changed who may do what.
+        state().state.lock().md = Some(md(0o040_750));
+        inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
+        let change = inodes.begin((DIR, 1), Some(b"a"), Some(7));
+        assert!(change.is_under(7) && !change.ended_with(told()));
+        assert!(state().state.lock().md.is_none());
+        // Where it was locked all the while it is kept.
+        state().state.lock().md = Some(md(0o040_750));
+        assert!(!inodes.begin((DIR, 1), Some(b"b"), Some(8)).ended_with(told()));
+        assert_eq!(state().state.lock().md.as_ref().unwrap().attr.mode, 0o040_755);
+    }
+
+    #[test]
+    fn a_change_that_comes_to_nothing_leaves_what_was_known() {
+        let inodes = Arc::new(Inodes::new(Kept::default()));
+        let known = || {
+            let inode = inodes.entry(DIR);
+            let s = inode.state.lock();
+            (s.md.is_some(), s.chunk(0).is_some())
+        };
+        inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
+        inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
+        let one = inodes.begin((DIR, 1), Some(b"a"), Some(7));
+        assert_eq!(known(), (false, false));
+        one.came_to_nothing(true);
+        assert_eq!(known(), (true, true));
+        // Not where another one was under way, or where nothing was known.
+        let (one, other) = (
+            inodes.begin((DIR, 1), Some(b"a"), Some(7)),
+            inodes.begin((DIR, 1), Some(b"b"), Some(7)),
+        );
+        assert!(!one.ended());
+        other.came_to_nothing(true);
+        assert_eq!(known(), (false, false));
+        inodes.begin((DIR, 1), Some(b"a"), Some(7)).came_to_nothing(true);
+        assert_eq!(
+            known(),
+            (false, false),
+            "the attributes are older than the first one"
+        );
+        // Nor when the lock has gone meanwhile.
+        inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
+        inodes.begin((DIR, 1), Some(b"a"), Some(7)).came_to_nothing(false);
+        assert_eq!(known(), (false, false));
     }
 
     #[test]

@@ -83,8 +83,17 @@ impl Inodes {
             return;
         };
         let names = part.entries.iter().map(|e| self.names.hash_one(&e.name[..]));
-        if !listed.add_part(part.start, (!last).then_some(part.next), names) {
-            s.listed = None;
+        listed.add_part(part.start, (!last).then_some(part.next), names);
+    }
+
+    /// A name is about to be made.
+    pub(super) fn may_be_there(&self, s: &mut InodeState, name: &[u8]) {
+        if let Some(Child::Absent(_)) = s.children.get(name) {
+            s.children.remove(name);
+            s.negative -= 1;
+        }
+        if let Some(listed) = &mut s.listed {
+            listed.add(self.names.hash_one(name));
         }
     }
 

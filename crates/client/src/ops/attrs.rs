@@ -71,7 +71,7 @@ impl Client {
         }
         // Without a lock: who changes one attribute often changes the next, and would only have to give it back.
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
-        self.with_data(fid, md, None).await
+        self.with_data(cred, fid, md, None).await
     }
 
     /// The data that a setattr concerns too: of a truncation or of new times of a regular file. A file that is to become

@@ -71,10 +71,9 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
         };
         let elc = mdc.elc(&[parent], &[]);
-        let change = mdc.begin(parent, Some(name));
-        let reply = mdc.reint(pack::create(cred, &rec, name, target, &elc)).await;
-        mdc.ended(change, reply.as_ref().ok(), 4);
-        let body: MdtBody = reply?.get(1)?;
+        let change = mdc.begin(cred, parent, Some(name));
+        let bufs = pack::create(cred, &rec, name, target, &elc);
+        let body: MdtBody = mdc.change([change], bufs, Some(4)).await?.get(1)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         Ok(Found::uncached(md.attr))
     }
@@ -85,15 +84,12 @@ impl Client {
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
         let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE)]);
-        let change = mdc.begin(parent, Some(name));
-        let reply = mdc
-            .reint(pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc))
-            .await;
-        mdc.ended(change, reply.as_ref().ok(), 2);
-        let body: MdtBody = reply?.get(1)?;
+        let bufs = pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc);
+        let change = mdc.begin(cred, parent, Some(name));
+        let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(1)?;
         let found = async {
             let md = self.md(cred, fid).await?;
-            self.with_data(fid, md, Some((parent, name))).await
+            self.with_data(cred, fid, md, Some((parent, name))).await
         };
         match found.await {
             // Others have removed all its names since. That takes nothing back of what was done.

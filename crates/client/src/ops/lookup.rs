@@ -101,7 +101,7 @@ impl Client {
                     Some(md) => md,
                     None => self.md(cred, fid).await?,
                 };
-                self.with_data(fid, md, Some((parent, name))).await
+                self.with_data(cred, fid, md, Some((parent, name))).await
             };
             match found.await {
                 // It was removed since. The name may lead to what took its place: it was never without.
@@ -159,7 +159,7 @@ impl Client {
     /// The attributes of a file.
     pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Found, Errno> {
         let md = self.md(cred, fid).await?;
-        self.with_data(fid, md, None).await
+        self.with_data(cred, fid, md, None).await
     }
 
     /// What the metadata target says of a file: kept, or asked for together with a lock.
@@ -238,6 +238,7 @@ impl Client {
     /// kernel holds the directory until it is answered.
     pub(crate) async fn with_data(
         &self,
+        cred: &Cred,
         fid: Fid,
         md: MdAttr,
         name: Option<(Fid, &[u8])>,
@@ -245,9 +246,15 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let data = self.data_attr(mdc, fid, &md).await?;
         let attr_lock = self.attr_lock(mdc, fid);
-        let kept = attr_lock
-            .as_ref()
-            .and_then(|_| self.inodes.get(fid)?.state.lock().md.clone());
+        let has_kernel = self.kernel.get().is_some();
+        let kept = attr_lock.as_ref().and_then(|_| {
+            let inode = self.inodes.get(fid)?;
+            let mut s = inode.state.lock();
+            if has_kernel && s.md.as_ref().is_some_and(|md| md.attr.is_dir()) {
+                s.shown.to(cred.pid);
+            }
+            s.md.clone()
+        });
         let attr_cached = kept.is_some() && data.as_ref().is_none_or(|data| data.covered);
         let md = kept.unwrap_or(md);
         let attr = data.map_or_else(

@@ -2,8 +2,10 @@
 
 use crate::attr::{S_IFREG, SetAttr};
 use crate::client::Client;
+use crate::closes::Closing;
 use crate::cred::Cred;
 use crate::data::{DataFile, Told};
+use crate::inode::Denying;
 use crate::layout::LovLayout;
 use crate::mdc::{IntentAsk, IntentReply};
 use crate::ops::lookup::{Found, check_name};
@@ -119,6 +121,7 @@ pub struct OpenFile {
     /// Whether this open made the file.
     pub(crate) created: bool,
     keep: Mutex<Option<Keep>>,
+    denying: Mutex<Option<Denying>>,
 }
 
 impl OpenFile {
@@ -195,7 +198,7 @@ impl Client {
         let bufs = pack::open_intent(cred, &rec, b"", eadata);
         let ask = IntentAsk {
             opens: true,
-            elc: mdc.elc(&[], &[]),
+            elc: mdc.elc(&[], &[(fid, 0)]),
             ..IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs)
         };
         let reply = mdc.intent(ask).await?;
@@ -260,16 +263,13 @@ impl Client {
             IT_OPEN | IT_CREAT,
             bufs,
         );
-        let change = mdc.begin(parent, Some(name));
-        let reply = mdc
-            .intent(IntentAsk {
-                elc,
-                opens: true,
-                ..ask
-            })
-            .await;
-        mdc.ended(change, reply.as_ref().ok().map(|r| &r.reply), 11);
-        let reply = reply?;
+        let ask = IntentAsk {
+            elc,
+            opens: true,
+            ..ask
+        };
+        let change = mdc.begin(cred, parent, Some(name));
+        let reply = mdc.open_or_make(change, ask).await?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);
@@ -293,7 +293,7 @@ impl Client {
             let data = file.data.lock().clone();
             data.claim().await;
         }
-        let found = self.with_data(file.fid, md, Some((parent, name))).await?;
+        let found = self.with_data(cred, file.fid, md, Some((parent, name))).await?;
         Ok((found, file))
     }
 
@@ -317,10 +317,11 @@ impl Client {
             opened_times: md.attr.times(),
             created: reply.made_file(),
             keep: Mutex::new(reply.reply.keep.clone()),
+            denying: Mutex::default(),
         });
         if md.attr.is_file() {
             if file.denies() {
-                self.inodes.opened(fid);
+                *file.denying.lock() = Some(self.inodes.denying(fid));
             }
             return Ok(file);
         }
@@ -334,25 +335,38 @@ impl Client {
         })
     }
 
-    /// Closes a file: the metadata target learns size and times as this client knows them.
+    /// Closes a file: the metadata target learns size and times as this client knows them, also when nobody waits for that.
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
         let mdc = self.lmv.of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
-        let harmless = !file.denies() || file.created && !file.has_written() && !file.flags.exec;
-        if rec.sa_valid == 0 && harmless && mdc.close_later(file.handle, file.fid) {
-            file.keep.lock().take();
-            if file.denies() {
-                self.inodes.closed(file.fid);
+        let unwritten = || file.created && !file.has_written() && self.is_unwritten(mdc, file.fid);
+        let harmless = || !file.denies() || !file.flags.exec && unwritten();
+        let mut closing = Closing {
+            handle: file.handle,
+            fid: file.fid,
+            denying: file.denying.lock().take(),
+        };
+        let keep = file.keep.lock().take();
+        if rec.sa_valid == 0 && harmless() {
+            match mdc.close_later(closing) {
+                Ok(()) => {
+                    // Somebody else may just have asked for it.
+                    if !harmless() {
+                        mdc.close_now(file.fid).await;
+                    }
+                    return Ok(());
+                }
+                Err(now) => closing = now,
             }
-            return Ok(());
         }
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
-        let done = mdc.import.call(req).await;
-        file.keep.lock().take();
-        if file.denies() {
-            self.inodes.closed(file.fid);
-        }
-        match done.map_err(Errno::from) {
+        let import = mdc.import.clone();
+        let whole = async move {
+            let done = import.call(req).await;
+            drop((keep, closing));
+            done
+        };
+        match cpt::to_its_end(whole).await.map_err(Errno::from) {
             // The server forgot the handle when it forgot this client: nothing is left to close.
             Ok(_) | Err(Errno::ESTALE) => Ok(()),
             Err(e) => Err(e),

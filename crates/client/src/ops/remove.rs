@@ -3,7 +3,7 @@
 use crate::attr::S_IFDIR;
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::inode::{Changing, Child};
+use crate::inode::Child;
 use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
@@ -46,9 +46,9 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
-        let change = mdc.begin(parent, None);
-        let done = mdc.reint(pack::unlink(cred, &rec, name, &elc)).await;
-        mdc.ended(change, done.as_ref().ok(), 6);
+        let change = mdc.begin(cred, parent, None);
+        let bufs = pack::unlink(cred, &rec, name, &elc);
+        let done = mdc.change([change], bufs, Some(6)).await;
         if done.is_err() {
             self.forget_in_kernel(parent, name);
         }
@@ -95,9 +95,8 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
-        let changes = [mdc.begin(from.0, None), mdc.begin(to.0, Some(to.1))];
-        let done = mdc.reint(pack::rename(cred, &rec, &elc)).await;
-        changes.into_iter().for_each(Changing::ended);
+        let changes = [mdc.begin(cred, from.0, None), mdc.begin(cred, to.0, Some(to.1))];
+        let done = mdc.change(changes, pack::rename(cred, &rec, &elc), None).await;
         if done.is_err() {
             self.forget_in_kernel(from.0, from.1);
             self.forget_in_kernel(to.0, to.1);
