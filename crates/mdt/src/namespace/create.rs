@@ -126,7 +126,7 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
             kind: inode.kind(),
         },
     );
-    tx.put_inode(node.fid, &mut inode);
+    tx.put_new(node.fid, &mut inode);
     for (name, value) in &node.xattrs {
         tx.put_xattr(node.fid, name, value.clone());
     }
@@ -191,7 +191,7 @@ pub fn link(
 
 /// Gives a file that has none its layout; a file that has one keeps it, and `None` is returned.
 pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<Done>, Errno> {
-    let _held = store.hold(&[file]);
+    let _held = store.hold_files(&[file]);
     let mut inode = store.inode(file)?;
     if !inode.is_file() {
         return Err(Errno::EINVAL);

@@ -8,7 +8,7 @@ use wire::{
 use super::{APPEND, Closing, Done, IMMUTABLE, close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
-    store::{Inode, Opens, Store},
+    store::{Held, Inode, Opens, Store},
 };
 
 /// How a file is to be opened: `MDS_FMODE_*` and `MDS_OPEN_*`.
@@ -90,7 +90,7 @@ pub fn open(
     mode: OpenMode,
     created: Option<u64>,
 ) -> Result<(Inode, u64), Errno> {
-    let mut held = store.hold(&[fid]);
+    let mut held = store.hold_files(&[fid]);
     let inode = store.inode(fid)?;
     let mut opens = held.opens(fid);
     if inode.nlink == 0 && opens.total == 0 {
@@ -128,16 +128,26 @@ pub fn accessed(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
     tx.commit().map(drop)
 }
 
-/// Takes one handle away, with what the client says about times and size; an orphan goes with its last handle.
-pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>) -> Result<Done, Errno> {
-    let mut held = store.hold(&[fid]);
+/// Counts one handle less; whether none is left.
+fn less(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
     let opens = held.opens(fid).less(mode);
     held.set_opens(fid, opens);
+    opens.total == 0
+}
+
+/// Takes one handle away, with what the client says about times and size; an orphan goes with its last handle.
+pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>) -> Result<Done, Errno> {
+    // A directory is changed by what its reader tells, and only so.
+    let mut held = match mode.writes() || attrs.is_none() {
+        true => store.hold_files(&[fid]),
+        false => store.hold(&[fid]),
+    };
+    let last = less(&mut held, fid, mode);
     let mut inode = store.inode(fid)?;
     let pre_versions = [inode.version, 0, 0, 0];
     let mut tx = store.begin();
     let changed = attrs.is_some_and(|a| close_attrs(&mut inode, a, mode.writes()));
-    if inode.nlink == 0 && opens.total == 0 {
+    if inode.nlink == 0 && last {
         tx.destroy_orphan(fid, &inode)?;
     } else if changed {
         tx.put_inode(fid, &mut inode);
@@ -151,18 +161,16 @@ pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>
     })
 }
 
-/// Takes one handle away of which there is nothing to tell.
+/// Takes one handle away of which there is nothing to tell: a transaction only where an orphan goes with it.
 pub fn let_go(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
-    let mut held = store.hold(&[fid]);
-    let opens = held.opens(fid).less(mode);
-    held.set_opens(fid, opens);
-    if opens.total > 0 {
+    let mut held = store.hold_files(&[fid]);
+    if !less(&mut held, fid, mode) {
         return Ok(());
     }
     let inode = store.inode(fid)?;
     if inode.nlink == 0 {
         let mut tx = store.begin();
-        tx.destroy(fid, &inode)?;
+        tx.destroy_orphan(fid, &inode)?;
         tx.commit()?;
     }
     Ok(())

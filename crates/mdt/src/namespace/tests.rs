@@ -6,6 +6,7 @@ mod check;
 mod crash;
 mod model;
 mod together;
+mod visible;
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use wire::{
 };
 
 use super::{
-    Done, Node, OpenMode, Rename, SetAttr, Unlink, close, create, destroy_orphan, link, lookup, make_root,
-    open, rename, setattr, unlink,
+    Done, Node, OpenMode, Rename, SetAttr, Unlink, close, create, destroy_orphan, let_go, link, lookup,
+    make_root, open, rename, setattr, unlink,
     xattr::{SetXattr, getxattr, listxattr, setxattr},
 };
 use crate::{
@@ -318,6 +319,17 @@ fn an_open_file_outlives_its_last_name() {
     f.close(file, MDS_FMODE_READ);
     assert!(f.store.find(file).unwrap().is_some());
     f.close(file, MDS_FMODE_WRITE);
+    assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
+    assert!(f.store.orphans().unwrap().is_empty());
+}
+
+#[test]
+fn of_a_removed_file_that_was_let_go_nothing_is_left() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "a");
+    f.open(file, MDS_FMODE_READ).unwrap();
+    f.unlink(ROOT, "a").unwrap();
+    let_go(&f.store, file, OpenMode(MDS_FMODE_READ)).unwrap();
     assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
     assert!(f.store.orphans().unwrap().is_empty());
 }

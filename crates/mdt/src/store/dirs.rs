@@ -11,11 +11,11 @@
 use std::sync::{Arc, OnceLock};
 
 use osd::{Batch, InFlight};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use wire::{Errno, Fid, Time};
 
 use super::{
-    Held, Inode, SHARDS, Store, in_order, keys, shard_of,
+    Held, Inode, SHARDS, Store, keys, shard_of,
     tx::{Parts, Tx},
 };
 
@@ -56,9 +56,29 @@ struct Prepared {
 
 #[derive(Default)]
 struct Shard {
-    turn: Mutex<()>,
+    queue: Mutex<Queue>,
+    /// The turn is over: what waited is done, or somebody may do it.
+    over: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Somebody has the turn.
+    taken: bool,
     /// As many as there are threads at most: each waits for its own.
-    waiting: Mutex<Vec<Prepared>>,
+    waiting: Vec<Prepared>,
+}
+
+/// The turn of a shard's directories, until it is dropped.
+struct Turn<'a>(&'a Shard);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        queue.taken = false;
+        // Under the lock: so they come in the order in which they have waited.
+        self.0.over.notify_all();
+    }
 }
 
 /// The directories' turns.
@@ -69,7 +89,7 @@ pub(super) struct Dirs {
 /// Turns that are kept.
 #[derive(Default)]
 pub(super) struct HeldDirs<'a> {
-    turns: Vec<(usize, MutexGuard<'a, ()>)>,
+    turns: Vec<(usize, Turn<'a>)>,
 }
 
 impl Default for Dirs {
@@ -81,10 +101,10 @@ impl Default for Dirs {
 }
 
 impl Dirs {
-    /// Keeps others from changing these directories.
-    pub(super) fn hold(&self, fids: &[Fid]) -> HeldDirs<'_> {
+    /// Keeps others from changing the directories of these shards, which are in order.
+    pub(super) fn hold(&self, shards: &[usize]) -> HeldDirs<'_> {
         HeldDirs {
-            turns: in_order(fids).map(|s| (s, self.shards[s].turn.lock())).collect(),
+            turns: shards.iter().map(|s| (*s, self.shards[*s].turn())).collect(),
         }
     }
 }
@@ -130,13 +150,27 @@ impl Tx<'_> {
 }
 
 impl Shard {
+    fn turn(&self) -> Turn<'_> {
+        let mut queue = self.queue.lock();
+        self.over.wait_while(&mut queue, |q| q.taken);
+        queue.taken = true;
+        Turn(self)
+    }
+
+    /// Who finds it done goes on, whoever has the turn by then.
     fn apply_in_turn(&self, store: &Store, prepared: Prepared, outcome: &OnceLock<Outcome>) {
-        self.waiting.lock().push(prepared);
-        let _turn = self.turn.lock();
-        if outcome.get().is_none() {
-            let waiting = std::mem::take(&mut *self.waiting.lock());
-            store.apply_together(waiting);
+        let mut queue = self.queue.lock();
+        queue.waiting.push(prepared);
+        self.over
+            .wait_while(&mut queue, |q| q.taken && outcome.get().is_none());
+        if outcome.get().is_some() {
+            return;
         }
+        queue.taken = true;
+        let waiting = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        let _turn = Turn(self);
+        store.apply_together(waiting);
     }
 }
 
@@ -208,65 +242,17 @@ fn settle(outcome: &OnceLock<Outcome>, is: Outcome) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-        },
+        sync::{Arc, atomic::Ordering::SeqCst},
         thread,
     };
 
-    use bytes::Bytes;
-    use cpt::BoxFuture;
-    use osd::{Batch, Index, MemoryIndex, OsdError, Space, Transactions};
+    use osd::Index;
     use wire::{Errno, Fid, Time};
 
     use super::DirChange;
-    use crate::store::{Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of};
+    use crate::store::{Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of, watched::Watched};
 
     const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
-
-    /// Counts batches, and takes none while it is broken.
-    #[derive(Default)]
-    struct Watched {
-        index: MemoryIndex,
-        batches: AtomicUsize,
-        broken: AtomicBool,
-    }
-
-    impl Index for Watched {
-        fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-            self.index.get(key)
-        }
-
-        fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
-            self.index.scan(from, to, limit)
-        }
-
-        fn apply(&self, batch: Batch) -> Result<(), OsdError> {
-            self.batches.fetch_add(1, SeqCst);
-            if self.broken.load(SeqCst) {
-                batch.transnos().for_each(|t| self.transactions().finish(t));
-                return Err(OsdError::NoSpace);
-            }
-            self.index.apply(batch)
-        }
-
-        fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
-            self.index.sync()
-        }
-
-        fn room(&self) -> BoxFuture<'_, ()> {
-            self.index.room()
-        }
-
-        fn transactions(&self) -> &Arc<Transactions> {
-            self.index.transactions()
-        }
-
-        fn space(&self) -> &Arc<Space> {
-            self.index.space()
-        }
-    }
 
     fn with_dir() -> (Arc<Watched>, Store) {
         let index = Arc::new(Watched::default());
@@ -303,9 +289,9 @@ mod tests {
     /// Lets so many begin while the directory is held, and lets go of it when all wait.
     fn gathered(store: &Store, count: u32, meanwhile: impl FnOnce()) -> Vec<Result<(u64, u64), Errno>> {
         thread::scope(|scope| {
-            let held = store.dirs.hold(&[DIR]);
+            let held = store.dirs.hold(&[shard_of(DIR)]);
             let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || put(store, n))).collect();
-            while store.dirs.shards[shard_of(DIR)].waiting.lock().len() < count as usize {
+            while store.dirs.shards[shard_of(DIR)].queue.lock().waiting.len() < count as usize {
                 thread::yield_now();
             }
             meanwhile();

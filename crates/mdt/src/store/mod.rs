@@ -14,6 +14,8 @@ mod inode;
 pub mod keys;
 pub mod links;
 mod tx;
+#[cfg(test)]
+pub(crate) mod watched;
 
 use foldhash::HashMap;
 use std::sync::Arc;
@@ -73,11 +75,11 @@ fn shard_of(fid: Fid) -> usize {
 }
 
 /// The shards of inodes, in the order in which they are locked.
-fn in_order(fids: &[Fid]) -> impl Iterator<Item = usize> {
+fn in_order(fids: &[Fid]) -> Vec<usize> {
     let mut shards: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
     shards.sort_unstable();
     shards.dedup();
-    shards.into_iter()
+    shards
 }
 
 impl Store {
@@ -115,18 +117,24 @@ impl Store {
 
     /// Holds inodes, in an order that cannot deadlock.
     pub fn hold(&self, fids: &[Fid]) -> Held<'_> {
+        let shards = in_order(fids);
         Held {
-            shards: self.hold_files(fids).shards,
-            dirs: self.dirs.hold(fids),
+            shards: self.lock_shards(&shards),
+            dirs: self.dirs.hold(&shards),
         }
     }
 
-    /// Holds inodes that are no directories, or that nobody knows yet.
+    /// Holds inodes that are no directories, or directories of which nothing is put: those that are new ([`Tx::put_new`]),
+    /// and those of which only the handles are counted.
     pub fn hold_files(&self, fids: &[Fid]) -> Held<'_> {
         Held {
-            shards: in_order(fids).map(|s| (s, self.shards[s].lock())).collect(),
+            shards: self.lock_shards(&in_order(fids)),
             dirs: HeldDirs::default(),
         }
+    }
+
+    fn lock_shards(&self, shards: &[usize]) -> Vec<(usize, MutexGuard<'_, Shard>)> {
+        shards.iter().map(|s| (*s, self.shards[*s].lock())).collect()
     }
 
     /// An inode, if there is one.

@@ -122,9 +122,22 @@ impl Tx<'_> {
 
     /// Puts an inode; its version becomes this transaction.
     pub fn put_inode(&mut self, fid: Fid, inode: &mut Inode) {
+        self.put_record(fid, inode);
+        self.after.inodes.push((fid, Some(inode.clone())));
+    }
+
+    /// Puts an inode that was not there. A directory that is visible is changed by whoever has its turn, which its maker has
+    /// not: so its maker does not enter it in the cache, where it might come after such a change.
+    pub fn put_new(&mut self, fid: Fid, inode: &mut Inode) {
+        match inode.is_dir() {
+            true => self.put_record(fid, inode),
+            false => self.put_inode(fid, inode),
+        }
+    }
+
+    fn put_record(&mut self, fid: Fid, inode: &mut Inode) {
         inode.version = self.transno();
         self.batch.put(keys::inode(fid), inode.encode());
-        self.after.inodes.push((fid, Some(inode.clone())));
     }
 
     /// Puts an entry.
