@@ -4,7 +4,7 @@
 //! looked up, created, opened.
 
 use bytes::Bytes;
-use ldlm::LockMode;
+use ldlm::{GrantedLock, LockMode};
 use rpc::ServerRequest;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
@@ -71,8 +71,8 @@ impl Asked {
 /// What is to be opened.
 struct Found {
     fid: Fid,
-    /// The transaction that made it just now.
-    created: Option<Done>,
+    /// What made it just now, and its maker's lock.
+    created: Option<(Done, GrantedLock)>,
     /// What holds the name.
     _name: HeldLocks,
 }
@@ -101,20 +101,13 @@ impl Mdt {
         let Some(found) = self.find_or_create(req, asked, out).await? else {
             return Ok(());
         };
-        let mut inode = self.store.inode(found.fid)?;
-        if inode.is_file() && found.created.is_none() {
-            inode = self.give_layout(asked, found.fid, inode).await?;
-        }
-        if let Some(done) = &found.created {
-            (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
-        }
-        if found.created.is_none() && asked.flags.writes() {
-            // Who made it is not the only one any more who may write.
-            self.locks.inode(found.fid, locks::DOM).await?;
-        }
-        // The lock first: it takes back handles that other clients keep though nobody uses them any more, which would
-        // deny this open.
-        let lock = self.open_lock(req, asked, &found, &inode).await?;
+        let (inode, lock) = match &found.created {
+            Some((done, lock)) => {
+                (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
+                (done.inode.clone(), *lock)
+            }
+            None => self.prepare_to_open(req, asked, found.fid).await?,
+        };
         let handle = match self.open_handle(req, asked, &found, &inode, out) {
             Ok(handle) => handle,
             Err(e) => {
@@ -135,6 +128,27 @@ impl Mdt {
         body.mbo_open_handle = LustreHandle { cookie: handle };
         out.bufs = vec![body.to_bytes(), md, acl];
         Ok(())
+    }
+
+    /// What was there before this open is ready for it, and the lock that goes with it.
+    async fn prepare_to_open(
+        &self,
+        req: &ServerRequest,
+        asked: &Asked,
+        fid: Fid,
+    ) -> Result<(Inode, GrantedLock), Errno> {
+        let mut inode = self.store.inode(fid)?;
+        if inode.is_file() {
+            inode = self.give_layout(asked, fid, inode).await?;
+        }
+        if asked.flags.writes() {
+            // Who made it is not the only one any more who may write.
+            self.locks.to_write(asker(req), fid).await?;
+        }
+        // Before the handle: it takes back handles that other clients keep though nobody uses them any more, which would
+        // deny this open.
+        let lock = self.open_lock(req, asked, fid, &inode, 0).await?;
+        Ok((inode, lock))
     }
 
     /// `None`: there is no such name, and none is to be made.
@@ -191,16 +205,18 @@ impl Mdt {
             return Ok(None);
         }
         self.check_new_fid(req, asked.rec.cr_fid2)?;
-        let done = self.create_file(asked).await?;
+        let created = self.create_file(req, asked).await?;
         out.disposition |= DISP_OPEN_CREATE;
         Ok(Some(Found {
-            fid: done.fid,
-            created: Some(done),
+            fid: asked.rec.cr_fid2,
+            created: Some(created),
             _name: held,
         }))
     }
 
-    async fn create_file(&self, asked: &Asked) -> Result<Done, Errno> {
+    /// Makes a file. Its maker has the lock on it before it is there: who opens it to write, by its FID, can do so only after
+    /// having taken from the maker that it is unwritten.
+    async fn create_file(&self, req: &ServerRequest, asked: &Asked) -> Result<(Done, GrantedLock), Errno> {
         let rec = &asked.rec;
         // Before objects are taken for a file that cannot be made.
         let parent = self.store.inode(rec.cr_fid1)?;
@@ -220,7 +236,20 @@ impl Mdt {
             lov,
             ..Node::default()
         };
-        namespace::create(&self.store, &asked.cred, rec.cr_fid1, &asked.name, &node)
+        let unwritten = !node.lov.is_empty() && lock_terms(req) == LockTerms::Nacre;
+        let alone = if unwritten { locks::DOM } else { 0 };
+        let file = Inode {
+            mode: node.mode,
+            ..Inode::default()
+        };
+        let lock = self.open_lock(req, asked, node.fid, &file, alone).await?;
+        match namespace::create(&self.store, &asked.cred, rec.cr_fid1, &asked.name, &node) {
+            Ok(done) => Ok((done, lock)),
+            Err(e) => {
+                self.locks.server().cancel(&req.export, &[lock.handle]);
+                Err(e)
+            }
+        }
     }
 
     /// Objects for a new file: as the user wants, then as the directory says, then as the root says.
@@ -282,7 +311,7 @@ impl Mdt {
             return if as_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
         let (fid, mode) = (found.fid, asked.flags);
-        let created = found.created.as_ref().map(|d| d.transno);
+        let created = found.created.as_ref().map(|(done, _)| done.transno);
         let (_, transno) = namespace::open(&self.store, &asked.cred, fid, mode, created)?;
         let added = self
             .handles(&req.export)
@@ -303,14 +332,15 @@ impl Mdt {
         Ok(handle)
     }
 
+    /// The lock that goes with an open of this inode; `alone`: a bit that only its maker may have.
     async fn open_lock(
         &self,
         req: &ServerRequest,
         asked: &Asked,
-        found: &Found,
+        fid: Fid,
         inode: &Inode,
-    ) -> Result<ldlm::GrantedLock, Errno> {
-        let fid = found.fid;
+        alone: u64,
+    ) -> Result<GrantedLock, Errno> {
         let layout = layout_bit(req, inode);
         let (mode, bits, try_bits) = if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir())
         {
@@ -321,12 +351,6 @@ impl Mdt {
             };
             (mode, locks::LOOKUP | locks::OPEN, layout)
         } else if inode.is_file() {
-            let unwritten = found.created.is_some() && !inode.lov.is_empty();
-            let alone = if unwritten && lock_terms(req) == LockTerms::Nacre {
-                locks::DOM
-            } else {
-                0
-            };
             (
                 LockMode::Pr,
                 0,

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    Errno, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
-    MDS_OPEN_TRUNC, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM,
-    Timed, WireStruct,
+    Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID,
+    MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR,
+    OBD_MD_FLXATTRRM, Timed, WireStruct,
 };
 
 use super::{done, time_of, with_transaction};
@@ -21,7 +21,7 @@ use crate::{
         self, Closing, SetAttr,
         xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
     },
-    target::{Handled, Mdt, name_of, precision, reply},
+    target::{Handled, Mdt, lock_terms, name_of, precision, reply},
 };
 
 /// A record of attributes, with times as fine as the client can tell them.
@@ -138,10 +138,12 @@ impl Mdt {
         }
     }
 
-    /// MDS_CLOSE.
     /// What a client gives up along with a request: locks; and on Nacre's terms open files, of which it has nothing to tell.
     pub(crate) fn give_up(&self, req: &ServerRequest, handles: &[u64]) {
         self.locks.server().cancel(&req.export, handles);
+        if lock_terms(req) != LockTerms::Nacre {
+            return;
+        }
         for handle in handles.iter().filter(|h| is_of_a_file(**h)) {
             let Some(OpenFile { fid, mode }) = self.handles(&req.export).remove(*handle) else {
                 continue;
@@ -152,6 +154,7 @@ impl Mdt {
         }
     }
 
+    /// MDS_CLOSE.
     pub(crate) async fn close(&self, req: &ServerRequest) -> Handled {
         let epoch: MdtIoepoch = req.get(1)?;
         let rec = times_of(req, req.get(2)?);

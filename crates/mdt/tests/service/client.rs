@@ -13,13 +13,15 @@ use rpc::{
 };
 use wire::{
     BUT_GETATTR, Errno, Fid, IT_GETATTR, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_AST_SENT,
-    LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResourceDesc, LuSeqRange,
-    LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate,
-    MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid, ObdConnectData,
-    REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
-    SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
+    LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResourceDesc, LockTerms,
+    LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch,
+    MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid,
+    ObdConnectData, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
+    REINT_UNLINK, SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
 };
 
+/// The target.
+pub(crate) const MDT: &str = "testfs-MDT0000_UUID";
 /// The lock is wanted back: no callback will say so.
 const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
 /// What a real client asks for (capture b1).
@@ -97,10 +99,19 @@ static CLIENTS: AtomicU32 = AtomicU32::new(1);
 
 impl Client {
     pub(crate) async fn connect(rpc: &Arc<Ptlrpc>) -> Arc<Client> {
-        Client::connect_to(rpc, Nid::LO, "testfs-MDT0000_UUID").await
+        Client::connect_to(rpc, Nid::LO, MDT).await
     }
 
     pub(crate) async fn connect_to(rpc: &Arc<Ptlrpc>, at: Nid, target: &str) -> Arc<Client> {
+        Client::connect_on(rpc, at, target, LockTerms::Lustre).await
+    }
+
+    pub(crate) async fn connect_on(
+        rpc: &Arc<Ptlrpc>,
+        at: Nid,
+        target: &str,
+        terms: LockTerms,
+    ) -> Arc<Client> {
         let n = CLIENTS.fetch_add(1, Ordering::SeqCst);
         let owner = Arc::new(Owner(Mutex::new(Weak::new())));
         let import = Import::new(
@@ -116,6 +127,7 @@ impl Client {
                     ocd_connect_flags2: FLAGS2,
                     ocd_brw_size: 1 << 20,
                     ocd_ibits_known: 0x7f,
+                    paddingE: terms.ask(),
                     ..ObdConnectData::default()
                 },
                 max_rpcs_in_flight: 8,

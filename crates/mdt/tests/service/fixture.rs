@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
 use tokio::sync::watch;
 use wire::{
-    Errno, Fid, LuSeqRange, Nid, OBD_FL_DELORPHAN, OST_CREATE, OST_DESTROY, OST_SETATTR, OST_STATFS,
-    ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
+    Errno, Fid, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OST_CREATE, OST_DESTROY, OST_SETATTR,
+    OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
 };
 
-use crate::client::Client;
+use crate::client::{Client, MDT};
 
 /// An OST that makes ids and remembers what it was asked to do.
 pub(crate) struct CountingOst {
@@ -168,6 +168,11 @@ impl Fixture {
 
     pub(crate) async fn client(&self) -> Arc<Client> {
         Client::connect(&self.rpc).await
+    }
+
+    /// One that has its locks on Nacre's terms.
+    pub(crate) async fn own_client(&self) -> Arc<Client> {
+        Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
     }
 
     /// One OST more joins the file system.

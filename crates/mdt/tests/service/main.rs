@@ -13,3 +13,6 @@ mod refused;
 mod rude;
 mod shared;
 mod survive;
+mod unwritten;
+#[path = "../../src/store/watched.rs"]
+mod watched;

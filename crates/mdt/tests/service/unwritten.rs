@@ -1,0 +1,73 @@
+//! That a file is unwritten: what its maker holds the DOM bit for, on Nacre's terms.
+
+use std::sync::Arc;
+
+use mdt::store::keys;
+use tokio::{runtime::Handle, sync::oneshot, task::block_in_place};
+use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_DOM as DOM, MDS_OPEN_BY_FID, MDS_OPEN_CREAT};
+
+use crate::{client::Client, fixture::Fixture, watched::Watched};
+
+const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
+const WRITE_BY_FID: u64 = MDS_OPEN_BY_FID | MDS_FMODE_WRITE;
+const ROUNDS: u32 = 20;
+
+/// Whether it was taken from the client that a file is unwritten.
+fn taken(client: &Client, file: Fid) -> bool {
+    let called_back = client.called_back.lock();
+    called_back
+        .iter()
+        .any(|(fid, bits)| *fid == file && bits & DOM != 0)
+}
+
+#[tokio::test]
+async fn a_maker_may_open_its_file_again_and_nobody_else_without_its_knowing() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.own_client().await, f.own_client().await);
+    let made = a.open(Fid::ROOT, "file", CREATE).await;
+    assert_eq!(made.bits & DOM, DOM);
+    for (name, at, how) in [
+        ("file", Fid::ROOT, MDS_FMODE_WRITE),
+        ("", made.fid(), WRITE_BY_FID),
+    ] {
+        let again = a.open(at, name, how).await;
+        assert_eq!((again.status, again.bits & DOM), (0, 0));
+        assert!(!taken(&a, made.fid()));
+    }
+    assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
+    assert!(taken(&a, made.fid()));
+}
+
+/// Who knows a file's FID need not wait for its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_opens_a_file_to_write_before_its_maker_is_answered_takes_from_it_that_it_is_unwritten() {
+    let index = Arc::new(Watched::default());
+    let f = Fixture::on(1, index.clone()).await;
+    let (a, b) = (f.own_client().await, f.own_client().await);
+    let locks = {
+        let params = f.params.clone();
+        move || -> u64 {
+            let shown = params.get("ldlm.namespaces.mdt-*.lock_count");
+            shown.iter().map(|(_, n)| n.trim().parse::<u64>().unwrap()).sum()
+        }
+    };
+    for n in 1..=ROUNDS {
+        let file = Fid::new(a.seq, n, 0);
+        let (done, opened) = oneshot::channel();
+        let (maker, b, locks, runtime) = (a.clone(), b.clone(), locks.clone(), Handle::current());
+        index.when_visible(keys::inode(file), move || {
+            let before = locks();
+            runtime.spawn(async move { done.send(b.open(file, "", WRITE_BY_FID).await.status) });
+            // It was taken from the maker, or is no obstacle: there is a lock more.
+            block_in_place(|| {
+                while locks() == before && !taken(&maker, file) {
+                    std::thread::yield_now();
+                }
+            });
+        });
+        let made = a.open(Fid::ROOT, &format!("file{n}"), CREATE).await;
+        assert_eq!((made.status, made.fid()), (0, file));
+        assert_eq!(opened.await, Ok(0));
+        assert!(made.bits & DOM == 0 || taken(&a, file));
+    }
+}
