@@ -1,8 +1,8 @@
 //! One lock as a server knows it, and the table of all locks of a shard.
 //!
 //! A lock's id is its handle on the wire: the low byte is the shard, then the place in the shard's table, then a
-//! number that no other lock of this place had; the highest bit is never set. So a handle leads to its lock without a map, and a handle of the past
-//! leads nowhere.
+//! number that no other lock of this place had, which is never 0; the highest bit is never set. So a handle leads to its lock
+//! without a map, and a handle of the past leads nowhere.
 
 use crate::action::NewLock;
 use crate::mode::LockMode;
@@ -25,7 +25,7 @@ impl LockId {
 
     fn new(shard: u8, slot: u32, serial: u32) -> LockId {
         LockId(
-            (u64::from(serial & SERIAL_MAX) << (SHARD_BITS + SLOT_BITS))
+            (u64::from(serial) << (SHARD_BITS + SLOT_BITS))
                 | (u64::from(slot) << SHARD_BITS)
                 | u64::from(shard),
         )
@@ -158,7 +158,7 @@ impl LockTable {
             slots: Vec::new(),
             free: Vec::new(),
             shard,
-            serial: (seed ^ (seed >> 32)) as u32,
+            serial: (seed ^ (seed >> 32)) as u32 & SERIAL_MAX,
         }
     }
 
@@ -182,9 +182,15 @@ impl LockTable {
         !self.free.is_empty() || self.slots.len() < SLOTS_MAX as usize - 1
     }
 
+    /// What tells a lock from all before it: never 0, never more than fits.
+    fn next_serial(&mut self) -> u32 {
+        self.serial = (self.serial.wrapping_add(1) & SERIAL_MAX).max(1);
+        self.serial
+    }
+
     /// Puts a lock in, with an id made for it. `None` when the table is full.
     pub(crate) fn insert(&mut self, mut lock: Lock) -> Option<LockId> {
-        self.serial = self.serial.wrapping_add(1).max(1);
+        let serial = self.next_serial();
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -195,7 +201,7 @@ impl LockTable {
                 slot
             }
         };
-        lock.id = LockId::new(self.shard, slot, self.serial);
+        lock.id = LockId::new(self.shard, slot, serial);
         let id = lock.id;
         self.slots[slot as usize] = Some(lock);
         Some(id)
@@ -203,8 +209,8 @@ impl LockTable {
 
     /// An id for a lock that is over as soon as it is answered (an unlock, a test): of a slot that is never used.
     pub(crate) fn passing_id(&mut self) -> LockId {
-        self.serial = self.serial.wrapping_add(1).max(1);
-        LockId::new(self.shard, SLOTS_MAX - 1, self.serial)
+        let serial = self.next_serial();
+        LockId::new(self.shard, SLOTS_MAX - 1, serial)
     }
 
     pub(crate) fn get(&self, id: LockId) -> Option<&Lock> {
@@ -221,5 +227,32 @@ impl LockTable {
         let lock = self.slots.get_mut(slot)?.take();
         self.free.push(slot as u32);
         lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LockTable, SERIAL_MAX};
+
+    #[test]
+    fn no_handle_is_nothing_or_an_open_files_whatever_the_seed_is() {
+        for seed in [
+            0,
+            1 << 31,
+            u64::from(SERIAL_MAX) - 2,
+            u64::from(u32::MAX) - 2,
+            u64::MAX,
+        ] {
+            let mut table = LockTable::new(0, seed);
+            let ids: Vec<u64> = (0..6).map(|_| table.passing_id().0).collect();
+            for (n, id) in ids.iter().enumerate() {
+                let serial = id >> 32;
+                assert!(
+                    serial != 0 && serial <= u64::from(SERIAL_MAX),
+                    "{seed:#x}: {id:#x}"
+                );
+                assert!(!ids[..n].contains(id), "{seed:#x}: {id:#x}");
+            }
+        }
     }
 }
