@@ -22,6 +22,7 @@ use std::{
 use bytes::Bytes;
 use cpt::BoxFuture;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, compaction::Leveled};
+use foldhash::HashSet;
 use tokio::sync::watch;
 
 use crate::{
@@ -306,11 +307,13 @@ impl Shared {
 
     fn write(&self, batch: &Batch) -> Result<(), OsdError> {
         let mut b = self.db.batch();
-        for key in &batch.deletes {
-            // Within one batch of the engine no entry is later than another.
-            if !batch.puts.iter().any(|(k, _)| k == key) {
-                b.remove(&self.keyspace, &key[..]);
-            }
+        let mut put = HashSet::default();
+        if !batch.deletes.is_empty() {
+            put.extend(batch.puts.iter().map(|(key, _)| key));
+        }
+        // Within one batch of the engine no entry is later than another.
+        for key in batch.deletes.iter().filter(|key| !put.contains(key)) {
+            b.remove(&self.keyspace, &key[..]);
         }
         for (key, value) in &batch.puts {
             b.insert(&self.keyspace, &key[..], &value[..]);

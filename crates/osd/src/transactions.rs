@@ -25,7 +25,8 @@ pub struct Transactions {
     epoch: u64,
 }
 
-/// A share of the numbers in flight: those of one remainder.
+/// A share of the numbers in flight: those of one remainder. In cache lines of its own.
+#[repr(align(64))]
 struct Shard {
     numbers: Mutex<Vec<u64>>,
     /// Not above the lowest of them; changed under their lock.
@@ -83,6 +84,10 @@ impl Transactions {
             let transno = last + 1;
             let shard = self.shard(transno);
             let mut numbers = shard.numbers.lock();
+            if self.last() != last {
+                // All who begin at once meet here, and one of them has had it.
+                continue;
+            }
             // Told before the number is handed out; if it is another's by then, it is taken back.
             shard.lowest.fetch_min(transno, SeqCst);
             if self.last.compare_exchange(last, transno, SeqCst, SeqCst).is_ok() {

@@ -466,8 +466,9 @@ impl Objects for LocalObjects {
     fn attr_now(&self, fid: Fid, new: bool) -> Option<Option<ObjAttr>> {
         if let Some(entry) = self.shared.cache.find(&fid) {
             let state = entry.state.lock();
-            // What is being removed may still be there, if that fails.
-            return (!state.destroyed).then_some(state.exists.then_some(state.attr));
+            // What is being removed may still be there, if that fails; and what is not there yet somebody may be about to
+            // write, who is to be told that it is removed.
+            return (!state.destroyed && state.exists).then_some(Some(state.attr));
         }
         // What was made since has a record before it leaves the cache.
         let nothing = new && matches!(self.shared.index.get(&record::key(&fid)), Ok(None));

@@ -239,6 +239,27 @@ async fn of_a_new_object_that_was_never_written_it_is_known_that_it_is_not_there
 }
 
 #[tokio::test]
+async fn an_object_that_is_removed_before_its_first_write_has_its_turn_stays_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = local(dir.path());
+    let entry = o.entry(fid(1)).await.unwrap();
+    let turn = entry.writing.clone().lock_owned().await;
+    let mut write = o.write(fid(1), 0, vec![Bytes::from_static(b"data")], SetAttr::default());
+    tokio::select! {
+        biased;
+        done = &mut write => panic!("it is not its turn: {done:?}"),
+        () = std::future::ready(()) => {}
+    }
+    // Whoever removes objects leaves out those of which it is known that they are not there.
+    if o.attr_now(fid(1), true) != Some(None) {
+        o.destroy(fid(1)).await.unwrap();
+    }
+    drop((turn, entry));
+    assert!(matches!(write.await, Err(OsdError::NotFound)));
+    assert_eq!(o.attr(fid(1)).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn a_file_that_a_failed_change_has_made_is_known_by_its_record() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
