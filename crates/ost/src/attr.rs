@@ -1,16 +1,35 @@
 //! Between what the wire says of an object (`obdo`, `ost_lvb`) and what the store keeps.
 
-use osd::{ObjAttr, SetAttr};
+use osd::{ObjAttr, Objects, OsdError, SetAttr};
 use wire::{
     Fid, OBD_MD_FLATIME, OBD_MD_FLBLKSZ, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLDATAVERSION, OBD_MD_FLFID,
     OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
     OBD_MD_LAYOUT_VERSION, Obdo, OstLvb, Precision, Timed,
 };
 
+use crate::sequence::Sequences;
+
 /// `o_mode` of an object that was written: a regular file, 0666.
 const MODE: u32 = 0o100_666;
 /// `o_mode` of one that never was: with the bits that say so.
 const MODE_UNWRITTEN: u32 = 0o106_666;
+
+/// An object's attributes, where they can be told without waiting.
+pub(crate) fn now(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> Option<Option<ObjAttr>> {
+    objects.attr_now(fid, sequences.is_new(&fid))
+}
+
+/// An object's attributes; `None`: it was never written.
+pub(crate) async fn of(
+    objects: &dyn Objects,
+    sequences: &Sequences,
+    fid: Fid,
+) -> Result<Option<ObjAttr>, OsdError> {
+    match now(objects, sequences, fid) {
+        Some(attr) => Ok(attr),
+        None => objects.attr(fid).await,
+    }
+}
 
 /// What of a request's attributes is to be set. Owner, project and parent come with every write, the store keeps them.
 pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {

@@ -10,7 +10,7 @@ use wire::{
 };
 
 use crate::{
-    Ost,
+    Ost, attr,
     sequence::{SEQ_WIDTH, plan},
 };
 
@@ -60,6 +60,7 @@ impl Ost {
             // The MDT has none above, nor has anybody else.
             sequence.known_up_to(plan.last);
         }
+        self.sequences.in_use(&sequence);
         let oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE,
             o_oi: OstId::from(Fid::new(wanted.f_seq, plan.report as u32, 0)),
@@ -94,10 +95,12 @@ impl Ost {
             let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
             self.gone.add(fid);
             transno = self
-                .change(&req.export, fid, "destroy", async |_| match self.attr_now(fid) {
-                    // Never written: there is nothing to remove.
-                    Some(None) => Ok(()),
-                    _ => self.objects.destroy(fid).await.map(drop),
+                .change(&req.export, fid, "destroy", async |_| {
+                    match attr::now(&*self.objects, &self.sequences, fid) {
+                        // Never written: there is nothing to remove.
+                        Some(None) => Ok(()),
+                        _ => self.objects.destroy(fid).await.map(drop),
+                    }
                 })
                 .await?;
         }

@@ -23,11 +23,7 @@ impl LvbOps for Lvbs {
                 oi_id: res.name[0],
                 oi_seq: res.name[1],
             });
-            let attr = match self.objects.attr_now(fid, self.sequences.is_new(&fid)) {
-                Some(attr) => Ok(attr),
-                None => self.objects.attr(fid).await,
-            };
-            match attr {
+            match attr::of(&*self.objects, &self.sequences, fid).await {
                 Ok(attr) => Some(attr::lvb(attr.as_ref()).to_bytes()),
                 Err(e) => {
                     tracing::error!(%fid, "attributes: {e}");

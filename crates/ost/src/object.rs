@@ -72,17 +72,8 @@ impl Ost {
         Ok(about)
     }
 
-    /// An object's attributes, where nothing is to be waited for.
-    pub(crate) fn attr_now(&self, fid: Fid) -> Option<Option<ObjAttr>> {
-        self.objects.attr_now(fid, self.sequences.is_new(&fid))
-    }
-
     async fn attr_of(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
-        if let Some(attr) = self.attr_now(fid) {
-            return Ok(attr);
-        }
-        self.objects
-            .attr(fid)
+        attr::of(&*self.objects, &self.sequences, fid)
             .await
             .map_err(|e| self.failed("attributes", fid, &e))
     }

@@ -3,7 +3,9 @@
 //! MDT0 gives the target a super-sequence; of it the target gives one sequence after the other to the MDTs that make
 //! objects here. Making an object only advances the last id of its sequence: there is nothing else of it until it is
 //! written. Ids are never used twice, so that an object that this run has made need not be looked for on the disk: of one with
-//! an id that an earlier run may have reached, before it was killed, the MDT says so when it connects. The records are in the target's index; what they say is in memory.
+//! an id that an earlier run may have reached, before it was killed, the MDT says so when it connects, of the one sequence that
+//! it uses: a file system has one MDT, and what it has left behind is as it was on the disk when it asked for another. The
+//! records are in the target's index; what they say is in memory.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence to give
@@ -14,7 +16,7 @@ use foldhash::HashMap;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -40,6 +42,8 @@ pub(crate) struct Sequences {
     /// There is a super-sequence.
     ready: watch::Sender<bool>,
     last: RwLock<HashMap<u64, Arc<Sequence>>>,
+    /// The MDT has said in this run which sequence it uses and how far it came in it: nothing else was made.
+    settled: AtomicBool,
 }
 
 /// A super-sequence, and the next sequence of it to give.
@@ -115,6 +119,11 @@ impl Sequence {
         // What was new before is so still.
         self.new_from.fetch_min(last + 1, SeqCst);
     }
+
+    /// Whether all that an earlier run may have made is known.
+    fn is_known(&self) -> bool {
+        self.new_from.load(SeqCst) != u64::MAX
+    }
 }
 
 fn number(bytes: &[u8]) -> Option<u64> {
@@ -175,6 +184,7 @@ impl Sequences {
             range: Mutex::new(range),
             ready,
             last: RwLock::new(last),
+            settled: AtomicBool::new(false),
         })
     }
 
@@ -282,8 +292,17 @@ impl Sequences {
 
     /// Whether an earlier run may have made the object though nothing is known of it.
     pub(crate) fn may_be_made(&self, fid: &Fid) -> bool {
-        let unknown = |s: Arc<Sequence>| s.new_from.load(SeqCst) == u64::MAX;
-        fid.f_ver == 0 && fid.f_oid != 0 && self.find(fid.f_seq).is_some_and(unknown)
+        !self.settled.load(SeqCst)
+            && fid.f_ver == 0
+            && fid.f_oid != 0
+            && self.find(fid.f_seq).is_some_and(|s| !s.is_known())
+    }
+
+    /// The MDT makes objects in this sequence. If all of it is known, then all of the others is too: it does not use them.
+    pub(crate) fn in_use(&self, sequence: &Sequence) {
+        if sequence.is_known() {
+            self.settled.store(true, SeqCst);
+        }
     }
 
     /// Whether the object was made in this run of the target.
@@ -413,6 +432,46 @@ mod tests {
         assert_eq!(again.give(7).await.unwrap().unwrap().lsr_start, 0x2c0000401);
         assert_eq!(again.give(7).await.unwrap(), None);
         assert!(again.find(0x2c0000402).is_none());
+    }
+
+    #[tokio::test]
+    async fn of_sequences_that_the_mdt_has_left_nothing_is_awaited_once_it_has_spoken() {
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
+        let start = 0x2c0000400;
+        let run = || Sequences::open(index.clone(), "t", 1).unwrap();
+        let given = LuSeqRange {
+            lsr_start: start,
+            lsr_end: start + 10,
+            ..LuSeqRange::default()
+        };
+        let first = run();
+        first.set_range(&given).await.unwrap();
+        for _ in 0..3 {
+            first.give(0).await.unwrap();
+        }
+        let objects = [
+            Fid::new(start, 33, 0),
+            Fid::new(start + 2, 1, 0),
+            Fid::new(0x1_0001_0000, 1, 0),
+        ];
+        let awaited = |s: &Sequences| objects.map(|fid| s.may_be_made(&fid));
+        // It goes on with the one that it has, or it was made anew and has another one.
+        for anew in [false, true] {
+            let s = run();
+            s.in_use(&s.find(start + 2).unwrap());
+            assert_eq!(awaited(&s), [true; 3]);
+            let used = match anew {
+                true => s.give(0).await.unwrap().unwrap().lsr_start,
+                false => start + 2,
+            };
+            let used = s.find(used).unwrap();
+            assert_eq!(awaited(&s), [true; 3]);
+            if !anew {
+                used.known_up_to(0);
+            }
+            s.in_use(&used);
+            assert_eq!(awaited(&s), [false; 3]);
+        }
     }
 
     #[test]

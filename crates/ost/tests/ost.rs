@@ -15,7 +15,7 @@ use wire::{
     Errno, Fid, LDLM_FL_HAS_INTENT, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_MD_FLBLOCKS,
     OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE,
     OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC, ObdStatfs, Obdo,
-    OstBody, OstLvb, WireStruct, checksum::ChecksumType, nul_terminated,
+    OstBody, OstId, OstLvb, WireStruct, checksum::ChecksumType, nul_terminated,
 };
 
 const ELDLM_LOCK_ABORTED: i32 = 301;
@@ -535,6 +535,13 @@ async fn what_was_synced_is_there_after_a_restart() {
     assert_eq!(osp.create(fid.f_seq, 40, true).await.unwrap(), 40);
     asked.await.unwrap().unwrap();
     let never = client.ask(OST_GETATTR, about(Fid::new(fid.f_seq, 41, 0))).await;
+    assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
+    // Of an object of old the MDT says nothing: there is none.
+    let old = Obdo {
+        o_oi: OstId { oi_id: 1, oi_seq: 0 },
+        ..about(fid)
+    };
+    let never = client.ask(OST_GETATTR, old).await;
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;
