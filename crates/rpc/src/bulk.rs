@@ -52,6 +52,11 @@ impl BulkBuffers {
         }
     }
 
+    /// Whether the server puts nothing.
+    pub(crate) fn is_source(&self) -> bool {
+        self.sinks.is_empty()
+    }
+
     /// What the server PUT into each sink; waits until all are there.
     pub(crate) async fn collect(&mut self) -> Vec<Payload> {
         let mut all = Vec::with_capacity(self.sinks.len());

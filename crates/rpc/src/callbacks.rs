@@ -23,6 +23,6 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
                 Err(Errno::ENOTCONN)
             }
         };
-        reply::send(&rpc, &arrival, &arrival.route(), result, 0).await;
+        reply::send(&rpc, &arrival, &arrival.route(), &result, 0).await;
     })
 }

@@ -1,9 +1,24 @@
 //! One message out, its reply in: what imports and the callbacks of exports have in common (guide 3.4, 3.7).
 
+use crate::opcode;
 use lnet::{Attached, Lnet, Match, Md, MdEvent};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
-use wire::{Message, Nid, PTLRPC_MAX_BUFLEN, PtlrpcBody};
+use wire::{Message, Nid, PTL_RPC_MSG_REQUEST, PTLRPC_MAX_BUFLEN, PTLRPC_MSG_VERSION, PtlrpcBody};
+
+/// This process, as `pb_status` of its requests; to ask is a system call.
+static PID: LazyLock<i32> = LazyLock::new(|| i32::try_from(std::process::id()).unwrap_or(0));
+
+/// What all requests have in common.
+pub(crate) fn request_body(opc: u32) -> PtlrpcBody {
+    PtlrpcBody {
+        pb_type: PTL_RPC_MSG_REQUEST,
+        pb_version: opcode::version(opc) | PTLRPC_MSG_VERSION,
+        pb_opc: opc,
+        pb_status: *PID,
+        ..PtlrpcBody::default()
+    }
+}
 
 /// What came back.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use crate::ptlrpc::{LustreHandle, ObdUuid};
 use crate::text::Text;
 use bytes::Bytes;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 /// A file's identifier: sequence, object in the sequence, version.
@@ -146,6 +147,13 @@ impl fmt::Display for OstId {
         } else {
             write!(f, "{:#x}:{}", self.oi_seq, self.oi_id)
         }
+    }
+}
+
+impl Hash for LdlmResId {
+    /// Word by word: tables of locks are looked into by it all the time, and an array is hashed as bytes, which takes longer.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.iter().for_each(|word| state.write_u64(*word));
     }
 }
 

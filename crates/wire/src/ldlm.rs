@@ -7,7 +7,7 @@ use crate::ptlrpc::LustreHandle;
 use crate::quota::LquotaId;
 
 wire_structs! {
-    #[derive(Copy, Hash, PartialOrd, Ord)]
+    #[derive(Copy, PartialOrd, Ord)]
     pub struct LdlmResId("ldlm_res_id", 32, own_debug) {
         name: [u64; 4],
     }

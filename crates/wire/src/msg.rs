@@ -113,9 +113,29 @@ impl Message {
 
     /// The message's bytes.
     pub fn build(&self) -> Bytes {
-        let mut w = Writer::with_capacity(self.len());
+        let mut w = self.header(self.bufs.iter().map(Bytes::len));
+        put_buffers(&mut w, &self.bufs);
+        w.finish()
+    }
+
+    /// The bytes of a message of `body` and the buffers that follow it, with the other fields of this one: nothing is copied but into
+    /// them.
+    pub fn build_of(&self, body: &PtlrpcBody, bufs: &[Bytes]) -> Bytes {
+        let lens = bufs.iter().map(Bytes::len);
+        let mut w = self.header(std::iter::once(PtlrpcBody::SIZE).chain(lens));
+        body.write(&mut w);
+        put_buffers(&mut w, bufs);
+        w.finish()
+    }
+
+    /// The header before buffers of these lengths, with room for them.
+    fn header(&self, lens: impl Iterator<Item = usize> + Clone) -> Writer {
+        let (count, bytes) = lens
+            .clone()
+            .fold((0, 0), |(count, bytes), len| (count + 1, bytes + round_up8(len)));
+        let mut w = Writer::with_capacity(LustreMsgV2::size_of_header(count) + bytes);
         LustreMsgV2 {
-            lm_bufcount: self.bufs.len() as u32,
+            lm_bufcount: count as u32,
             lm_secflvr: self.secflvr,
             lm_magic: LUSTRE_MSG_MAGIC_V2,
             lm_repsize: self.repsize,
@@ -125,15 +145,9 @@ impl Message {
             lm_padding_3: 0,
         }
         .write(&mut w);
-        for buf in &self.bufs {
-            w.u32(buf.len() as u32);
-        }
+        lens.for_each(|len| w.u32(len as u32));
         w.align8();
-        for buf in &self.bufs {
-            w.put(buf);
-            w.align8();
-        }
-        w.finish()
+        w
     }
 
     /// Bytes of the built message.
@@ -208,6 +222,13 @@ impl Message {
     }
 }
 
+fn put_buffers(w: &mut Writer, bufs: &[Bytes]) {
+    for buf in bufs {
+        w.put(buf);
+        w.align8();
+    }
+}
+
 /// The checksum of an early reply: CRC-32 of its body, without the final inversion.
 pub fn early_reply_cksum(body: &[u8]) -> u32 {
     body.iter().fold(u32::MAX, |crc, &byte| {
@@ -251,6 +272,14 @@ mod tests {
         assert_eq!(parsed.body().unwrap().pb_transno, 7);
         assert_eq!(parsed.str(3).unwrap(), "name");
         assert_eq!(parsed.buf(9), b"");
+        let (body, head) = (
+            parsed.body().unwrap(),
+            Message {
+                bufs: Vec::new(),
+                ..parsed.clone()
+            },
+        );
+        assert_eq!(head.build_of(&body, &parsed.bufs[1..]), built);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::machine::Event;
 use super::slots::Slot;
 use super::{Core, Import, ImportState, Keep, Phase};
 use crate::bulk::BulkBuffers;
-use crate::exchange::{Arrived, ReplyBuffer};
+use crate::exchange::{Arrived, ReplyBuffer, request_body};
 use crate::{ReplyMsg, Request, RpcError, opcode};
 use bytes::Bytes;
 use lnet::Payload;
@@ -293,12 +293,12 @@ impl Call<'_> {
             pb_gid: req.gid.unwrap_or(0),
             pb_projid: req.projid.unwrap_or(0),
             pb_jobid: req.jobid.as_deref().map_or_else(Text::default, Text::truncated),
-            ..self.import.body(req.opc)
+            ..request_body(req.opc)
         }
     }
 
     fn message(&self, body: &PtlrpcBody) -> Bytes {
-        let msg = Message {
+        let head = Message {
             secflvr: self.import.cfg.kind.secflvr(),
             flags: MSGHDR_AT_SUPPORT | MSGHDR_CKSUM_INCOMPAT18,
             repsize: if self.req.repsize == 0 {
@@ -306,9 +306,9 @@ impl Call<'_> {
             } else {
                 self.req.repsize
             },
-            ..Message::new(body, self.req.bufs.iter().cloned())
+            ..Message::default()
         };
-        msg.build()
+        head.build_of(body, &self.req.bufs)
     }
 
     /// Resolves when waiting on `conn` has no point any more.
@@ -417,6 +417,9 @@ impl Call<'_> {
         bulk: &mut BulkBuffers,
         deadline: Option<Instant>,
     ) -> Result<Option<Vec<Payload>>, RpcError> {
+        if bulk.is_source() {
+            return Ok(Some(Vec::new()));
+        }
         let deadline = deadline.unwrap_or_else(|| Instant::now() + NET_LATENCY);
         if let Ok(bulk) = tokio::time::timeout_at(deadline, bulk.collect()).await {
             return Ok(Some(bulk));

@@ -2,15 +2,14 @@
 
 use super::Import;
 use super::machine::{Attempt, Outcome};
-use crate::exchange::{Arrived, ReplyBuffer};
+use crate::exchange::{Arrived, ReplyBuffer, request_body};
 use crate::{RpcError, at, opcode};
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::timeout;
 use wire::{
     Errno, LustreHandle, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PTL_RPC_MSG_REQUEST, PTLRPC_MSG_VERSION,
-    PtlrpcBody, WireStruct,
+    OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, WireStruct,
 };
 
 /// Flags that this layer implements: asked for by every import, granted by every target to whoever asks.
@@ -90,7 +89,7 @@ impl Import {
             },
             pb_conn_cnt: attempt.conn_cnt,
             pb_timeout: at::wire_secs(self.rpc.config().connect_timeout),
-            ..self.body(opc)
+            ..request_body(opc)
         };
         self.converse(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32)
             .await
@@ -153,7 +152,7 @@ impl Import {
             pb_handle: LustreHandle { cookie: handle },
             pb_conn_cnt: conn_cnt,
             pb_timeout: at::wire_secs(GOODBYE),
-            ..self.body(opc)
+            ..request_body(opc)
         };
         let said = timeout(GOODBYE, self.converse(self.peer(), body, Vec::new(), 0)).await;
         tracing::debug!(
@@ -195,17 +194,6 @@ impl Import {
                 expected: "a reply that fits",
                 found: format!("{other:?}"),
             }),
-        }
-    }
-
-    /// What all requests have in common.
-    pub(super) fn body(&self, opc: u32) -> PtlrpcBody {
-        PtlrpcBody {
-            pb_type: PTL_RPC_MSG_REQUEST,
-            pb_version: opcode::version(opc) | PTLRPC_MSG_VERSION,
-            pb_opc: opc,
-            pb_status: i32::try_from(std::process::id()).unwrap_or(0),
-            ..PtlrpcBody::default()
         }
     }
 }

@@ -78,9 +78,12 @@ impl ReplayList {
             return;
         }
         self.last_committed = transno;
-        let left = self.uncommitted.split_off(&(transno + 1));
-        let gone = std::mem::replace(&mut self.uncommitted, left);
-        self.kept.extend(gone.into_iter().filter(|(_, entry)| entry.kept));
+        while let Some(first) = self.uncommitted.first_entry().filter(|e| *e.key() <= transno) {
+            let (transno, entry) = first.remove_entry();
+            if entry.kept {
+                self.kept.insert(transno, entry);
+            }
+        }
     }
 
     /// The server was started anew, and of what it did before only what is up to `committed` is there.

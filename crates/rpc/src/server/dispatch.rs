@@ -15,26 +15,26 @@ use wire::{
 };
 
 /// Handles one request.
-pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, ()> {
+pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         if rpc.faults().loses_request(arrival.body.pb_opc) {
             return;
         }
         if let Some(flavor) = flavor::foreign(&arrival.msg) {
             warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "a request is refused: of the security flavors there is only null here; the peer must not use another one (srpc.flavor, mount option skpath)");
-            return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::EPROTO), 0).await;
+            return reply::send(&rpc, &arrival, &arrival.route(), &Err(Errno::EPROTO), 0).await;
         }
         if rpc.faults().refuses(arrival.body.pb_opc) {
-            return reply::send(&rpc, &arrival, &arrival.route(), Err(Errno::ENOTSUPP), 0).await;
+            return reply::send(&rpc, &arrival, &arrival.route(), &Err(Errno::ENOTSUPP), 0).await;
         }
         if let Err(errno) = check(&arrival) {
             let (portal, opc, version) = (arrival.portal, arrival.body.pb_opc, arrival.body.pb_version);
             warn_seldom!(peer = %arrival.from, portal, opc, version, "a request that is not for this service is refused");
-            return reply::send(&rpc, &arrival, &arrival.route(), Err(errno), 0).await;
+            return reply::send(&rpc, &arrival, &arrival.route(), &Err(errno), 0).await;
         }
         if opcode::is_connect(arrival.body.pb_opc) {
             let (result, last_committed) = connect::connect(&rpc, &arrival).await;
-            return reply::send(&rpc, &arrival, &arrival.route(), result, last_committed).await;
+            return reply::send(&rpc, &arrival, &arrival.route(), &result, last_committed).await;
         }
         let Some(export) = rpc.exports().get(arrival.body.pb_handle.cookie) else {
             return refuse_unknown(&rpc, &arrival).await;
@@ -49,7 +49,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
             return;
         }
         export.heard();
-        serve(&rpc, &arrival, &export).await;
+        serve(&rpc, &mut arrival, &export).await;
     })
 }
 
@@ -57,14 +57,14 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
 /// bits that the client may be waiting at; it drops what it does not wait for.
 async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     let route = arrival.route();
-    reply::send(rpc, arrival, &route, Err(Errno::ENOTCONN), 0).await;
+    reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), 0).await;
     let reply_bits = arrival.body.pb_mbits;
     if reply_bits != 0 && reply_bits != route.reply_bits {
         reply::send(
             rpc,
             arrival,
             &Route { reply_bits, ..route },
-            Err(Errno::ENOTCONN),
+            &Err(Errno::ENOTCONN),
             0,
         )
         .await;
@@ -90,7 +90,7 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
 }
 
 /// A request of a client that is known.
-async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
+async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     let route = arrival.route_of(export);
     let opc = arrival.body.pb_opc;
     if opc == OBD_PING || opcode::is_disconnect(opc) {
@@ -98,26 +98,26 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
             export.end(false).await;
         }
         let last_committed = export.target().last_committed();
-        return reply::send(rpc, arrival, &route, Ok(Reply::default()), last_committed).await;
+        return reply::send(rpc, arrival, &route, &Ok(Reply::default()), last_committed).await;
     }
     // One more, for a close while all others are taken.
     let tag_max = export.data().ocd_maxmodrpcs.max(1).saturating_add(1);
     if arrival.body.pb_tag > tag_max {
         let (client, tag) = (&export.client_uuid, arrival.body.pb_tag);
         warn_seldom!(peer = %arrival.from, %client, tag, "a slot that the client does not have");
-        return reply::send(rpc, arrival, &route, Err(Errno::EPROTO), 0).await;
+        return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), 0).await;
     }
     let Some(running) = admit(rpc, arrival, export, route).await else {
         return;
     };
     let Some(_busy) = export.begin() else {
-        return reply::send(rpc, arrival, &route, Err(Errno::ENOTCONN), 0).await;
+        return reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), 0).await;
     };
     let mut req = ServerRequest {
         xid: arrival.xid,
         opc,
         body: arrival.body,
-        msg: arrival.msg.clone(),
+        msg: arrival.take_message(),
         peer: arrival.from,
         portal: arrival.portal,
         cpt: arrival.cpt,
@@ -126,26 +126,27 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
         lnet: rpc.lnet().clone(),
         running: running.running.clone(),
     };
-    let result = match execute(rpc, arrival, export, &mut req).await {
-        Err(Errno::ENOTSUPP) => Err(unsupported(arrival, export)),
-        result => result,
+    let outcome = match execute(rpc, arrival, export, &mut req).await {
+        Err(Errno::ENOTSUPP) => Err(unsupported(&req)),
+        outcome => outcome,
     };
-    let (route, failed) = running.finish(&result);
+    let outcome = Arc::new(outcome);
+    let (route, failed) = running.finish(&outcome);
     if failed {
         return;
     }
-    reply::send(rpc, arrival, &route, result, export.target().last_committed()).await;
+    reply::send(rpc, arrival, &route, &outcome, export.target().last_committed()).await;
 }
 
 /// How a request is refused that its target has no handler for. Of what Lustre has, the program that asked for it is to
 /// hear that it is not supported; what nobody knows is refused as Lustre does, which its clients log.
-fn unsupported(arrival: &Arrival, export: &Export) -> Errno {
-    let opc = arrival.body.pb_opc;
-    let format = wire::format::of_request(opc, &arrival.msg).map(|f| f.name.trim_start_matches("RQF_"));
+fn unsupported(req: &ServerRequest) -> Errno {
+    let (opc, export) = (req.opc, &req.export);
+    let format = wire::format::of_request(opc, &req.msg).map(|f| f.name.trim_start_matches("RQF_"));
     let known = format.or_else(|| wire::format::opcode_name(opc));
     let operation = known.unwrap_or("unknown");
     let (client, target) = (&export.client_uuid, export.target().uuid());
-    warn_seldom!(peer = %arrival.from, %client, target, opc, operation, "a request is refused: there is no such operation here");
+    warn_seldom!(peer = %req.peer, %client, target, opc, operation, "a request is refused: there is no such operation here");
     match known {
         Some(_) => Errno::EOPNOTSUPP,
         None => Errno::ENOTSUPP,
@@ -204,7 +205,7 @@ struct RunGuard {
 
 impl RunGuard {
     /// Where the reply goes by now, and whether there is none.
-    fn finish(mut self, outcome: &Outcome) -> (Route, bool) {
+    fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
         self.finished = true;
         let failed = self.running.bulk_failed();
         // Bulk goes by the match bits of one attempt: the next one needs it anew.
@@ -213,7 +214,7 @@ impl RunGuard {
         (self.running.route(), failed)
     }
 
-    fn end(&self, outcome: Option<Outcome>) {
+    fn end(&self, outcome: Option<Arc<Outcome>>) {
         self.export
             .once
             .lock()
@@ -277,11 +278,11 @@ async fn admit(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>, route
                 running.finished().await;
             }
             Verdict::Answer(outcome) => {
-                reply::send(rpc, arrival, &route, (*outcome).clone(), last_committed).await;
+                reply::send(rpc, arrival, &route, &outcome, last_committed).await;
                 return None;
             }
             Verdict::Refuse(errno) => {
-                reply::send(rpc, arrival, &route, Err(errno), last_committed).await;
+                reply::send(rpc, arrival, &route, &Err(errno), last_committed).await;
                 return None;
             }
         }

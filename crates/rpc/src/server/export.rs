@@ -4,7 +4,7 @@ use super::active::{Active, Busy};
 use super::once::Once;
 use super::request::Running;
 use super::{Target, TargetExports};
-use crate::exchange::{Arrived, ReplyBuffer};
+use crate::exchange::{Arrived, ReplyBuffer, request_body};
 use crate::{Ptlrpc, RpcError, at, opcode};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use wire::{
     Errno, LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid,
-    OBD_CONNECT_FLAGS2, ObdConnectData, PTL_RPC_MSG_REQUEST, PTLRPC_MSG_VERSION, PtlrpcBody,
+    OBD_CONNECT_FLAGS2, ObdConnectData, PtlrpcBody,
 };
 
 /// How long a callback waits before it tries again to reach a client that it could not be sent to.
@@ -219,26 +219,20 @@ impl Export {
             let conn_cnt = self.conn_cnt();
             let body = PtlrpcBody {
                 pb_handle: LustreHandle { cookie },
-                pb_type: PTL_RPC_MSG_REQUEST,
-                pb_version: opcode::version(opc) | PTLRPC_MSG_VERSION,
-                pb_opc: opc,
-                pb_status: i32::try_from(std::process::id()).unwrap_or(0),
                 pb_timeout: at::wire_secs(limit),
                 pb_flags: flags,
                 pb_mbits: xid,
-                ..PtlrpcBody::default()
+                ..request_body(opc)
             };
-            let msg = Message {
+            let head = Message {
                 flags: MSGHDR_AT_SUPPORT | MSGHDR_CKSUM_INCOMPAT18,
                 repsize: wire::msg::EARLY_REPLY_SIZE as u32,
-                ..Message::new(&body, bufs.iter().cloned())
+                ..Message::default()
             };
+            let msg = head.build_of(&body, bufs);
             let mut buffer =
                 ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid, 1024, true);
-            let sent = rpc
-                .lnet()
-                .put(peer, portal, xid, 0, 0, msg.build().into(), false)
-                .await;
+            let sent = rpc.lnet().put(peer, portal, xid, 0, 0, msg.into(), false).await;
             flags = MSG_RESENT;
             tokio::select! {
                 reply = final_reply(&mut buffer) => return reply_of(peer, reply),

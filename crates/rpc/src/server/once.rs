@@ -120,7 +120,7 @@ impl<R> Once<R> {
     }
 
     /// A request has been executed; with an `outcome` it is never executed again.
-    pub(crate) fn finished(&mut self, xid: u64, tag: u16, outcome: Option<Outcome>) {
+    pub(crate) fn finished(&mut self, xid: u64, tag: u16, outcome: Option<Arc<Outcome>>) {
         self.running.remove(&xid);
         let Some(outcome) = outcome else { return };
         if xid <= self.last_xid {
@@ -136,13 +136,7 @@ impl<R> Once<R> {
         } else {
             self.untagged += 1;
         }
-        self.saved.insert(
-            xid,
-            Saved {
-                tag,
-                outcome: Arc::new(outcome),
-            },
-        );
+        self.saved.insert(xid, Saved { tag, outcome });
         if self.untagged > UNTAGGED_MAX {
             let oldest = self
                 .saved
@@ -205,7 +199,8 @@ mod tests {
     fn run(once: &mut Once<u64>, a: &Ask, transno: u64) {
         assert!(matches!(once.admit(a), Verdict::Run));
         once.started(a.xid, Arc::new(a.xid));
-        once.finished(a.xid, a.tag, Some(Ok(Reply::default().with_transno(transno))));
+        let outcome = Ok(Reply::default().with_transno(transno));
+        once.finished(a.xid, a.tag, Some(Arc::new(outcome)));
     }
 
     #[test]

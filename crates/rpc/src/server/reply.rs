@@ -1,5 +1,6 @@
 //! What a target answers, and how it is sent: to the right match bits and offset, with what is committed by then.
 
+use super::once::Outcome;
 use super::{Arrival, Route};
 use crate::{Ptlrpc, at, opcode};
 use bytes::Bytes;
@@ -73,8 +74,15 @@ fn is_serious(status: i32) -> bool {
 }
 
 /// The reply's message.
-fn message(arrival: &Arrival, result: Result<Reply, Errno>, last_committed: u64, now: Instant) -> Message {
-    let reply = result.unwrap_or_else(|errno| Reply::status(errno.status()));
+fn message(arrival: &Arrival, outcome: &Outcome, last_committed: u64, now: Instant) -> Bytes {
+    let failed;
+    let reply = match outcome {
+        Ok(reply) => reply,
+        Err(errno) => {
+            failed = Reply::status(errno.status());
+            &failed
+        }
+    };
     let is_err = reply.bufs.is_empty() && is_serious(reply.status);
     let body = PtlrpcBody {
         pb_handle: LustreHandle { cookie: reply.handle },
@@ -93,10 +101,7 @@ fn message(arrival: &Arrival, result: Result<Reply, Errno>, last_committed: u64,
         pb_pre_versions: reply.pre_versions,
         ..body_of(arrival, now)
     };
-    Message {
-        flags: 0,
-        ..Message::new(&body, reply.bufs)
-    }
+    Message::default().build_of(&body, &reply.bufs)
 }
 
 fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {
@@ -113,19 +118,19 @@ pub(crate) async fn send(
     rpc: &Ptlrpc,
     arrival: &Arrival,
     route: &Route,
-    result: Result<Reply, Errno>,
+    outcome: &Outcome,
     last_committed: u64,
 ) {
     if rpc.faults().loses_reply(arrival.body.pb_opc) {
         return;
     }
-    let msg = message(arrival, result, last_committed, Instant::now());
+    let msg = message(arrival, outcome, last_committed, Instant::now());
     let offset = if arrival.takes_early() {
         EARLY_REPLY_SIZE as u32
     } else {
         0
     };
-    put(rpc, arrival, route, offset, &msg).await;
+    put(rpc, arrival, route, offset, msg).await;
 }
 
 /// Tells the client that its request will take until `secs` after it arrived.
@@ -140,15 +145,14 @@ pub(crate) async fn send_early(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, s
         ..Message::new(&body, [])
     };
     msg.cksum = early_reply_cksum(msg.buf(0));
-    put(rpc, arrival, route, 0, &msg).await;
+    put(rpc, arrival, route, 0, msg.build()).await;
 }
 
-async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: &Message) {
+async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: Bytes) {
     let portal = opcode::reply_portal(arrival.portal);
-    let payload = msg.build().into();
     if let Err(e) = rpc
         .lnet()
-        .put(route.peer, portal, route.reply_bits, offset, 0, payload, false)
+        .put(route.peer, portal, route.reply_bits, offset, 0, msg.into(), false)
         .await
     {
         lnet::warn_seldom!(peer = %route.peer, xid = arrival.xid, error = %e, "a reply could not be sent");

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use wire::{
     Errno, MSG_REPLAY, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, Nid, OBD_CONNECT_BULK_MBITS,
@@ -35,6 +35,14 @@ impl Arrival {
     /// Whether the client takes early replies, and the final one behind them.
     pub(crate) fn takes_early(&self) -> bool {
         self.msg.flags & MSGHDR_AT_SUPPORT != 0
+    }
+
+    /// The message, for who executes it; what its header says stays, for the reply.
+    pub(crate) fn take_message(&mut self) -> Message {
+        Message {
+            bufs: std::mem::take(&mut self.msg.bufs),
+            ..self.msg
+        }
     }
 
     /// Where the reply goes while it is not known what was negotiated.
@@ -76,7 +84,8 @@ pub(crate) struct Running {
     bulk: AtomicBool,
     /// Bulk has failed: there is no reply.
     bulk_failed: AtomicBool,
-    done: watch::Sender<bool>,
+    done: AtomicBool,
+    ended: Notify,
 }
 
 impl Running {
@@ -85,7 +94,8 @@ impl Running {
             route: Mutex::new(route),
             bulk: AtomicBool::new(false),
             bulk_failed: AtomicBool::new(false),
-            done: watch::Sender::new(false),
+            done: AtomicBool::new(false),
+            ended: Notify::new(),
         }
     }
 
@@ -124,13 +134,16 @@ impl Running {
     }
 
     pub(crate) fn finish(&self) {
-        self.done.send_replace(true);
+        self.done.store(true, Ordering::Release);
+        self.ended.notify_waiters();
     }
 
     /// Resolves when it is no longer being executed.
     pub(crate) async fn finished(&self) {
-        // An error means that the sender is gone, which is `self`.
-        let _ = self.done.subscribe().wait_for(|done| *done).await;
+        let ended = self.ended.notified();
+        if !self.done.load(Ordering::Acquire) {
+            ended.await;
+        }
     }
 }
 
