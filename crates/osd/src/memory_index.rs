@@ -35,18 +35,21 @@ impl MemoryIndex {
 }
 
 impl MemoryIndex {
-    fn change(&self, batch: &Batch) {
+    fn change(&self, batch: Batch) {
         let mut freed = 0;
-        for key in &batch.deletes {
+        for key in batch.deletes {
             freed += self
                 .map
-                .remove(key)
+                .remove(&key)
                 .map_or(0, |e| weight(e.key(), &e.value().read()));
         }
-        for (key, value) in &batch.puts {
-            match self.map.get(key) {
-                Some(there) => freed += weight(key, &replace(&mut *there.value().write(), value.clone())),
-                None => drop(self.map.insert(key.clone(), RwLock::new(value.clone()))),
+        for (key, value) in batch.puts {
+            let mut new = Some(value);
+            let entry = self
+                .map
+                .get_or_insert_with(key, || RwLock::new(new.take().unwrap_or_default()));
+            if let Some(value) = new {
+                freed += weight(entry.key(), &replace(&mut *entry.value().write(), value));
             }
         }
         self.space.give_back(freed);
@@ -82,17 +85,21 @@ impl Index for MemoryIndex {
             .collect())
     }
 
-    fn apply(&self, batch: Batch) -> Result<(), OsdError> {
+    fn apply(&self, mut batch: Batch) -> Result<(), OsdError> {
         let added = batch.puts.iter().map(|(k, v)| weight(k, v)).sum();
         let done = self
             .space
             .check(Need::Upkeep)
             .and_then(|()| self.space.take(added));
+        let (transno, joined) = (batch.transno, std::mem::take(&mut batch.joined));
         if done.is_ok() {
-            self.change(&batch);
+            self.change(batch);
         }
-        if batch.transnos().next().is_some() {
-            batch.transnos().for_each(|t| self.transactions.finish(t));
+        if transno.is_some() || !joined.is_empty() {
+            transno
+                .into_iter()
+                .chain(joined)
+                .for_each(|t| self.transactions.finish(t));
             self.transactions.set_committed(self.transactions.applied());
         }
         done

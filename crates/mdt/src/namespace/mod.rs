@@ -19,6 +19,7 @@ pub use create::{Node, create, link, set_layout};
 pub use open::{OpenMode, accessed, close, let_go, open};
 pub use rename::{Rename, is_below, rename};
 pub use unlink::{Unlink, destroy_orphan, unlink};
+pub(crate) use unlink::{to_unlink, unlink_entry};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},

@@ -5,7 +5,7 @@ use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 use super::{Done, check_name, may_delete, searched};
 use crate::{
     cred::Cred,
-    store::{DirChange, Held, Inode, S_IFDIR, Store, Tx, keys, links},
+    store::{DirChange, Entry, Held, Inode, S_IFDIR, Store, Tx, keys, links},
 };
 
 /// A name to remove.
@@ -23,12 +23,29 @@ pub struct Unlink<'a> {
 
 /// Removes a name; the inode goes with its last name, or stays as an orphan while it is open.
 pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
+    let entry = to_unlink(store, cred, what)?;
+    unlink_entry(store, cred, what, entry)
+}
+
+/// What a name leads to that is to be removed.
+pub(crate) fn to_unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Entry, Errno> {
+    let Unlink { parent, name, .. } = what;
+    check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
+    searched(store, cred, parent)?;
+    store.entry(parent, name)?.ok_or(Errno::ENOENT)
+}
+
+/// Removes a name that leads there: it has been locked since that was found.
+pub(crate) fn unlink_entry(
+    store: &Store,
+    cred: &Cred,
+    what: Unlink<'_>,
+    entry: Entry,
+) -> Result<Done, Errno> {
     let Unlink {
         parent, name, time, ..
     } = what;
-    check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
     let dir = searched(store, cred, parent)?;
-    let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
     let held = match entry.kind {
         S_IFDIR => store.hold(&[parent, entry.fid]),
         _ => store.hold_files(&[entry.fid]),
@@ -74,18 +91,17 @@ pub(super) fn drop_link(
         inode.nlink.saturating_sub(1)
     };
     inode.changed(time);
+    if inode.nlink == 0 && held.opens(fid).total == 0 {
+        inode.version = tx.transno();
+        return tx.destroy(fid, inode);
+    }
     inode.links = links::remove(&inode.links, parent, name);
-    if inode.nlink > 0 {
-        tx.put_inode(fid, inode);
-    } else if held.opens(fid).total > 0 {
+    if inode.nlink == 0 {
         // What tells clients that the data is still wanted (capture h3; without it, h1).
         inode.flags |= LUSTRE_ORPHAN_FL;
-        tx.put_inode(fid, inode);
         tx.put_orphan(fid);
-    } else {
-        inode.version = tx.transno();
-        tx.destroy(fid, inode)?;
     }
+    tx.put_inode(fid, inode);
     Ok(())
 }
 

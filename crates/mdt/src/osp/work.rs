@@ -27,6 +27,8 @@ pub(super) const PARALLEL: usize = 8;
 const TOGETHER: usize = 32;
 /// Work that is done and not on the OST's disk; what is more waits in the queue.
 const UNCOMMITTED_MAX: usize = 65536;
+/// Between two looks at the queue: objects of files removed meanwhile go together, also where the index commits at once.
+const GATHER: Duration = Duration::from_millis(10);
 /// Before work that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -57,7 +59,10 @@ pub(super) async fn run(ost: Arc<Ost>) {
         let upto = *committed.borrow_and_update();
         if next <= upto && (next == 0 || next <= newest) && done.count < UNCOMMITTED_MAX {
             match work_off(&ost, next, upto, &mut done).await {
-                Ok(()) => next = upto + 1,
+                Ok(()) => {
+                    next = upto + 1;
+                    sleep(GATHER).await;
+                }
                 Err(e) => {
                     tracing::debug!("{}: work waits: {e}", ost.name());
                     sleep(RETRY).await;

@@ -58,10 +58,9 @@ impl Mdt {
             time: time_of(req, &unlink),
         };
         let _name = self.locks.name_write(asker(req), parent, &name).await?;
-        namespace::searched(&self.store, cred, parent)?;
-        let child = self.store.entry(parent, &name)?.ok_or(Errno::ENOENT)?.fid;
-        let _child = self.locks.removal(child).await?;
-        let removed = namespace::unlink(&self.store, cred, what)?;
+        let child = namespace::to_unlink(&self.store, cred, what)?;
+        let _child = self.locks.removal(child.fid).await?;
+        let removed = namespace::unlink_entry(&self.store, cred, what, child)?;
         Ok(self.with_directory(req, parent, done(req, &removed, 5, true)))
     }
 

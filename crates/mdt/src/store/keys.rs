@@ -67,16 +67,19 @@ pub fn inode(fid: Fid) -> Bytes {
 
 /// A directory's entries from `hash` on.
 pub fn entries_from(dir: Fid, hash: NameHash) -> Vec<u8> {
-    let mut key = with_fid(b'd', dir, 8);
-    key.extend_from_slice(&hash.0.to_be_bytes());
-    key
+    entry_at(dir, hash, b"")
 }
 
 /// An entry.
 pub fn entry(dir: Fid, name: &[u8]) -> Bytes {
-    let mut key = entries_from(dir, NameHash::of(name));
+    entry_at(dir, NameHash::of(name), name).into()
+}
+
+fn entry_at(dir: Fid, hash: NameHash, name: &[u8]) -> Vec<u8> {
+    let mut key = with_fid(b'd', dir, 8 + name.len());
+    key.extend_from_slice(&hash.0.to_be_bytes());
     key.extend_from_slice(name);
-    key.into()
+    key
 }
 
 /// Hash and name of an entry's key.
@@ -110,9 +113,13 @@ pub fn fid(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(1..)?)
 }
 
+/// The length of a work's key.
+const WORK_BYTES: usize = 1 + 4 + 8 + 16;
+
 /// The work for one OST, from a transaction on.
 pub fn work_from(ost: u32, transno: u64) -> Vec<u8> {
-    let mut key = vec![b'q'];
+    let mut key = Vec::with_capacity(WORK_BYTES);
+    key.push(b'q');
     key.extend_from_slice(&ost.to_be_bytes());
     key.extend_from_slice(&transno.to_be_bytes());
     key
