@@ -23,12 +23,12 @@ use crate::dircache::{DirChunk, Kept, Ticket};
 use crate::layout::LovLayout;
 use bytes::Bytes;
 use changes::{Changed, Changes};
-use foldhash::HashMap;
+use foldhash::{HashMap, fast::RandomState};
 use listed::{Listed, Room};
 use names::drop_negative;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{
@@ -139,7 +139,7 @@ pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
     hash: RandomState,
     /// Of names.
-    names: foldhash::fast::RandomState,
+    names: RandomState,
     kept: Kept,
     room: Arc<Room>,
     changes: Changes,
@@ -152,8 +152,8 @@ impl Inodes {
         Inodes {
             kept,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hash: RandomState::new(),
-            names: foldhash::fast::RandomState::default(),
+            hash: RandomState::default(),
+            names: RandomState::default(),
             room: Arc::default(),
             changes: Changes::default(),
             forgotten: AtomicU64::default(),

@@ -152,8 +152,7 @@ impl Client {
             // Another target has the file: this one only knows which.
             return Ok((fid, None));
         }
-        self.learn(&reply, Some((parent, name)));
-        Ok((fid, Some(reply.md())))
+        Ok((fid, Some(self.learn(&reply, Some((parent, name))))))
     }
 
     /// The attributes of a file.
@@ -184,8 +183,7 @@ impl Client {
         if reply.is_negative() {
             return Err(Errno::ESTALE);
         }
-        self.learn(&reply, None);
-        Ok(reply.md())
+        Ok(self.learn(&reply, None))
     }
 
     /// What is known of a file under a lock that the client has.
@@ -203,15 +201,16 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
-    /// Keeps what an intent brought, as far as the lock that came with it covers it. The lock is held meanwhile.
-    pub(crate) fn learn(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) {
-        let Some(lock) = &reply.lock else { return };
+    /// The attributes that an intent brought; they are kept as far as the lock that came with them covers them. The lock is held
+    /// meanwhile.
+    pub(crate) fn learn(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
+        let md = reply.md();
+        let Some(lock) = &reply.lock else { return md };
         let info = lock.info();
         let (fid, bits) = (Fid::from_res_id(&info.res), info.policy.bits());
         if fid != reply.body.mbo_fid1 {
-            return;
+            return md;
         }
-        let md = reply.md();
         {
             let inode = self.inodes.entry(fid);
             let mut s = inode.state.lock();
@@ -222,7 +221,7 @@ impl Client {
             }
             let settled = !md.attr.is_dir() || s.as_asked(reply.asked);
             if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && settled {
-                s.md = Some(md);
+                s.md = Some(md.clone());
             }
             s.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.made_file();
         }
@@ -231,6 +230,7 @@ impl Client {
         {
             self.inodes.add_name(parent, name, fid);
         }
+        md
     }
 
     /// Adds a regular file's size and times, and finds the locks under which the answer may be kept. (What was learnt under

@@ -1,6 +1,6 @@
 //! Opening and closing, creating a file by opening it.
 
-use crate::attr::{S_IFREG, SetAttr};
+use crate::attr::{MdAttr, S_IFREG, SetAttr};
 use crate::client::Client;
 use crate::closes::Closing;
 use crate::cred::Cred;
@@ -203,8 +203,8 @@ impl Client {
         };
         let reply = mdc.intent(ask).await?;
         reply.status?;
-        self.learn(&reply, None);
-        let file = self.opened(&reply, flags).await?;
+        let md = self.learn(&reply, None);
+        let file = self.opened(&reply, &md, flags).await?;
         drop(reply);
         if flags.truncate && flags.write {
             let empty = SetAttr {
@@ -274,10 +274,9 @@ impl Client {
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);
         }
-        self.learn(&reply, Some((parent, name)));
-        let file = self.opened(&reply, flags).await?;
+        let md = self.learn(&reply, Some((parent, name)));
+        let file = self.opened(&reply, &md, flags).await?;
         let created = reply.made_file();
-        let md = reply.md();
         drop(reply);
         if !created && flags.truncate {
             let empty = SetAttr {
@@ -298,11 +297,15 @@ impl Client {
     }
 
     /// The file that an open's reply opened. What is not a file is closed again.
-    async fn opened(&self, reply: &IntentReply, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
+    async fn opened(
+        &self,
+        reply: &IntentReply,
+        md: &MdAttr,
+        flags: OpenFlags,
+    ) -> Result<Arc<OpenFile>, Errno> {
         let fid = reply.body.mbo_fid1;
-        let md = reply.md();
-        let layout = match md.layout {
-            Some(layout) => layout,
+        let layout = match &md.layout {
+            Some(layout) => layout.clone(),
             None if md.attr.is_file() => self.layout(fid).await?,
             None => Arc::new(LovLayout::empty()),
         };
