@@ -6,8 +6,8 @@
 //! on. What is removed, replaced or changed is locked itself, which takes it out of the clients' caches.
 //!
 //! A client that changes names keeps its own lock of the directory where that is agreed on
-//! ([`wire::lock_terms`]): `asker` below. Who has made a file and not yet written to it may hold its DOM bit, which changing
-//! its size takes away, and so does opening it to write, unless its maker does.
+//! ([`wire::lock_terms`]): `asker` below. Who has made a file and not yet written to it may hold its DOM bit, which opening
+//! it to write and changing its size take away.
 //!
 //! With parallel directory operations switched off (`pdo`) the directory's lock excludes the others that change or look up
 //! its names. The name's own lock is taken all the same, so that the switch may be turned while operations are under way.
@@ -146,24 +146,10 @@ impl Locks {
         } else {
             LockMode::Pw
         };
-        self.take_for(asker, dir.res_id(), mode, UPDATE).await
-    }
-
-    /// A file that somebody opens to write: nobody else has made it and not yet written to it.
-    pub(crate) async fn to_write(&self, asker: Option<&Export>, file: Fid) -> Result<LocalLock, Errno> {
-        self.take_for(asker, file.res_id(), LockMode::Pw, DOM).await
-    }
-
-    async fn take_for(
-        &self,
-        asker: Option<&Export>,
-        res: LdlmResId,
-        mode: LockMode,
-        bits: u64,
-    ) -> Result<LocalLock, Errno> {
+        let (res, update) = (dir.res_id(), Policy::ibits(UPDATE));
         match asker {
-            Some(client) => self.server.lock_for(client, res, mode, Policy::ibits(bits)).await,
-            None => self.take(res, mode, bits).await,
+            Some(client) => self.server.lock_for(client, res, mode, update).await,
+            None => self.server.lock(res, mode, update).await,
         }
     }
 

@@ -142,8 +142,9 @@ impl Mdt {
             inode = self.give_layout(asked, fid, inode).await?;
         }
         if asked.flags.writes() {
-            // Who made it is not the only one any more who may write.
-            self.locks.to_write(asker(req), fid).await?;
+            // Who made it is not the only one any more who may write; and if it is he, he writes through another handle than
+            // the one that he knows to be the only one.
+            self.locks.inode(fid, locks::DOM).await?;
         }
         // Before the handle: it takes back handles that other clients keep though nobody uses them any more, which would
         // deny this open.

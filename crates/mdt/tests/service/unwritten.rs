@@ -21,21 +21,15 @@ fn taken(client: &Client, file: Fid) -> bool {
 }
 
 #[tokio::test]
-async fn a_maker_may_open_its_file_again_and_nobody_else_without_its_knowing() {
+async fn whoever_opens_a_file_to_write_takes_from_its_maker_that_it_is_unwritten() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.own_client().await, f.own_client().await);
-    let made = a.open(Fid::ROOT, "file", CREATE).await;
-    assert_eq!(made.bits & DOM, DOM);
-    for (name, at, how) in [
-        ("file", Fid::ROOT, MDS_FMODE_WRITE),
-        ("", made.fid(), WRITE_BY_FID),
-    ] {
-        let again = a.open(at, name, how).await;
-        assert_eq!((again.status, again.bits & DOM), (0, 0));
-        assert!(!taken(&a, made.fid()));
+    for (name, other) in [("own", &a), ("other", &b)] {
+        let made = a.open(Fid::ROOT, name, CREATE).await;
+        assert_eq!(made.bits & DOM, DOM);
+        assert_eq!(other.open(Fid::ROOT, name, MDS_FMODE_WRITE).await.status, 0);
+        assert!(taken(&a, made.fid()));
     }
-    assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
-    assert!(taken(&a, made.fid()));
 }
 
 /// Who knows a file's FID need not wait for its name.
