@@ -1,6 +1,7 @@
 //! How phases went from their beginnings to their ends: rate and memory in equal windows of their time, so that a rate that
-//! falls or memory that grows is seen. A task counts its operations in slices of time that become longer as it goes on, so
-//! that a run of any length takes the same little memory; what is kept of a phase are [`PARTS`] equal parts of it.
+//! falls or memory that grows is seen. A task counts its operations in slices of time that become longer as it goes on; of a
+//! phase that are [`PARTS`] equal parts of it; and all phases of an operation one after the other have slices that become longer
+//! too. So a run of any length takes the same little memory for this.
 
 use crate::Figure;
 use crate::memory::Sample;
@@ -9,7 +10,9 @@ use std::time::Duration;
 
 /// Parts of a phase that are kept. Most numbers of windows divide them.
 const PARTS: usize = 240;
-/// Slices of time in which a task counts at most: when there would be more, each two become one.
+/// Seconds of a slice of phases that took no time to speak of.
+const FINEST: f64 = 1e-6;
+/// Slices of time at most, in which a task counts, and of all phases: when there would be more, each two become one.
 const SLICES: usize = 1024;
 /// The first slices are 2^20 ns, about a millisecond.
 const FIRST_SHIFT: u32 = 20;
@@ -58,9 +61,9 @@ impl Timeline {
     }
 }
 
-/// How a phase went, by parts of its time.
-#[derive(Clone, Debug, Default)]
-pub struct Course {
+/// How one phase went, by equal parts of its time.
+#[derive(Default)]
+pub(crate) struct Parts {
     /// Operations in each part: each task's in this part of its own time.
     operations: Vec<f64>,
     /// Each task's operations per second in this part of its own time, added up.
@@ -71,7 +74,7 @@ pub struct Course {
     others: Vec<f64>,
 }
 
-impl Course {
+impl Parts {
     /// What a task has done in each part of so many seconds.
     pub(crate) fn add_task(&mut self, parts: &[f64], seconds: f64) {
         let rate = |operations: &f64| operations * PARTS as f64 / seconds.max(f64::MIN_POSITIVE);
@@ -89,6 +92,94 @@ impl Course {
     pub(crate) fn resident(&self) -> (u64, u64) {
         let last = |values: &[f64]| values.last().map_or(0, |v| *v as u64);
         (last(&self.own), last(&self.others))
+    }
+
+    /// The course of a phase that took so long.
+    pub(crate) fn over(&self, seconds: f64) -> Course {
+        let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
+        let part = |i| Slice {
+            operations: at(&self.operations, i),
+            weighed: at(&self.rates, i) * seconds / PARTS as f64,
+            own: at(&self.own, i),
+            others: at(&self.others, i),
+        };
+        Course {
+            width: (seconds / PARTS as f64).max(FINEST),
+            seconds,
+            slices: (0..PARTS).map(part).collect(),
+        }
+    }
+}
+
+/// How phases of an operation went, one after the other, by equal slices of their time.
+#[derive(Clone, Debug)]
+pub(crate) struct Course {
+    /// Seconds of a slice.
+    width: f64,
+    /// Of all; the last slice may reach beyond.
+    seconds: f64,
+    slices: Vec<Slice>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slice {
+    operations: f64,
+    /// The rate, times the seconds in which it was so.
+    weighed: f64,
+    /// Bytes in memory at its end.
+    own: f64,
+    others: f64,
+}
+
+impl Course {
+    /// What came next.
+    pub(crate) fn join(&mut self, next: &Course) {
+        for (width, slice) in next.pieces() {
+            self.push(width, slice);
+        }
+    }
+
+    fn push(&mut self, seconds: f64, piece: Slice) {
+        let (from, to) = (self.seconds, self.seconds + seconds);
+        self.seconds = to;
+        while to > self.width * SLICES as f64 {
+            let both = |two: &[Slice]| {
+                let sum = |of: fn(&Slice) -> f64| two.iter().map(of).sum();
+                Slice {
+                    operations: sum(|s| s.operations),
+                    weighed: sum(|s| s.weighed),
+                    ..two.last().copied().unwrap_or_default()
+                }
+            };
+            self.slices = self.slices.chunks(2).map(both).collect();
+            self.width *= 2.0;
+        }
+        let first = (from / self.width) as usize;
+        let last = ((to / self.width) as usize).max(first);
+        if self.slices.len() <= last {
+            self.slices.resize(last + 1, Slice::default());
+        }
+        for (i, slice) in self.slices.iter_mut().enumerate().skip(first) {
+            let begins = i as f64 * self.width;
+            let inside = (to.min(begins + self.width) - from.max(begins)).max(0.0);
+            let share = match seconds > 0.0 {
+                true => inside / seconds,
+                false if i == first => 1.0,
+                false => 0.0,
+            };
+            slice.operations += piece.operations * share;
+            slice.weighed += piece.weighed * share;
+            (slice.own, slice.others) = (piece.own, piece.others);
+        }
+    }
+
+    /// Each slice with the time that it has.
+    fn pieces(&self) -> impl Iterator<Item = (f64, Slice)> + '_ {
+        let width = |i: usize| (self.seconds - i as f64 * self.width).clamp(0.0, self.width);
+        self.slices
+            .iter()
+            .enumerate()
+            .map(move |(i, slice)| (width(i), *slice))
     }
 }
 
@@ -181,37 +272,33 @@ pub struct Window {
 
 /// The time of each operation, over all its phases one after the other, in `count` equal windows.
 pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
-    let mut groups: Vec<Vec<&Figure>> = Vec::new();
+    let mut groups: Vec<(&Figure, Course)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {
-        let same = |g: &&mut Vec<&Figure>| {
-            g.first()
-                .is_some_and(|f| (f.operation, f.tasks) == (figure.operation, figure.tasks))
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(figure),
-            None => groups.push(vec![figure]),
+        let Some(whole) = &figure.so_far else { continue };
+        match groups.iter_mut().find(|(first, _)| figure.is_like(first)) {
+            Some((_, course)) => course.join(&whole.course),
+            None => groups.push((figure, whole.course.clone())),
         }
     }
-    groups.iter().flat_map(|group| of_group(group, count)).collect()
+    let of = |(first, course): &(&Figure, Course)| of_course(first, course, count);
+    groups.iter().flat_map(of).collect()
 }
 
-fn of_group(group: &[&Figure], count: usize) -> Vec<Window> {
-    let Some(first) = group.first().filter(|_| count > 0) else {
+fn of_course(first: &Figure, course: &Course, count: usize) -> Vec<Window> {
+    if count == 0 {
         return Vec::new();
+    }
+    let pieces = |of: fn(&Slice) -> f64| {
+        course
+            .pieces()
+            .map(|(width, s)| (width, of(&s)))
+            .collect::<Vec<_>>()
     };
-    let pieces = |of: fn(&Course) -> &Vec<f64>, weigh: bool| {
-        let parts = |f: &&Figure| {
-            let width = f.seconds / PARTS as f64;
-            let piece = move |v: &f64| (width, if weigh { v * width } else { *v });
-            of(&f.course).iter().map(piece).collect::<Vec<_>>()
-        };
-        group.iter().flat_map(parts).collect::<Vec<_>>()
-    };
-    let operations = spread(&pieces(|c| &c.operations, false), count);
-    let seconds = group.iter().map(|f| f.seconds).sum::<f64>() / count as f64;
-    let rates = spread(&pieces(|c| &c.rates, true), count);
-    let own = at_ends(&pieces(|c| &c.own, false), count);
-    let others = at_ends(&pieces(|c| &c.others, false), count);
+    let operations = spread(&pieces(|s| s.operations), count);
+    let seconds = course.seconds / count as f64;
+    let rates = spread(&pieces(|s| s.weighed), count);
+    let own = at_ends(&pieces(|s| s.own), count);
+    let others = at_ends(&pieces(|s| s.others), count);
     let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
     let window = |i| Window {
         operation: first.operation,
@@ -259,7 +346,7 @@ pub(crate) fn text(figures: &[Figure], count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Latencies;
+    use crate::figure::{Latencies, Quantiles, Sum};
 
     fn near(a: f64, b: f64) -> bool {
         (a - b).abs() < 0.02 * b.abs().max(1.0)
@@ -276,7 +363,7 @@ mod tests {
         line.parts(seconds)
     }
 
-    fn figure(seconds: f64, course: Course) -> Figure {
+    fn figure(seconds: f64, parts: &Parts) -> Figure {
         Figure {
             operation: "create",
             tasks: 1,
@@ -286,18 +373,22 @@ mod tests {
             cpu_seconds: 0.0,
             others_cpu_seconds: 0.0,
             task_rates: vec![1.0],
-            latencies: Latencies::new(),
-            course,
+            latencies: Quantiles::default(),
+            resident: parts.resident(),
+            so_far: Some(Box::new(Sum {
+                latencies: Latencies::new(),
+                course: parts.over(seconds),
+            })),
         }
     }
 
     #[test]
     fn a_rate_that_falls_is_seen_however_long_it_took() {
         for seconds in [0.5, 8.0, 300.0] {
-            let mut course = Course::default();
-            course.add_task(&slowing(seconds), seconds);
-            course.add_task(&slowing(seconds), seconds);
-            let rates: Vec<f64> = windows(&[figure(seconds, course)], 4)
+            let mut parts = Parts::default();
+            parts.add_task(&slowing(seconds), seconds);
+            parts.add_task(&slowing(seconds), seconds);
+            let rates: Vec<f64> = windows(&[figure(seconds, &parts)], 4)
                 .iter()
                 .map(|w| w.rate)
                 .collect();
@@ -308,21 +399,47 @@ mod tests {
 
     #[test]
     fn windows_go_over_all_phases_of_an_operation_and_end_with_its_memory() {
-        let course = |rate: f64, memory: f64| {
-            let mut course = Course::default();
-            course.add_task(&[rate * 2.0 / PARTS as f64; PARTS], 2.0);
+        let phase = |rate: f64, memory: f64| {
+            let mut parts = Parts::default();
+            parts.add_task(&[rate * 2.0 / PARTS as f64; PARTS], 2.0);
             let sample = |at, own| Sample { at, own, others: 1 };
             let (own, others) = memory_parts(&[sample(0.0, 5), sample(1.5, memory as u64)], 2.0);
-            course.add_memory(&own, &others);
-            course
+            parts.add_memory(&own, &others);
+            figure(2.0, &parts)
         };
-        let figures = [figure(2.0, course(100.0, 7.0)), figure(2.0, course(50.0, 9.0))];
-        let seen: Vec<(usize, u64, u64)> = windows(&figures, 4)
-            .iter()
-            .map(|w| (w.number, w.rate.round() as u64, w.own_resident))
-            .collect();
-        assert_eq!(seen, [(1, 100, 5), (2, 100, 7), (3, 50, 5), (4, 50, 9)]);
+        let mut figures = [phase(100.0, 7.0), phase(50.0, 9.0)];
+        let seen = |figures: &[Figure]| {
+            let of = |w: &Window| (w.number, w.rate.round() as u64, w.own_resident);
+            windows(figures, 4).iter().map(of).collect::<Vec<_>>()
+        };
+        let expected = [(1, 100, 5), (2, 100, 7), (3, 50, 5), (4, 50, 9)];
+        assert_eq!(seen(&figures), expected);
+        // Also when the last one has them all.
+        let [first, second] = &mut figures;
+        second.take_over(std::slice::from_mut(first));
+        assert!(first.so_far.is_none());
+        assert_eq!(seen(&figures), expected);
         assert!(text(&figures, 4).lines().count() == 7 && text(&figures, 0).is_empty());
+    }
+
+    #[test]
+    fn many_phases_take_as_much_memory_as_few_and_none_is_lost() {
+        let phase = |rate: f64, seconds: f64| {
+            let mut parts = Parts::default();
+            parts.add_task(&[rate * seconds / PARTS as f64; PARTS], seconds);
+            parts.over(seconds)
+        };
+        let mut all = phase(100.0, 0.01);
+        for i in 1..2000 {
+            all.join(&phase(if i < 1000 { 100.0 } else { 50.0 }, 0.01));
+        }
+        assert!(all.slices.len() <= SLICES + 1);
+        let figure = figure(20.0, &Parts::default());
+        let seen: Vec<(u64, u64)> = of_course(&figure, &all, 4)
+            .iter()
+            .map(|w| (w.operations, w.rate.round() as u64))
+            .collect();
+        assert_eq!(seen, [(500, 100), (500, 100), (250, 50), (250, 50)]);
     }
 
     #[test]

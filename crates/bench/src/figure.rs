@@ -1,6 +1,6 @@
 //! What one phase of all tasks came to, and lists of such figures as CSV and JSON.
 
-use crate::course::{Course, Window, windows};
+use crate::course::{Course, Parts, Window, windows};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde::ser::Serializer;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long operations took, to 1 %.
 #[derive(Clone, Debug)]
-pub struct Latencies(Histogram<u64>);
+pub(crate) struct Latencies(Histogram<u64>);
 
 /// Digits that are kept of each.
 const DIGITS: u8 = 2;
@@ -47,14 +47,53 @@ impl Latencies {
             .collect()
     }
 
-    /// The time in microseconds within which this share of the operations was done.
-    pub fn quantile_us(&self, share: f64) -> f64 {
-        self.0.value_at_quantile(share) as f64 / 1e3
+    /// The numbers that are told.
+    pub(crate) fn quantiles(&self) -> Quantiles {
+        let within = |share| self.0.value_at_quantile(share) as f64 / 1e3;
+        Quantiles {
+            p50: within(0.5),
+            p90: within(0.9),
+            p95: within(0.95),
+            p99: within(0.99),
+            p99_9: within(0.999),
+            max: self.0.max() as f64 / 1e3,
+        }
     }
+}
 
-    /// The longest, in microseconds.
-    pub fn max_us(&self) -> f64 {
-        self.0.max() as f64 / 1e3
+/// The times in microseconds within which shares of the operations were done: half of them, 90 % and so on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quantiles {
+    /// 50 %.
+    pub p50: f64,
+    /// 90 %.
+    pub p90: f64,
+    /// 95 %.
+    pub p95: f64,
+    /// 99 %.
+    pub p99: f64,
+    /// 99.9 %.
+    pub p99_9: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// What is more than some numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Sum {
+    /// How long each operation took.
+    pub(crate) latencies: Latencies,
+    /// How it went from its beginning to its end.
+    pub(crate) course: Course,
+}
+
+impl Sum {
+    /// Of one phase, which took so long.
+    pub(crate) fn new(latencies: Latencies, parts: &Parts, seconds: f64) -> Sum {
+        Sum {
+            latencies,
+            course: parts.over(seconds),
+        }
     }
 }
 
@@ -78,12 +117,34 @@ pub struct Figure {
     /// Operations per second of each task, until it was done itself.
     pub task_rates: Vec<f64>,
     /// How long each took.
-    pub latencies: Latencies,
-    /// How it went from its beginning to its end.
-    pub course: Course,
+    pub latencies: Quantiles,
+    /// Bytes in memory at the end: of the tasks' own processes, and of those that were named.
+    pub resident: (u64, u64),
+    /// Of this operation up to here, unless a later figure has taken it over.
+    pub(crate) so_far: Option<Box<Sum>>,
 }
 
 impl Figure {
+    /// Whether it is of the same operation by as many tasks.
+    pub(crate) fn is_like(&self, other: &Figure) -> bool {
+        (self.operation, self.tasks) == (other.operation, other.tasks)
+    }
+
+    /// Comes after these: what goes on from them is kept once, with the last.
+    pub(crate) fn take_over(&mut self, before: &mut [Figure]) {
+        if self.operations == 0 {
+            self.so_far = None;
+            return;
+        }
+        let last = before.iter_mut().rev().find(|f| self.is_like(f));
+        let (Some(mut all), Some(mine)) = (last.and_then(|f| f.so_far.take()), self.so_far.take()) else {
+            return;
+        };
+        all.latencies.add_all(&mine.latencies);
+        all.course.join(&mine.course);
+        self.so_far = Some(all);
+    }
+
     /// Operations per second of all tasks together.
     pub fn rate(&self) -> f64 {
         match self.operations {
@@ -148,8 +209,8 @@ struct Line([Cell; NAMES.len()]);
 impl Line {
     fn of_figure(f: &Figure) -> Line {
         let (slowest, fastest) = f.task_range();
-        let (own, others) = f.course.resident();
-        let within = |share| Cell::Number(f.latencies.quantile_us(share), 1);
+        let (own, others) = f.resident;
+        let within = |us| Cell::Number(us, 1);
         Line([
             Cell::Text(f.operation),
             Cell::Count(f.tasks as u64),
@@ -160,12 +221,12 @@ impl Line {
             Cell::Number(f.rate(), 3),
             Cell::Number(slowest, 3),
             Cell::Number(fastest, 3),
-            within(0.5),
-            within(0.9),
-            within(0.95),
-            within(0.99),
-            within(0.999),
-            Cell::Number(f.latencies.max_us(), 1),
+            within(f.latencies.p50),
+            within(f.latencies.p90),
+            within(f.latencies.p95),
+            within(f.latencies.p99),
+            within(f.latencies.p99_9),
+            within(f.latencies.max),
             Cell::Number(f.cpu_us(), 3),
             Cell::Number(f.others_cpu_us(), 3),
             Cell::Count(own >> 10),
@@ -250,10 +311,14 @@ mod tests {
         for (nanoseconds, count) in one.counts().into_iter().chain(one.counts()) {
             sum.add_many(nanoseconds, count);
         }
-        for (share, ms) in [(0.5, 50.0), (0.9, 90.0), (0.99, 99.0)] {
-            let us = sum.quantile_us(share);
-            assert!((us / 1e3 / ms - 1.0).abs() < 0.02, "{share}: {us}");
+        let seen = sum.quantiles();
+        for (us, ms) in [
+            (seen.p50, 50.0),
+            (seen.p90, 90.0),
+            (seen.p99, 99.0),
+            (seen.max, 100.0),
+        ] {
+            assert!((us / 1e3 / ms - 1.0).abs() < 0.02, "{seen:?}");
         }
-        assert!((sum.max_us() / 1e5 - 1.0).abs() < 0.02);
     }
 }

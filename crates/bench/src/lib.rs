@@ -30,9 +30,9 @@ mod task;
 mod team;
 
 pub use compare::{Config, PASS_THROUGH, compare};
-pub use course::{Course, Window, windows};
+pub use course::{Window, windows};
 pub use cpu::settle;
-pub use figure::{Figure, Latencies, csv, json};
+pub use figure::{Figure, Quantiles, csv, json};
 pub use hub::World;
 pub use load::Phase;
 pub use memory::resident_bytes;

@@ -257,11 +257,11 @@ pub fn details(lines: &[Line]) -> String {
             f.operation,
             f.rate(),
             f.cpu_us(),
-            f.latencies.quantile_us(0.5),
-            f.latencies.quantile_us(0.95),
-            f.latencies.quantile_us(0.99),
-            f.latencies.quantile_us(0.999),
-            f.latencies.max_us()
+            f.latencies.p50,
+            f.latencies.p95,
+            f.latencies.p99,
+            f.latencies.p99_9,
+            f.latencies.max
         );
     }
     out

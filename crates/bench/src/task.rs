@@ -4,8 +4,8 @@
 //! all over that time. Each task's own rate, until it was done itself, is kept beside it, and how long each operation
 //! took.
 
-use crate::course::{Course, Timeline, memory_parts};
-use crate::figure::{Figure, Latencies};
+use crate::course::{Parts, Timeline, memory_parts};
+use crate::figure::{Figure, Latencies, Sum};
 use crate::subject::Subject;
 use crate::team::Team;
 use crate::{BenchError, cpu, memory};
@@ -151,7 +151,17 @@ impl Task {
             memory: (self.first_of_process).then(|| memory_parts(&samples, own_seconds)),
         };
         let figure = self.gather(&measured)?.map(|all| {
-            let mut figure = Figure {
+            let (mut latencies, mut parts) = (Latencies::new(), Parts::default());
+            for one in &all {
+                for (nanoseconds, count) in &one.latencies {
+                    latencies.add_many(*nanoseconds, *count);
+                }
+                parts.add_task(&one.parts, one.own_seconds);
+                if let Some((own, others)) = &one.memory {
+                    parts.add_memory(own, others);
+                }
+            }
+            Figure {
                 operation,
                 tasks: all.len(),
                 iteration: 0,
@@ -160,19 +170,10 @@ impl Task {
                 cpu_seconds: all.iter().map(|m| m.cpu_seconds).sum(),
                 others_cpu_seconds: all.iter().map(|m| m.others_cpu_seconds).sum(),
                 task_rates: all.iter().map(|m| m.done as f64 / m.own_seconds).collect(),
-                latencies: Latencies::new(),
-                course: Course::default(),
-            };
-            for one in all {
-                for (nanoseconds, count) in one.latencies {
-                    figure.latencies.add_many(nanoseconds, count);
-                }
-                figure.course.add_task(&one.parts, one.own_seconds);
-                if let Some((own, others)) = one.memory {
-                    figure.course.add_memory(&own, &others);
-                }
+                latencies: latencies.quantiles(),
+                resident: parts.resident(),
+                so_far: Some(Box::new(Sum::new(latencies, &parts, seconds))),
             }
-            figure
         });
         let ended = match interrupted {
             true => Err(BenchError::Interrupted),

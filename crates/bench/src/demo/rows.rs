@@ -63,12 +63,7 @@ impl Sample {
             seconds: figure.seconds,
             cpu_us: figure.cpu_us(),
             server_cpu_us: figure.others_cpu_us(),
-            latency_us: Some([
-                l.quantile_us(0.5),
-                l.quantile_us(0.9),
-                l.quantile_us(0.99),
-                l.max_us(),
-            ]),
+            latency_us: Some([l.p50, l.p90, l.p99, l.max]),
         })
     }
 

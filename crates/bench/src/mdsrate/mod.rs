@@ -128,11 +128,11 @@ impl Report {
         );
         out.push_str(&format!(
             "\nLatency: p50 {:.1} p95 {:.1} p99 {:.1} p99.9 {:.1} max {:.1} us; CPU {:.1} us for each",
-            f.latencies.quantile_us(0.5),
-            f.latencies.quantile_us(0.95),
-            f.latencies.quantile_us(0.99),
-            f.latencies.quantile_us(0.999),
-            f.latencies.max_us(),
+            f.latencies.p50,
+            f.latencies.p95,
+            f.latencies.p99,
+            f.latencies.p99_9,
+            f.latencies.max,
             f.cpu_us()
         ));
         if let Some(expected) = self.expected.filter(|e| *e != f.operations) {
@@ -147,6 +147,30 @@ impl Report {
 }
 
 impl Options {
+    /// This operation on so many files in each directory, which are made as mdsrate does it if it is told no more.
+    pub fn of(mode: Mode, file_count: u64) -> Options {
+        Options {
+            mode,
+            dirs: None,
+            dir_count: 1,
+            mounts: None,
+            mdt_count: 1,
+            files: "f%%d".to_owned(),
+            begin: 0,
+            file_count: Some(file_count),
+            iterations: None,
+            time: None,
+            stripes: None,
+            not_exclusive: false,
+            with_xattr: false,
+            small_write: false,
+            recreate: false,
+            ignore: false,
+            readdir_order: false,
+            seed: 0,
+        }
+    }
+
     fn check(&self, tasks: usize) -> Result<(), BenchError> {
         let wrong = |why: &str| Err(BenchError::Options(why.to_owned()));
         let Options { mode, .. } = *self;
@@ -245,23 +269,55 @@ impl Place {
     }
 }
 
-/// Runs the tasks of this process. The report is that of rank 0.
-pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
-    let Some(size) = tasks.first().map(|t| t.team.size()) else {
-        return (None, Ok(()));
-    };
-    if let Err(e) = options.check(size) {
-        return (None, Err(e));
-    }
-    let (reports, ended) = task::run_all(tasks, |task| {
-        let mut report = None;
-        let ended = one(options, task, &mut report);
-        (report, ended)
-    });
-    (reports.into_iter().flatten().next(), ended)
+/// What one task brings home: a report only rank 0, and where it made how many files that nobody wants.
+#[derive(Default)]
+struct Brought {
+    report: Option<Report>,
+    unwanted: Option<(Place, usize)>,
 }
 
-fn one(options: &Options, task: &mut Task, report: &mut Option<Report>) -> Result<(), BenchError> {
+/// Runs the tasks of this process. The report is that of rank 0.
+pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
+    let mut reported = None;
+    let ended = run_and_tell(options, tasks, |report| {
+        reported = Some(report);
+        Ok(())
+    });
+    (reported, ended)
+}
+
+/// The same, but the report is told before anything is removed, which may take long: who is in a hurry to end this process
+/// has it then.
+pub fn run_and_tell<E: From<BenchError>>(
+    options: &Options,
+    tasks: Vec<Task>,
+    tell: impl FnOnce(Report) -> Result<(), E>,
+) -> Result<(), E> {
+    let Some(size) = tasks.first().map(|t| t.team.size()) else {
+        return Ok(());
+    };
+    options.check(size)?;
+    let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
+    let (mut brought, ended) = task::run_all(tasks, |task| {
+        let mut brought = Brought::default();
+        let ended = one(options, task, &mut brought);
+        (brought, ended)
+    });
+    let told = match brought.iter_mut().find_map(|b| b.report.take()) {
+        Some(report) => tell(report),
+        None => Ok(()),
+    };
+    let unwanted = brought.iter().zip(&subjects);
+    let removed = unwanted
+        .filter_map(|(brought, subject)| Some((brought.unwanted.as_ref()?, subject)))
+        .try_for_each(|((place, made), subject)| {
+            let mut names = place.names().take(*made);
+            names.try_for_each(|name| subject.unlink(&place.dir, &name))
+        });
+    told.and(Ok(ended.and(removed)?))
+}
+
+fn one(options: &Options, task: &mut Task, brought: &mut Brought) -> Result<(), BenchError> {
     let (rank, size) = (task.team.rank(), task.team.size());
     let mode = options.mode;
     let place = Place::of(options, rank, size)?;
@@ -301,7 +357,7 @@ fn one(options: &Options, task: &mut Task, report: &mut Option<Report>) -> Resul
         made = meter.done() as usize;
         ended
     })?;
-    *report = figure.map(|figure| Report {
+    brought.report = figure.map(|figure| Report {
         expected: match (mode, options.ignore || options.recreate) {
             (Mode::Unlink, false) => options.file_count.map(|n| n * options.dir_count.min(size) as u64),
             _ => None,
@@ -312,10 +368,8 @@ fn one(options: &Options, task: &mut Task, report: &mut Option<Report>) -> Resul
     });
     if mode.makes() && !options.not_exclusive && ended.is_err() {
         // Nobody asked for half of them.
-        place
-            .names()
-            .take(made)
-            .try_for_each(|name| subject.unlink(&place.dir, &name))?;
+        brought.unwanted = Some((place, made));
+        return ended;
     }
     ended?;
     if options.recreate {

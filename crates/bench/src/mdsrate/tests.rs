@@ -12,24 +12,11 @@ use std::time::{Duration, Instant};
 
 fn options(mode: Mode) -> Options {
     Options {
-        mode,
         dirs: Some(Format::parse("sub/dir%d").unwrap()),
         dir_count: 2,
-        mounts: None,
-        mdt_count: 1,
-        files: "f%%d".to_owned(),
         begin: 10,
-        file_count: Some(7),
-        iterations: None,
-        time: None,
-        stripes: None,
-        not_exclusive: false,
-        with_xattr: false,
-        small_write: false,
-        recreate: false,
-        ignore: false,
-        readdir_order: false,
         seed: 3,
+        ..Options::of(mode, 7)
     }
 }
 

@@ -139,6 +139,7 @@ impl<'a> Run<'a> {
             figure.iteration = self.iteration;
             figure.tasks = self.active;
             figure.task_rates.truncate(self.active);
+            figure.take_over(&mut self.brought.figures);
             self.brought.figures.push(figure);
         }
         ended

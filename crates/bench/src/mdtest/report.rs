@@ -211,25 +211,25 @@ impl Report {
             "   ---------                         ---            ---            ---          -----            ---         ------"
         )?;
         for operation in self.operations() {
-            let mut of = figures
+            let of = figures
                 .iter()
                 .filter(|f| f.operation == operation && f.operations > 0);
-            let Some(first) = of.next() else { continue };
-            let (mut all, mut cpu, mut count) =
-                (first.latencies.clone(), first.cpu_seconds, first.operations);
-            for figure in of {
-                all.add_all(&figure.latencies);
-                cpu += figure.cpu_seconds;
-                count += figure.operations;
-            }
+            let (cpu, count) = of.clone().fold((0.0, 0), |(cpu, count), f| {
+                (cpu + f.cpu_seconds, count + f.operations)
+            });
+            // The last one has those of all.
+            let Some(all) = of.filter_map(|f| f.so_far.as_ref()).next_back() else {
+                continue;
+            };
+            let all = all.latencies.quantiles();
             writeln!(
                 out,
                 "   {operation:<22} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1}",
-                all.quantile_us(0.5),
-                all.quantile_us(0.95),
-                all.quantile_us(0.99),
-                all.quantile_us(0.999),
-                all.max_us(),
+                all.p50,
+                all.p95,
+                all.p99,
+                all.p99_9,
+                all.max,
                 cpu * 1e6 / count as f64
             )?;
         }

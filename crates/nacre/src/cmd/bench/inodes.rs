@@ -122,25 +122,10 @@ fn round(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, lu_cache_n
 /// One operation on all files, by a client that comes for it.
 fn one(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, mode: Mode) -> Result<Figure> {
     let options = Options {
-        mode,
         dirs: Some(Format::parse("files")?),
-        dir_count: 1,
-        mounts: None,
-        mdt_count: 1,
-        files: "f%%d".to_owned(),
-        begin: 0,
-        file_count: Some(args.files),
-        iterations: None,
-        time: None,
-        stripes: None,
-        not_exclusive: false,
-        with_xattr: false,
-        small_write: false,
-        recreate: false,
         // They are there, and the client is to find that out by asking for each.
         ignore: mode == Mode::Stat,
-        readdir_order: false,
-        seed: 0,
+        ..Options::of(mode, args.files)
     };
     let library = instance.library()?;
     let client = library.clients.first().context("there is no client")?;

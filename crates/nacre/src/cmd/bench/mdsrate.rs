@@ -24,15 +24,16 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
             load::now()
         );
     }
-    let (report, ended) = crew.run(|tasks| mdsrate::run(&options, tasks));
-    let speaks = crew.speaks;
-    crew.dismiss();
-    if let Some(report) = report {
+    let tell = |report: mdsrate::Report| {
+        load::clear_line();
         load::tell(&args.load.wanted(), std::slice::from_ref(&report.figure), || {
             report.text(args.load.windows as usize)
-        })?;
-    }
-    load::ended_together(speaks, ended)
+        })
+    };
+    let ended = crew.run(|tasks| mdsrate::run_and_tell(&options, tasks, tell));
+    let speaks = crew.speaks;
+    crew.dismiss();
+    load::ended_together(speaks, load::of_bench(ended)?)
 }
 
 fn options(args: &Mdsrate) -> Result<Options> {
