@@ -6,11 +6,12 @@ mod tree;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::served::Served;
 use crate::cli::Demo;
 use crate::daemon;
 use crate::output::say;
@@ -29,13 +30,10 @@ const SHOWN_MAX: usize = 10;
 pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     let trees = trees(&args)?;
     let dir = std::env::temp_dir().join(format!("nacre-demo-{}", std::process::id()));
-    let mut stage = Stage {
-        dir: dir.clone(),
-        up: false,
-    };
-    let ended = show(&mut stage, &trees, args.osts);
+    let mut served = Served::new(dir.clone());
+    let ended = show(&mut served, &trees, args.osts);
     if ended.is_ok() && args.keep {
-        stage.up = false;
+        served.leave();
         say!(
             "\nIt stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
             dir.join("mnt").display(),
@@ -43,67 +41,13 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
         );
         return ended.map(|()| ExitCode::SUCCESS);
     }
-    stage.clear()?;
+    served.clear()?;
+    fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     ended?;
     say!(
         "\nNow one of your own:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              what is up\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
     );
     Ok(ExitCode::SUCCESS)
-}
-
-/// What is up, and is to be cleared away whatever happens.
-struct Stage {
-    dir: PathBuf,
-    up: bool,
-}
-
-impl Stage {
-    fn nacre(&self, args: &[&str]) -> Result<()> {
-        let own = std::env::current_exe().context("cannot find the nacre binary")?;
-        let out = Command::new(own)
-            .args(args)
-            .arg("--dir")
-            .arg(&self.dir)
-            .output()
-            .context("cannot run nacre")?;
-        if !out.status.success() {
-            bail!(
-                "nacre {} failed: {}",
-                args.join(" "),
-                String::from_utf8_lossy(&out.stderr).trim()
-            );
-        }
-        Ok(())
-    }
-
-    fn up(&mut self, osts: u32) -> Result<Duration> {
-        let begun = Instant::now();
-        self.nacre(&["up", "--osts", &osts.to_string()])?;
-        self.up = true;
-        Ok(begun.elapsed())
-    }
-
-    fn down(&mut self) -> Result<Duration> {
-        let begun = Instant::now();
-        self.nacre(&["down"])?;
-        self.up = false;
-        Ok(begun.elapsed())
-    }
-
-    fn clear(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.up) {
-            self.nacre(&["down", "--lazy"])?;
-        }
-        fs::remove_dir_all(&self.dir).with_context(|| format!("cannot remove {}", self.dir.display()))
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        if self.up {
-            let _ = self.clear();
-        }
-    }
 }
 
 fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
@@ -139,9 +83,9 @@ fn mib_per_second(bytes: u64, took: Duration) -> u64 {
     per_second(bytes, took) >> 20
 }
 
-fn show(stage: &mut Stage, trees: &[PathBuf], osts: u32) -> Result<()> {
-    let mount = stage.dir.join("mnt");
-    let took = stage.up(osts)?;
+fn show(served: &mut Served, trees: &[PathBuf], osts: u32) -> Result<()> {
+    let mount = served.dir().join("mnt");
+    let took = served.up(osts)?;
     line(
         "nacre up",
         took,
@@ -162,12 +106,12 @@ fn show(stage: &mut Stage, trees: &[PathBuf], osts: u32) -> Result<()> {
         line("copy in", took, &found);
     }
     compare_all(trees, &mount)?;
-    let took = stage.down()? + stage.up(osts)?;
+    let took = served.down()? + served.up(osts)?;
     line("nacre down, nacre up", took, "the data is still there:");
     compare_all(trees, &mount)?;
     small_files(&mount.join("small"))?;
     big_file(&mount.join("big"))?;
-    if let Some(bytes) = running::in_dir(&stage.dir)?.and_then(|r| bench::resident_bytes(r.pid)) {
+    if let Some(bytes) = running::in_dir(served.dir())?.and_then(|r| bench::resident_bytes(r.pid)) {
         say!(
             "{:<22} {:>9.1} MiB",
             "memory of it all",

@@ -11,6 +11,7 @@ mod lst;
 pub(crate) mod mkfs;
 mod mount;
 mod serve;
+mod served;
 mod status;
 mod umount;
 mod up;

@@ -1,13 +1,13 @@
 //! A file system of its own for a measurement.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::library::Library;
 use crate::cli::Net;
+use crate::cmd::served::Served;
 use crate::control::{self, Request};
 use crate::running;
 
@@ -16,7 +16,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// In a process of its own, as a user has it; gone when this is dropped.
 pub(super) struct Instance {
-    dir: PathBuf,
+    _served: Served,
     /// Where it is mounted.
     pub(super) mount: PathBuf,
     /// The process that it is.
@@ -29,9 +29,8 @@ pub(super) struct Instance {
 impl Instance {
     /// Brings it up in a new directory.
     pub(super) fn up(dir: &Path, osts: u32) -> Result<Instance> {
-        let begun = Instant::now();
-        nacre(&["up", "--osts", &osts.to_string()], dir)?;
-        let took = begun.elapsed();
+        let mut served = Served::new(dir.to_owned());
+        let took = served.up(osts)?;
         let record = running::in_dir(dir)?.context("the file system is not up")?;
         let mount = record
             .mounts
@@ -40,7 +39,7 @@ impl Instance {
             .mountpoint
             .clone();
         Ok(Instance {
-            dir: dir.to_owned(),
+            _served: served,
             mount,
             pid: record.pid,
             took,
@@ -90,31 +89,4 @@ impl Instance {
             .with_context(|| format!("no parameter matches '{pattern}'"))?
             .1)
     }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        if let Err(e) = nacre(&["down", "--lazy"], &self.dir) {
-            eprintln!("{e}");
-        }
-    }
-}
-
-/// Runs a command of this same binary.
-fn nacre(args: &[&str], dir: &Path) -> Result<()> {
-    let own = std::env::current_exe().context("cannot find the nacre binary")?;
-    let out = Command::new(own)
-        .args(args)
-        .arg("--dir")
-        .arg(dir)
-        .output()
-        .context("cannot run nacre")?;
-    if !out.status.success() {
-        bail!(
-            "nacre {} failed: {}",
-            args.join(" "),
-            String::from_utf8_lossy(&out.stderr).trim()
-        );
-    }
-    Ok(())
 }
