@@ -416,6 +416,7 @@ mod tests {
         assert_eq!(seen(&figures), expected);
         // Also when the last one has them all.
         let [first, second] = &mut figures;
+        first.take_over(&mut []);
         second.take_over(std::slice::from_mut(first));
         assert!(first.so_far.is_none());
         assert_eq!(seen(&figures), expected);

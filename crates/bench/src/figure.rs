@@ -137,11 +137,13 @@ impl Figure {
             return;
         }
         let last = before.iter_mut().rev().find(|f| self.is_like(f));
-        let (Some(mut all), Some(mine)) = (last.and_then(|f| f.so_far.take()), self.so_far.take()) else {
+        let Some(mut all) = last.and_then(|f| f.so_far.take()) else {
             return;
         };
-        all.latencies.add_all(&mine.latencies);
-        all.course.join(&mine.course);
+        if let Some(mine) = &self.so_far {
+            all.latencies.add_all(&mine.latencies);
+            all.course.join(&mine.course);
+        }
         self.so_far = Some(all);
     }
 
