@@ -10,7 +10,8 @@ use tokio::runtime::Handle;
 /// Begins `work` right here; what waits goes on on `runtime`. A panic ends the work and not its caller, as in a task.
 pub fn begin_here(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
     let _inside = runtime.enter();
-    let mut work: Pin<Box<_>> = Box::pin(work);
+    // `Box::pin` would copy it to the stack first, and futures are long.
+    let mut work = Pin::from(Box::write(Box::new_uninit(), work));
     // Nobody is woken: whoever goes on looks again first.
     let mut nobody = Context::from_waker(Waker::noop());
     if let Ok(Poll::Pending) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut nobody))) {

@@ -12,7 +12,7 @@ use crate::tcp::Tcp;
 use crate::{LnetConfig, LnetError, Payload, PingInfo, lo};
 use cpt::{CptId, CptTable};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -174,7 +174,8 @@ impl Lnet {
         if self.is_local(to) {
             // The handle only says that an ACK is wanted: the answer comes back right here.
             let msg = Msg::to_self(op(ack.then(LnetHandleWire::default)), payload);
-            let answer = within(to, "room for a PUT", limit, self.deliver(msg)).await?;
+            let delivering = pin!(self.deliver(msg));
+            let answer = within(to, "room for a PUT", limit, delivering).await?;
             return match answer.map(|msg| msg.op) {
                 Some(LnetMsg::Ack(ack)) => Ok(PutDone { mlength: ack.mlength }),
                 _ if ack => Err(LnetError::Unmatched { portal, match_bits }),
@@ -183,13 +184,14 @@ impl Lnet {
         }
         if !ack {
             let msg = Msg::to_peer(to, op(None), payload);
-            return within(to, "way to send a PUT", limit, self.tcp.send(msg))
-                .await
-                .map(|()| sent);
+            let sending = pin!(self.tcp.send(msg));
+            let sending = within(to, "way to send a PUT", limit, sending);
+            return sending.await.map(|()| sent);
         }
         let expected = self.core.expect(to, None);
         let msg = Msg::to_peer(to, op(Some(expected.handle)), payload);
-        match within(to, "ACK of a PUT", limit, self.ask(msg, expected)).await? {
+        let asking = pin!(self.ask(msg, expected));
+        match within(to, "ACK of a PUT", limit, asking).await? {
             Answer::Ack(mlength) => Ok(PutDone { mlength }),
             Answer::Reply(_) => Err(LnetError::Protocol {
                 peer: to,
@@ -208,24 +210,19 @@ impl Lnet {
         len: u32,
     ) -> Result<Payload, LnetError> {
         let limit = self.cfg.transaction_timeout;
-        within(
-            to,
-            "REPLY to a GET",
-            limit,
-            self.fetch(to, portal, match_bits, offset, len),
-        )
-        .await
+        let fetching = pin!(self.fetch(to, portal, match_bits, offset, len));
+        within(to, "REPLY to a GET", limit, fetching).await
     }
 
     /// Asks `to` which NIDs it has.
     pub async fn ping(&self, to: Nid, timeout: Duration) -> Result<PingInfo, LnetError> {
-        let get = self.fetch(
+        let get = pin!(self.fetch(
             to,
             LNET_RESERVED_PORTAL,
             LNET_PROTO_PING_MATCHBITS,
             0,
             PING_REPLY_MAX,
-        );
+        ));
         let reply = within(to, "answer to a ping", timeout, get).await?;
         ping::parse(to, &reply.into_bytes())
     }
@@ -291,14 +288,14 @@ impl Drop for Lnet {
     }
 }
 
-/// What `future` comes to, if it takes no longer than `limit`. Most do not wait at all: those need no timer.
+/// What `future` comes to, if it takes no longer than `limit`. Most do not wait at all: those need no timer. The future stays
+/// where its owner has it: taken by value, it would have room twice in every future around this one.
 async fn within<T>(
     peer: Nid,
     what: &'static str,
     limit: Duration,
-    future: impl Future<Output = Result<T, LnetError>>,
+    mut future: Pin<&mut impl Future<Output = Result<T, LnetError>>>,
 ) -> Result<T, LnetError> {
-    let mut future = pin!(future);
     if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
         return done;
     }

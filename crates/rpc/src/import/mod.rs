@@ -182,9 +182,12 @@ impl Import {
     /// Sends a request and waits for its reply, for as long as it takes: over lost replies, lost connections and
     /// servers that come back. Fails with the server's negative status unless the request takes any.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
-        match req.timeout {
-            None => call::call(self, req).await,
-            Some(limit) => match tokio::time::timeout(limit, call::call(self, req)).await {
+        let limit = req.timeout;
+        // Some kilobytes, which otherwise were part of every future around this one, also of those that in the end send nothing.
+        let call = Box::pin(call::call(self, req));
+        match limit {
+            None => call.await,
+            Some(limit) => match tokio::time::timeout(limit, call).await {
                 Ok(result) => result,
                 Err(_) => Err(RpcError::Timeout(self.cfg.name.clone())),
             },
