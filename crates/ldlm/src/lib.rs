@@ -29,6 +29,7 @@ mod request;
 mod resource;
 mod server;
 mod spawn;
+mod tally;
 mod timers;
 
 pub use action::{Action, NewLock, Placed, Refusal};

@@ -109,9 +109,13 @@ impl Namespace {
             self.cancel(now, id, out);
             return Some(0);
         }
-        lock.policy = Policy::ibits(bits);
+        let (mode, res) = (lock.mode, lock.res);
+        let (before, left) = (lock.policy, Policy::ibits(bits));
+        lock.policy = left;
         lock.ast_sent = false;
-        let res = lock.res;
+        if let Some(resource) = self.resources.get_mut(&res) {
+            resource.converted(mode, &before, &left);
+        }
         self.timers.done(id, now);
         self.reprocess(now, &res, out);
         Some(bits)
@@ -292,7 +296,7 @@ mod tests {
     use super::Namespace;
     use crate::action::{Action, NewLock, Placed, Refusal};
     use crate::lock::{Holder, LockId};
-    use crate::mode::LockMode::{self, Ex, Group, Pr, Pw};
+    use crate::mode::LockMode::{self, Cr, Cw, Ex, Group, Pr, Pw};
     use crate::policy::{Extent, Ibits, Policy};
     use std::time::{Duration, Instant};
     use wire::LdlmResId;
@@ -360,6 +364,33 @@ mod tests {
         s.granted(1, Ex, Policy::ibits(1));
         s.granted(2, Ex, Policy::ibits(2));
         s.queued(3, Pr, Policy::ibits(3));
+    }
+
+    #[test]
+    fn among_many_holders_the_one_in_the_way_is_found_by_its_bits() {
+        const OTHERS: u64 = 0x13 & !2 | 0x100;
+        let mut s = Shard::new();
+        for holder in 0..20 {
+            s.granted(holder, Pr, Policy::ibits(OTHERS));
+        }
+        s.granted(20, Cw, Policy::ibits(2));
+        let held = s.granted(21, Cr, Policy::ibits(3));
+        let wants = s.queued(22, Ex, Policy::ibits(2 | 0x200));
+        let asked: Vec<_> = s
+            .out
+            .iter()
+            .filter(|a| matches!(a, Action::Blocking { .. }))
+            .collect();
+        // What may be in the way, by the highest bits, is looked at.
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        let first = s.ns.granted(&RES).find(|l| l.mode == Cw).unwrap().id;
+        s.cancel(first);
+        assert!(s.completed().is_empty());
+        let left = s.ns.convert(s.now, held, 1, &mut s.out);
+        assert_eq!((left, s.completed()), (Some(1), vec![(wants, false)]));
+        s.queued(23, Cw, Policy::ibits(1));
+        s.cancel(held);
+        s.queued(24, Cw, Policy::ibits(2));
     }
 
     #[test]

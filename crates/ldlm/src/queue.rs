@@ -60,7 +60,7 @@ impl Namespace {
                     .iter()
                     .chain(&resource.waiting)
                     .filter_map(|o| self.locks.get(*o));
-                if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want.mode) {
+                if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want) {
                     Policy::Extent(extent::grown(want, &asked, std::iter::empty()))
                 } else {
                     Policy::Extent(extent::grown(want, &asked, others))

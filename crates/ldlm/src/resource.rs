@@ -1,15 +1,17 @@
 //! One resource: which locks are granted, which wait, in order.
 //!
 //! Locks live in the shard's table; a resource lists their handles. A resource that many hold counts its granted locks
-//! by mode, so that one more reader of a directory that thousands read need not look at each of them.
+//! by mode and inode bit, so that who reads a directory that thousands read, or makes a file in it, need not look at each
+//! of them.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
 use crate::mode::LockMode;
-use crate::policy::LockType;
+use crate::policy::{LockType, Policy};
+use crate::tally::Tally;
 use std::collections::VecDeque;
 
-/// From so many granted locks on, they are counted by mode.
+/// From so many granted locks on, they are counted.
 const COUNTED_FROM: usize = 8;
 
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub(crate) struct Resource {
     pub(crate) ty: LockType,
     granted: Vec<LockId>,
     pub(crate) waiting: VecDeque<LockId>,
-    counts: Option<Box<[u32; LockMode::COUNT]>>,
+    counts: Option<Box<Tally>>,
 }
 
 impl Resource {
@@ -44,14 +46,13 @@ impl Resource {
         let Some(lock) = locks.get_mut(id) else { return };
         lock.granted = true;
         lock.place = place;
-        let mode = lock.mode;
         self.granted.push(id);
         match &mut self.counts {
-            Some(counts) => counts[mode.index()] += 1,
+            Some(counts) => counts.add(lock.mode, &lock.policy),
             None if self.granted.len() >= COUNTED_FROM => {
-                let mut counts = Box::new([0; LockMode::COUNT]);
+                let mut counts = Box::<Tally>::default();
                 for lock in self.granted.iter().filter_map(|id| locks.get(*id)) {
-                    counts[lock.mode.index()] += 1;
+                    counts.add(lock.mode, &lock.policy);
                 }
                 self.counts = Some(counts);
             }
@@ -73,10 +74,18 @@ impl Resource {
             moved.place = lock.place;
         }
         if let Some(counts) = &mut self.counts {
-            counts[lock.mode.index()] -= 1;
+            counts.remove(lock.mode, &lock.policy);
         }
         if self.granted.len() < COUNTED_FROM / 2 {
             self.counts = None;
+        }
+    }
+
+    /// A granted lock that was of the first policy is of the second now.
+    pub(crate) fn converted(&mut self, mode: LockMode, before: &Policy, now: &Policy) {
+        if let Some(counts) = &mut self.counts {
+            counts.remove(mode, before);
+            counts.add(mode, now);
         }
     }
 
@@ -95,7 +104,7 @@ impl Resource {
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let granted = if self.may_block(want.mode) {
+        let granted = if self.may_block(want) {
             self.granted.as_slice()
         } else {
             &[]
@@ -118,12 +127,8 @@ impl Resource {
             .filter(move |other| conflict(other, want))
     }
 
-    /// Whether any granted lock has a mode that excludes `mode`.
-    pub(crate) fn may_block(&self, mode: LockMode) -> bool {
-        let Some(counts) = &self.counts else { return true };
-        let held = (0..LockMode::COUNT)
-            .filter(|i| counts[*i] > 0)
-            .fold(0, |mask, i| mask | 1 << i);
-        held & !mode.compat_mask() != 0 || mode == LockMode::Group
+    /// Whether any granted lock may exclude `want`.
+    pub(crate) fn may_block(&self, want: &Lock) -> bool {
+        self.counts.as_ref().is_none_or(|counts| counts.may_block(want))
     }
 }

@@ -237,8 +237,10 @@ impl Mdt {
             lov,
             ..Node::default()
         };
-        let unwritten = !node.lov.is_empty() && lock_terms(req) == LockTerms::Nacre;
-        let alone = if unwritten { locks::DOM } else { 0 };
+        let alone = match lock_terms(req) {
+            LockTerms::Nacre => locks::DOM,
+            _ => 0,
+        };
         let file = Inode {
             mode: node.mode,
             ..Inode::default()

@@ -1,0 +1,47 @@
+//! How many granted locks of a resource have which mode and which inode bits: what tells without looking at any of them that
+//! none is in the way.
+
+use crate::lock::Lock;
+use crate::mode::LockMode;
+use crate::policy::Policy;
+use wire::MDS_INODELOCK_FULL;
+
+/// The known inode bits, each by itself, and all others together.
+const COLUMNS: usize = MDS_INODELOCK_FULL.trailing_ones() as usize + 1;
+/// The bit of the last column.
+const OTHERS: u64 = MDS_INODELOCK_FULL + 1;
+
+/// Counted by mode, and by inode bit; locks of other types are all in the first column.
+#[derive(Debug, Default)]
+pub(crate) struct Tally([[u32; COLUMNS]; LockMode::COUNT]);
+
+/// The columns that a lock of this policy is counted in.
+fn columns(policy: &Policy) -> impl Iterator<Item = usize> + use<> {
+    let mask = match policy {
+        Policy::Ibits(i) if i.bits >= OTHERS => i.bits | OTHERS,
+        Policy::Ibits(i) => i.bits,
+        _ => 1,
+    };
+    (0..COLUMNS).filter(move |column| mask & 1 << column != 0)
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, mode: LockMode, policy: &Policy) {
+        columns(policy).for_each(|column| self.0[mode.index()][column] += 1);
+    }
+
+    pub(crate) fn remove(&mut self, mode: LockMode, policy: &Policy) {
+        columns(policy).for_each(|column| self.0[mode.index()][column] -= 1);
+    }
+
+    /// Whether any lock counted here may exclude `want`.
+    pub(crate) fn may_block(&self, want: &Lock) -> bool {
+        let excludes = |mode: &usize| want.mode.compat_mask() & 1 << mode == 0;
+        want.mode == LockMode::Group
+            || columns(&want.policy).any(|column| {
+                (0..LockMode::COUNT)
+                    .filter(excludes)
+                    .any(|mode| self.0[mode][column] > 0)
+            })
+    }
+}
