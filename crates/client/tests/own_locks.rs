@@ -98,6 +98,46 @@ async fn a_file_is_made_with_one_request_and_stat_needs_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_made_without_objects_is_closed_along_and_what_is_written_to_it_is_seen() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let dir = mkdir(&a, "d").await;
+    let root = Cred::root();
+    let flags = OpenFlags {
+        delay_create: true,
+        ..OpenFlags::READ_WRITE
+    };
+    let make = async |name: String| {
+        let made = a.create(&root, dir, name.as_bytes(), 0o644, flags).await;
+        made.unwrap().1
+    };
+    for i in 0..20 {
+        let file = make(format!("first{i}")).await;
+        a.release(&file).await.unwrap();
+    }
+    let before = requests(&cluster).await;
+    for i in 0..100 {
+        let file = make(format!("f{i}")).await;
+        a.release(&file).await.unwrap();
+    }
+    let made = requests(&cluster).await - before;
+    assert!(made < 150, "{made} requests for 100 files");
+    for opener in [&a, &b] {
+        let mine = make(format!("written by {opener:p}")).await;
+        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (0, 0));
+        let file = opener.open(&root, mine.fid, OpenFlags::READ_WRITE).await.unwrap();
+        opener.write(&file, 0, Bytes::from_static(b"one")).await.unwrap();
+        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (3, 3));
+        opener.release(&file).await.unwrap();
+        a.release(&mine).await.unwrap();
+        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (3, 3));
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_lustres_terms_everything_is_asked_for() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount_with(|o| o.lock_terms = LockTerms::Lustre).await;

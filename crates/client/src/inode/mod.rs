@@ -306,6 +306,10 @@ impl Inodes {
             }
             if bits & MDS_INODELOCK_LAYOUT != 0 {
                 s.layout = None;
+                // Attributes stay; which objects the size is asked of does not.
+                if let Some(md) = &mut s.md {
+                    md.layout = None;
+                }
             }
             if bits & MDS_INODELOCK_XATTR != 0 {
                 s.xattrs = None;
