@@ -10,6 +10,7 @@ mod error;
 mod flock;
 mod fs;
 mod handles;
+mod hover;
 mod mountpoint;
 mod nodes;
 mod notify;

@@ -2,6 +2,7 @@
 
 use crate::error::FuseError;
 use crate::fs::Fs;
+use crate::hover::Hover;
 use crate::mountpoint::{self, SUBTYPE};
 use crate::notify::Invalidator;
 use crate::state::State;
@@ -114,6 +115,8 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
     let state = Arc::new(State::new(client.clone(), runtime.clone(), opts.past_pages));
     let session = Session::new(Fs(state.clone()), &path, &opts.config()).map_err(failed)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
+    let hover = Hover::new(session.as_fd().try_clone_to_owned().map_err(failed)?);
+    state.hover.get_or_init(|| hover);
     let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(failed)?;
     client.set_kernel(Arc::new(kernel));
     let session = session.spawn().map_err(failed)?;

@@ -3,12 +3,13 @@
 use crate::convert::{errno, file_attr, generation};
 use crate::flock::Lockers;
 use crate::handles::Handles;
+use crate::hover::Hover;
 use crate::nodes::Nodes;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags, SetAttr};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::Fid;
@@ -31,6 +32,8 @@ pub(crate) struct State {
     pub(crate) runtime: Handle,
     /// Whether reads and writes go past the kernel's pages, which then are for mappings only.
     past_pages: AtomicBool,
+    /// Set once the device is open.
+    pub(crate) hover: OnceLock<Hover>,
 }
 
 impl State {
@@ -43,6 +46,7 @@ impl State {
             lockers: Lockers::default(),
             runtime,
             past_pages: AtomicBool::new(past_pages),
+            hover: OnceLock::new(),
         }
     }
 
@@ -77,7 +81,11 @@ impl State {
     /// Runs a request: as far as it goes without waiting right here, on the thread that read it, the rest on the runtime.
     /// What the caches can answer, or a server of this process, is thus answered without a change of thread.
     pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
-        cpt::begin_here(&self.runtime, work);
+        let begin = || cpt::begin_here(&self.runtime, work);
+        match self.hover.get() {
+            Some(hover) => hover.around(begin),
+            None => begin(),
+        }
     }
 
     /// Changes attributes. The kernel lets only owners change modes; but before somebody else's fallocate or copy it asks in
