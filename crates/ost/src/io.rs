@@ -73,6 +73,7 @@ impl Ost {
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
         self.committer.end(transaction, written);
         drop(change);
+        self.keep_away(fid).await?;
         self.stats.write_bytes.add(written);
         drop(pending);
         if brw.sync() && written > 0 {

@@ -90,8 +90,33 @@ impl Ost {
             .await
     }
 
-    /// A change of an object in a transaction of its own, for a client that is still there.
-    pub(crate) async fn change(
+    /// Changes an object for a client that is still there. One that is destroyed meanwhile stays away.
+    async fn change(
+        &self,
+        export: &Arc<Export>,
+        fid: Fid,
+        what: &str,
+        f: impl AsyncFnOnce(u64) -> Result<(), OsdError>,
+    ) -> Result<u64, Errno> {
+        let transno = self.transaction(export, fid, what, f).await?;
+        self.keep_away(fid).await?;
+        Ok(transno)
+    }
+
+    /// Removes what a change has made of an object that was destroyed while it was under way: whoever destroys it says so
+    /// before he removes it, so that one of the two sees the other.
+    pub(crate) async fn keep_away(&self, fid: Fid) -> Result<(), Errno> {
+        if !self.gone.has(&fid) {
+            return Ok(());
+        }
+        match self.objects.destroy(fid).await {
+            Ok(_) => Err(Errno::ENOENT),
+            Err(e) => Err(self.failed("destroy", fid, &e)),
+        }
+    }
+
+    /// Does something to an object in a transaction of its own, for a client that is still there.
+    pub(crate) async fn transaction(
         &self,
         export: &Arc<Export>,
         fid: Fid,

@@ -359,6 +359,36 @@ async fn attributes_are_set_and_the_last_lock_of_a_destroyed_object_goes() {
     assert!(matches!(changed, Err(RpcError::Status(Errno::ENOENT))));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_destroyed_while_it_is_changed_stays_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::new();
+    let ost = node.ost(&StoreKind::Local(dir.path().into())).await;
+    let osp = node.osp().await;
+    let seq = osp.wait_for_sequence().await;
+    osp.create(seq, 600, false).await.unwrap();
+    let client = node.client("client-a").await;
+    for oid in 1..=600 {
+        let fid = Fid::new(seq, oid, 0);
+        let (writer, mdt) = (client.clone(), osp.clone());
+        let writing = tokio::spawn(async move {
+            let parts = [(0, Bytes::from_static(b"late"))];
+            let how = How {
+                flags: OBD_BRW_FROM_GRANT,
+                ..How::default()
+            };
+            writer.write_how(fid, &parts, how).await.status
+        });
+        let destroying = tokio::spawn(async move { mdt.ask(OST_DESTROY, about(fid)).await.map(drop) });
+        let status = writing.await.unwrap();
+        assert!([0, Errno::ENOENT.status()].contains(&status), "{status}");
+        destroying.await.unwrap().unwrap();
+        assert_eq!(client.read(fid, 0, 100).await, b"", "{oid}");
+    }
+    ost.stop().await.unwrap();
+    node.rpc.shutdown().await;
+}
+
 /// Whoever looks for an object's file fails here, so that it shows who looks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_of_this_run_that_was_never_written_is_not_looked_for() {
