@@ -214,14 +214,16 @@ impl Client {
         {
             let inode = self.inodes.entry(fid);
             let mut s = inode.state.lock();
-            if bits & MDS_INODELOCK_LAYOUT != 0
-                && let Some(layout) = &md.layout
-            {
+            let keeps_layout = bits & MDS_INODELOCK_LAYOUT != 0;
+            if keeps_layout && let Some(layout) = &md.layout {
                 s.layout = Some(layout.clone());
             }
             let settled = !md.attr.is_dir() || s.as_asked(reply.asked);
             if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && settled {
-                s.md = Some(md.clone());
+                s.md = Some(MdAttr {
+                    layout: md.layout.clone().filter(|_| keeps_layout),
+                    ..md.clone()
+                });
             }
             s.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.made_file();
         }
@@ -255,7 +257,15 @@ impl Client {
             }
             s.md.clone()
         });
-        let attr_cached = kept.is_some() && data.as_ref().is_none_or(|data| data.covered);
+        let layout_lock = match &data {
+            None if md.attr.is_file() => self.lock_of_no_objects(mdc, fid),
+            _ => None,
+        };
+        let data_covered = match &data {
+            Some(data) => data.covered,
+            None => layout_lock.is_some() || !md.attr.is_file(),
+        };
+        let attr_cached = kept.is_some() && data_covered;
         let md = kept.unwrap_or(md);
         let attr = data.map_or_else(
             || md.attr.clone(),
@@ -279,7 +289,10 @@ impl Client {
             attr,
             name_cached: name_lock.is_some(),
             attr_cached,
-            _held: name_lock.into_iter().chain(attr_lock).collect(),
+            _held: [name_lock, attr_lock, layout_lock]
+                .into_iter()
+                .flatten()
+                .collect(),
         })
     }
 
@@ -303,6 +316,14 @@ impl Client {
         if wait {
             let _ = tokio::time::timeout(KERNEL_WAIT, told).await;
         }
+    }
+
+    /// The lock under which it is known that a file has no objects, and so no data.
+    fn lock_of_no_objects(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
+        let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
+        let inode = self.inodes.get(fid)?;
+        let none = inode.state.lock().layout.as_ref().is_some_and(|l| l.is_empty());
+        none.then_some(lock)
     }
 
     /// A regular file's data; `None` for anything without objects.
