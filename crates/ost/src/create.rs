@@ -95,7 +95,7 @@ impl Ost {
             let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
             self.gone.add(fid);
             transno = self
-                .transaction(&req.export, fid, "destroy", async |_| {
+                .change(&req.export, fid, "destroy", async |_| {
                     match attr::now(&*self.objects, &self.sequences, fid) {
                         // Never written: there is nothing to remove.
                         Some(None) => Ok(()),

@@ -90,19 +90,6 @@ impl Ost {
             .await
     }
 
-    /// Changes an object for a client that is still there. One that is destroyed meanwhile stays away.
-    async fn change(
-        &self,
-        export: &Arc<Export>,
-        fid: Fid,
-        what: &str,
-        f: impl AsyncFnOnce(u64) -> Result<(), OsdError>,
-    ) -> Result<u64, Errno> {
-        let transno = self.transaction(export, fid, what, f).await?;
-        self.keep_away(fid).await?;
-        Ok(transno)
-    }
-
     /// Removes what a change has made of an object that was destroyed while it was under way: whoever destroys it says so
     /// before he removes it, so that one of the two sees the other.
     pub(crate) async fn keep_away(&self, fid: Fid) -> Result<(), Errno> {
@@ -115,8 +102,9 @@ impl Ost {
         }
     }
 
-    /// Does something to an object in a transaction of its own, for a client that is still there.
-    pub(crate) async fn transaction(
+    /// A change of an object in a transaction of its own, for a client that is still there. Who does not destroy it calls
+    /// [`Ost::keep_away`] afterwards.
+    pub(crate) async fn change(
         &self,
         export: &Arc<Export>,
         fid: Fid,
@@ -165,6 +153,7 @@ impl Ost {
             self.objects.setattr(about.fid, set).await
         });
         let transno = transno.await?;
+        self.keep_away(about.fid).await?;
         let mut oa = about.reply_oa();
         attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref(), about.precision);
         Ok(answer(oa).with_transno(transno))
@@ -194,6 +183,7 @@ impl Ost {
             self.objects.punch(about.fid, start, end, set).await
         });
         let transno = transno.await?;
+        self.keep_away(about.fid).await?;
         let a = self.attr_of(about.fid).await?;
         let mut oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLBLOCKS,
@@ -246,6 +236,7 @@ impl Ost {
             }
         });
         let transno = transno.await?;
+        self.keep_away(about.fid).await?;
         let mut oa = about.reply_oa();
         attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), about.precision);
         Ok(answer(oa).with_transno(transno))
