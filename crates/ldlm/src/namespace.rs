@@ -57,8 +57,8 @@ impl Namespace {
         let id = self.insert(new)?;
         let mut queued = false;
         loop {
-            let (by_granted, by_waiting) = self.in_the_way(id);
-            if !by_granted && !by_waiting {
+            let by_granted = self.is_held_up(id);
+            if !by_granted && !self.is_behind(id) {
                 if self.grant(id) {
                     if new.mode == LockMode::Group {
                         // It may have joined its group past those who wait, whom it is in the way of now.
@@ -109,12 +109,12 @@ impl Namespace {
             self.cancel(now, id, out);
             return Some(0);
         }
-        let (mode, res) = (lock.mode, lock.res);
-        let (before, left) = (lock.policy, Policy::ibits(bits));
-        lock.policy = left;
-        lock.ast_sent = false;
+        let res = lock.res;
         if let Some(resource) = self.resources.get_mut(&res) {
-            resource.converted(mode, &before, &left);
+            resource.change(lock, |lock| {
+                lock.policy = Policy::ibits(bits);
+                lock.ast_sent = false;
+            });
         }
         self.timers.done(id, now);
         self.reprocess(now, &res, out);
@@ -391,6 +391,24 @@ mod tests {
         s.queued(23, Cw, Policy::ibits(1));
         s.cancel(held);
         s.queued(24, Cw, Policy::ibits(2));
+    }
+
+    #[test]
+    fn many_holders_are_told_once_and_again_of_what_they_kept() {
+        let mut s = Shard::new();
+        let held: Vec<LockId> = (0..20).map(|h| s.granted(h + 1, Pr, Policy::ibits(3))).collect();
+        let first = s.queued(30, Pw, Policy::ibits(1));
+        s.queued(31, Pw, Policy::ibits(1));
+        assert_eq!(s.out.len(), 20);
+        s.out.clear();
+        for id in &held {
+            s.ns.convert(s.now, *id, 2, &mut s.out);
+        }
+        assert_eq!(s.completed(), [(first, true)]);
+        s.out.clear();
+        s.queued(32, Pw, Policy::ibits(2));
+        s.queued(33, Pw, Policy::ibits(2));
+        assert_eq!(s.out.len(), 20);
     }
 
     #[test]

@@ -25,32 +25,34 @@ impl Namespace {
         }
     }
 
-    /// Whether granted locks, and locks that wait longer, are in the way of this one.
-    pub(crate) fn in_the_way(&self, id: LockId) -> (bool, bool) {
-        let Some(want) = self.locks.get(id) else {
-            return (false, false);
+    /// The lock of a handle, with its resource.
+    fn wanted(&self, id: LockId) -> Option<(&Lock, &Resource)> {
+        let want = self.locks.get(id)?;
+        Some((want, self.resources.get(&want.res)?))
+    }
+
+    /// Whether granted locks are in the way of this one.
+    pub(crate) fn is_held_up(&self, id: LockId) -> bool {
+        self.wanted(id)
+            .is_some_and(|(want, resource)| resource.blockers(want, &self.locks).next().is_some())
+    }
+
+    /// Whether locks that wait longer are in the way of this one.
+    pub(crate) fn is_behind(&self, id: LockId) -> bool {
+        let Some((want, resource)) = self.wanted(id) else {
+            return false;
         };
-        let Some(resource) = self.resources.get(&want.res) else {
-            return (false, false);
-        };
-        let by_granted = resource.blockers(want, &self.locks).next().is_some();
         // Who joins a group that holds the object must not wait for those whom the group keeps out.
         let joins = want.mode == LockMode::Group
-            && !by_granted
-            && self.granted(&want.res).any(|l| l.mode == LockMode::Group);
-        (
-            by_granted,
-            !joins && resource.blockers_ahead(want, &self.locks).next().is_some(),
-        )
+            && self.granted(&want.res).any(|l| l.mode == LockMode::Group)
+            && !self.is_held_up(id);
+        !joins && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
     /// Grants a lock that nothing is in the way of: decides how much of what is welcome it gets. False when that comes
     /// to nothing.
     pub(crate) fn grant(&mut self, id: LockId) -> bool {
-        let Some(want) = self.locks.get(id) else {
-            return false;
-        };
-        let Some(resource) = self.resources.get(&want.res) else {
+        let Some((want, resource)) = self.wanted(id) else {
             return false;
         };
         let policy = match want.policy {
@@ -102,31 +104,28 @@ impl Namespace {
     /// Tells every holder in the way of a waiting lock. Locks that go as soon as they are in the way, go; true when
     /// there were such. (Those never were in the way of one that waits longer, or they would be gone.)
     pub(crate) fn ask_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
-        let Some(want) = self.locks.get(id) else {
+        let Some((want, resource)) = self.wanted(id) else {
             return false;
         };
-        let Some(resource) = self.resources.get(&want.res) else {
-            return false;
-        };
-        let unasked: Vec<LockId> = resource
-            .blockers(want, &self.locks)
-            .filter(|l| !l.ast_sent)
+        let untold: Vec<LockId> = resource
+            .untold_blockers(want, &self.locks)
             .map(|l| l.id)
             .collect();
-        if unasked.is_empty() {
+        if untold.is_empty() {
             return false;
         }
-        let (mut blocked, discard) = (want.desc(), want.discard);
+        let (res, mut blocked, discard) = (want.res, want.desc(), want.discard);
         if let Policy::Ibits(i) = want.policy {
             // In this callback the second word says which bits must go.
             blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
         }
         let mut cancelled = false;
-        for held in unasked {
-            let Some(lock) = self.locks.get_mut(held) else {
+        for held in untold {
+            let (Some(lock), Some(resource)) = (self.locks.get_mut(held), self.resources.get_mut(&res))
+            else {
                 continue;
             };
-            lock.ast_sent = true;
+            resource.change(lock, |lock| lock.ast_sent = true);
             if lock.holder == Holder::SERVER {
                 continue;
             }
@@ -174,12 +173,13 @@ impl Namespace {
         let mut joined = false;
         for id in self.waiting_ids(res) {
             loop {
-                let (by_granted, by_waiting) = self.in_the_way(id);
-                if !by_granted && !by_waiting && self.grant(id) {
+                // Those ahead come first: most who wait find one there at once, and there may be many granted locks.
+                if !self.is_behind(id) && !self.is_held_up(id) && self.grant(id) {
                     joined |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
                     self.announce(id, false, out);
+                    break;
                 }
-                if !by_granted || !self.ask_blockers(now, id, out) {
+                if !self.ask_blockers(now, id, out) {
                     break;
                 }
             }

@@ -66,7 +66,9 @@ impl Namespace {
             let Some(lock) = self.locks.get_mut(*id) else {
                 continue;
             };
-            lock.ast_sent = true;
+            if let Some(resource) = self.resources.get_mut(&lock.res) {
+                resource.change(lock, |lock| lock.ast_sent = true);
+            }
             let mut blocked = lock.desc();
             (blocked.l_req_mode, blocked.l_granted_mode) = (LockMode::Ex.wire(), 0);
             if let Policy::Ibits(i) = lock.policy {

@@ -2,12 +2,11 @@
 //!
 //! Locks live in the shard's table; a resource lists their handles. A resource that many hold counts its granted locks
 //! by mode and inode bit, so that who reads a directory that thousands read, or makes a file in it, need not look at each
-//! of them.
+//! of them; those whose holders have not been told yet once more, so that of many who wait each need not look for them.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
-use crate::mode::LockMode;
-use crate::policy::{LockType, Policy};
+use crate::policy::LockType;
 use crate::tally::Tally;
 use std::collections::VecDeque;
 
@@ -19,7 +18,30 @@ pub(crate) struct Resource {
     pub(crate) ty: LockType,
     granted: Vec<LockId>,
     pub(crate) waiting: VecDeque<LockId>,
-    counts: Option<Box<Tally>>,
+    counts: Option<Box<Counts>>,
+}
+
+/// The granted locks, and of these the ones whose holders were not told that they are in the way.
+#[derive(Debug, Default)]
+struct Counts {
+    all: Tally,
+    untold: Tally,
+}
+
+impl Counts {
+    fn add(&mut self, lock: &Lock) {
+        self.all.add(lock.mode, &lock.policy);
+        if !lock.ast_sent {
+            self.untold.add(lock.mode, &lock.policy);
+        }
+    }
+
+    fn remove(&mut self, lock: &Lock) {
+        self.all.remove(lock.mode, &lock.policy);
+        if !lock.ast_sent {
+            self.untold.remove(lock.mode, &lock.policy);
+        }
+    }
 }
 
 impl Resource {
@@ -48,12 +70,11 @@ impl Resource {
         lock.place = place;
         self.granted.push(id);
         match &mut self.counts {
-            Some(counts) => counts.add(lock.mode, &lock.policy),
+            Some(counts) => counts.add(lock),
             None if self.granted.len() >= COUNTED_FROM => {
-                let mut counts = Box::<Tally>::default();
-                for lock in self.granted.iter().filter_map(|id| locks.get(*id)) {
-                    counts.add(lock.mode, &lock.policy);
-                }
+                let mut counts = Box::<Counts>::default();
+                let granted = self.granted.iter().filter_map(|id| locks.get(*id));
+                granted.for_each(|lock| counts.add(lock));
                 self.counts = Some(counts);
             }
             None => {}
@@ -74,18 +95,21 @@ impl Resource {
             moved.place = lock.place;
         }
         if let Some(counts) = &mut self.counts {
-            counts.remove(lock.mode, &lock.policy);
+            counts.remove(lock);
         }
         if self.granted.len() < COUNTED_FROM / 2 {
             self.counts = None;
         }
     }
 
-    /// A granted lock that was of the first policy is of the second now.
-    pub(crate) fn converted(&mut self, mode: LockMode, before: &Policy, now: &Policy) {
+    /// Changes a granted lock in what it is counted by.
+    pub(crate) fn change(&mut self, lock: &mut Lock, how: impl FnOnce(&mut Lock)) {
         if let Some(counts) = &mut self.counts {
-            counts.remove(mode, before);
-            counts.add(mode, now);
+            counts.remove(lock);
+        }
+        how(lock);
+        if let Some(counts) = &mut self.counts {
+            counts.add(lock);
         }
     }
 
@@ -104,15 +128,26 @@ impl Resource {
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let granted = if self.may_block(want) {
-            self.granted.as_slice()
-        } else {
-            &[]
-        };
-        granted
-            .iter()
-            .filter_map(|id| locks.get(*id))
+        let any = self.may_block(want);
+        self.granted_if(any, locks)
             .filter(move |held| conflict(held, want))
+    }
+
+    /// The granted locks that exclude `want` and whose holders were not told of anybody yet.
+    pub(crate) fn untold_blockers<'a>(
+        &'a self,
+        want: &'a Lock,
+        locks: &'a LockTable,
+    ) -> impl Iterator<Item = &'a Lock> + 'a {
+        let any = self.counts.as_ref().is_none_or(|c| c.untold.may_block(want));
+        self.granted_if(any, locks)
+            .filter(move |held| !held.ast_sent && conflict(held, want))
+    }
+
+    /// The granted locks, or none.
+    fn granted_if<'a>(&'a self, any: bool, locks: &'a LockTable) -> impl Iterator<Item = &'a Lock> + 'a {
+        let granted = if any { self.granted.as_slice() } else { &[] };
+        granted.iter().filter_map(|id| locks.get(*id))
     }
 
     /// The waiting locks, up to `want` itself, that exclude it.
@@ -129,6 +164,6 @@ impl Resource {
 
     /// Whether any granted lock may exclude `want`.
     pub(crate) fn may_block(&self, want: &Lock) -> bool {
-        self.counts.as_ref().is_none_or(|counts| counts.may_block(want))
+        self.counts.as_ref().is_none_or(|c| c.all.may_block(want))
     }
 }
