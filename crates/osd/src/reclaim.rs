@@ -20,7 +20,7 @@ use std::{
 use fjall::{AbstractTree, Keyspace};
 use parking_lot::Mutex;
 
-use crate::{OsdError, Space};
+use crate::{KEY_RESERVED, OsdError, Space};
 
 /// How long a thread waits for more to be deleted.
 const GATHER: Duration = Duration::from_secs(1);
@@ -32,6 +32,8 @@ const DELETED_MIN: u64 = 256;
 const DELETED_SHARE: u64 = 16;
 /// What is left is estimated from counts: so much more must be free.
 const MARGIN_BYTES: u64 = 16 << 20;
+/// A key that is never there.
+const NO_KEY: [u8; 2] = [KEY_RESERVED, b'n'];
 
 /// What is deleted in an index, and what it takes to give its space back.
 pub(crate) struct Reclaim {
@@ -134,7 +136,73 @@ impl Shared {
         }
         self.keyspace.major_compact()?;
         let after = tree.disk_space();
+        // The engine lets go of the files that it replaced when it next writes its memory out, if there is something in it:
+        // until then, on a target where nothing can be made, they would stay.
+        self.keyspace.remove(NO_KEY)?;
+        self.keyspace.rotate_memtable()?;
         tracing::info!(path = %self.keyspace.path().display(), before, after, "space of deleted records is given back");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Reclaim;
+    use crate::Space;
+    use std::{
+        path::Path,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    /// Bytes of all tables in an engine's directory.
+    fn tables_bytes(dir: &Path) -> u64 {
+        let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+        entries
+            .map(|path| match path.is_dir() {
+                true => tables_bytes(&path),
+                false if dir.ends_with("tables") => path.metadata().map_or(0, |m| m.len()),
+                false => 0,
+            })
+            .sum()
+    }
+
+    #[test]
+    fn what_was_deleted_is_off_the_disk_without_anything_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = fjall::Database::builder(dir.path()).open().unwrap();
+        let keyspace = db.keyspace("index", Default::default).unwrap();
+        // What does not get smaller when it is packed.
+        let mut noise = 1u64;
+        let mut value = || -> Vec<u8> {
+            let next = |_| {
+                noise ^= noise << 13;
+                noise ^= noise >> 7;
+                noise ^= noise << 17;
+                noise as u8
+            };
+            (0..10_000).map(next).collect()
+        };
+        for n in 0..1000u32 {
+            keyspace.insert(n.to_be_bytes(), value()).unwrap();
+        }
+        keyspace.rotate_memtable_and_wait().unwrap();
+        assert!(tables_bytes(dir.path()) > 8_000_000);
+        for n in 0..990u32 {
+            keyspace.remove(n.to_be_bytes()).unwrap();
+        }
+        let reclaim = Reclaim::new(keyspace.clone(), Space::of_host(dir.path()).unwrap());
+        reclaim.shared.reclaim().unwrap();
+        let begun = Instant::now();
+        while tables_bytes(dir.path()) > 1_000_000 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{}",
+                tables_bytes(dir.path())
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(keyspace.iter().count(), 10);
     }
 }
