@@ -270,7 +270,8 @@ pub struct Window {
     pub others_resident: u64,
 }
 
-/// The time of each operation, over all its phases one after the other, in `count` equal windows.
+/// The time of each operation, over all its phases one after the other, in `count` equal windows; nothing of one that was not
+/// done so often.
 pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
     let mut groups: Vec<(&Figure, Course)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {
@@ -295,6 +296,9 @@ fn of_course(first: &Figure, course: &Course, count: usize) -> Vec<Window> {
             .collect::<Vec<_>>()
     };
     let operations = spread(&pieces(|s| s.operations), count);
+    if operations.iter().sum::<f64>().round() < count as f64 {
+        return Vec::new();
+    }
     let seconds = course.seconds / count as f64;
     let rates = spread(&pieces(|s| s.weighed), count);
     let own = at_ends(&pieces(|s| s.own), count);
@@ -395,6 +399,14 @@ mod tests {
             let expected = [2000.0, 2000.0, 1000.0, 1000.0];
             assert!(rates.iter().zip(expected).all(|(a, b)| near(*a, b)), "{rates:?}");
         }
+    }
+
+    #[test]
+    fn what_was_done_less_often_than_there_are_windows_has_none() {
+        let mut parts = Parts::default();
+        parts.add_task(&[4.0 / PARTS as f64; PARTS], 2.0);
+        let count = |n| windows(&[figure(2.0, &parts)], n).len();
+        assert_eq!((count(4), count(5)), (4, 0));
     }
 
     #[test]

@@ -6,9 +6,10 @@
 mod site;
 
 use client::{Cred, OpenFlags, SetAttr};
-use site::{Site, here};
+use site::{Site, here, library_dir};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Compilers, and the language that they are to take it for.
 const C: &[&str] = &["cc", "-std=c99", "-D_GNU_SOURCE"];
@@ -41,6 +42,23 @@ async fn every_call_works_and_says_what_does_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounts_threads_and_children_keep_to_themselves() {
     passes("mounts.c", C).await;
+}
+
+#[test]
+fn the_library_has_no_names_but_its_own() {
+    let names = Command::new("nm")
+        .args(["-D", "--defined-only", "--format=posix"])
+        .arg(library_dir().join("libnacre.so"))
+        .output()
+        .unwrap();
+    assert!(
+        names.status.success(),
+        "{}",
+        String::from_utf8_lossy(&names.stderr)
+    );
+    let names = String::from_utf8(names.stdout).unwrap();
+    let (own, others): (Vec<&str>, Vec<&str>) = names.lines().partition(|l| l.starts_with("nacre_"));
+    assert!(!own.is_empty() && others.is_empty(), "{others:?}");
 }
 
 /// A user that need not be known to the system.

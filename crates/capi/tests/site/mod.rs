@@ -36,7 +36,7 @@ pub(crate) fn here() -> PathBuf {
 }
 
 /// Where cargo has put `libnacre.so`: beside the test itself, which it builds after it.
-fn library_dir() -> PathBuf {
+pub(crate) fn library_dir() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let dir = test.parent().unwrap().to_owned();
     assert!(
