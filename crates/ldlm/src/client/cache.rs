@@ -25,6 +25,8 @@ pub(super) struct Cached {
     pub(super) must_go: u64,
     /// It is on its way out; whoever set this carries it through.
     pub(super) leaving: bool,
+    /// The server waits for it.
+    pub(super) wanted: bool,
     /// The server took it away when it asked (`LDLM_FL_CANCEL_ON_BLOCK`): it need not be told.
     pub(super) cancel_on_block: bool,
     pub(super) discard: bool,
@@ -288,7 +290,7 @@ impl LockClient {
         }
         self.now_unused(&mut shard, res, cookie);
         drop(shard);
-        self.shrink(res);
+        self.shrink();
     }
 
     /// Lists a lock as unused.

@@ -66,6 +66,7 @@ impl LockClient {
             _ => EVERYTHING,
         };
         lock.discard |= discard;
+        lock.wanted = true;
         let leave = lock.can_leave();
         lock.leaving |= leave;
         self.no_more_unused(&mut shard, res, cookie);

@@ -162,17 +162,19 @@ impl LockClient {
     async fn give_back_all(&self, locks: Vec<(LdlmResId, u64)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
-            return client.give_back(res, cookie).await;
-        }
-        let mut under_way = JoinSet::new();
-        for (res, cookie) in locks {
-            if under_way.len() >= AT_ONCE {
-                under_way.join_next().await;
+            client.clone().give_back(res, cookie).await;
+        } else {
+            let mut under_way = JoinSet::new();
+            for (res, cookie) in locks {
+                if under_way.len() >= AT_ONCE {
+                    under_way.join_next().await;
+                }
+                let client = client.clone();
+                under_way.spawn(async move { client.give_back(res, cookie).await });
             }
-            let client = client.clone();
-            under_way.spawn(async move { client.give_back(res, cookie).await });
+            while under_way.join_next().await.is_some() {}
         }
-        while under_way.join_next().await.is_some() {}
+        self.cancel_handles(&[]);
     }
 
     /// Carries a lock out: its owner writes back, then the server is told. A lock of which only some bits must go stays
@@ -190,12 +192,14 @@ impl LockClient {
                 }
                 self.owner.blocking(info, keep).await;
             }
-            // Told first: who waits for the cache to be empty then waits for this to be sent as well.
+            // Noted first: who waits for the cache to be empty then waits for this to be sent as well.
             let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
             if cancel_on_block == Some(false) {
-                self.cancel_handles(&[info.handle]);
+                self.cancel_later(info.handle);
             }
-            self.remove(&res, cookie);
+            if self.remove(&res, cookie).is_some_and(|lock| lock.wanted) {
+                self.cancel_handles(&[]);
+            }
             return;
         }
     }
@@ -250,7 +254,7 @@ impl LockClient {
             return false;
         }
         lock.must_go = 0;
-        lock.leaving = false;
+        (lock.leaving, lock.wanted) = (false, false);
         if lock.refs == 0 {
             self.now_unused(&mut shard, res, cookie);
         }
@@ -262,6 +266,9 @@ impl LockClient {
         let Some(client) = self.me.upgrade() else { return };
         let mut state = self.canceller.state.lock();
         state.handles.extend_from_slice(handles);
+        if state.handles.is_empty() && state.later.is_empty() {
+            return;
+        }
         if !std::mem::replace(&mut state.sending, true) {
             self.tasks.spawn(async move { client.send_cancels().await });
         }

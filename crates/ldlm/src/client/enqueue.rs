@@ -268,6 +268,7 @@ impl Attempt {
                     0
                 },
                 leaving: false,
+                wanted: false,
                 cancel_on_block: self.cancel_on_block,
                 discard: false,
                 unused_at: 0,

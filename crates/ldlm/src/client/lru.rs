@@ -1,6 +1,8 @@
 //! Unused locks: how many are kept, and for how long.
 
 use super::LockClient;
+use super::cache::Shard;
+use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -8,6 +10,8 @@ use wire::LdlmResId;
 
 /// How often the age of unused locks is looked at, at most and at least.
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Locks that leave a shard before it is looked again which one has the oldest.
+const CHUNK: usize = 256;
 
 impl LockClient {
     /// `lru_size`: unused locks that are kept.
@@ -35,29 +39,18 @@ impl LockClient {
 
     /// Gives all unused locks back (`lru_size=clear`).
     pub fn let_go_unused(&self) {
-        self.let_go_oldest(usize::MAX);
+        self.let_go_oldest(self.unused_count());
     }
 
-    /// Unused locks beyond `lru_size`, or beyond this client's share of the mount's room.
-    fn surplus(&self) -> usize {
+    /// Where there are more unused locks than `lru_size`, or than this client's share of the mount's room, the oldest leave, a
+    /// good part of a shard at once, so that one request tells the server of many.
+    pub(super) fn shrink(&self) {
         let unused = self.unused_count();
-        unused
+        let surplus = unused
             .saturating_sub(self.lru_size())
-            .max(self.room.surplus(unused))
-    }
-
-    /// Where there are too many unused locks, the oldest of this resource's shard leave, a good part of them at once, so that
-    /// one request tells the server of many.
-    pub(super) fn shrink(&self, res: &LdlmResId) {
-        let surplus = self.surplus();
-        if surplus == 0 {
-            return;
-        }
-        let part = self.lru_size() / (8 * super::SHARDS);
-        let shard = self.cache_shard(res);
-        let leaving = self.take_unused(shard, surplus.max(part), |_| true);
-        if !leaving.is_empty() {
-            self.start_giving_back(leaving);
+            .max(self.room.surplus(unused));
+        if surplus > 0 {
+            self.let_go_oldest(surplus.max(unused / (8 * super::SHARDS)));
         }
     }
 
@@ -97,8 +90,10 @@ impl LockClient {
     }
 
     fn let_go_oldest(&self, mut surplus: usize) {
-        for shard in &self.cache {
-            let leaving = self.take_unused(shard, surplus, |_| true);
+        while surplus > 0
+            && let Some(shard) = self.oldest_shard()
+        {
+            let leaving = self.take_unused(shard, surplus.min(CHUNK), |_| true);
             surplus -= leaving.len();
             if !leaving.is_empty() {
                 self.start_giving_back(leaving);
@@ -106,10 +101,21 @@ impl LockClient {
         }
     }
 
+    /// The shard with the lock that is unused longest. (Not the one that is at hand: a few locks that are used all the time
+    /// would have their shards emptied, and leave with them.)
+    fn oldest_shard(&self) -> Option<&Mutex<Shard>> {
+        let oldest = |shard: &Mutex<Shard>| shard.lock().unused.keys().next().copied();
+        let at = self
+            .cache
+            .iter()
+            .filter_map(|shard| Some((oldest(shard)?, shard)));
+        at.min_by_key(|(at, _)| *at).map(|(_, shard)| shard)
+    }
+
     /// Marks up to `most` of a shard's unused locks as leaving, the oldest first, as long as `old` says so.
     fn take_unused(
         &self,
-        shard: &parking_lot::Mutex<super::cache::Shard>,
+        shard: &Mutex<Shard>,
         most: usize,
         old: impl Fn(Instant) -> bool,
     ) -> Vec<(LdlmResId, u64)> {

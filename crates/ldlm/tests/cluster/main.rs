@@ -3,11 +3,11 @@
 
 mod cancels;
 mod fixture;
+mod lru;
 
 use fixture::{Cluster, FILE_A, FILE_B, OBJECT, directory};
-use ldlm::{Enqueue, Flock, LockMode, LockRoom, Policy};
+use ldlm::{Enqueue, Flock, LockMode, Policy};
 use rpc::RpcError;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::{Errno, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE};
@@ -479,48 +479,6 @@ async fn a_client_that_disconnects_lets_everybody_go_on() {
     waiting.await.unwrap().unwrap();
     assert_eq!(cluster.server.stats().evictions, 0);
     drop(held);
-}
-
-#[tokio::test(start_paused = true)]
-async fn unused_locks_leave_for_want_of_room_and_of_age() {
-    let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    a.locks.set_lru_size(10);
-    for i in 0..100 {
-        drop(
-            a.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP))
-                .await
-                .unwrap(),
-        );
-    }
-    a.settled().await;
-    assert!(a.locks.unused_count() <= 10, "{}", a.locks.unused_count());
-    cluster.until(|s| s.locks <= 10).await;
-    tokio::time::sleep(a.locks.lru_max_age() + Duration::from_secs(60)).await;
-    cluster.until(|s| s.locks == 0).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_locks_of_many_imports_leave_for_want_of_common_room() {
-    let cluster = Cluster::new().await;
-    let room = Arc::new(LockRoom::new(60));
-    let mut clients = Vec::new();
-    for name in ["a", "b", "c"] {
-        let client = cluster.client_in(name, &room).await;
-        for i in 0..100 {
-            let lock = client.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP));
-            drop(lock.await.unwrap());
-        }
-        client.settled().await;
-        clients.push(client);
-    }
-    let unused: Vec<usize> = clients.iter().map(|c| c.locks.unused_count()).collect();
-    // The first ones keep what they had; the last one keeps no more than its share.
-    assert!(
-        unused[0] <= 60 && unused[1] <= 30 && unused[2] <= 20,
-        "{unused:?}"
-    );
-    assert!(unused.iter().all(|count| *count >= 10), "{unused:?}");
 }
 
 #[tokio::test(start_paused = true)]
