@@ -226,6 +226,45 @@ async fn an_idle_target_is_left_and_connected_to_again() {
     cluster.stop().await;
 }
 
+/// Who removes a file gives the locks of its data back with it: the targets need not ask for each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
+    let cluster = Cluster::start(2).await;
+    let params = params::Registry::default();
+    let c = cluster.mount_with(|o| o.params = params.clone()).await;
+    let locks = || -> u64 {
+        let counts = params.get("ldlm.namespaces.*-osc-*.lock_count");
+        counts.iter().map(|(_, n)| n.parse::<u64>().unwrap()).sum()
+    };
+    let (root, dir) = (Cred::root(), c.root());
+    for i in 0..8u8 {
+        for name in ["there", "replaced", "new"] {
+            let (_, file) = create(&c, &format!("{name}{i}")).await;
+            c.write(&file, 0, pattern(5000, i)).await.unwrap();
+            c.fsync(&file, false).await.unwrap();
+            c.release(&file).await.unwrap();
+        }
+    }
+    assert_eq!(locks(), 24);
+    for i in 0..8 {
+        let [there, replaced, new] =
+            ["there", "replaced", "new"].map(|name| format!("{name}{i}").into_bytes());
+        c.unlink(&root, dir, &there).await.unwrap();
+        c.rename(&root, (dir, &new), (dir, &replaced)).await.unwrap();
+    }
+    assert_eq!(locks(), 8);
+    // What somebody has open has its data, and its lock.
+    let (fid, file) = create(&c, "open").await;
+    c.write(&file, 0, pattern(5000, 9)).await.unwrap();
+    c.unlink(&root, dir, b"open").await.unwrap();
+    assert_eq!(locks(), 9);
+    assert_eq!(read(&c, &file, 0, 5000).await, pattern(5000, 9));
+    assert_eq!(size(&c, fid).await, 5000);
+    c.release(&file).await.unwrap();
+    c.umount().await;
+    cluster.stop().await;
+}
+
 /// What is kept of all targets together, while many files are read again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_kept_of_all_targets_stays_within_the_limit_of_the_mount() {

@@ -7,7 +7,7 @@ use super::losses::Losses;
 use super::osc::{Osc, OscTarget};
 use crate::client::Clock;
 use crate::kernel::Kernel;
-use crate::layout::LovLayout;
+use crate::layout::{LovLayout, Stripe};
 use foldhash::HashMap;
 use ldlm::LockRoom;
 use mgc::FsConfig;
@@ -107,14 +107,7 @@ impl Lov {
             .stripes
             .iter()
             .enumerate()
-            .map(|(i, stripe)| {
-                let osc = oscs.get(&stripe.ost_idx)?;
-                Some(osc.object(ObjectId {
-                    oi: stripe.oi,
-                    parent: fid,
-                    stripe: i as u32,
-                }))
-            })
+            .map(|(i, stripe)| Some(oscs.get(&stripe.ost_idx)?.object(object_id(fid, i, stripe))))
             .collect();
         let file = Arc::new(DataFile::new(layout, objects));
         files.insert(fid, Arc::downgrade(&file));
@@ -125,10 +118,13 @@ impl Lov {
     }
 
     /// Forgets a file that is gone: dirty pages are dropped, not written.
-    pub fn discard(&self, fid: Fid) {
+    pub fn discard(&self, fid: Fid, layout: &LovLayout) {
         self.files.lock().remove(&fid);
-        for osc in self.oscs() {
-            osc.discard(fid);
+        let oscs = self.oscs.read();
+        for (i, stripe) in layout.stripes.iter().enumerate() {
+            if let Some(osc) = oscs.get(&stripe.ost_idx) {
+                osc.discard(&object_id(fid, i, stripe));
+            }
         }
     }
 
@@ -160,3 +156,12 @@ impl Lov {
 
 /// How many entries of files that nobody uses may lie around before they are swept out.
 const FILES_SWEEP: usize = 1024;
+
+/// A file's object, by its place in the layout.
+fn object_id(file: Fid, i: usize, stripe: &Stripe) -> ObjectId {
+    ObjectId {
+        oi: stripe.oi,
+        parent: file,
+        stripe: i as u32,
+    }
+}

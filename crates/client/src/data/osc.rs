@@ -347,17 +347,17 @@ impl Osc {
         let _ = tokio::time::timeout(KERNEL_MAX, self.kernel.forget_pages(file)).await;
     }
 
-    /// Drops dirty data of a file that is gone.
-    pub(super) fn discard(&self, file: Fid) {
-        let gone: Vec<Arc<Object>> = self
-            .dirty
-            .lock()
-            .iter()
-            .filter(|o| o.file() == file)
-            .cloned()
-            .collect();
-        for object in gone {
+    /// Drops what is cached of an object that is to be destroyed, dirty or not, and gives its locks back: the target would
+    /// have to ask for each of them.
+    pub(super) fn discard(&self, id: &ObjectId) {
+        let res = resource(id);
+        if let Some(object) = self.find_object(&res) {
             object.forget(0..u64::MAX);
+            // A write that is on its way needs its lock still; the target asks for it then.
+            if !object.is_writing() {
+                self.locks().give_up(&res);
+            }
+            self.unused(object);
         }
     }
 
@@ -371,14 +371,16 @@ impl Osc {
         let waiting: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
         for object in waiting {
             let Some(since) = object.dirty_since() else {
+                self.unused(object);
                 continue;
             };
             let old = since.elapsed() >= DIRTY_AGE_MAX;
             object
                 .start_writing(0..u64::MAX, !old && !self.budget.pressed())
                 .await;
-            if object.dirty_since().is_some() {
-                self.dirty.lock().push_back(object);
+            match object.dirty_since() {
+                Some(_) => self.dirty.lock().push_back(object),
+                None => self.unused(object),
             }
         }
     }

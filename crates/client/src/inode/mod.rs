@@ -231,6 +231,14 @@ impl Inodes {
         s.md.clone().or_else(|| were().map(|(md, _)| md.clone()))
     }
 
+    /// The layout of a file, as far as known.
+    pub(crate) fn layout(&self, fid: Fid) -> Option<Arc<LovLayout>> {
+        let inode = self.get(fid)?;
+        let s = inode.state.lock();
+        let other = || s.md.as_ref().and_then(|md| md.layout.clone());
+        s.layout.clone().or_else(other)
+    }
+
     /// What a file is and was: its attributes, or those of a directory before its lock went. Its type is the same.
     pub(crate) fn looked_like(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;

@@ -4,6 +4,7 @@ use crate::attr::S_IFDIR;
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::inode::Child;
+use crate::layout::LovLayout;
 use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
@@ -36,6 +37,7 @@ impl Client {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let child = self.known_child(mdc, parent, name);
+        let layout = self.inodes.layout(child);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
         self.inodes.leave_name(parent, name, child);
         let elc = mdc.elc(&[parent], &[(child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE)]);
@@ -53,13 +55,16 @@ impl Client {
             self.forget_in_kernel(parent, name);
         }
         let reply = done?;
-        self.discard_if_gone(mdc, child, &reply.get::<MdtBody>(1)?);
+        self.discard_if_gone(mdc, child, layout, &reply.get::<MdtBody>(1)?);
         Ok(())
     }
 
-    fn discard_if_gone(&self, mdc: &Mdc, fid: Fid, body: &MdtBody) {
-        if !fid.is_zero() && body.mbo_fid1 == fid && is_gone(mdc.precision(), body) {
-            self.lov.discard(fid);
+    fn discard_if_gone(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<LovLayout>>, body: &MdtBody) {
+        if let Some(layout) = layout
+            && body.mbo_fid1 == fid
+            && is_gone(mdc.precision(), body)
+        {
+            self.lov.discard(fid, &layout);
         }
     }
 
@@ -72,6 +77,7 @@ impl Client {
             self.known_child(mdc, from.0, from.1),
             self.known_child(mdc, to.0, to.1),
         );
+        let layout = self.inodes.layout(target);
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
         // By it a server of Lustre sees whether the tree of directories changes, which only one rename may do at a time.
         let mode = match self.inodes.last_seen(source) {
@@ -102,7 +108,7 @@ impl Client {
             self.forget_in_kernel(to.0, to.1);
         }
         let reply = done?;
-        self.discard_if_gone(mdc, target, &reply.get::<MdtBody>(1)?);
+        self.discard_if_gone(mdc, target, layout, &reply.get::<MdtBody>(1)?);
         if self.kernel.get().is_none() {
             return Ok(());
         }

@@ -87,6 +87,29 @@ impl LockClient {
         gone.iter().map(|info| info.handle).collect()
     }
 
+    /// Gives the unused locks of a resource back that will not be again. There is no hurry: the server asks whoever has such
+    /// a lock anyway, and what it hears of first it need not ask for.
+    pub fn give_up(&self, res: &LdlmResId) {
+        let mut gone: Vec<Cached> = Vec::new();
+        {
+            let mut shard = self.cache_shard(res).lock();
+            let locks = shard.by_res.get(res).into_iter().flatten();
+            let unused: Vec<u64> = locks.filter(|l| l.can_leave()).map(|l| l.cookie).collect();
+            for cookie in unused {
+                self.no_more_unused(&mut shard, res, cookie);
+                gone.extend(shard.remove(res, cookie));
+            }
+        }
+        for lock in gone {
+            self.name_shard(lock.cookie).lock().remove(&lock.cookie);
+            self.owner.dropped(lock.info(res), lock.policy.bits());
+            if !lock.cancel_on_block {
+                self.cancel_later(lock.handle);
+            }
+        }
+        self.left.notify_waiters();
+    }
+
     /// Gives every lock back, those in use as soon as they are let go; returns when all are gone and the server has been
     /// told.
     pub async fn cancel_all(&self) {

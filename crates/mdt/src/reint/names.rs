@@ -86,6 +86,8 @@ impl Mdt {
         namespace::searched(&self.store, cred, dst.dir)?;
         let _locks = self.locks.rename(asker(req), &self.store, src, dst).await?;
         let renamed = namespace::rename(&self.store, cred, what)?;
-        Ok(done(req, &renamed, 5, false))
+        // What it replaced, if that was its last name.
+        let gone = renamed.inode.nlink == 0;
+        Ok(done(req, &renamed, 5, gone))
     }
 }

@@ -250,6 +250,11 @@ impl Object {
         self.account();
     }
 
+    /// Whether a write is on its way to the target.
+    pub(super) fn is_writing(&self) -> bool {
+        self.state.lock().cache.is_writing(0..u64::MAX)
+    }
+
     /// The locks on `range` are lost: so is what was not written yet.
     pub(super) fn lose(&self, range: Range<u64>) {
         let (lost, freed) = {

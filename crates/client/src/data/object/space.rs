@@ -64,7 +64,7 @@ impl Object {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if !self.state.lock().cache.is_writing(0..u64::MAX) {
+            if !self.is_writing() {
                 return;
             }
             changed.await;
