@@ -233,10 +233,7 @@ impl Inodes {
 
     /// The layout of a file, as far as known.
     pub(crate) fn layout(&self, fid: Fid) -> Option<Arc<LovLayout>> {
-        let inode = self.get(fid)?;
-        let s = inode.state.lock();
-        let other = || s.md.as_ref().and_then(|md| md.layout.clone());
-        s.layout.clone().or_else(other)
+        self.get(fid)?.state.lock().layout.clone()
     }
 
     /// What a file is and was: its attributes, or those of a directory before its lock went. Its type is the same.

@@ -321,9 +321,7 @@ impl Client {
     /// The lock under which it is known that a file has no objects, and so no data.
     fn lock_of_no_objects(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
         let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
-        let inode = self.inodes.get(fid)?;
-        let none = inode.state.lock().layout.as_ref().is_some_and(|l| l.is_empty());
-        none.then_some(lock)
+        self.inodes.layout(fid)?.is_empty().then_some(lock)
     }
 
     /// A regular file's data; `None` for anything without objects.
@@ -366,7 +364,7 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let kept = || {
             let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
-            self.inodes.get(fid)?.state.lock().layout.clone()
+            self.inodes.layout(fid)
         };
         Ok(kept())
     }

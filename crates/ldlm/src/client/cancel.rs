@@ -185,30 +185,33 @@ impl LockClient {
     async fn give_back_all(&self, locks: Vec<(LdlmResId, u64)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
-            client.clone().give_back(res, cookie).await;
-        } else {
-            let mut under_way = JoinSet::new();
-            for (res, cookie) in locks {
-                if under_way.len() >= AT_ONCE {
-                    under_way.join_next().await;
-                }
-                let client = client.clone();
-                under_way.spawn(async move { client.give_back(res, cookie).await });
+            // One of which only some bits went has told the server so.
+            if client.clone().give_back(res, cookie).await {
+                self.cancel_handles(&[]);
             }
-            while under_way.join_next().await.is_some() {}
+            return;
         }
+        let mut under_way = JoinSet::new();
+        for (res, cookie) in locks {
+            if under_way.len() >= AT_ONCE {
+                under_way.join_next().await;
+            }
+            let client = client.clone();
+            under_way.spawn(async move { client.give_back(res, cookie).await });
+        }
+        while under_way.join_next().await.is_some() {}
         self.cancel_handles(&[]);
     }
 
-    /// Carries a lock out: its owner writes back, then the server is told. A lock of which only some bits must go stays
-    /// with the others.
-    async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: u64) {
+    /// Carries a lock out: its owner writes back, then the server is to be told: at once if it waits for the lock. A lock of
+    /// which only some bits must go stays with the others. Whether it is gone.
+    async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: u64) -> bool {
         while let Some((info, must_go, way)) = self.way_out(&res, cookie) {
             self.owner.blocking(info, must_go).await;
             if let Way::Convert(keep) = way {
                 if self.convert(&info, keep).await {
                     if self.stays(&res, cookie, keep) {
-                        return;
+                        return false;
                     }
                     // More bits were asked for meanwhile.
                     continue;
@@ -223,8 +226,9 @@ impl LockClient {
             if self.remove(&res, cookie).is_some_and(|lock| lock.wanted) {
                 self.cancel_handles(&[]);
             }
-            return;
+            return true;
         }
+        true
     }
 
     /// Whether the server takes single bits of a lock back.
