@@ -99,11 +99,13 @@ pub fn llog(bytes: &[u8]) {
             .map(|r| (r.index, r.data.len()))
             .next();
         if let Some((index, len)) = first {
-            log.rewrite(index, &vec![0; len]);
+            assert!(log.rewrite(index, &vec![0; len]));
             log.cancel(index);
         }
-        if log.append(wire::OBD_CFG_REC, 0, b"twelve bytes").is_ok() {
-            assert!(Log::parse(&log.build()).is_ok());
+        if let Ok(index) = log.append(wire::OBD_CFG_REC, 0, b"sixteen bytes do") {
+            let again = Log::parse(&log.build()).expect("a log that was added to");
+            let last = again.live().last().expect("a record").expect("a whole one");
+            assert_eq!((last.index, last.data), (index, &b"sixteen bytes do"[..]));
         }
     }
 }

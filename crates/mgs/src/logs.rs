@@ -273,4 +273,28 @@ mod tests {
         );
         assert_eq!(again.last_step("fs-client"), 99);
     }
+
+    #[test]
+    fn a_log_of_which_a_chunk_is_missing_is_named() {
+        let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::default());
+        let mut logs = Logs::load(index.clone()).unwrap();
+        for step in 1..100 {
+            logs.append("fs-client", &section(step, "fs-OST0000"), &[])
+                .unwrap();
+        }
+        logs.save().unwrap();
+        let chunks: Vec<Bytes> = scan(&*index, LOG).unwrap().into_iter().map(|(k, _)| k).collect();
+        assert!(chunks.len() > 3);
+        for chunk in [0, 1, chunks.len() - 1] {
+            let whole = index.get(&chunks[chunk]).unwrap().unwrap();
+            let (mut gone, mut back) = (Batch::new(), Batch::new());
+            gone.delete(chunks[chunk].clone());
+            back.put(chunks[chunk].clone(), whole);
+            index.apply(gone).unwrap();
+            let why = Logs::load(index.clone()).err().unwrap().to_string();
+            assert!(why.contains("log 'fs-client': "), "{chunk}: {why}");
+            index.apply(back).unwrap();
+        }
+        assert!(Logs::load(index).is_ok());
+    }
 }

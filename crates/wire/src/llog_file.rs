@@ -209,18 +209,16 @@ impl Log {
         }
     }
 
-    /// Reads a log file, every record of it.
+    /// Reads a log file, every record of it; zeros behind the last one are left out.
     pub fn parse(file: &[u8]) -> Result<Log> {
         let header = LlogLogHdr::from_bytes(file)?;
         header.check()?;
-        let log = Log {
+        let body = &file[CHUNK..];
+        let end = end_of_records(body, header.last_index())?;
+        Ok(Log {
             header,
-            body: file[CHUNK..].to_vec(),
-        };
-        for record in log.records() {
-            record?;
-        }
-        Ok(log)
+            body: body[..end].to_vec(),
+        })
     }
 
     /// The file's bytes.
@@ -340,10 +338,50 @@ impl Log {
     }
 }
 
+/// Where the records of a log end. None is missing: they leave no hole, and are numbered from 1 to the header's last. The
+/// chunk is full or has room for a record, so that the next one is found again.
+fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
+    let (mut end, mut index) = (0, 0);
+    for chunk in body.chunks(CHUNK) {
+        let full = end + CHUNK;
+        for record in records(chunk) {
+            let record = record?;
+            index += 1;
+            if record.index != index {
+                return Err(WireError::Value {
+                    what: "lrh_index",
+                    expected: "one more than the record before",
+                    found: record.index.into(),
+                });
+            }
+            end += record.size();
+        }
+        if end < full {
+            break;
+        }
+    }
+    if index != last {
+        return Err(WireError::Value {
+            what: "llog records",
+            expected: "as many as the header's last index",
+            found: index.into(),
+        });
+    }
+    let left = CHUNK - end % CHUNK;
+    if left < FRAME || body[end..].iter().any(|b| *b != 0) {
+        return Err(WireError::Value {
+            what: "llog records' end",
+            expected: "room for a record in the last chunk, and only zeros there",
+            found: end as u64,
+        });
+    }
+    Ok(end)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{CHUNK, Log};
+    use super::{CHUNK, FRAME, INDEX_MAX, Log};
     use crate::{OBD_CFG_REC, ObdUuid};
     use proptest::prelude::{any, prop, proptest};
 
@@ -365,23 +403,77 @@ mod tests {
     fn a_log_whose_header_counts_wrong_is_cancelled_and_added_to_without_harm() {
         let mut log = empty();
         let index = log.append(OBD_CFG_REC, 0, b"a").unwrap();
-        let with = |count, last| {
+        let with = |count| {
             let mut wrong = log.clone();
             wrong.header.llh_count = count;
-            wrong.header.llh_tail.lrt_index = last;
             Log::parse(&wrong.build()).unwrap()
         };
-        let mut none_counted = with(0, index);
+        let mut none_counted = with(0);
         none_counted.cancel(index);
         assert_eq!(
             (none_counted.header().llh_count, none_counted.live().count()),
             (0, 0)
         );
-        let mut all_counted = with(u32::MAX, index);
+        let mut all_counted = with(u32::MAX);
         assert_eq!(all_counted.append(OBD_CFG_REC, 0, b"b").unwrap(), index + 1);
         assert_eq!(all_counted.header().llh_count, u32::MAX);
-        // As after the last index there is.
-        assert!(with(2, u32::MAX).append(OBD_CFG_REC, 0, b"b").is_err());
+        for last in [INDEX_MAX, u32::MAX] {
+            log.header.llh_tail.lrt_index = last;
+            assert!(log.append(OBD_CFG_REC, 0, b"b").is_err());
+        }
+    }
+
+    #[test]
+    fn zeros_behind_the_last_record_do_not_hide_the_next_one() {
+        let mut log = empty();
+        log.append(OBD_CFG_REC, 0, b"a").unwrap();
+        for zeros in [2, 8, CHUNK, 2 * CHUNK] {
+            let file = [&log.build()[..], &vec![0; zeros]].concat();
+            let mut read = Log::parse(&file).unwrap();
+            assert_eq!(read, log);
+            read.append(OBD_CFG_REC, 0, b"b").unwrap();
+            let again = Log::parse(&read.build()).unwrap();
+            assert_eq!(again.live().last().unwrap().unwrap().data[..1], *b"b", "{zeros}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_has_a_hole_is_refused() {
+        let mut log = empty();
+        for _ in 0..5 {
+            log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
+        }
+        let file = log.build();
+        assert!(Log::parse(&file).is_ok());
+        let zeroed = |from: usize, to: usize| {
+            let mut file = file.to_vec();
+            file[from..to].fill(0);
+            file
+        };
+        // A record, a chunk, and all but the last record's tail.
+        let tail = file.len() - FRAME;
+        for (from, to) in [(CHUNK, CHUNK + 8), (2 * CHUNK, 3 * CHUNK), (3 * CHUNK, tail)] {
+            assert!(Log::parse(&zeroed(from, to)).is_err(), "{from} to {to}");
+        }
+        // Chunks in the wrong order, twice, and left out; then a record that the header does not know of.
+        let chunk = |i: usize| &file[CHUNK * i..(CHUNK * (i + 1)).min(file.len())];
+        for order in [&[0, 2, 1, 3][..], &[0, 1, 1, 3], &[0, 1, 3], &[0, 1, 2], &[0]] {
+            let file: Vec<u8> = order.iter().flat_map(|i| chunk(*i)).copied().collect();
+            assert!(Log::parse(&file).is_err(), "{order:?}");
+        }
+        log.header.llh_tail.lrt_index -= 1;
+        assert!(Log::parse(&log.build()).is_err());
+    }
+
+    #[test]
+    fn a_chunk_without_room_for_a_pad_is_refused() {
+        for left in [0, 8, 16, 24] {
+            let mut log = empty();
+            log.push(OBD_CFG_REC, 0, &vec![7; CHUNK - FRAME - left]).unwrap();
+            let read = Log::parse(&log.build());
+            assert_eq!(read.is_ok(), left == 0 || left >= FRAME, "{left}");
+            assert!(read.map_or(true, |mut log| log.append(OBD_CFG_REC, 0, b"b").is_ok()));
+        }
     }
 
     #[test]
