@@ -24,6 +24,7 @@ const NUMBER: usize = 5;
 const SCAN: usize = 256;
 
 /// One log and its id.
+#[derive(Clone)]
 pub(crate) struct Log {
     /// What clients call it once it is open.
     pub(crate) id: u64,
@@ -112,7 +113,7 @@ impl Logs {
         steps.max().unwrap_or(0)
     }
 
-    /// Appends a section to a log, which is made if it is not there.
+    /// Appends a section to a log, which is made if it is not there; all of it or nothing.
     pub(crate) fn append(
         &mut self,
         name: &str,
@@ -126,7 +127,7 @@ impl Logs {
             llog: Llog::new(uuid, section.made_at),
             saved: Bytes::new(),
         };
-        let log = self.logs.entry(name.to_owned()).or_insert_with(new);
+        let mut log = self.get(name).cloned().unwrap_or_else(new);
         let full = |e: WireError| MgsError::Log {
             name: name.to_owned(),
             why: e.to_string(),
@@ -135,6 +136,7 @@ impl Logs {
         for record in [&ends[..1], records, &ends[1..]].concat() {
             log.llog.append(OBD_CFG_REC, 0, &record.build()).map_err(full)?;
         }
+        self.logs.insert(name.to_owned(), log);
         Ok(())
     }
 
@@ -272,6 +274,22 @@ mod tests {
             ["fs-MDT0000", "fs-client"]
         );
         assert_eq!(again.last_step("fs-client"), 99);
+    }
+
+    #[test]
+    fn a_section_that_does_not_fit_leaves_nothing_behind() {
+        let mut logs = Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap();
+        let long = "x".repeat(CHUNK);
+        let records = [Record::new(LCFG_ATTACH, &["device", "osc", long.as_str()])];
+        for step in [1, 2] {
+            assert!(
+                logs.append("fs-client", &section(step, "fs-OST0000"), &records)
+                    .is_err()
+            );
+            assert_eq!(logs.records("fs-client").len(), 2 * (step as usize - 1));
+            logs.append("fs-client", &section(step, "fs-OST0000"), &[])
+                .unwrap();
+        }
     }
 
     #[test]
