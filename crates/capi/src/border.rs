@@ -1,4 +1,4 @@
-//! The border to C, and all of this project's unsafe code.
+//! The border to C, and all of this library's unsafe code.
 //!
 //! What C passes is wrapped in types of this module whose fields nobody else can see or make: a value of them comes from
 //! C, as a parameter of a function of `nacre.h`, and nowhere else. That header asks C for what is relied on here: that a

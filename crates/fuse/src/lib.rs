@@ -4,6 +4,7 @@
 //! thread that read the request; the rest runs on the client's runtime. The kernel may keep names and attributes for as
 //! long as the client's locks cover them, and is told when that ends ([`client::KernelCache`]), by threads of its own.
 
+mod apart;
 mod convert;
 mod creds;
 mod error;
@@ -20,5 +21,5 @@ mod session;
 mod state;
 
 pub use error::FuseError;
-pub use mountpoint::{MountEntry, mounted_at, mounts, unmount};
+pub use mountpoint::{MountEntry, MountState, abandon, mounted_at, mounts, state as mount_state, unmount};
 pub use session::{FuseOptions, Mounted, mount};

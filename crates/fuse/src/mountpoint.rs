@@ -1,6 +1,7 @@
 //! Mount points: whether one can be mounted on, and how to unmount one.
 
 use crate::error::FuseError;
+use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +18,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// A mounted file system, as /proc/self/mountinfo shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// Minor number of its device; of a FUSE mount, the number of its connection.
+    pub minor: u32,
     /// Where it is.
     pub path: PathBuf,
     /// `fuse.nacre`, `ext4`, ...
@@ -52,11 +55,14 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 /// A line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut words = line.split(|b| *b == b' ');
-    let path = words.nth(4)?;
+    let device = std::str::from_utf8(words.nth(2)?).ok()?;
+    let minor = device.split_once(':')?.1.parse().ok()?;
+    let path = words.nth(1)?;
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
     let (fstype, source) = (rest.next()?, rest.next()?);
     let text = |b: &[u8]| String::from_utf8_lossy(&unescape(b)).into_owned();
     Some(MountEntry {
+        minor,
         path: PathBuf::from(OsStr::from_bytes(&unescape(path))),
         fstype: text(fstype),
         source: text(source),
@@ -99,22 +105,47 @@ fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// How whoever looks at a mount point fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountState {
+    /// It answers, whatever is there.
+    Answers,
+    /// A mount is there whose process is gone.
+    Dead,
+    /// It does not answer.
+    Hangs,
+}
+
+/// How a mount point is; says so in bounded time.
+pub fn state(path: &Path) -> io::Result<MountState> {
+    use rustix::io::Errno;
+    Ok(match look(path, |path| rustix::fs::statfs(path))? {
+        Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => MountState::Dead,
+        Some(_) => MountState::Answers,
+        None => MountState::Hangs,
+    })
+}
+
+/// Looks at a path that whoever looks at may hang; nothing when it does.
+fn look<T: Send + 'static>(path: &Path, look: fn(&Path) -> T) -> io::Result<Option<T>> {
+    let (path, (tx, rx)) = (path.to_owned(), mpsc::channel());
+    let looks = move || {
+        let _ = tx.send(look(&path));
+    };
+    std::thread::Builder::new()
+        .name("mount-point".into())
+        .spawn(looks)?;
+    Ok(rx.recv_timeout(ANSWER).ok())
+}
+
 /// Refuses a path that cannot be mounted on, with the reason; else gives its real path.
 pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
-    let (asked, (tx, rx)) = (path.to_owned(), mpsc::channel());
-    // A mount that hangs makes whoever looks at it hang too: not us.
-    let look = move || {
-        let _ = tx.send(std::fs::metadata(&asked));
-    };
-    let thread = std::thread::Builder::new().name("mount-point".into()).spawn(look);
-    thread.map_err(|source| FuseError::MountPoint {
-        path: path.to_owned(),
-        source,
-    })?;
-    let found = rx.recv_timeout(ANSWER).map_err(|_| FuseError::Hung {
-        path: path.to_owned(),
-    })?;
     let path = path.to_owned();
+    let found = match look(&path, |path| std::fs::metadata(path)) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Err(FuseError::Hung { path }),
+        Err(source) => return Err(FuseError::MountPoint { path, source }),
+    };
     match found {
         Ok(meta) if !meta.is_dir() => return Err(FuseError::NotDir { path }),
         Ok(_) => {}
@@ -140,22 +171,42 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
 ///
 /// `lazy`: it goes from the tree at once, and ends when what is open there is closed.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
+    detach(
+        path,
+        if lazy {
+            UnmountFlags::DETACH
+        } else {
+            UnmountFlags::NOFOLLOW
+        },
+    )
+}
+
+/// Ends a mount whose process will never answer: it goes from the tree, and who waits for it gets an error.
+///
+/// Without root's rights the second needs `/sys/fs/fuse/connections`.
+pub fn abandon(path: &Path) -> Result<(), FuseError> {
+    detach(path, UnmountFlags::FORCE | UnmountFlags::DETACH)
+}
+
+fn detach(path: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
     let real = real_path(path).map_err(|source| FuseError::Unmount {
         path: path.to_owned(),
         source,
     })?;
-    if mounted_at(&real).is_none() {
+    let Some(mount) = mounted_at(&real) else {
         return Err(FuseError::NotMounted { path: real });
-    }
-    use rustix::mount::{UnmountFlags, unmount};
-    let flags = if lazy {
-        UnmountFlags::DETACH
-    } else {
-        UnmountFlags::NOFOLLOW
     };
-    match unmount(&real, flags) {
+    match rustix::mount::unmount(&real, flags) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => by_fusermount(real, lazy),
+        Err(rustix::io::Errno::PERM) => {
+            if flags.contains(UnmountFlags::FORCE) {
+                let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.minor);
+                if let Err(e) = std::fs::write(&abort, "1") {
+                    tracing::warn!("who waits for {} goes on waiting: {abort}: {e}", real.display());
+                }
+            }
+            by_fusermount(real, flags.contains(UnmountFlags::DETACH))
+        }
         Err(rustix::io::Errno::BUSY) => Err(FuseError::InUse { path: real }),
         Err(e) => Err(FuseError::Unmount {
             path: real,
@@ -192,14 +243,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{check, mounted_at, parse_line};
     use crate::error::FuseError;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     #[test]
     fn a_line_of_mountinfo_is_read_with_its_blanks() {
         let line =
             b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw";
         let m = parse_line(line).unwrap();
-        assert_eq!(m.path, PathBuf::from("/mnt/my files"));
+        assert_eq!((m.minor, m.path.as_path()), (50, Path::new("/mnt/my files")));
         assert_eq!(m.source, "10.0.0.1@tcp:/fs");
         assert!(m.is_ours());
         assert!(parse_line(b"").is_none());

@@ -2,18 +2,22 @@
 //!
 //! A notification about a name or about pages can wait, in the kernel, for a request on the same directory or page that
 //! this process has not answered yet. So it is written by threads that do nothing else: never by one that answers
-//! requests, and never with a lock held. One about attributes alone waits for nothing and is written at once.
+//! requests, and never with a lock held; they have nothing else open ([`apart`]), so that they keep nothing from ending when
+//! the process is killed while they wait. One about attributes alone waits for nothing and is written at once.
 //!
 //! A name is let expire, not dropped: the kernel asks again when it next needs it. Dropped, a directory that somebody works
 //! in would be without a path (`getcwd` fails) although nobody removed it.
 
+use crate::apart;
 use crate::nodes::Nodes;
 use client::KernelCache;
 use cpt::BoxFuture;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use wire::Fid;
 
 /// Threads that write notifications: so many may be waiting for the kernel at once.
@@ -50,7 +54,12 @@ struct Job {
     what: What,
     /// Whether the kernel knew what it is about.
     done: oneshot::Sender<bool>,
+    /// Its place among those that wait.
+    _place: OwnedSemaphorePermit,
 }
+
+/// A job, and what the kernel said.
+type Told = (Job, Result<(), rustix::io::Errno>);
 
 /// The kernel's caches of one mount.
 pub(crate) struct Invalidator {
@@ -65,27 +74,56 @@ impl Invalidator {
         device: OwnedFd,
         nodes: Arc<Nodes>,
         runtime: tokio::runtime::Handle,
-    ) -> std::io::Result<Invalidator> {
-        let (jobs, rx) = mpsc::channel::<Job>(QUEUE);
-        let (rx, device) = (Arc::new(parking_lot::Mutex::new(rx)), Arc::new(device));
-        for i in 0..THREADS {
-            let (rx, device) = (rx.clone(), device.clone());
-            std::thread::Builder::new()
-                .name(format!("fuse-notify-{i}"))
-                .spawn(move || {
-                    loop {
-                        let job = rx.lock().blocking_recv();
-                        let Some(job) = job else { return };
-                        let _ = job.done.send(write(&device, &job.what));
-                    }
-                })?;
-        }
+    ) -> io::Result<Invalidator> {
+        let (jobs, rx) = mpsc::channel();
+        let (tell, told) = mpsc::channel::<Told>();
+        // What threads have open is what the one has that starts them.
+        thread::scope(|scope| {
+            let begin = || write_all(apart::with_a_clone_alone(device.as_fd())?, rx, tell);
+            let first = thread::Builder::new().spawn_scoped(scope, begin)?;
+            let panicked = |_| Err(io::Error::other("a thread failed at its start"));
+            first.join().unwrap_or_else(panicked)
+        })?;
+        thread::Builder::new()
+            .name("fuse-told".into())
+            .spawn(move || told.into_iter().for_each(answer))?;
         Ok(Invalidator {
             nodes,
-            writer: Writer { device, jobs },
+            writer: Writer {
+                device: Arc::new(device),
+                jobs,
+                places: Arc::new(Semaphore::new(QUEUE)),
+            },
             runtime,
         })
     }
+}
+
+/// Starts the threads that write, from one that has only the device open.
+fn write_all(device: OwnedFd, jobs: mpsc::Receiver<Job>, tell: mpsc::Sender<Told>) -> io::Result<()> {
+    let (device, jobs) = (Arc::new(device), Arc::new(parking_lot::Mutex::new(jobs)));
+    for i in 0..THREADS {
+        let (device, jobs, tell) = (device.clone(), jobs.clone(), tell.clone());
+        let writes = move || {
+            loop {
+                let job = jobs.lock().recv();
+                let Ok(job) = job else { return };
+                let said = write(&device, &job.what);
+                if tell.send((job, said)).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name(format!("fuse-notify-{i}"))
+            .spawn(writes)?;
+    }
+    Ok(())
+}
+
+/// Wakes who waits for a notification: what wakes a runtime is open to this thread, not to those that write.
+fn answer((job, said): Told) {
+    let _ = job.done.send(knew(said));
 }
 
 /// Where notifications are written.
@@ -93,22 +131,30 @@ impl Invalidator {
 struct Writer {
     device: Arc<OwnedFd>,
     jobs: mpsc::Sender<Job>,
+    places: Arc<Semaphore>,
 }
 
 impl Writer {
     /// Returns when the kernel has taken it; whether it knew what it is about.
     async fn write(&self, what: What) -> bool {
         if matches!(what, What::Inode { offset, .. } if offset < 0) {
-            return write(&self.device, &what);
+            return knew(write(&self.device, &what));
         }
+        let Ok(_place) = self.places.clone().acquire_owned().await else {
+            return false;
+        };
         let (done, rx) = oneshot::channel();
-        self.jobs.send(Job { what, done }).await.is_ok() && rx.await.unwrap_or(false)
+        self.jobs.send(Job { what, done, _place }).is_ok() && rx.await.unwrap_or(false)
     }
 }
 
-fn write(device: &OwnedFd, what: &What) -> bool {
-    match rustix::io::write(device.as_fd(), &what.message()) {
-        Ok(_) => true,
+fn write(device: &OwnedFd, what: &What) -> Result<(), rustix::io::Errno> {
+    rustix::io::write(device.as_fd(), &what.message()).map(drop)
+}
+
+fn knew(said: Result<(), rustix::io::Errno>) -> bool {
+    match said {
+        Ok(()) => true,
         Err(rustix::io::Errno::NOENT) => false,
         Err(e) => {
             tracing::debug!("the kernel did not take a notification: {e}");

@@ -2,16 +2,30 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
-use fuse::FuseError;
-use rustix::io::Errno;
+use anyhow::{Context, Result, anyhow, bail};
+use fuse::{FuseError, MountState};
 
 /// Processes named in an error; more are counted.
 const NAMED_MAX: usize = 5;
 
-/// Whether what is mounted here has lost its process.
-pub(crate) fn is_stale(path: &Path) -> bool {
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+/// Refuses a mount point where what is mounted answers nobody. Until this has been asked, looking at one may take forever.
+pub(crate) fn answers(path: &Path) -> Result<()> {
+    let here = path.display();
+    match state(path)? {
+        MountState::Answers => Ok(()),
+        MountState::Dead => bail!(
+            "mount point {here} is left over from a process that died: run `nacre umount {here}`, then try again"
+        ),
+        MountState::Hangs => {
+            bail!(
+                "mount point {here} does not answer: what is mounted there hangs; unmount it, then try again"
+            )
+        }
+    }
+}
+
+fn state(path: &Path) -> Result<MountState> {
+    fuse::mount_state(path).with_context(|| format!("mount point {}", path.display()))
 }
 
 /// Checks that a file system can be mounted here; makes the directory when only that is missing.
@@ -23,11 +37,7 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
              the container the device; servers alone need neither (nacre up --no-mount, nacre serve)"
         );
     }
-    if is_stale(path) {
-        bail!(
-            "mount point {here} is left over from a process that died: run `nacre umount {here}`, then try again"
-        );
-    }
+    answers(path)?;
     if let Some(mount) = fuse::mounted_at(path) {
         bail!(
             "mount point {here} is busy: {} ({}) is mounted there; unmount it, or choose another mount point",
@@ -41,12 +51,22 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|e| anyhow!("mount point {here} cannot be made: {e}"))
 }
 
-/// Detaches a mount whose process is gone; without effect where nothing stale is mounted.
+/// Detaches a mount whose process is gone; without effect where there is none.
 pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
-    if !is_stale(path) {
-        return Ok(false);
+    let stale = state(path)? == MountState::Dead;
+    if stale {
+        fuse::unmount(path, true)?;
     }
-    fuse::unmount(path, true)?;
+    Ok(stale)
+}
+
+/// Detaches the mount of a process that was killed, also of one that waits in the kernel for its own mount, and so can
+/// neither answer nor end.
+pub(crate) fn detach_of_dead(path: &Path) -> Result<bool> {
+    if state(path)? != MountState::Hangs {
+        return detach_stale(path);
+    }
+    fuse::abandon(path)?;
     Ok(true)
 }
 

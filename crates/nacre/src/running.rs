@@ -66,11 +66,11 @@ impl Running {
     }
 
     /// Whether the process is alive and stays so. One that was killed is still seen for a moment, in which its sockets and
-    /// its mounts go: its end is waited for.
+    /// its mounts go: its end is waited for, unless it waits in the kernel for its own mount, and so cannot end.
     pub(crate) fn up(&self) -> bool {
         self.alive()
             && (control::ask(&self.control, &Request::Status, ANSWER_MAX).is_ok()
-                || !self.gone_within(DYING_MAX))
+                || !(self.gone_within(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
     }
 
     /// Waits until the process is gone, but not longer than this; says whether it is.
@@ -228,17 +228,37 @@ pub(crate) fn write_atomically(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// When a process started, in clock ticks since boot (field 22 of its `stat`).
-pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+/// What the kernel says of a process (`/proc/PID/stat`).
+struct Stat {
+    state: char,
+    threads: u32,
+    start_ticks: u64,
+}
+
+impl Stat {
+    /// Whether its first thread has ended, as it does only when all are to end.
+    fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the command in parentheses and may hold anything: count from its end.
     let mut after = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = after.next()?;
-    let threads: u32 = after.nth(16)?.parse().ok()?;
+    Some(Stat {
+        state: after.next()?.chars().next()?,
+        threads: after.nth(16)?.parse().ok()?,
+        start_ticks: after.nth(1)?.parse().ok()?,
+    })
+}
+
+/// When a process started, in clock ticks since boot.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     // A process that is dead but not yet waited for runs nothing any more; but while it has more threads than its first,
     // what it had open is not all closed.
-    let dead = matches!(state, "Z" | "X") && threads <= 1;
-    (!dead).then(|| after.nth(1)?.parse().ok())?
+    let stat = stat(pid).filter(|s| !s.is_dead() || s.threads > 1)?;
+    Some(stat.start_ticks)
 }
 
 /// The most memory that a process has had.

@@ -95,7 +95,7 @@ fn stop(running: &Running, lazy: bool) -> Result<()> {
 fn clean_up_after(running: &Running) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for mount in &running.mounts {
-        if crate::mounts::detach_stale(&mount.mountpoint)? {
+        if crate::mounts::detach_of_dead(&mount.mountpoint)? {
             done.push(format!("unmounted {}", mount.mountpoint.display()));
         }
     }

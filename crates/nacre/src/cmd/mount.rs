@@ -19,7 +19,8 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     let flags = parse_options(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
     if !daemon::is_child() {
-        if !mountpoint.is_dir() && !mounts::is_stale(&mountpoint) {
+        mounts::answers(&mountpoint)?;
+        if !mountpoint.is_dir() {
             bail!(
                 "mount point {} is not a directory: make it first",
                 mountpoint.display()

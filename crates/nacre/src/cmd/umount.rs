@@ -14,7 +14,12 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
     let path = daemon::absolute(&args.mountpoint)?;
     let owner = running::all()
         .into_iter()
-        .find(|r| r.mounts.iter().any(|m| m.mountpoint == path) && r.up());
+        .rfind(|r| r.mounts.iter().any(|m| m.mountpoint == path));
+    let (owner, detached) = match owner {
+        Some(r) if r.up() => (Some(r), false),
+        Some(_) => (None, mounts::detach_of_dead(&path)?),
+        None => (None, mounts::detach_stale(&path)?),
+    };
     match owner {
         Some(r) if r.role == "mount" => stop(&r, args.lazy)?,
         Some(r) => {
@@ -28,7 +33,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
                 path.display()
             );
         }
-        None if mounts::detach_stale(&path)? => say!("its process had died; cleaned up"),
+        None if detached => say!("its process had died; cleaned up"),
         None if fuse::mounted_at(&path).is_none() => bail!("{} is not a mount point", path.display()),
         None => bail!("{} is not a mount of a running nacre", path.display()),
     }

@@ -253,3 +253,53 @@ fn what_a_killed_client_held_is_free_again() {
     fs.stop_servers();
     fs.is_consistent();
 }
+
+/// Whether a thread of this process waits in the kernel, where no signal ends it: to tell it that a name is not to be kept,
+/// while somebody works in the directory.
+fn waits_for_its_kernel(pid: u64) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.flatten().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.contains("(fuse-notify-") && stat.contains(") D ")
+    })
+}
+
+/// What was asked of it fails, and nothing of it stays: who works there would wait forever, and so would it.
+#[test]
+fn a_client_that_is_killed_while_it_waits_for_its_kernel_ends() {
+    let (fs, a, b) = two_clients();
+    let dir = a.join("d");
+    fs::create_dir(&dir).unwrap();
+    (0..9).for_each(|i| fs::write(dir.join(format!("f{i}")), "").unwrap());
+    (0..9).for_each(|i| drop(fs::metadata(dir.join(format!("f{i}"))).unwrap()));
+    let pid = pid_of_mount(&a);
+    let mdt = Hung::new(fs.site.pid_in("mdt").into());
+    let start = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
+    let mut maker = start(Command::new("mkdir").arg(dir.join("new")));
+    // Until its request is under way.
+    let waits =
+        || fs::read_to_string(format!("/proc/{}/wchan", maker.id())).unwrap() == "request_wait_answer";
+    assert!(within(SLACK, waits));
+    let clear = ["set_param", "ldlm.namespaces.*.lru_size=clear"];
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let mut clears = start(
+        Command::new(nacre)
+            .args(["lctl", "--mount", text(&a)])
+            .args(clear),
+    );
+    assert!(within(SLACK, || waits_for_its_kernel(pid)));
+    kill(pid as u32);
+    let ended = within(SLACK, || maker.try_wait().unwrap().is_some());
+    assert!(ended && !maker.wait().unwrap().success());
+    clears.wait().unwrap();
+    assert_eq!(
+        fs::read_dir(&dir).err().and_then(|e| e.raw_os_error()),
+        Some(Errno::NOTCONN.raw_os_error())
+    );
+    drop(mdt);
+    assert!(nacre_ok(&["umount", text(&a)]).contains("died"));
+    fs::write(b.join("d/of B"), "").unwrap();
+    nacre_ok(&["umount", text(&b)]);
+    fs.stop_servers();
+    fs.is_consistent();
+}
