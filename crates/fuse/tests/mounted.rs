@@ -276,3 +276,31 @@ async fn who_has_a_file_open_sees_at_once_what_another_mount_appends_and_cuts() 
     .await;
     m.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_mount_fails_whoever_waits_for_it() {
+    let m = Mounts::start(1, 1).await;
+    m.run(|a, _| {
+        let open = || fs::File::create(a.join("f")).unwrap();
+        let (holder, waiter) = (open(), open());
+        holder.lock().unwrap();
+        let waits = std::thread::Builder::new().name("waits".into());
+        let waits = waits.spawn(move || waiter.lock()).unwrap();
+        let is_there = || {
+            let all = fs::read_dir("/proc/self/task").unwrap().flatten();
+            let says = |dir: &Path, file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+            all.map(|task| task.path())
+                .any(|task| says(&task, "comm") == "waits\n" && says(&task, "wchan") == "request_wait_answer")
+        };
+        while !waits.is_finished() && !is_there() {
+            std::thread::yield_now();
+        }
+        assert!(!waits.is_finished(), "{:?}", waits.join());
+        fuse::abandon(&a).unwrap();
+        let error = waits.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+        assert_eq!(fuse::mounted_at(&a), None);
+    })
+    .await;
+    m.stop().await;
+}
