@@ -11,7 +11,7 @@ use cluster::{Cluster, FSNAME};
 use fuse::{FuseOptions, Mounted};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -300,6 +300,31 @@ async fn an_abandoned_mount_fails_whoever_waits_for_it() {
         let error = waits.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
         assert_eq!(fuse::mounted_at(&a), None);
+    })
+    .await;
+    m.stop().await;
+}
+
+/// Linux lets the file system cut the file before it looks whether that may be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_runs_is_not_cut_by_who_opens_it_to_read() {
+    let m = Mounts::start(1, 2).await;
+    m.run(|a, b| {
+        let (program, size) = (
+            a.join("sleep"),
+            fs::copy("/usr/bin/sleep", a.join("sleep")).unwrap(),
+        );
+        let mut runs = std::process::Command::new(&program).arg("600").spawn().unwrap();
+        for mount in [a, b] {
+            let mut to_cut = fs::File::options();
+            to_cut.read(true).custom_flags(libc::O_TRUNC);
+            let refused = to_cut.open(mount.join("sleep")).unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ExecutableFileBusy);
+            assert_eq!(fs::metadata(mount.join("sleep")).unwrap().len(), size);
+        }
+        assert_eq!(runs.try_wait().unwrap(), None);
+        runs.kill().unwrap();
+        runs.wait().unwrap();
     })
     .await;
     m.stop().await;

@@ -86,7 +86,8 @@ impl OpenFlags {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
             | bit(self.read, MDS_FMODE_READ)
-            | bit(self.write, MDS_FMODE_WRITE)
+            // To cut a file is to write to it: it is refused where the file is being executed.
+            | bit(self.write || self.truncate, MDS_FMODE_WRITE)
             | bit(self.exec, MDS_FMODE_EXEC)
             | bit(self.append, MDS_OPEN_APPEND)
             | bit(self.sync, MDS_OPEN_SYNC)
