@@ -9,7 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/cluster/mod.rs"]
+#[path = "../tests/it/cluster/mod.rs"]
 mod cluster;
 
 use client::{Client, Cred, OpenFlags};

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/cluster/mod.rs"]
+#[path = "../../client/tests/it/cluster/mod.rs"]
 mod cluster;
 
 use cluster::{Cluster, FSNAME};

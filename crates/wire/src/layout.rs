@@ -2,7 +2,7 @@
 //!
 //! `wire_structs!` turns the declaration into a Rust struct, its size, a table of its fields' offsets, a reader and a
 //! writer. Nothing is padded silently: what lies between two fields is a field too. The tables are compared with the
-//! protocol's facts by `tests/facts.rs`.
+//! protocol's facts by `tests/it/facts.rs`.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use bytes::Bytes;

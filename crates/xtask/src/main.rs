@@ -122,6 +122,8 @@ fn test(more: &[String]) -> Result<(), String> {
 struct Random {
     name: &'static str,
     package: &'static str,
+    /// The test binary.
+    binary: &'static str,
     /// Part of the names of the tests that it is about.
     only: &'static str,
     /// What is counted: also the option, and the end of the variable that the test reads.
@@ -132,6 +134,7 @@ struct Random {
 const MODEL: Random = Random {
     name: "model",
     package: "nacre",
+    binary: "model",
     only: "mounts",
     of: "sequences",
     count: "10000",
@@ -140,6 +143,7 @@ const MODEL: Random = Random {
 const LINEAR: Random = Random {
     name: "linear",
     package: "client",
+    binary: "it",
     only: "names_of_one_directory",
     of: "rounds",
     count: "2000",
@@ -149,7 +153,7 @@ impl Random {
     fn run(&self, options: &[String]) -> Result<(), String> {
         let variable = |of: &str| format!("NACRE_{}_{of}", self.name).to_uppercase();
         let mut test = cargo(["test", "--release", "--locked", "--package", self.package]);
-        test.args(["--test", self.name, self.only]);
+        test.args(["--test", self.binary, self.only]);
         test.env(variable(self.of), self.count);
         for option in options.chunks(2) {
             let [name, value] = option else {

@@ -5,7 +5,7 @@
 mod batch;
 mod client;
 mod fixture;
-#[path = "../../../lnet/tests/common/log.rs"]
+#[path = "../../../lnet/tests/it/log.rs"]
 mod log;
 mod names;
 mod open;

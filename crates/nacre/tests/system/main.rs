@@ -8,16 +8,25 @@
 mod away;
 mod cargo_build;
 mod clients;
+mod crash;
 mod crash_matrix;
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod four_processes;
 mod git;
+mod hostile;
 mod inventory;
 mod life;
+mod limits;
 mod namespaces;
+mod one_process;
+mod posix;
+mod power;
 mod rsync;
+mod semantics;
 mod sqlite;
+mod suites;
 mod tar;
 mod times;
 mod tree;

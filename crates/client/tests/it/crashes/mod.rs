@@ -1,0 +1,217 @@
+//! The metadata target's machine loses power in the middle of creates and removals, again and again: no object is left that is
+//! no file's, and no file loses its objects.
+//!
+//! The moment and what is lost come from a seed; `NACRE_CRASH_ROUNDS` and `NACRE_CRASH_SEED` say how many and with which to
+//! begin.
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod index;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Client, Cred, OpenFlags};
+use cpt::CptTable;
+use fastrand::Rng;
+use index::CrashIndex;
+use lnet::{Lnet, LnetConfig};
+use osd::Index;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use wire::Errno;
+
+const ROUNDS: u64 = 3;
+const CRASHES: usize = 3;
+const TASKS: usize = 4;
+/// What takes longer does not come.
+const SOON: Duration = Duration::from_secs(120);
+/// Bytes of a file.
+const SIZE: usize = 100_000;
+/// What an OST keeps besides objects may grow by so much, KiB; less than a file.
+const BESIDES: u64 = 50;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// What a file of this name has in it.
+fn contents(name: &str) -> Bytes {
+    name.bytes().cycle().take(SIZE).collect::<Vec<u8>>().into()
+}
+
+/// What the tasks have done.
+#[derive(Default)]
+struct Done {
+    ends: AtomicBool,
+    /// Files of which all is on disk.
+    synced: Mutex<HashSet<String>>,
+    /// Names that somebody began to remove.
+    removed: Mutex<HashSet<String>>,
+}
+
+/// Makes a file.
+async fn make(c: &Client, name: &str, done: &Done, sync: bool) -> Result<(), Errno> {
+    let (root, dir) = (Cred::root(), c.root());
+    let flags = OpenFlags::READ_WRITE;
+    let (found, file) = c.create(&root, dir, name.as_bytes(), 0o644, flags).await?;
+    drop(found);
+    let written = async {
+        c.write(&file, 0, contents(name)).await?;
+        if sync {
+            c.fsync(&file, false).await?;
+            done.synced.lock().insert(name.to_owned());
+        }
+        Ok(())
+    };
+    let written = written.await;
+    let closed = c.release(&file).await;
+    written.and(closed)
+}
+
+/// Makes and removes files until it is told to end. What is under way when the target dies may fail.
+async fn work(c: Arc<Client>, task: String, done: Arc<Done>, mut random: Rng) {
+    let (mut n, mut mine) = (0, Vec::new());
+    while !done.ends.load(Ordering::SeqCst) {
+        if mine.is_empty() || random.u8(0..5) < 3 {
+            n += 1;
+            let name = format!("{task}-{n}");
+            let _ = make(&c, &name, &done, random.bool()).await;
+            mine.push(name);
+        } else {
+            let name = mine.swap_remove(random.usize(0..mine.len()));
+            done.removed.lock().insert(name.clone());
+            let _ = c.unlink(&Cred::root(), c.root(), name.as_bytes()).await;
+        }
+    }
+}
+
+/// Tries until it works.
+async fn at_last<T>(mut ask: impl AsyncFnMut() -> Result<T, Errno>) -> T {
+    let tries = async {
+        loop {
+            match ask().await {
+                Ok(done) => return done,
+                Err(e) => tracing::debug!("again: {e}"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, tries).await.unwrap()
+}
+
+async fn names(c: &Client) -> Vec<String> {
+    let handle = c.opendir(&Cred::root(), c.root()).await.unwrap();
+    let (mut names, mut place) = (Vec::new(), 0);
+    loop {
+        let items = c.readdir(&handle, place).await.unwrap();
+        let Some(last) = items.last() else { break };
+        place = last.next;
+        handle.took(&items, items.len());
+        let text = |n: &Bytes| String::from_utf8(n.to_vec()).unwrap();
+        names.extend(items.iter().map(|i| text(&i.entry.name)));
+    }
+    names.retain(|n| n != "." && n != "..");
+    names
+}
+
+fn free_kib(cluster: &Cluster) -> Vec<u64> {
+    let found = cluster.params.get("osd-memory.*OST*.kbytesfree");
+    found.iter().map(|(_, v)| v.parse().unwrap()).collect()
+}
+
+/// Removes everything, and waits until the OSTs have their space back.
+async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u64]) {
+    for name in names(c).await {
+        at_last(
+            async || match c.unlink(&Cred::root(), c.root(), name.as_bytes()).await {
+                Err(Errno::ENOENT) | Ok(()) => Ok(()),
+                Err(e) => Err(e),
+            },
+        )
+        .await;
+    }
+    index.sync().await.unwrap();
+    let back = async {
+        while free_kib(cluster)
+            .iter()
+            .zip(free)
+            .any(|(now, was)| now + BESIDES < *was)
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let back = tokio::time::timeout(SOON, back).await;
+    assert!(
+        back.is_ok(),
+        "objects are left: {free:?} KiB, now {:?}",
+        free_kib(cluster)
+    );
+}
+
+async fn round(seed: u64) {
+    eprintln!("seed {seed}");
+    let mut random = Rng::with_seed(seed);
+    let mut index = CrashIndex::new();
+    let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
+    let mut cluster = Cluster::start_with(lnet, 2, index.clone()).await;
+    let mounts = [cluster.mount().await, cluster.mount().await];
+    let free = free_kib(&cluster);
+    for crash in 0..CRASHES {
+        let done = Arc::new(Done::default());
+        let mut tasks = JoinSet::new();
+        for (task, c) in (0..TASKS).zip(mounts.iter().cycle()) {
+            let own = Rng::with_seed(random.u64(..));
+            tasks.spawn(work(c.clone(), format!("{crash}-{task}"), done.clone(), own));
+        }
+        // The moment is part of the test: whatever is under way then.
+        tokio::time::sleep(Duration::from_millis(random.u64(20..300))).await;
+        index = index.lose_power(|uncommitted| random.usize(0..=uncommitted));
+        cluster.restart_mdt(index.clone()).await;
+        tokio::time::sleep(Duration::from_millis(random.u64(0..200))).await;
+        done.ends.store(true, Ordering::SeqCst);
+        tokio::time::timeout(SOON, tasks.join_all())
+            .await
+            .expect("the tasks end");
+
+        let c = &mounts[crash % 2];
+        at_last(async || c.getattr(&Cred::root(), c.root()).await.map(drop)).await;
+        let there: HashSet<String> = names(c).await.into_iter().collect();
+        let (synced, removed) = (done.synced.lock().clone(), done.removed.lock().clone());
+        for name in &synced {
+            assert!(
+                there.contains(name) || removed.contains(name),
+                "{name} was synced"
+            );
+        }
+        for name in there.intersection(&synced) {
+            let read = at_last(async || {
+                let found = c.lookup(&Cred::root(), c.root(), name.as_bytes()).await?;
+                let fid = found.attr.fid;
+                drop(found);
+                let file = c.open(&Cred::root(), fid, OpenFlags::READ).await?;
+                let read = c.read(&file, 0, SIZE + 1).await;
+                c.release(&file).await?;
+                read
+            });
+            assert!(read.await.concat() == contents(name), "{name} has lost data");
+        }
+        remove_all(&cluster, &index, c, &free).await;
+    }
+    for c in mounts {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_mdt_that_loses_power_leaves_no_object_behind_and_takes_none_away() {
+    let first = number("NACRE_CRASH_SEED", 1);
+    for seed in first..first + number("NACRE_CRASH_ROUNDS", ROUNDS) {
+        round(seed).await;
+    }
+}

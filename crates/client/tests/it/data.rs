@@ -1,0 +1,354 @@
+//! Data of files, by two mounts of one file system, on two object targets.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Errno, Fid, OST_READ};
+
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+
+async fn create(c: &Client, name: &str) -> (Fid, Arc<OpenFile>) {
+    let (found, file) = c
+        .create(&Cred::root(), c.root(), name.as_bytes(), 0o644, RW)
+        .await
+        .unwrap();
+    (found.attr.fid, file)
+}
+
+async fn read(c: &Client, file: &OpenFile, offset: u64, len: usize) -> Vec<u8> {
+    c.read(file, offset, len).await.unwrap().concat()
+}
+
+async fn size(c: &Client, fid: Fid) -> u64 {
+    c.getattr(&Cred::root(), fid).await.unwrap().attr.size
+}
+
+fn pattern(len: usize, salt: u8) -> Bytes {
+    (0..len)
+        .map(|i| ((i as u64 * 2_654_435_761) >> 7) as u8 ^ salt)
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_mount_writes_the_other_reads_at_once() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    let data = pattern(3_000_000, 1);
+    assert_eq!(a.write(&file, 0, data.clone()).await, Ok(data.len()));
+    let other = b.open(&Cred::root(), fid, RW).await.unwrap();
+    assert_eq!(size(&b, fid).await, 3_000_000);
+    assert_eq!(read(&b, &other, 0, 4_000_000).await, data);
+    b.write(&other, 1_000_000, Bytes::from_static(b"changed"))
+        .await
+        .unwrap();
+    assert_eq!(
+        read(&a, &file, 999_999, 9).await,
+        [&data[999_999..1_000_000], b"changed", &data[1_000_007..1_000_008]].concat()
+    );
+    for (c, f) in [(&a, &file), (&b, &other)] {
+        c.release(f).await.unwrap();
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_size_that_is_only_in_a_cache_is_seen_by_a_glimpse() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(100, 0)).await.unwrap();
+    assert_eq!(size(&b, fid).await, 100);
+    a.write(&file, 100, pattern(100, 0)).await.unwrap();
+    assert_eq!(size(&b, fid).await, 200);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_of_two_mounts_lose_no_byte() {
+    let cluster = Cluster::start(2).await;
+    let mounts = [cluster.mount().await, cluster.mount().await];
+    let (fid, file) = create(&mounts[0], "log").await;
+    mounts[0].release(&file).await.unwrap();
+    let mut tasks = Vec::new();
+    for (i, c) in mounts.iter().cloned().enumerate() {
+        tasks.push(tokio::spawn(async move {
+            let append = OpenFlags { append: true, ..RW };
+            let file = c.open(&Cred::root(), fid, append).await.unwrap();
+            for n in 0..50 {
+                let line = format!("mount {i} line {n:02}\n");
+                c.write(&file, 0, Bytes::from(line)).await.unwrap();
+            }
+            c.release(&file).await.unwrap();
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let file = mounts[1].open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    let text = String::from_utf8(read(&mounts[1], &file, 0, 1 << 20).await).unwrap();
+    for i in 0..2 {
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|l| l.starts_with(&format!("mount {i}")))
+            .collect();
+        assert_eq!(lines.len(), 50);
+        assert!(lines.is_sorted(), "each mount's lines are in its order");
+    }
+    for c in &mounts {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn truncation_cuts_and_extends_for_both_mounts() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(100_000, 3)).await.unwrap();
+    let cut = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    b.setattr(&Cred::root(), fid, &cut(50_001), None).await.unwrap();
+    assert_eq!(size(&a, fid).await, 50_001);
+    assert_eq!(read(&a, &file, 0, 100_000).await, pattern(100_000, 3)[..50_001]);
+    a.setattr(&Cred::root(), fid, &cut(60_000), Some(&file))
+        .await
+        .unwrap();
+    let mut expected = pattern(100_000, 3)[..50_001].to_vec();
+    expected.resize(60_000, 0);
+    let other = b.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    assert_eq!(read(&b, &other, 0, 100_000).await, expected);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_are_found_and_made() {
+    let cluster = Cluster::start(1).await;
+    let a = cluster.mount().await;
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 1 << 20, pattern(1 << 20, 5)).await.unwrap();
+    assert_eq!(a.seek(&file, Seek::Data, 0).await, Ok(1 << 20));
+    assert_eq!(a.seek(&file, Seek::Hole, 1 << 20).await, Ok(2 << 20));
+    assert_eq!(a.seek(&file, Seek::Data, 2 << 20).await, Err(Errno::ENXIO));
+    a.fallocate(&file, Fallocate::PunchHole, (1 << 20) + 65536, 65536)
+        .await
+        .unwrap();
+    assert_eq!(read(&a, &file, (1 << 20) + 65536, 65536).await, vec![0; 65536]);
+    assert_eq!(size(&a, fid).await, 2 << 20);
+    a.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn direct_and_cached_access_see_each_other() {
+    let cluster = Cluster::start(2).await;
+    let a = cluster.mount().await;
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(200_000, 1)).await.unwrap();
+    let direct = a
+        .open(&Cred::root(), fid, OpenFlags { direct: true, ..RW })
+        .await
+        .unwrap();
+    assert_eq!(read(&a, &direct, 0, 300_000).await, pattern(200_000, 1));
+    a.write(&direct, 4096, Bytes::from(vec![9; 8192])).await.unwrap();
+    assert_eq!(read(&a, &file, 4095, 3).await, [pattern(200_000, 1)[4095], 9, 9]);
+    a.umount().await;
+    cluster.stop().await;
+}
+
+/// Servers of Lustre answer it with the rest of a block, as zeros.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_read_asks_for_nothing_behind_the_end() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (fid, file) = create(&a, "f").await;
+    a.write(&file, 0, pattern(100, 1)).await.unwrap();
+    let flags = OpenFlags { direct: true, ..RW };
+    let direct = b.open(&Cred::root(), fid, flags).await.unwrap();
+    assert_eq!(read(&b, &direct, 0, 4096).await, pattern(100, 1));
+    cluster.rpc.faults().refuse_requests(OST_READ);
+    assert_eq!(read(&b, &direct, 100, 4096).await, []);
+    assert_eq!(read(&b, &direct, 4096, 4096).await, []);
+    assert!(
+        b.read(&direct, 99, 4096).await.is_err(),
+        "what is there is asked for"
+    );
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+/// An OST of which nothing is needed is left, with what it had promised, and is there again when it is needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_target_is_left_and_connected_to_again() {
+    let cluster = Cluster::start(1).await;
+    let params = params::Registry::default();
+    let c = cluster.mount_with(|o| o.params = params.clone()).await;
+    let (fid, file) = create(&c, "f").await;
+    let grant = || params.get("osc.*.cur_grant_bytes")[0].1.parse::<u64>().unwrap();
+    for round in 0..3 {
+        let data = pattern(100_000, round);
+        assert_eq!(c.write(&file, 0, data.clone()).await, Ok(data.len()));
+        c.fsync(&file, false).await.unwrap();
+        assert!(grant() > 0);
+        params.set("osc.*.idle_timeout", "1").unwrap();
+        params.set("ldlm.namespaces.*-osc-*.lru_size", "clear").unwrap();
+        let left = async {
+            while grant() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), left).await.unwrap();
+        // The target's space, and its bytes, are asked for as if nothing had been.
+        if round == 1 {
+            assert!(c.statfs().await.unwrap().blocks > 0);
+        }
+        assert_eq!(read(&c, &file, 0, data.len()).await, data);
+        assert_eq!(size(&c, fid).await, 100_000);
+    }
+    c.release(&file).await.unwrap();
+    c.umount().await;
+    cluster.stop().await;
+}
+
+/// Who removes a file gives the locks of its data back with it: the targets need not ask for each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
+    let cluster = Cluster::start(2).await;
+    let params = params::Registry::default();
+    let c = cluster.mount_with(|o| o.params = params.clone()).await;
+    let locks = || -> u64 {
+        let counts = params.get("ldlm.namespaces.*-osc-*.lock_count");
+        counts.iter().map(|(_, n)| n.parse::<u64>().unwrap()).sum()
+    };
+    let (root, dir) = (Cred::root(), c.root());
+    for i in 0..8u8 {
+        for name in ["there", "replaced", "new"] {
+            let (_, file) = create(&c, &format!("{name}{i}")).await;
+            c.write(&file, 0, pattern(5000, i)).await.unwrap();
+            c.fsync(&file, false).await.unwrap();
+            c.release(&file).await.unwrap();
+        }
+    }
+    assert_eq!(locks(), 24);
+    for i in 0..8 {
+        let [there, replaced, new] =
+            ["there", "replaced", "new"].map(|name| format!("{name}{i}").into_bytes());
+        c.unlink(&root, dir, &there).await.unwrap();
+        c.rename(&root, (dir, &new), (dir, &replaced)).await.unwrap();
+    }
+    assert_eq!(locks(), 8);
+    // What somebody has open has its data, and its lock.
+    let (fid, file) = create(&c, "open").await;
+    c.write(&file, 0, pattern(5000, 9)).await.unwrap();
+    c.unlink(&root, dir, b"open").await.unwrap();
+    assert_eq!(locks(), 9);
+    assert_eq!(read(&c, &file, 0, 5000).await, pattern(5000, 9));
+    assert_eq!(size(&c, fid).await, 5000);
+    c.release(&file).await.unwrap();
+    c.umount().await;
+    cluster.stop().await;
+}
+
+/// What is kept of all targets together, while many files are read again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_of_all_targets_stays_within_the_limit_of_the_mount() {
+    const LEN: usize = 4 << 20;
+    let cluster = Cluster::start(2).await;
+    let params = params::Registry::default();
+    let c = cluster.mount_with(|o| o.params = params.clone()).await;
+    params.set("llite.*.max_cached_mb", "32").unwrap();
+    let used = || {
+        let shown = &params.get("llite.*.max_cached_mb")[0].1;
+        let line = shown.lines().find_map(|l| l.strip_prefix("used_mb: ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    let mut files = Vec::new();
+    for i in 0..16u8 {
+        let (_, file) = create(&c, &format!("f{i}")).await;
+        assert_eq!(c.write(&file, 0, pattern(LEN, i)).await, Ok(LEN));
+        c.fsync(&file, false).await.unwrap();
+        files.push(file);
+    }
+    for _ in 0..3 {
+        for (i, file) in (0..).zip(&files) {
+            assert!(read(&c, file, 0, LEN).await == pattern(LEN, i), "file {i}");
+            assert!(used() <= 32 + 8, "{} MiB", used());
+        }
+    }
+    for file in &files {
+        c.release(file).await.unwrap();
+    }
+    c.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_operations_by_two_mounts_match_a_file_in_memory() {
+    for seed in 1..4u64 {
+        let cluster = Cluster::start(2).await;
+        let mounts = [cluster.mount().await, cluster.mount().await];
+        let (fid, first) = create(&mounts[0], "f").await;
+        let second = mounts[1].open(&Cred::root(), fid, RW).await.unwrap();
+        let files = [first, second];
+        let mut model: Vec<u8> = Vec::new();
+        let mut state = seed;
+        let mut random = move |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for step in 0..120u32 {
+            let who = random(2) as usize;
+            let (c, f) = (&mounts[who], &files[who]);
+            let (offset, len) = (random(300_000), random(100_000) as usize + 1);
+            let at = offset as usize;
+            match random(8) {
+                0..3 => {
+                    let data = pattern(len, step as u8);
+                    c.write(f, offset, data.clone()).await.unwrap();
+                    model.resize(model.len().max(at + len), 0);
+                    model[at..at + len].copy_from_slice(&data);
+                }
+                3..6 => {
+                    let expected = model
+                        .get(at.min(model.len())..(at + len).min(model.len()))
+                        .unwrap_or_default();
+                    assert!(
+                        read(c, f, offset, len).await == expected,
+                        "seed {seed} step {step}: read {offset}+{len}"
+                    );
+                }
+                6 => {
+                    let cut = SetAttr {
+                        size: Some(offset),
+                        ..SetAttr::default()
+                    };
+                    c.setattr(&Cred::root(), fid, &cut, Some(f)).await.unwrap();
+                    model.resize(at, 0);
+                }
+                _ => c.fsync(f, false).await.unwrap(),
+            }
+            let seen = size(&mounts[1 - who], fid).await;
+            assert_eq!(seen, model.len() as u64, "seed {seed} step {step}: size");
+        }
+        for c in &mounts {
+            c.umount().await;
+        }
+        cluster.stop().await;
+    }
+}

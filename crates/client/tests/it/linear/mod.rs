@@ -1,0 +1,119 @@
+//! Operations in one directory, by several mounts at once, are linearizable for each name: with parallel directory operations,
+//! without them, and while they are switched on and off.
+//!
+//! Each round has a directory of its own and is that of its seed, as far as what happens at once can be. `NACRE_LINEAR_ROUNDS`
+//! says how many rounds each test plays, `NACRE_LINEAR_SEED` with which it begins; `cargo xtask linear` plays many, optimised.
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod check;
+mod history;
+mod play;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use check::Directory;
+use play::{Round, Shape};
+
+/// Rounds of a test, unless more are asked for.
+const ROUNDS: u64 = 25;
+/// What takes longer does not come.
+const SOON: Duration = Duration::from_secs(120);
+
+/// Operations on one name each: a long history of every name.
+const APART: Shape = Shape {
+    names: 3,
+    tasks: 12,
+    ops: 12,
+    coupled: false,
+    others: 0,
+};
+/// Links and renames too, which make one history of all names.
+const COUPLED: Shape = Shape {
+    names: 4,
+    tasks: 8,
+    ops: 12,
+    coupled: true,
+    ..APART
+};
+/// A directory of several pages.
+const LARGE: Shape = Shape {
+    others: 300,
+    ..COUPLED
+};
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| {
+        text.parse()
+            .unwrap_or_else(|e| panic!("{name}={text} is no number: {e}"))
+    })
+}
+
+/// Whether operations go on side by side in a round.
+type Pdo = fn(u64) -> bool;
+
+async fn play(mounts: usize, pdo: Pdo) {
+    let cluster = Cluster::start(2).await;
+    let mut clients = Vec::new();
+    for _ in 0..mounts {
+        clients.push(cluster.mount().await);
+    }
+    let first = number("NACRE_LINEAR_SEED", 1);
+    for seed in first..first + number("NACRE_LINEAR_ROUNDS", ROUNDS) {
+        let shape = match seed % 5 {
+            0 | 1 => APART,
+            4 => LARGE,
+            _ => COUPLED,
+        };
+        let switch = |on: bool| {
+            let to = if on { "ON" } else { "OFF" };
+            cluster.params.set("osd-*.*-MDT*.pdo", to).unwrap();
+        };
+        switch(pdo(2 * seed));
+        let round = async {
+            let round = Round::begin(&clients[0], clients[0].root(), seed, shape).await;
+            let round = Arc::new(round);
+            let playing = round.play(&clients, seed);
+            tokio::pin!(playing);
+            // Somewhere in the middle the switch may be turned.
+            let events = tokio::select! {
+                events = &mut playing => events,
+                () = tokio::time::sleep(Duration::from_millis(seed % 8)) => {
+                    switch(pdo(2 * seed + 1));
+                    playing.await
+                }
+            };
+            (round.elsewhere.fid, events)
+        };
+        let played = tokio::time::timeout(SOON, round).await;
+        let (elsewhere, events) = played.unwrap_or_else(|_| panic!("the round of seed {seed} does not end"));
+        let directory = Directory {
+            names: shape.names,
+            elsewhere: &[elsewhere],
+        };
+        if let Err(story) = directory.check(&events) {
+            panic!("the round of seed {seed}, {mounts} mounts: {story}");
+        }
+    }
+    for client in clients {
+        client.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_one_directory_are_linearizable_with_pdo() {
+    play(4, |_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_one_directory_are_linearizable_without_pdo() {
+    play(3, |_| false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_one_directory_are_linearizable_while_pdo_is_switched() {
+    play(2, |n| n % 2 == 0).await;
+}

@@ -1,0 +1,216 @@
+//! Directories listed with attributes, as `ls -l` does: many names are asked for with one request, where the target takes
+//! that, and what comes out is the same.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use client::{Client, Cred, DirHandle, OpenFlags};
+use wire::{Errno, Fid, LUSTRE_VERSION_CODE, MDS_CONNECT, OBD_CONNECT2_BATCH_RPC};
+
+const FILES: u64 = 1000;
+/// Names that the kernel's reader has looked up at once.
+const AT_ONCE: usize = 128;
+
+async fn mkdir(c: &Client, name: &str) -> Fid {
+    let made = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
+    made.unwrap().attr.fid
+}
+
+async fn fill(c: &Client, dir: Fid) {
+    let root = Cred::root();
+    for i in 0..FILES {
+        let (name, flags) = (format!("f{i}"), OpenFlags::READ_WRITE);
+        let (_, file) = c.create(&root, dir, name.as_bytes(), 0o644, flags).await.unwrap();
+        c.release(&file).await.unwrap();
+    }
+}
+
+/// What is told of a file: its name, mode, size and links.
+type Line = (Vec<u8>, Result<(u32, u64, u32), Errno>);
+
+/// Lists a directory as the kernel's reader does.
+async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
+    let (mut lines, mut place) = (Vec::new(), 0);
+    loop {
+        let items = c.readdir(dir, place).await.unwrap();
+        let Some(last) = items.last() else { break };
+        place = last.next;
+        let names: Vec<&[u8]> = items.iter().map(|i| &i.entry.name[..]).collect();
+        let names: Vec<&[u8]> = names.into_iter().filter(|n| !n.starts_with(b".")).collect();
+        for names in names.chunks(AT_ONCE) {
+            c.look_ahead(cred, dir.fid, names).await;
+            for name in names {
+                let found = c.lookup(cred, dir.fid, name).await;
+                let told = found.map(|f| (f.attr.mode, f.attr.size, f.attr.nlink));
+                lines.push((name.to_vec(), told));
+            }
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// Requests that the metadata target has handled, but for cancels.
+fn requests(cluster: &Cluster) -> u64 {
+    let stats = cluster.rpc.stats();
+    let mdt = stats.iter().filter(|s| ["mdt", "mdt_out"].contains(&s.name));
+    mdt.map(|s| s.handled).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_with_attributes_takes_few_requests_where_the_target_takes_batches() {
+    let cluster = Cluster::start(1).await;
+    let maker = cluster.mount().await;
+    let dir = mkdir(&maker, "d").await;
+    fill(&maker, dir).await;
+    let root = Cred::root();
+    let with = cluster.mount().await;
+    // A server that does not know it: everything else is granted.
+    let flags2 = !OBD_CONNECT2_BATCH_RPC;
+    let faults = cluster.rpc.faults();
+    faults.grant_at_most(MDS_CONNECT, LUSTRE_VERSION_CODE, (u64::MAX, flags2));
+    let without = cluster.mount().await;
+    let mut lists = Vec::new();
+    for (client, expected) in [(&with, 8..20), (&without, FILES..FILES + 20)] {
+        let open = client.opendir(&root, dir).await.unwrap();
+        let before = requests(&cluster);
+        lists.push(list(client, &root, &open).await);
+        let asked = requests(&cluster) - before;
+        println!("{asked} requests for {FILES} files");
+        assert!(expected.contains(&asked), "{asked} requests");
+        let before = requests(&cluster);
+        assert_eq!(&list(client, &root, &open).await, lists.last().unwrap());
+        assert!(requests(&cluster) - before < 5, "all of it is kept under locks");
+    }
+    assert_eq!(lists[0], lists[1]);
+    assert_eq!(lists[0].len() as u64, FILES);
+    for client in [maker, with, without] {
+        client.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
+    let cluster = Cluster::start(2).await;
+    let maker = cluster.mount().await;
+    let dir = mkdir(&maker, "d").await;
+    let root = Cred::root();
+    maker.mkdir(&root, dir, b"dir", 0o711).await.unwrap();
+    maker.symlink(&root, dir, b"link", b"target").await.unwrap();
+    maker.mknod(&root, dir, b"fifo", 0o010600, 0).await.unwrap();
+    for (name, mode, len) in [
+        ("secret", 0o600, 5),
+        ("written", 0o755, 70_000),
+        ("empty", 0o444, 0),
+    ] {
+        let flags = OpenFlags::READ_WRITE;
+        let (found, file) = maker
+            .create(&root, dir, name.as_bytes(), mode, flags)
+            .await
+            .unwrap();
+        let fid = found.let_go().attr.fid;
+        if len > 0 {
+            maker.write(&file, 0, vec![7; len].into()).await.unwrap();
+        }
+        maker.release(&file).await.unwrap();
+        if name == "written" {
+            maker.link(&root, fid, dir, b"other").await.unwrap();
+        }
+    }
+    // What the maker keeps to itself is asked back by who wants it.
+    let lister = cluster.mount().await;
+    let names: [&[u8]; 9] = [
+        b"dir", b"link", b"fifo", b"secret", b"written", b"other", b"empty", b"gone", b"never",
+    ];
+    lister.look_ahead(&root, dir, &names).await;
+    let by_itself = cluster.mount().await;
+    for name in names {
+        let told = |c: &std::sync::Arc<Client>| {
+            let c = c.clone();
+            async move {
+                let found = c.lookup(&Cred::root(), dir, name).await;
+                found.map(|f| (f.attr.fid, f.attr.mode, f.attr.size, f.attr.nlink, f.attr.mtime))
+            }
+        };
+        assert_eq!(
+            told(&lister).await,
+            told(&by_itself).await,
+            "{}",
+            name.escape_ascii()
+        );
+    }
+    // What changes is seen, however it was learnt.
+    maker.unlink(&root, dir, b"empty").await.unwrap();
+    maker.rename(&root, (dir, b"fifo"), (dir, b"gone")).await.unwrap();
+    assert_eq!(
+        lister.lookup(&root, dir, b"empty").await.err(),
+        Some(Errno::ENOENT)
+    );
+    assert_eq!(
+        lister.lookup(&root, dir, b"fifo").await.err(),
+        Some(Errno::ENOENT)
+    );
+    assert_eq!(
+        lister.lookup(&root, dir, b"gone").await.unwrap().attr.mode,
+        0o010600
+    );
+    for client in [maker, lister, by_itself] {
+        client.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_and_changes_of_the_same_names_get_on() {
+    let cluster = Cluster::start(1).await;
+    let (maker, lister) = (cluster.mount().await, cluster.mount().await);
+    let dir = mkdir(&maker, "d").await;
+    let root = Cred::root();
+    let name = |i: usize| format!("f{}", i % 40).into_bytes();
+    for i in 0..40 {
+        maker.mknod(&root, dir, &name(i), 0o010600, 0).await.unwrap();
+    }
+    let changes = async {
+        for i in 0..400 {
+            maker
+                .link(&root, file(&maker, dir, &name(i)).await, dir, b"second")
+                .await
+                .unwrap();
+            maker
+                .rename(&root, (dir, b"second"), (dir, &name(i + 7)))
+                .await
+                .unwrap();
+            // Two names of one file stay two.
+            let _ = maker.unlink(&root, dir, b"second").await;
+        }
+    };
+    let listings = async {
+        let names: Vec<Vec<u8>> = (0..40).map(name).collect();
+        let names: Vec<&[u8]> = names.iter().map(|n| &n[..]).collect();
+        loop {
+            lister.look_ahead(&root, dir, &names).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    // A lock that is given to nobody's knowledge would hold up the changes until its client is evicted.
+    tokio::select! {
+        () = changes => {}
+        () = listings => {}
+        () = tokio::time::sleep(std::time::Duration::from_secs(60)) => panic!("the changes are held up"),
+    }
+    for i in 0..40 {
+        let (a, b) = (
+            file(&maker, dir, &name(i)).await,
+            file(&lister, dir, &name(i)).await,
+        );
+        assert_eq!(a, b);
+    }
+    maker.umount().await;
+    lister.umount().await;
+    cluster.stop().await;
+}
+
+async fn file(c: &Client, dir: Fid, name: &[u8]) -> Fid {
+    c.lookup(&Cred::root(), dir, name).await.unwrap().attr.fid
+}

@@ -1,0 +1,19 @@
+//! A mount against servers in the same process: in memory, on loopback, or as they were captured.
+
+#[path = "../../../wire/tests/it/captured/mod.rs"]
+mod captured;
+mod cluster;
+mod crashes;
+mod data;
+mod evictions;
+mod linear;
+mod listings;
+mod locks;
+mod namespace;
+mod own_locks;
+mod played;
+mod precreation;
+mod replay;
+mod routers;
+mod times;
+mod versions;

@@ -1,0 +1,280 @@
+//! Names and attributes, by two mounts of one file system.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Client, Cred, DirHandle, DirItem, OpenFlags, SetAttr, SetTime};
+use std::sync::Arc;
+use wire::{Errno, Time};
+
+/// A time that is set, and is not of a whole second.
+const PAST: Time = Time::new(1000, 1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_made_by_one_mount_is_seen_by_the_other() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    assert_eq!(
+        b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
+        Err(Errno::ENOENT)
+    );
+    let made = a.mkdir(&root, a.root(), b"d", 0o750).await.unwrap().attr;
+    let seen = b.lookup(&root, b.root(), b"d").await.unwrap().attr;
+    assert_eq!((seen.fid, seen.mode & 0o7777), (made.fid, 0o750));
+    assert!(seen.is_dir());
+    let again = a.mkdir(&root, a.root(), b"d", 0o750).await.map(|f| f.attr);
+    assert_eq!(again, Err(Errno::EEXIST));
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_mount_keeps_is_forgotten_when_the_other_changes_it() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    let kept = b.lookup(&root, b.root(), b"d").await.unwrap();
+    assert!(kept.name_cached && kept.attr_cached);
+    drop(kept);
+    let set = SetAttr {
+        mode: Some(0o700),
+        mtime: Some(SetTime::At(PAST)),
+        ..SetAttr::default()
+    };
+    a.setattr(&root, dir, &set, None).await.unwrap();
+    let seen = b.getattr(&root, dir).await.unwrap().attr;
+    assert_eq!((seen.mode & 0o7777, seen.mtime), (0o700, PAST));
+    a.rename(&root, (a.root(), b"d"), (a.root(), b"e")).await.unwrap();
+    assert_eq!(
+        b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
+        Err(Errno::ENOENT)
+    );
+    assert_eq!(b.lookup(&root, b.root(), b"e").await.unwrap().attr.fid, dir);
+    a.rmdir(&root, a.root(), b"e").await.unwrap();
+    assert_eq!(
+        b.lookup(&root, b.root(), b"e").await.map(|f| f.attr),
+        Err(Errno::ENOENT)
+    );
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"many", 0o755).await.unwrap().attr.fid;
+    for i in 0..500 {
+        a.mknod(&root, dir, format!("file{i}").as_bytes(), 0o010_644, 0)
+            .await
+            .unwrap();
+    }
+    let names = |c: Arc<Client>| async move {
+        let handle = c.opendir(&Cred::root(), dir).await.unwrap();
+        names_from(&c, &handle, 0).await
+    };
+    let mut expected: Vec<String> = (0..500).map(|i| format!("file{i}")).collect();
+    expected.extend([".".to_owned(), "..".to_owned()]);
+    expected.sort();
+    assert_eq!(names(a.clone()).await, expected);
+    assert_eq!(names(b.clone()).await, expected);
+    a.unlink(&root, dir, b"file7").await.unwrap();
+    expected.retain(|n| n != "file7");
+    assert_eq!(names(b.clone()).await, expected);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+/// The names in an open directory from a place on, sorted.
+async fn names_from(c: &Client, handle: &DirHandle, mut place: u64) -> Vec<String> {
+    let mut names = Vec::new();
+    loop {
+        let items = c.readdir(handle, place).await.unwrap();
+        let Some(last) = items.last() else { break };
+        place = last.next;
+        handle.took(&items, items.len());
+        let text = |i: &DirItem| String::from_utf8(i.entry.name.to_vec()).unwrap();
+        names.extend(items.iter().map(text));
+    }
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_a_directory_need_not_ask_anew_for_each_change_and_does_from_the_beginning() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    for i in 0..20 {
+        let name = format!("file{i:02}");
+        a.mknod(&root, dir, name.as_bytes(), 0o010_644, 0).await.unwrap();
+    }
+    let handle = a.opendir(&root, dir).await.unwrap();
+    let items = a.readdir(&handle, 0).await.unwrap();
+    handle.took(&items, 5);
+    b.unlink(&root, dir, &items[9].entry.name).await.unwrap();
+    b.mknod(&root, dir, b"new", 0o010_644, 0).await.unwrap();
+    let rest = names_from(&a, &handle, items[4].next).await;
+    assert_eq!(rest.len(), 17, "{rest:?}");
+    let gone = String::from_utf8(items[9].entry.name.to_vec()).unwrap();
+    assert!(rest.contains(&gone));
+    let anew = names_from(&a, &handle, 0).await;
+    assert_eq!(anew.len(), 22);
+    assert!(anew.contains(&"new".to_owned()) && !anew.contains(&gone));
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_symbolic_links_and_attributes_work_together() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let sym = a
+        .symlink(&root, a.root(), b"s", b"some/where")
+        .await
+        .unwrap()
+        .attr;
+    assert_eq!(sym.size, 10);
+    assert_eq!(&b.readlink(&root, sym.fid).await.unwrap()[..], b"some/where");
+    let fifo = a
+        .mknod(&root, a.root(), b"p", 0o010_600, 0)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    assert_eq!(a.link(&root, fifo, a.root(), b"q").await.unwrap().attr.nlink, 2);
+    assert_eq!(b.lookup(&root, b.root(), b"q").await.unwrap().attr.fid, fifo);
+    a.unlink(&root, a.root(), b"p").await.unwrap();
+    assert_eq!(b.getattr(&root, fifo).await.unwrap().attr.nlink, 1);
+    b.setxattr(&root, fifo, b"trusted.color", b"blue", 0)
+        .await
+        .unwrap();
+    assert_eq!(
+        &a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
+        b"blue"
+    );
+    b.setxattr(&root, fifo, b"trusted.color", b"red", 2)
+        .await
+        .unwrap();
+    assert_eq!(
+        &a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
+        b"red"
+    );
+    assert_eq!(
+        b.setxattr(&root, fifo, b"trusted.color", b"x", 1).await,
+        Err(Errno::EEXIST)
+    );
+    assert_eq!(&a.listxattr(&root, fifo).await.unwrap()[..], b"trusted.color\0");
+    b.removexattr(&root, fifo, b"trusted.color").await.unwrap();
+    assert_eq!(
+        a.getxattr(&root, fifo, b"trusted.color").await,
+        Err(Errno::ENODATA)
+    );
+    assert_eq!(a.walk(&root, b"/q", true).await.map(|(fid, _)| fid), Ok(fifo));
+    assert_eq!(a.fid2path(fifo).await.unwrap(), b"q");
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_may_only_what_modes_and_groups_allow() {
+    let cluster = Cluster::start(0).await;
+    let a = cluster.mount().await;
+    let (root, user) = (Cred::root(), Cred::user(1000, 1000));
+    let open = a.mkdir(&root, a.root(), b"open", 0o1777).await.unwrap().attr.fid;
+    let shut = a.mkdir(&root, a.root(), b"shut", 0o755).await.unwrap().attr.fid;
+    assert_eq!(
+        a.mkdir(&user, shut, b"x", 0o755).await.map(|f| f.attr),
+        Err(Errno::EACCES)
+    );
+    let mine = a.mkdir(&user, open, b"mine", 0o770).await.unwrap().attr;
+    assert_eq!((mine.uid, mine.gid), (1000, 1000));
+    let group = SetAttr {
+        uid: Some(0),
+        gid: Some(50),
+        ..SetAttr::default()
+    };
+    a.setattr(&root, mine.fid, &group, None).await.unwrap();
+    assert_eq!(
+        a.mkdir(&user, mine.fid, b"y", 0o755).await.map(|f| f.attr),
+        Err(Errno::EACCES)
+    );
+    let member = Cred {
+        groups: client::Groups::Known(std::sync::Arc::from([50])),
+        ..user
+    };
+    a.mkdir(&member, mine.fid, b"y", 0o755).await.unwrap();
+    a.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn times_that_were_set_in_the_past_stay_there() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let (found, file) = a
+        .create(&root, a.root(), b"f", 0o644, OpenFlags::READ_WRITE)
+        .await
+        .unwrap();
+    let fid = found.attr.fid;
+    drop(found);
+    a.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
+    a.write_back(&file).await.unwrap();
+    let set = SetAttr {
+        mtime: Some(SetTime::At(PAST)),
+        ..SetAttr::default()
+    };
+    assert_eq!(a.setattr(&root, fid, &set, None).await.unwrap().attr.mtime, PAST);
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    a.release(&file).await.unwrap();
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    a.umount().await;
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_leads_only_where_its_walker_may_pass_now() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (root, user) = (Cred::root(), Cred::user(1000, 1000));
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    let inner = a.mkdir(&root, dir, b"inner", 0o755).await.unwrap().attr.fid;
+    a.symlink(&root, inner, b"up", b"../../d/inner/").await.unwrap();
+    let walk = async |path: &[u8]| b.walk(&user, path, true).await.map(|(fid, _)| fid);
+    assert_eq!(walk(b"/d/inner").await, Ok(inner));
+    assert_eq!(walk(b"d/./inner/up/up/..").await, Ok(dir));
+    assert_eq!(walk(b"d/inner/up").await, Ok(inner));
+    let mode = |mode| SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    // The names are still known there; a change in the directory, too, takes only what was kept of its attributes.
+    a.mkdir(&root, dir, b"other", 0o755).await.unwrap();
+    assert_eq!(walk(b"/d/inner").await, Ok(inner));
+    b.setattr(&root, dir, &mode(0o700), None).await.unwrap();
+    b.getattr(&root, dir).await.unwrap();
+    assert_eq!(walk(b"/d/inner").await, Err(Errno::EACCES));
+    a.setattr(&root, dir, &mode(0o711), None).await.unwrap();
+    assert_eq!(
+        walk(b"/d/inner").await,
+        Ok(inner),
+        "what it was last seen as is asked again"
+    );
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}

@@ -1,0 +1,505 @@
+//! A client that changes a directory keeps its lock of it, and the one who has made a file knows that it is unwritten until
+//! somebody else opens it: few requests, and nothing that others do is missed.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Client, Cred, DirHandle, KernelCache, OpenFile, OpenFlags, SetAttr};
+use cpt::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
+use wire::{Errno, Fid, LockTerms};
+
+/// Closes that may not have gone along with a request.
+const ALONG: u64 = 16;
+
+/// Requests that the servers have handled, when they have nothing to do.
+async fn requests(cluster: &Cluster) -> u64 {
+    loop {
+        let stats = cluster.rpc.stats();
+        if stats.iter().all(|s| s.active == 0 && s.queued == 0) {
+            return stats.iter().map(|s| s.handled).sum();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn mkdir(c: &Client, name: &str) -> Fid {
+    let made = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
+    made.unwrap().attr.fid
+}
+
+/// As a kernel does it: looks whether its caller may, and whether it is there, first.
+async fn create(c: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
+    let root = Cred::root();
+    c.getattr(&root, dir).await.unwrap();
+    let there = c.lookup(&root, dir, name.as_bytes()).await;
+    assert_eq!(there.map(|f| f.attr.fid), Err(Errno::ENOENT), "{name}");
+    let made = c.create(&root, dir, name.as_bytes(), 0o755, OpenFlags::READ_WRITE);
+    let (found, file) = made.await.unwrap();
+    assert_eq!((found.attr.size, found.attr_cached), (0, true));
+    file
+}
+
+async fn size(c: &Client, fid: Fid) -> u64 {
+    c.getattr(&Cred::root(), fid).await.unwrap().attr.size
+}
+
+async fn names(c: &Client, dir: &DirHandle) -> BTreeSet<String> {
+    let (mut names, mut place) = (BTreeSet::new(), 0);
+    loop {
+        let items = c.readdir(dir, place).await.unwrap();
+        let Some(last) = items.last() else { return names };
+        place = last.next;
+        let all = items
+            .iter()
+            .map(|i| String::from_utf8_lossy(&i.entry.name).into_owned());
+        names.extend(all.filter(|n| n != "." && n != ".."));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_made_with_one_request_and_stat_needs_none() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.mount().await;
+    let dir = mkdir(&client, "d").await;
+    let root = Cred::root();
+    client.getattr(&root, dir).await.unwrap();
+    let mut fids = Vec::new();
+    for i in 0..20 {
+        let file = create(&client, dir, &format!("first{i}")).await;
+        client.release(&file).await.unwrap();
+    }
+    let before = requests(&cluster).await;
+    for i in 0..100 {
+        let file = create(&client, dir, &format!("f{i}")).await;
+        fids.push(file.fid);
+        client.release(&file).await.unwrap();
+    }
+    let made = requests(&cluster).await - before;
+    // The targets among themselves have a few.
+    assert!(made < 150, "{made} requests for 100 files");
+    let before = requests(&cluster).await;
+    for fid in fids {
+        let found = client.getattr(&root, fid).await.unwrap();
+        assert!(found.attr_cached && found.attr.size == 0);
+    }
+    // The metadata target asks the object targets for their space now and then.
+    assert!(requests(&cluster).await < before + 10 + ALONG);
+    client.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_made_without_objects_is_closed_along_and_what_is_written_to_it_is_seen() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let dir = mkdir(&a, "d").await;
+    let root = Cred::root();
+    let flags = OpenFlags {
+        delay_create: true,
+        ..OpenFlags::READ_WRITE
+    };
+    let make = async |name: String| {
+        let made = a.create(&root, dir, name.as_bytes(), 0o644, flags).await;
+        made.unwrap().1
+    };
+    for i in 0..20 {
+        let file = make(format!("first{i}")).await;
+        a.release(&file).await.unwrap();
+    }
+    let before = requests(&cluster).await;
+    for i in 0..100 {
+        let file = make(format!("f{i}")).await;
+        a.release(&file).await.unwrap();
+    }
+    let made = requests(&cluster).await - before;
+    assert!(made < 150, "{made} requests for 100 files");
+    for opener in [&a, &b] {
+        let mine = make(format!("written by {opener:p}")).await;
+        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (0, 0));
+        let file = opener.open(&root, mine.fid, OpenFlags::READ_WRITE).await.unwrap();
+        opener.write(&file, 0, Bytes::from_static(b"one")).await.unwrap();
+        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (3, 3));
+        opener.release(&file).await.unwrap();
+        a.release(&mine).await.unwrap();
+        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (3, 3));
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_lustres_terms_everything_is_asked_for() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount_with(|o| o.lock_terms = LockTerms::Lustre).await;
+    let dir = mkdir(&client, "d").await;
+    let before = requests(&cluster).await;
+    for i in 0..10 {
+        let file = create(&client, dir, &format!("f{i}")).await;
+        client.release(&file).await.unwrap();
+    }
+    assert!(requests(&cluster).await - before >= 40);
+    client.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_write_to_a_new_file_is_seen_at_once() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    for round in 0..20 {
+        let name = format!("f{round}");
+        let mine = create(&a, dir, &name).await;
+        let fid = mine.fid;
+        assert_eq!(size(&a, fid).await, 0);
+        // While its maker has it open, or after.
+        if round % 2 == 0 {
+            a.release(&mine).await.unwrap();
+        }
+        match round % 4 {
+            0 | 1 => {
+                let theirs = b.open(&root, fid, OpenFlags::READ_WRITE).await.unwrap();
+                assert_eq!(size(&a, fid).await, 0);
+                b.write(&theirs, 0, Bytes::from(vec![1; 1000])).await.unwrap();
+                assert_eq!(size(&a, fid).await, 1000);
+                b.write(&theirs, 1000, Bytes::from(vec![1; 1000])).await.unwrap();
+                assert_eq!(size(&a, fid).await, 2000);
+                b.release(&theirs).await.unwrap();
+            }
+            _ => {
+                let set = SetAttr {
+                    size: Some(2000),
+                    ..SetAttr::default()
+                };
+                b.setattr(&root, fid, &set, None).await.unwrap();
+            }
+        }
+        assert_eq!(size(&a, fid).await, 2000);
+        if round % 2 == 1 {
+            a.write(&mine, 2000, Bytes::from_static(b"x")).await.unwrap();
+            assert_eq!(size(&b, fid).await, 2001);
+            a.release(&mine).await.unwrap();
+        }
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_its_maker_writes_to_a_file_is_its_size() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    let file = create(&a, dir, "f").await;
+    a.write(&file, 0, Bytes::from_static(b"one")).await.unwrap();
+    assert_eq!((size(&a, file.fid).await, size(&b, file.fid).await), (3, 3));
+    let cut = SetAttr {
+        size: Some(10),
+        ..SetAttr::default()
+    };
+    let other = create(&a, dir, "g").await;
+    a.setattr(&root, other.fid, &cut, Some(&other)).await.unwrap();
+    assert_eq!((size(&a, other.fid).await, size(&b, other.fid).await), (10, 10));
+    // Opened a second time by the one who has made it.
+    let third = create(&a, dir, "h").await;
+    let again = a.open(&root, third.fid, OpenFlags::READ_WRITE).await.unwrap();
+    a.write(&again, 0, Bytes::from_static(b"two")).await.unwrap();
+    assert_eq!((size(&a, third.fid).await, size(&b, third.fid).await), (3, 3));
+    for file in [&file, &other, &third, &again] {
+        a.release(file).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_others_make_are_found_in_a_directory_that_was_listed() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    let handle = a.opendir(&root, dir).await.unwrap();
+    let mut there = BTreeSet::new();
+    for round in 0..50 {
+        // Until it needs no request to know what is not there.
+        let mut last = u64::MAX;
+        for miss in 0..100 {
+            let before = requests(&cluster).await;
+            let absent = a.lookup(&root, dir, format!("no{round}.{miss}").as_bytes()).await;
+            assert!(absent.is_err());
+            a.getattr(&root, dir).await.unwrap();
+            last = requests(&cluster).await - before;
+            if last == 0 {
+                break;
+            }
+        }
+        assert_eq!(last, 0, "round {round}: still asked for");
+        let (by_a, by_b) = (format!("a{round}"), format!("b{round}"));
+        b.mkdir(&root, dir, by_b.as_bytes(), 0o755).await.unwrap();
+        a.mknod(&root, dir, by_a.as_bytes(), 0o100_644, 0).await.unwrap();
+        there.extend([by_a.clone(), by_b.clone()]);
+        for client in [&a, &b] {
+            for name in [&by_a, &by_b] {
+                client.lookup(&root, dir, name.as_bytes()).await.unwrap();
+            }
+        }
+        let md = a.getattr(&root, dir).await.unwrap();
+        assert_eq!(u64::from(md.attr.nlink), 3 + round);
+        assert_eq!(names(&a, &handle).await, there);
+        if round % 3 == 0 {
+            a.rename(&root, (dir, by_a.as_bytes()), (dir, b"moved"))
+                .await
+                .unwrap();
+            a.lookup(&root, dir, b"moved").await.unwrap();
+            a.unlink(&root, dir, b"moved").await.unwrap();
+            there.remove(&by_a);
+            for client in [&a, &b] {
+                let gone = client.lookup(&root, dir, by_a.as_bytes()).await;
+                assert_eq!(gone.map(|f| f.attr.fid), Err(Errno::ENOENT));
+            }
+        }
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_nobody_waits_for_any_more_ends_all_the_same() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount().await;
+    let dir = mkdir(&client, "d").await;
+    let root = Cred::root();
+    for steps in 0..12 {
+        let (a, b) = (format!("a{steps}"), format!("b{steps}"));
+        let create = client.create(&root, dir, a.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        let make = client.mkdir(&root, dir, b.as_bytes(), 0o755);
+        let gone = async {
+            for _ in 0..=steps / 2 {
+                yield_now().await;
+            }
+        };
+        match steps % 2 {
+            0 => tokio::select! { biased; made = create => drop(made), () = gone => {} },
+            _ => tokio::select! { biased; made = make => drop(made), () = gone => {} },
+        }
+    }
+    // What is known of the directory is kept again.
+    let kept = async { while !client.getattr(&root, dir).await.unwrap().attr_cached {} };
+    timeout(Duration::from_secs(30), kept).await.unwrap();
+    client.umount().await;
+    cluster.stop().await;
+}
+
+/// What a kernel is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<Fid>>);
+
+impl KernelCache for Told {
+    fn inval_entry<'a>(&'a self, _: Fid, _: &'a [u8], _: Fid) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn inval_inode(&self, fid: Fid, _: i64, _: i64) -> BoxFuture<'_, ()> {
+        self.0.lock().push(fid);
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kernel_that_may_take_in_late_how_a_directory_was_is_told_that_it_is_so_no_more() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount().await;
+    let kernel = Arc::new(Told::default());
+    client.set_kernel(kernel.clone());
+    let dir = mkdir(&client, "d").await;
+    let task = |pid| Cred { pid, ..Cred::root() };
+    let told = || std::mem::take(&mut *kernel.0.lock());
+    let looks = async |pid| {
+        client.getattr(&task(pid), dir).await.unwrap();
+        assert!(client.getattr(&task(pid), dir).await.unwrap().attr_cached);
+    };
+    // Who works alone has taken in what he was told.
+    for name in ["a", "b", "c"] {
+        looks(1).await;
+        let one = task(1);
+        let made = client.create(&one, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        client.release(&made.await.unwrap().1).await.unwrap();
+    }
+    assert_eq!(told(), []);
+    looks(1).await;
+    looks(2).await;
+    client.unlink(&task(1), dir, b"a").await.unwrap();
+    assert!(told().contains(&dir), "before the answer");
+    client.mkdir(&task(1), dir, b"e", 0o755).await.unwrap();
+    assert_eq!(told(), [], "nobody has looked since");
+    looks(2).await;
+    client.mkdir(&task(1), dir, b"f", 0o755).await.unwrap();
+    assert_eq!(told(), [dir]);
+    client.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_makes_a_name_that_is_there_forgets_nothing() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.mount().await;
+    let root = Cred::root();
+    let dir = mkdir(&client, "d").await;
+    let file = create(&client, dir, "f").await;
+    client.release(&file).await.unwrap();
+    let handle = client.opendir(&root, dir).await.unwrap();
+    let known = async || {
+        assert_eq!(names(&client, &handle).await.len(), 1);
+        client.getattr(&root, dir).await.unwrap().attr_cached
+    };
+    assert!(known().await);
+    let exclusive = OpenFlags {
+        excl: true,
+        ..OpenFlags::READ_WRITE
+    };
+    let before = requests(&cluster).await;
+    let rounds = 10;
+    for _ in 0..rounds {
+        for flags in [exclusive, OpenFlags::READ] {
+            match client.create(&root, dir, b"f", 0o644, flags).await {
+                Ok((_, file)) => client.release(&file).await.unwrap(),
+                Err(e) => assert!(e == Errno::EEXIST && flags.excl),
+            }
+            assert!(known().await);
+        }
+    }
+    // Two opens, a close that may have found nothing to go along with, and now and then what the targets have among themselves.
+    let asked = requests(&cluster).await - before;
+    assert!(asked < 5 * rounds, "{asked} requests");
+    client.umount().await;
+    cluster.stop().await;
+}
+
+const RUN: OpenFlags = OpenFlags {
+    exec: true,
+    ..OpenFlags::READ
+};
+
+/// Opens a file to write, writes and closes it.
+async fn fill(c: &Client, fid: Fid) {
+    let file = c.open(&Cred::root(), fid, OpenFlags::READ_WRITE).await.unwrap();
+    c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    c.release(&file).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_was_made_empty_and_then_written_can_be_run_at_once() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    for round in 0..5 {
+        let mut made = Vec::new();
+        for i in 0..100 {
+            made.push(create(&a, dir, &format!("f{round}.{i}")).await);
+        }
+        // More closes than go along with a few requests.
+        for file in &made {
+            a.release(file).await.unwrap();
+        }
+        let by_itself = made.last().unwrap().fid;
+        fill(&a, by_itself).await;
+        let run = a.open(&root, by_itself, RUN).await.unwrap();
+        a.release(&run).await.unwrap();
+        let by_another = made[50].fid;
+        fill(&b, by_another).await;
+        let run = b.open(&root, by_another, RUN).await.unwrap();
+        b.release(&run).await.unwrap();
+        // While its maker still has it open.
+        let shared = create(&a, dir, &format!("shared{round}")).await;
+        fill(&b, shared.fid).await;
+        a.release(&shared).await.unwrap();
+        let run = b.open(&root, shared.fid, RUN).await.unwrap();
+        b.release(&run).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_runs_a_file_waits_for_an_own_close_that_is_on_its_way() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    let file = create(&a, dir, "f").await;
+    a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    let busy = b.open(&root, file.fid, RUN).await.map(|_| ());
+    assert_eq!(busy, Err(Errno::ETXTBSY), "another client has it open");
+    let before = requests(&cluster).await;
+    let closed = async {
+        while requests(&cluster).await == before {}
+        a.release(&file).await
+    };
+    let (run, closed) = tokio::join!(a.open(&root, file.fid, RUN), closed);
+    closed.unwrap();
+    a.release(&run.unwrap()).await.unwrap();
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+/// Several tasks of one mount, each with names of its own in one directory: what a task has made it finds, what it has
+/// removed it does not, and the directory's attributes are never older than what it has done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_changes_are_never_forgotten() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let dir = mkdir(&a, "d").await;
+    let mut tasks = JoinSet::new();
+    for task in 0..6u32 {
+        let client = if task < 4 { a.clone() } else { b.clone() };
+        tasks.spawn(async move {
+            let root = Cred::root();
+            let mut made = 0;
+            for i in 0..300u32 {
+                let name = format!("{task}.{}", i % 7);
+                let mtime = client.getattr(&root, dir).await.unwrap().attr.mtime;
+                if i % 14 < 7 {
+                    client.mkdir(&root, dir, name.as_bytes(), 0o755).await.unwrap();
+                    made += 1;
+                    client.lookup(&root, dir, name.as_bytes()).await.unwrap();
+                } else {
+                    client.rmdir(&root, dir, name.as_bytes()).await.unwrap();
+                    made -= 1;
+                    let gone = client.lookup(&root, dir, name.as_bytes()).await;
+                    assert_eq!(gone.map(|f| f.attr.fid), Err(Errno::ENOENT));
+                }
+                let now = client.getattr(&root, dir).await.unwrap().attr;
+                assert!(now.mtime > mtime && now.nlink >= 2 + made);
+            }
+            made
+        });
+    }
+    let made: u32 = tasks.join_all().await.into_iter().sum();
+    for client in [&a, &b] {
+        let attr = client.getattr(&Cred::root(), dir).await.unwrap().attr;
+        assert_eq!(attr.nlink, 2 + made);
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}

@@ -1,0 +1,280 @@
+//! Captured replies as our client must get them: its own numbers, only what it asked for, a checksum of the type that it
+//! chose.
+
+use crate::played::ids::{Ids, To};
+use crate::played::key;
+use crate::played::library::{Exchange, Library};
+use crate::played::server::{Asked, State};
+use bytes::Bytes;
+use wire::brw::md_lengths;
+use wire::checksum::ChecksumType;
+use wire::dirpage::PAGE;
+use wire::format::Rmf;
+use wire::{
+    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_POS, LDLM_FL_BLOCKED_MASK, LdlmReply, LuDirpage,
+    LuSeqRange, LustreHandle, MdtBody, MdtRecCreate, Message, Nid, OBD_FL_CKSUM_ALL, OBD_FL_SHORT_IO,
+    ObdConnectData, OstBody, WireStruct,
+};
+
+/// Sequences of our client's own, which no captured client had.
+const OWN_SEQ: u64 = 0x7_0000_0400;
+
+/// What a request is answered with.
+pub struct Answer {
+    pub message: Message,
+    /// What is put to the client first, one piece for each of its memory descriptors.
+    pub bulk: Vec<Bytes>,
+    /// What is fetched from the client first.
+    pub fetch: Vec<u32>,
+    /// The lock is not granted yet.
+    pub blocked: bool,
+}
+
+/// Which numbers of ours stand for which captured ones, by a request and the captured one like it.
+pub fn learn(ids: &mut Ids, asked: &Asked, exchange: &Exchange) {
+    let (ours, theirs) = (&asked.msg, &exchange.request.msg);
+    for (ours_rmf, (a, b)) in asked
+        .format
+        .request
+        .iter()
+        .zip(ours.bufs.iter().zip(&theirs.bufs))
+    {
+        match ours_rmf {
+            Rmf::Conn => {
+                let handle = |buf: &Bytes| LustreHandle::from_bytes(buf).unwrap_or_default().cookie;
+                ids.learn_handle(handle(a), handle(b));
+            }
+            Rmf::DlmReq if asked.body.pb_opc == wire::LDLM_ENQUEUE => {
+                let handle = |buf: &Bytes| {
+                    wire::LdlmRequest::handles(buf)
+                        .ok()
+                        .and_then(|h| h.first().copied())
+                };
+                ids.learn_handle(handle(a).unwrap_or(0), handle(b).unwrap_or(0));
+            }
+            Rmf::RecReint => {
+                let rec = |buf: &Bytes| MdtRecCreate::from_bytes(buf).unwrap_or_default();
+                let (a, b) = (rec(a), rec(b));
+                let creates = |r: &MdtRecCreate| {
+                    r.cr_opcode == wire::REINT_CREATE
+                        || r.cr_opcode == wire::REINT_OPEN
+                            && u64::from(r.cr_flags_l) & wire::MDS_OPEN_CREAT != 0
+                };
+                if creates(&a) && creates(&b) {
+                    ids.learn_fid(a.cr_fid2, b.cr_fid2);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A captured reply for our client. `again`: it was given before, so its handles are taken.
+pub fn from_capture(
+    state: &mut State,
+    library: &Library,
+    asked: &Asked,
+    exchange: &Exchange,
+    again: bool,
+) -> Answer {
+    if exchange.format.name != asked.format.name && exchange.format.name == "RQF_LDLM_INTENT_OPEN" {
+        return opened(state, asked, exchange);
+    }
+    let mut message = state
+        .ids
+        .message(To::Ours, exchange.format, true, &exchange.reply);
+    let mut body = exchange.reply_body;
+    body.pb_mbits = asked.body.pb_mbits;
+    if body.pb_transno != 0 {
+        body.pb_transno = state.next_transno();
+        body.pb_last_committed = body.pb_transno;
+    }
+    message.set_body(&body);
+    let mut answer = Answer {
+        message,
+        bulk: exchange.bulk.clone(),
+        fetch: Vec::new(),
+        blocked: false,
+    };
+    match asked.body.pb_opc {
+        wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => connect(asked, &mut answer),
+        wire::LDLM_ENQUEUE => enqueue(state, &mut answer, exchange, again),
+        wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => at_home(&mut answer),
+        wire::SEQ_QUERY => sequence(&mut answer),
+        wire::OST_READ => read(library, asked, exchange, &mut answer),
+        wire::OST_WRITE => write(asked, &mut answer),
+        wire::MDS_READPAGE => pages(state, asked, &mut answer),
+        _ => {}
+    }
+    answer
+}
+
+/// The pages from the place that our client is at, as many as it has room for.
+fn pages(state: &State, asked: &Asked, answer: &mut Answer) {
+    let wanted = asked.msg.get::<MdtBody>(1).unwrap_or_default();
+    let all = answer.bulk.concat();
+    let from = all.chunks(PAGE).skip_while(|page| {
+        let head = LuDirpage::from_bytes(page).unwrap_or_default();
+        head.ldp_hash_end <= wanted.mbo_size && wanted.mbo_size != 0
+    });
+    let pages: Vec<u8> = from
+        .take(wanted.mbo_nlink as usize / PAGE)
+        .flatten()
+        .copied()
+        .collect();
+    if let Ok(mut said) = answer.message.get::<MdtBody>(1)
+        && said.mbo_valid & wire::OBD_MD_FLSIZE != 0
+    {
+        said.mbo_size = pages.len() as u64;
+        set(answer, 1, &said);
+    }
+    answer.bulk = vec![state.ids.pages(&pages.into())];
+}
+
+/// What an open's reply tells of a file, as the reply to a lookup: the front of both is the same.
+fn opened(state: &mut State, asked: &Asked, exchange: &Exchange) -> Answer {
+    let mut message = state
+        .ids
+        .message(To::Ours, exchange.format, true, &exchange.reply);
+    message.bufs.truncate(5);
+    message.bufs.resize(asked.format.reply.len(), Bytes::new());
+    let mut body = exchange.reply_body;
+    body.pb_transno = 0;
+    message.set_body(&body);
+    let mut answer = Answer {
+        message,
+        bulk: Vec::new(),
+        fetch: Vec::new(),
+        blocked: false,
+    };
+    if let Ok(mut rep) = answer.message.get::<LdlmReply>(1) {
+        rep.lock_policy_res1 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
+        set(&mut answer, 1, &rep);
+    }
+    enqueue(state, &mut answer, exchange, true);
+    answer
+}
+
+fn set<T: WireStruct>(answer: &mut Answer, at: usize, value: &T) {
+    if let Some(buf) = answer.message.bufs.get_mut(at) {
+        let mut bytes = value.to_bytes().to_vec();
+        bytes.extend_from_slice(buf.get(T::SIZE..).unwrap_or_default());
+        *buf = bytes.into();
+    }
+}
+
+/// A server grants only what is asked for.
+fn connect(asked: &Asked, answer: &mut Answer) {
+    let wanted = asked.msg.get::<ObdConnectData>(4).unwrap_or_default();
+    if let Ok(mut granted) = answer.message.get::<ObdConnectData>(1) {
+        granted.ocd_connect_flags &= wanted.ocd_connect_flags;
+        granted.ocd_connect_flags2 &= wanted.ocd_connect_flags2;
+        granted.ocd_cksum_types &= wanted.ocd_cksum_types;
+        set(answer, 1, &granted);
+    }
+}
+
+fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, again: bool) {
+    let Ok(mut rep) = answer.message.get::<LdlmReply>(1) else {
+        return;
+    };
+    if again && rep.lock_handle.cookie != 0 {
+        let cookie = state.fresh_handle();
+        state.ids.learn_handle(cookie, rep.lock_handle.cookie);
+        rep.lock_handle = LustreHandle { cookie };
+        set(answer, 1, &rep);
+    }
+    let at = exchange.format.reply_index(Rmf::MdtBody).unwrap_or(0);
+    if let Ok(mut body) = answer.message.get::<MdtBody>(at)
+        && again
+        && at > 0
+        && body.mbo_open_handle.cookie != 0
+    {
+        let cookie = state.fresh_handle();
+        state.ids.learn_handle(cookie, body.mbo_open_handle.cookie);
+        body.mbo_open_handle = LustreHandle { cookie };
+        set(answer, at, &body);
+    }
+    answer.blocked = u64::from(rep.lock_flags) & LDLM_FL_BLOCKED_MASK != 0 && rep.lock_handle.cookie != 0;
+}
+
+/// The configuration with all servers at this node.
+fn at_home(answer: &mut Answer) {
+    let Some(buf) = answer.message.bufs.get_mut(2) else {
+        return;
+    };
+    let mut bytes = buf.to_vec();
+    for server in ["10.88.0.11@tcp", "10.88.0.12@tcp"] {
+        let nid = server.parse::<Nid>().unwrap().0.to_le_bytes();
+        for at in 0..bytes.len().saturating_sub(7) {
+            if bytes[at..at + 8] == nid {
+                bytes[at..at + 8].copy_from_slice(&Nid::LO.0.to_le_bytes());
+            }
+        }
+    }
+    *buf = bytes.into();
+}
+
+fn sequence(answer: &mut Answer) {
+    let range = LuSeqRange {
+        lsr_start: OWN_SEQ,
+        lsr_end: OWN_SEQ + 1,
+        ..LuSeqRange::default()
+    };
+    set(answer, 1, &range);
+}
+
+pub fn lengths(asked: &Asked) -> Vec<u32> {
+    md_lengths(key::ranges(&asked.msg))
+}
+
+/// The data of the ranges that our client wants, by the way and with the checksum that it wants.
+fn read(library: &Library, asked: &Asked, exchange: &Exchange, answer: &mut Answer) {
+    let (Ok(wanted), Ok(mut said)) = (asked.msg.get::<OstBody>(1), answer.message.get::<OstBody>(1)) else {
+        return;
+    };
+    let object = library.object_data(&exchange.capture, &wanted.oa.o_oi);
+    let (mut data, mut there) = (Vec::new(), Vec::new());
+    for range in key::ranges(&asked.msg) {
+        let end = range.end.min(object.len() as u64).max(range.start);
+        let bytes = object.get(range.start as usize..end as usize);
+        data.extend_from_slice(bytes.unwrap_or_default());
+        there.push(range.start..end);
+    }
+    let data = Bytes::from(data);
+    let flags = wanted.oa.o_flags & OBD_FL_CKSUM_ALL;
+    if let Some(kind) = ChecksumType::from_flags(flags) {
+        said.oa.o_flags = said.oa.o_flags & !OBD_FL_CKSUM_ALL | flags;
+        said.oa.o_nlink = kind.of(there, [&data]);
+    }
+    set(answer, 1, &said);
+    let mut body = exchange.reply_body;
+    body.pb_status = data.len() as i32;
+    answer.message.set_body(&body);
+    answer.message.bufs.resize(3, Bytes::new());
+    answer.bulk.clear();
+    if wanted.oa.o_flags & OBD_FL_SHORT_IO != 0 {
+        answer.message.bufs[2] = data;
+        return;
+    }
+    answer.message.bufs.truncate(2);
+    let mut rest = data;
+    for len in lengths(asked) {
+        answer.bulk.push(rest.split_to(rest.len().min(len as usize)));
+    }
+}
+
+fn write(asked: &Asked, answer: &mut Answer) {
+    let Ok(sent) = asked.msg.get::<OstBody>(1) else {
+        return;
+    };
+    answer.bulk.clear();
+    if sent.oa.o_flags & OBD_FL_SHORT_IO == 0 {
+        answer.fetch = lengths(asked);
+    }
+    if let Ok(mut said) = answer.message.get::<OstBody>(1) {
+        said.oa.o_flags = said.oa.o_flags & !OBD_FL_CKSUM_ALL | sent.oa.o_flags & OBD_FL_CKSUM_ALL;
+        said.oa.o_nlink = sent.oa.o_nlink;
+        set(answer, 1, &said);
+    }
+}

@@ -1,0 +1,215 @@
+//! Servers that ask locks back, say that they are granted, or ask what their holder knows: as captured, and, where our
+//! client has a lock that the captured one had not, as every server does.
+
+use crate::played::ids::To;
+use crate::played::key;
+use crate::played::library::{Callback, Exchange};
+use crate::played::server::{Asked, Lock, Scripted, is_creation};
+use lnet::{Match, Md, MdEvent};
+use std::time::Duration;
+use wire::format::Rqf;
+use wire::{
+    Fid, LDLM_BL_CALLBACK, LDLM_CB_REPLY_PORTAL, LDLM_CB_REQUEST_PORTAL, LDLM_IBITS, LdlmReply, LdlmRequest,
+    LustreHandle, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtRecReint, Message, Nid, PtlrpcBody,
+    WireStruct,
+};
+
+/// How long a lock that is asked back may stay, by the test's clock.
+const GIVE_BACK: Duration = Duration::from_secs(4);
+
+impl Scripted {
+    /// Callbacks that the captured server sent while it worked on this request, for locks that our client has too.
+    pub async fn call_back_before(&self, exchange: &Exchange) {
+        let during = |c: &&Callback| {
+            c.capture == exchange.capture
+                && c.request.body.pb_opc == LDLM_BL_CALLBACK
+                && (exchange.request.time_us..exchange.reply_us).contains(&c.request.time_us)
+        };
+        for callback in self.library.callbacks.iter().filter(during) {
+            if self.call_back(callback).await.is_some() {
+                self.given_back(callback).await;
+            }
+        }
+    }
+
+    /// Locks of our client that a change is in the way of, and that did not go with the request, are asked back, as every
+    /// server does; the captured client may have had none, or given them back with the request.
+    pub async fn revoke(&self, asked: &Asked) {
+        let changed = changed_files(asked);
+        let locks: Vec<Lock> = {
+            let state = self.state.lock();
+            let wanted = |l: &&Lock| {
+                let fid = Fid::from_res_id(&l.desc.l_resource.lr_name);
+                l.desc.l_resource.lr_type == LDLM_IBITS
+                    && changed.contains(&fid)
+                    && l.desc.l_policy_data.0[0] & REVOKED != 0
+            };
+            state.locks.iter().filter(wanted).copied().collect()
+        };
+        for lock in locks {
+            let mut desc = lock.desc;
+            desc.l_req_mode = wire::LCK_EX;
+            desc.l_granted_mode = 0;
+            desc.l_policy_data.0 = [REVOKED, REVOKED, 0, 0];
+            let request = LdlmRequest {
+                lock_desc: desc,
+                lock_handle: [lock.cookie, lock.handle],
+                ..LdlmRequest::default()
+            };
+            let cookie = self
+                .state
+                .lock()
+                .clients
+                .get(&lock.connection)
+                .copied()
+                .unwrap_or(0);
+            let body = PtlrpcBody {
+                pb_type: wire::PTL_RPC_MSG_REQUEST,
+                pb_version: wire::LUSTRE_DLM_VERSION | wire::PTLRPC_MSG_VERSION,
+                pb_opc: LDLM_BL_CALLBACK,
+                pb_handle: LustreHandle { cookie },
+                pb_conn_cnt: 1,
+                ..PtlrpcBody::default()
+            };
+            let msg = Message::new(&body, [request.to_bytes()]);
+            let reply = self.send_callback("a blocking callback", msg).await;
+            let known = reply
+                .and_then(|r| r.body().ok())
+                .is_some_and(|b| b.pb_status == 0);
+            if known {
+                self.returned(lock.handle).await;
+            } else {
+                self.state.lock().locks.retain(|l| l.handle != lock.handle);
+            }
+        }
+    }
+
+    /// The callback that says that a blocked lock is granted.
+    pub async fn complete(&self, exchange: &Exchange) {
+        let handle = exchange
+            .reply
+            .get::<LdlmReply>(1)
+            .unwrap_or_default()
+            .lock_handle
+            .cookie;
+        let of = |c: &&Callback| {
+            let request = key::lock_request(&c.request.msg);
+            c.request.body.pb_opc == wire::LDLM_CP_CALLBACK
+                && request.is_some_and(|r| r.lock_handle[1] == handle)
+        };
+        match self.library.callbacks.iter().find(of) {
+            Some(callback) => drop(self.call_back(callback).await),
+            None => self
+                .state
+                .lock()
+                .fail(format!("no completion of lock {handle:#x} was captured")),
+        }
+    }
+
+    /// Waits until our client gave the lock of a captured callback back.
+    pub async fn given_back(&self, callback: &Callback) {
+        let theirs = key::lock_request(&callback.request.msg).map_or(0, |r| r.lock_handle[1]);
+        let ours = self.state.lock().ids.handle(To::Ours, theirs);
+        self.returned(ours.unwrap_or(theirs)).await;
+    }
+
+    async fn returned(&self, handle: u64) {
+        let back = async {
+            loop {
+                let told = self.cancelled.notified();
+                if self.state.lock().gone.contains(&handle) {
+                    return;
+                }
+                told.await;
+            }
+        };
+        if tokio::time::timeout(GIVE_BACK, back).await.is_err() {
+            let mut state = self.state.lock();
+            state.fail(format!("lock {handle:#x} was asked back and stayed"));
+        }
+    }
+
+    /// Sends a callback to our client, and gives its reply.
+    async fn send_callback(&self, what: &str, mut msg: Message) -> Option<Message> {
+        let xid = {
+            let mut state = self.state.lock();
+            state.xid += 128;
+            0x7000_0000_0000_0000 + state.xid
+        };
+        let body = PtlrpcBody {
+            pb_mbits: xid,
+            pb_timeout: 100,
+            ..msg.body().ok()?
+        };
+        msg.set_body(&body);
+        let me = Match {
+            portal: LDLM_CB_REPLY_PORTAL,
+            match_bits: xid,
+            from: None,
+        };
+        let mut buffer = self.lnet.attach(me, Md::Sink { max_len: 4096 });
+        let payload = msg.build().into();
+        let put = self
+            .lnet
+            .put(Nid::LO, LDLM_CB_REQUEST_PORTAL, xid, 0, 0, payload, false);
+        put.await.ok()?;
+        let Ok(Some(MdEvent::Put { payload, .. })) = tokio::time::timeout(GIVE_BACK, buffer.next()).await
+        else {
+            self.state.lock().fail(format!("{what} was not answered"));
+            return None;
+        };
+        Message::parse(&payload.into_bytes()).ok()
+    }
+
+    /// Sends a captured callback about a lock that our client has, and compares its reply. `None`: it has no such lock,
+    /// or was asked already.
+    pub async fn call_back(&self, callback: &Callback) -> Option<Message> {
+        let format: &'static Rqf = callback.request.format?;
+        let msg = {
+            let mut state = self.state.lock();
+            state.ids.handle(To::Ours, callback.cookie())?;
+            let once = state.callbacks_sent.insert(callback.request.xid);
+            if !once && callback.request.body.pb_opc == LDLM_BL_CALLBACK {
+                return None;
+            }
+            let mut msg = state.ids.message(To::Ours, format, false, &callback.request.msg);
+            let theirs = callback.request.body.pb_handle.cookie;
+            let cookie = state.ids.handle(To::Ours, theirs).unwrap_or(theirs);
+            msg.set_body(&PtlrpcBody {
+                pb_handle: LustreHandle { cookie },
+                ..callback.request.body
+            });
+            msg
+        };
+        let reply = self.send_callback(format.name, msg).await?;
+        let mut state = self.state.lock();
+        if state.comparing {
+            let ours = state.ids.message(To::Theirs, format, true, &reply);
+            let scenario = state.capture.clone();
+            state
+                .counts
+                .compare(&scenario, format, true, &ours, &callback.reply);
+        }
+        Some(reply)
+    }
+}
+
+/// What a change of a file's entry or attributes takes from all clients that keep them.
+const REVOKED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE;
+
+/// The files whose attributes or entries a request changes.
+fn changed_files(asked: &Asked) -> Vec<Fid> {
+    let rec = match asked.format.request_index(wire::format::Rmf::RecReint) {
+        Some(at) => asked.msg.get::<MdtRecReint>(at).unwrap_or_default(),
+        None => return Vec::new(),
+    };
+    match rec.rr_opcode {
+        wire::REINT_SETATTR | wire::REINT_SETXATTR if asked.body.pb_opc == wire::MDS_REINT => {
+            vec![rec.rr_fid1]
+        }
+        wire::REINT_LINK | wire::REINT_UNLINK | wire::REINT_RENAME => vec![rec.rr_fid1, rec.rr_fid2],
+        wire::REINT_CREATE => vec![rec.rr_fid1],
+        wire::REINT_OPEN if is_creation(asked) => vec![rec.rr_fid1],
+        _ => Vec::new(),
+    }
+}

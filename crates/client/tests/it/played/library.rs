@@ -1,0 +1,229 @@
+//! What the captured clients asked and were answered, from all captures: each exchange with its bulk, each callback.
+//!
+//! A server's handle says which target an exchange was with; where no capture shows how that connection was made, the
+//! portal and the server's NID say it.
+
+use crate::captured;
+use crate::played::key;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use wire::format::Rqf;
+use wire::trace::{Meaning, Request};
+use wire::{
+    LDLM_CB_REQUEST_PORTAL, LdlmResId, LuSeqRange, LustreHandle, MdtBody, Message, Nid, OstBody, OstId,
+    PtlrpcBody,
+};
+
+/// A request of a captured client, and what it was answered.
+#[derive(Debug)]
+pub struct Exchange {
+    pub capture: Arc<str>,
+    /// `testfs-OST0001_UUID`, `MGS`.
+    pub target: Arc<str>,
+    pub request: Arc<Request>,
+    pub format: &'static Rqf,
+    pub reply: Message,
+    pub reply_body: PtlrpcBody,
+    /// When the reply was captured.
+    pub reply_us: u64,
+    /// What was moved besides, one piece for each memory descriptor.
+    pub bulk: Vec<Bytes>,
+    /// What it may be found by.
+    pub keys: Vec<String>,
+}
+
+/// A request of a captured server to a client.
+#[derive(Debug)]
+pub struct Callback {
+    pub capture: Arc<str>,
+    pub request: Arc<Request>,
+    pub reply: Message,
+}
+
+impl Callback {
+    /// The client's handle of the lock that it is about.
+    pub fn cookie(&self) -> u64 {
+        key::lock_request(&self.request.msg).map_or(0, |r| r.lock_handle[0])
+    }
+}
+
+/// All exchanges of one captured client.
+#[derive(Debug, Default)]
+pub struct Library {
+    pub exchanges: Vec<Exchange>,
+    pub callbacks: Vec<Callback>,
+    by_key: HashMap<String, Vec<usize>>,
+}
+
+/// All captures.
+pub fn labels() -> Vec<String> {
+    let files = std::fs::read_dir(captured::dir()).unwrap();
+    let names = files.map(|f| f.unwrap().file_name().to_string_lossy().into_owned());
+    let mut labels: Vec<_> = names
+        .filter_map(|n| n.strip_suffix(".pcap.gz").map(str::to_owned))
+        .collect();
+    labels.sort();
+    labels
+}
+
+impl Library {
+    /// What `client` asked in the captures of one file system: those that begin with `z`, or all others.
+    pub fn read(client: Nid, single_server: bool) -> Library {
+        let mut library = Library::default();
+        let mut found = Vec::new();
+        for label in labels() {
+            if label.starts_with('z') == single_server {
+                found.extend(library.capture(client, &label.into()));
+            }
+        }
+        library.name_targets(found);
+        library.exchanges.sort_by_key(|e| e.request.time_us);
+        for (i, exchange) in library.exchanges.iter().enumerate() {
+            for key in &exchange.keys {
+                library.by_key.entry(key.clone()).or_default().push(i);
+            }
+        }
+        library
+    }
+
+    /// The exchanges that have a key, in the order of time.
+    pub fn of(&self, key: &str) -> &[usize] {
+        self.by_key.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// When a capture's first request of the client was.
+    pub fn begin_us(&self, capture: &str) -> u64 {
+        let own = self.exchanges.iter().filter(|e| &*e.capture == capture);
+        own.map(|e| e.request.time_us).min().unwrap_or(0)
+    }
+
+    fn capture(&mut self, client: Nid, label: &Arc<str>) -> Vec<Exchange> {
+        let mut bulk: HashMap<u64, Vec<Bytes>> = HashMap::new();
+        let mut found = Vec::new();
+        for step in captured::steps(label) {
+            match step.meaning {
+                Meaning::Bulk(Some(request), data) if request.client == client && !data.is_empty() => {
+                    bulk.entry(request.xid).or_default().push(data);
+                }
+                Meaning::Reply {
+                    body,
+                    msg,
+                    request: Some(request),
+                    early: false,
+                } => {
+                    if request.portal == LDLM_CB_REQUEST_PORTAL && request.server == client {
+                        self.callbacks.push(Callback {
+                            capture: label.clone(),
+                            request,
+                            reply: msg,
+                        });
+                    } else if let Some(format) = request.format.filter(|_| request.client == client) {
+                        found.push(Exchange {
+                            capture: label.clone(),
+                            target: "".into(),
+                            bulk: bulk.remove(&request.xid).unwrap_or_default(),
+                            request,
+                            format,
+                            reply: msg,
+                            reply_body: *body,
+                            reply_us: step.time_us,
+                            keys: Vec::new(),
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn name_targets(&mut self, found: Vec<Exchange>) {
+        let mut targets: HashMap<u64, Arc<str>> = HashMap::new();
+        for e in &found {
+            if e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle != LustreHandle::default() {
+                let target = e.request.msg.str(1).unwrap_or_default();
+                targets.insert(e.reply_body.pb_handle.cookie, target.into());
+            }
+        }
+        for mut e in found {
+            let by_handle = targets.get(&e.request.body.pb_handle.cookie).cloned();
+            e.target = match e.format.name.ends_with("_CONNECT") {
+                true => e.request.msg.str(1).unwrap_or_default().into(),
+                false => by_handle.unwrap_or_else(|| key::target_by_place(&e.request).into()),
+            };
+            let asked = (&e.request.body, &e.request.msg);
+            e.keys = key::keys(e.format, &e.target, asked, Some(&e.reply));
+            self.exchanges.push(e);
+        }
+    }
+
+    /// Which target a connection's handle belongs to.
+    pub fn target_of(&self, handle: u64) -> Option<Arc<str>> {
+        let connect =
+            |e: &&Exchange| e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle.cookie == handle;
+        let made = self.exchanges.iter().find(connect);
+        made.map(|e| e.target.clone())
+    }
+
+    /// The captured answer of the location database that a sequence is in.
+    pub fn location(&self, seq: u64) -> Option<LuSeqRange> {
+        let answers = self.exchanges.iter().filter(|e| e.format.name == "RQF_FLD_QUERY");
+        let mut ranges = answers.filter_map(|e| e.reply.get::<LuSeqRange>(1).ok());
+        ranges
+            .find(|r| (r.lsr_start..r.lsr_end).contains(&seq))
+            .or_else(|| {
+                // Or where files of it were found.
+                let holds = |e: &&Exchange| {
+                    let body = e.reply.get::<MdtBody>(2).unwrap_or_default();
+                    e.format.name == "RQF_LDLM_INTENT_GETATTR"
+                        && body.mbo_fid1.f_seq == seq
+                        && body.mbo_mode != 0
+                };
+                let target = &self.exchanges.iter().find(holds)?.target;
+                let index = target.strip_prefix("testfs-MDT")?.get(..4)?;
+                Some(LuSeqRange {
+                    lsr_start: seq,
+                    lsr_end: seq + 1,
+                    lsr_index: u32::from_str_radix(index, 16).ok()?,
+                    ..LuSeqRange::default()
+                })
+            })
+    }
+
+    /// What a server said of an object with a lock: in this capture the first that it said from a time on, or the last.
+    pub fn lvb(&self, res: &LdlmResId, capture: &str, from_us: u64) -> Option<Bytes> {
+        let about = |e: &&Exchange| {
+            let lock = key::lock_request(&e.request.msg).map(|r| r.lock_desc.l_resource.lr_name);
+            *e.capture == *capture && e.format.name == "RQF_LDLM_ENQUEUE" && lock.as_ref() == Some(res)
+        };
+        let said = || self.exchanges.iter().filter(about);
+        let first = said().find(|e| e.request.time_us >= from_us);
+        first.or(said().next_back()).map(|e| e.reply.bytes(2))
+    }
+
+    /// What a capture's reads found in an object.
+    pub fn object_data(&self, capture: &str, object: &OstId) -> Vec<u8> {
+        let mut all = Vec::new();
+        for e in self.exchanges.iter().filter(|e| *e.capture == *capture) {
+            let oi = e.request.msg.get::<OstBody>(1).map(|b| b.oa.o_oi);
+            if e.format.name != "RQF_OST_BRW_READ" || oi.as_ref() != Ok(object) {
+                continue;
+            }
+            let inline = e.reply.bytes(2);
+            let mut data = if e.bulk.is_empty() {
+                inline.to_vec()
+            } else {
+                e.bulk.concat()
+            };
+            for range in key::ranges(&e.request.msg) {
+                let rest = data.split_off(data.len().min((range.end - range.start) as usize));
+                let end = range.start as usize + data.len();
+                all.resize(all.len().max(end), 0);
+                all[range.start as usize..end].copy_from_slice(&data);
+                data = rest;
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,105 @@
+//! Our client against the servers' side of captured traffic: each capture's commands are done with our client, all
+//! servers answer what the captured servers answered, and what our client asks is compared, field by field, with what
+//! the captured kernel client asked for the same.
+//!
+//! What remains different stands in `differences.txt`, what is not played in `not_played.txt`, each with its reason. `NACRE_PLAY=d1_mkdir` plays one capture alone and prints its differences.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod answer;
+mod callbacks;
+mod compare;
+mod generic;
+mod ids;
+mod key;
+mod library;
+mod play;
+mod scenarios;
+mod server;
+
+use crate::captured::differences::Table;
+use compare::Counts;
+use play::Play;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much is compared at least.
+const REQUESTS: usize = 755;
+const FIELDS: usize = 48_000;
+/// How long a scenario may take, by the test's clock.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Plays one capture.
+async fn play(capture: &'static str, scenario: scenarios::Scenario) -> Result<Counts, String> {
+    let play = Arc::new(Play::mount(capture).await);
+    play.compare(true);
+    let running = play.clone();
+    let running = tokio::spawn(async move { scenario(&running).await });
+    let done = tokio::time::timeout(LIMIT, running).await;
+
+    let failures = std::mem::take(&mut play.server.state.lock().failures);
+    match done {
+        Ok(Ok(())) if failures.is_empty() => Ok(play.end().await),
+        Ok(Ok(())) => Err(format!("{capture}: {failures:#?}")),
+        Ok(Err(e)) => Err(format!("{capture}: {e}: {failures:#?}")),
+        Err(_) => Err(format!("{capture}: it does not end: {failures:#?}")),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_client_asks_what_the_kernels_asked_and_understands_the_answers() {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+    let only = std::env::var("NACRE_PLAY").ok();
+    let (mut all, mut failed) = (Counts::default(), Vec::new());
+    for (capture, scenario) in scenarios::PLAYED {
+        if only.as_ref().is_some_and(|o| o != capture) {
+            continue;
+        }
+        match play(capture, *scenario).await {
+            Ok(counts) => {
+                println!(
+                    "{capture}: {} requests, {} fields",
+                    counts.exchanges, counts.fields
+                );
+                all.add(counts);
+            }
+            Err(why) => failed.push(why),
+        }
+    }
+    let table = Table::parse(include_str!("differences.txt"));
+    let unexplained = all.unexplained(&table);
+    println!(
+        "{} requests, {} fields, {} differences",
+        all.exchanges,
+        all.fields,
+        all.differences.len()
+    );
+    for (difference, scenarios) in &unexplained {
+        println!("{difference} {scenarios:?}");
+    }
+    for why in &failed {
+        println!("{why}");
+    }
+    assert!(unexplained.is_empty() && failed.is_empty());
+    if only.is_none() {
+        assert_eq!(table.unused(), Vec::<&str>::new(), "rows that explain nothing");
+        assert!(
+            all.exchanges >= REQUESTS && all.fields >= FIELDS,
+            "fewer requests than before"
+        );
+    }
+}
+
+#[test]
+fn each_capture_is_played_or_said_why_not() {
+    let lines = include_str!("not_played.txt")
+        .lines()
+        .filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let mut all: Vec<_> = lines.map(|l| l.split_once(" : ").unwrap().0.to_owned()).collect();
+    all.extend(scenarios::PLAYED.iter().map(|(capture, _)| (*capture).to_owned()));
+    all.sort();
+    assert_eq!(all, library::labels());
+}

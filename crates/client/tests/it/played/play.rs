@@ -1,0 +1,168 @@
+//! One scenario under way: scripted servers, a mount of our client, and what a scenario does with it.
+
+use crate::played::compare::Counts;
+use crate::played::library::Library;
+use crate::played::server::Scripted;
+use bytes::Bytes;
+use client::{Client, Cred, Found, MountOptions, OpenFile, OpenFlags};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig, PortalGuard};
+use rpc::{Ptlrpc, RpcConfig};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use wire::{Errno, Fid, Nid, Time};
+
+/// How a scenario's file system is mounted, and what is played.
+pub struct Play {
+    pub server: Arc<Scripted>,
+    pub client: Arc<Client>,
+    pub cred: Cred,
+    pub params: params::Registry,
+    rpc: Arc<Ptlrpc>,
+    _portals: Vec<PortalGuard>,
+}
+
+/// Everything that client A asked of one of the two captured file systems.
+pub fn library(single_server: bool) -> &'static Library {
+    static BOTH: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
+    let client = "10.88.0.21@tcp".parse::<Nid>().unwrap();
+    BOTH[usize::from(single_server)].get_or_init(|| Library::read(client, single_server))
+}
+
+impl Play {
+    /// Mounts by the capture of a mount, for the scenario `capture`.
+    pub async fn mount(capture: &str) -> Play {
+        let single_server = capture.starts_with('z');
+        let library = library(single_server);
+        let mounting = if single_server {
+            "z1_mount_single_server"
+        } else {
+            "b1_client_mount"
+        };
+        let cpts = CptTable::single_current();
+        let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
+        let (server, portals) = Scripted::start(&lnet, library);
+        {
+            let mut state = server.state.lock();
+            state.capture = mounting.to_owned();
+            state.comparing = capture == mounting;
+        }
+        let seed = RpcConfig {
+            seed: 1,
+            ..RpcConfig::default()
+        };
+        let rpc = Ptlrpc::start(lnet, cpts, seed);
+        let mut options = MountOptions::new(vec![Nid::LO], "testfs", 7);
+        let now = Time::new(library.begin_us(capture) as i64 / 1_000_000, 0);
+        options.clock = Arc::new(move || now);
+        let params = options.params.clone();
+        let client = Client::mount(&rpc, options).await;
+        let client = client.unwrap_or_else(|e| panic!("{e}: {:#?}", server.state.lock().failures));
+        // The connections that are made in the background are of the mount.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.state.lock().capture = capture.to_owned();
+        Play {
+            server,
+            client,
+            cred: Cred {
+                umask: 0o022,
+                ..Cred::root()
+            },
+            params,
+            rpc,
+            _portals: portals,
+        }
+    }
+
+    /// From now on requests are compared with captured ones.
+    pub fn compare(&self, whether: bool) {
+        self.server.state.lock().comparing = whether;
+    }
+
+    /// Unmounts, and gives what was seen. Fails where the servers had no answer.
+    pub async fn end(&self) -> Counts {
+        self.compare(false);
+        self.client.umount().await;
+        self.rpc.shutdown().await;
+        let mut state = self.server.state.lock();
+        assert!(state.failures.is_empty(), "{:#?}", state.failures);
+        std::mem::take(&mut state.counts)
+    }
+
+    /// What a path from the root leads to.
+    pub async fn walk(&self, path: &str) -> Result<Found, Errno> {
+        let mut at = self.client.root();
+        let mut found = None;
+        for name in path.split('/') {
+            let next = self.client.lookup(&self.cred, at, name.as_bytes()).await?;
+            at = next.attr.fid;
+            found = Some(next);
+        }
+        found.ok_or(Errno::ENOENT)
+    }
+
+    /// The FID of what is at a path.
+    pub async fn fid(&self, path: &str) -> Fid {
+        self.walk(path)
+            .await
+            .unwrap_or_else(|e| panic!("{path}: {e}"))
+            .attr
+            .fid
+    }
+
+    /// Opens the file at a path.
+    pub async fn open(&self, path: &str, flags: OpenFlags) -> Arc<OpenFile> {
+        let fid = self.fid(path).await;
+        self.client.open(&self.cred, fid, flags).await.unwrap()
+    }
+
+    /// Creates the file `name` in `parent`, as a shell's redirection does.
+    pub async fn create(&self, parent: Fid, name: &str) -> Arc<OpenFile> {
+        let flags = OpenFlags {
+            write: true,
+            truncate: true,
+            ..OpenFlags::default()
+        };
+        let made = self
+            .client
+            .create(&self.cred, parent, name.as_bytes(), 0o666, flags)
+            .await;
+        made.unwrap().1
+    }
+
+    /// All of a file's bytes.
+    pub async fn read(&self, file: &OpenFile, len: usize) -> Vec<u8> {
+        self.client.read(file, 0, len).await.unwrap().concat()
+    }
+
+    pub async fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) {
+        let written = self
+            .client
+            .write(file, offset, Bytes::copy_from_slice(data))
+            .await;
+        assert_eq!(written, Ok(data.len()));
+    }
+
+    /// Everything that is kept goes, as by clearing the locks and dropping the caches.
+    pub async fn forget(&self) {
+        self.params.set("ldlm.namespaces.*.lru_size", "clear").unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+
+    /// What other clients did then makes the servers call back: all callbacks of the capture for locks that our client
+    /// has, in order.
+    pub async fn others_come(&self) {
+        let capture = self.server.state.lock().capture.clone();
+        let library = self.server.library;
+        let mut sent = 0;
+        for callback in library.callbacks.iter().filter(|c| *c.capture == *capture) {
+            if self.server.call_back(callback).await.is_some() {
+                sent += 1;
+                if callback.request.body.pb_opc == wire::LDLM_BL_CALLBACK {
+                    self.server.given_back(callback).await;
+                }
+            }
+        }
+        assert!(sent > 0, "no callback was for our client");
+    }
+}

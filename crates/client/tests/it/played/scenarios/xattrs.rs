@@ -1,0 +1,61 @@
+//! Extended attributes, lists of access, layouts.
+
+use crate::played::play::Play;
+use client::LovLayout;
+
+pub async fn user(play: &Play) {
+    let file = play.fid("dir1/file1").await;
+    let (client, cred) = (&play.client, &play.cred);
+    client.setxattr(cred, file, b"user.foo", b"bar", 0).await.unwrap();
+    client
+        .setxattr(cred, file, b"trusted.t", &[1, 2], 0)
+        .await
+        .unwrap();
+    assert_eq!(
+        client.getxattr(cred, file, b"user.foo").await.unwrap(),
+        b"bar"[..]
+    );
+    client.removexattr(cred, file, b"user.foo").await.unwrap();
+}
+
+pub async fn acl(play: &Play) {
+    let file = play.fid("dir1/file1").await;
+    let (client, cred) = (&play.client, &play.cred);
+    // user::rw-, user:1234:rw-, group::r--, mask::rw-, other::---
+    let entries = [
+        (1, 6, u32::MAX),
+        (2, 6, 1234),
+        (4, 4, u32::MAX),
+        (16, 6, u32::MAX),
+        (32, 0, u32::MAX),
+    ];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        acl.extend_from_slice(&u16::to_le_bytes(tag));
+        acl.extend_from_slice(&u16::to_le_bytes(perm));
+        acl.extend_from_slice(&id.to_le_bytes());
+    }
+    client
+        .setxattr(cred, file, b"system.posix_acl_access", &acl, 0)
+        .await
+        .unwrap();
+    let kept = client
+        .getxattr(cred, file, b"system.posix_acl_access")
+        .await
+        .unwrap();
+    assert_eq!(kept, acl);
+}
+
+pub async fn default_layout(play: &Play) {
+    let (client, cred) = (&play.client, &play.cred);
+    let dir = client
+        .mkdir(cred, client.root(), b"ds", 0o777)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    let file = play.create(dir, "x").await;
+    let layout = client.getstripe(cred, file.fid).await.unwrap();
+    assert!(!LovLayout::parse(layout).unwrap().is_empty());
+    client.release(&file).await.unwrap();
+}

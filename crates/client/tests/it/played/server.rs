@@ -1,0 +1,415 @@
+//! Servers that answer from captures: all portals of an MGS, an MDT and OSTs on one node, and behind them only what real
+//! servers said.
+//!
+//! Each request of our client is translated into the captured client's numbers, looked up by what it asks for
+//! ([`crate::played::key`]), compared with the captured request, and answered with the captured reply, translated back.
+
+use crate::played::answer::{self, Answer};
+use crate::played::compare::Counts;
+use crate::played::generic;
+use crate::played::ids::{Ids, To};
+use crate::played::key;
+use crate::played::library::{Exchange, Library};
+use bytes::Bytes;
+use lnet::{BoxFuture, Full, Incoming, Lnet, Payload, PortalGuard, PutSink};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tokio::sync::{Notify, mpsc};
+use wire::format::{Portal, Rqf};
+use wire::msg::EARLY_REPLY_SIZE;
+use wire::{
+    LdlmLockDesc, LdlmReply, LustreHandle, MSGHDR_AT_SUPPORT, MdtRecCreate, Message, Nid,
+    OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody,
+};
+
+/// The portals that requests come by.
+const PORTALS: [u32; 9] = [
+    wire::MGS_REQUEST_PORTAL,
+    wire::MDS_REQUEST_PORTAL,
+    wire::MDS_READPAGE_PORTAL,
+    wire::SEQ_METADATA_PORTAL,
+    wire::FLD_REQUEST_PORTAL,
+    wire::OST_REQUEST_PORTAL,
+    wire::OST_IO_PORTAL,
+    wire::OST_CREATE_PORTAL,
+    wire::LDLM_CANCEL_REQUEST_PORTAL,
+];
+
+/// The servers.
+pub struct Scripted {
+    pub lnet: Arc<Lnet>,
+    pub library: &'static Library,
+    pub state: Mutex<State>,
+    pub cancelled: Notify,
+    inbox: mpsc::Sender<Incoming>,
+}
+
+/// What the servers remember.
+#[derive(Default)]
+pub struct State {
+    /// The capture that is played.
+    pub capture: String,
+    /// Whether requests are compared.
+    pub comparing: bool,
+    pub ids: Ids,
+    pub counts: Counts,
+    /// What could not be answered, or went wrong.
+    pub failures: Vec<String>,
+    /// Captured exchanges that were used, by index.
+    pub used: HashSet<usize>,
+    /// When the last change was captured that our client has made too: what it sees from then on was captured later.
+    pub changed_us: u64,
+    pub callbacks_sent: HashSet<u64>,
+    pub gone: HashSet<u64>,
+    /// What our client has.
+    pub locks: Vec<Lock>,
+    /// Our client's handle of a connection, by ours.
+    pub clients: HashMap<u64, u64>,
+    /// What was granted, by the connection's handle.
+    rep_mbits: HashMap<u64, bool>,
+    transno: u64,
+    fresh: u64,
+    pub xid: u64,
+}
+
+/// A lock of our client.
+#[derive(Clone, Copy)]
+pub struct Lock {
+    pub cookie: u64,
+    pub handle: u64,
+    pub desc: LdlmLockDesc,
+    /// Our handle of the connection that it came by.
+    pub connection: u64,
+}
+
+struct Inbox(mpsc::Sender<Incoming>);
+
+impl PutSink for Inbox {
+    fn put(&self, m: Incoming) -> Result<(), Full> {
+        self.0.try_send(m).map_err(|e| match e {
+            mpsc::error::TrySendError::Full(m) | mpsc::error::TrySendError::Closed(m) => Full(m),
+        })
+    }
+
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let _ = self.0.reserve().await;
+        })
+    }
+}
+
+impl State {
+    /// A handle that no captured server gave.
+    pub fn fresh_handle(&mut self) -> u64 {
+        self.fresh += 1;
+        0x7777_0000_0000_0000 | self.fresh
+    }
+
+    pub fn next_transno(&mut self) -> u64 {
+        self.transno += 1;
+        0x1_0000_0000 + self.transno
+    }
+
+    pub fn fail(&mut self, why: String) {
+        self.failures.push(format!("{}: {why}", self.capture));
+    }
+}
+
+impl Scripted {
+    /// Serves on `lnet` from now on, as long as the guards are kept.
+    pub fn start(lnet: &Arc<Lnet>, library: &'static Library) -> (Arc<Scripted>, Vec<PortalGuard>) {
+        let (inbox, mut requests) = mpsc::channel(4096);
+        let server = Arc::new(Scripted {
+            lnet: lnet.clone(),
+            library,
+            state: Mutex::default(),
+            cancelled: Notify::new(),
+            inbox,
+        });
+        let sink = Arc::new(Inbox(server.inbox.clone()));
+        let guards = PORTALS.map(|p| lnet.serve_portal(p, sink.clone()));
+        let me = server.clone();
+        tokio::spawn(async move {
+            while let Some(request) = requests.recv().await {
+                tokio::spawn(me.clone().serve(request));
+            }
+        });
+        (server, guards.into())
+    }
+
+    async fn serve(self: Arc<Self>, incoming: Incoming) {
+        let (portal, xid) = (incoming.portal, incoming.match_bits);
+        let msg = Message::parse(&incoming.payload.into_bytes()).unwrap();
+        let body = msg.body().unwrap();
+        let Some(format) = wire::format::of_request(body.pb_opc, &msg) else {
+            return self
+                .state
+                .lock()
+                .fail(format!("opcode {} has no format", body.pb_opc));
+        };
+        let asked = Asked {
+            portal,
+            xid,
+            format,
+            body,
+            msg,
+        };
+        let (answer, exchange) = self.look_up(&asked);
+        self.note_cancelled(&asked);
+        if let Some(exchange) = exchange {
+            self.call_back_before(exchange).await;
+            self.revoke(&asked).await;
+        }
+        let bits = self.bulk_bits(&asked);
+        let bulk_portal = format.bulk_portal.unwrap_or(0);
+        if !answer.fetch.is_empty() {
+            let base = bits - (answer.fetch.len() as u64 - 1);
+            let mut data = Vec::new();
+            for (len, bits) in answer.fetch.iter().zip(base..) {
+                let got = self.lnet.get(Nid::LO, bulk_portal, bits, 0, *len).await;
+                data.push(got.map_or(Bytes::new(), Payload::into_bytes));
+            }
+            if let Some(e) = exchange {
+                self.compare_bulk(e, &data.concat());
+            }
+        }
+        let base = bits - (answer.bulk.len() as u64).saturating_sub(1);
+        for (data, bits) in answer.bulk.iter().zip(base..) {
+            let put = self
+                .lnet
+                .put(Nid::LO, bulk_portal, bits, 0, 0, data.clone().into(), true)
+                .await;
+            if let Err(e) = put {
+                self.state
+                    .lock()
+                    .fail(format!("{} bulk was not taken: {e}", format.name));
+            }
+        }
+        self.reply(&asked, &answer).await;
+        if let Some(exchange) = exchange.filter(|_| answer.blocked) {
+            self.complete(exchange).await;
+        }
+    }
+
+    /// The match bits of the last memory descriptor.
+    fn bulk_bits(&self, asked: &Asked) -> u64 {
+        if asked.body.pb_mbits == 0 {
+            asked.xid
+        } else {
+            asked.body.pb_mbits
+        }
+    }
+
+    async fn reply(&self, asked: &Asked, answer: &Answer) {
+        let offset = if asked.msg.flags & MSGHDR_AT_SUPPORT != 0 {
+            EARLY_REPLY_SIZE as u32
+        } else {
+            0
+        };
+        let portal = match (asked.format.reply_portal, asked.portal) {
+            (Portal::Fixed(portal), _) => portal,
+            (_, wire::LDLM_CANCEL_REQUEST_PORTAL) => wire::LDLM_CANCEL_REPLY_PORTAL,
+            (_, wire::MGS_REQUEST_PORTAL) => wire::MGC_REPLY_PORTAL,
+            (_, wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL) => {
+                wire::OSC_REPLY_PORTAL
+            }
+            _ => wire::MDC_REPLY_PORTAL,
+        };
+        let by_mbits = self
+            .state
+            .lock()
+            .rep_mbits
+            .get(&asked.body.pb_handle.cookie)
+            .copied();
+        let bits = if by_mbits == Some(true) {
+            asked.body.pb_mbits
+        } else {
+            asked.xid
+        };
+        let message = answer.message.build().into();
+        let sent = self
+            .lnet
+            .put(Nid::LO, portal, bits, offset, 0, message, true)
+            .await;
+        if let Err(e) = sent {
+            self.state
+                .lock()
+                .fail(format!("{} reply was not taken: {e}", asked.format.name));
+        }
+    }
+
+    /// The captured exchange for a request, and the answer made of it.
+    fn look_up(&self, asked: &Asked) -> (Answer, Option<&'static Exchange>) {
+        let mut state = self.state.lock();
+        let theirs = state.ids.message(To::Theirs, asked.format, false, &asked.msg);
+        let connects = asked.format.name.ends_with("CONNECT") && asked.format.request.len() > 1;
+        let target = if connects {
+            theirs.str(1).unwrap_or_default().into()
+        } else {
+            self.library
+                .target_of(asked.body.pb_handle.cookie)
+                .unwrap_or_default()
+        };
+        let keys = key::keys(asked.format, &target, (&asked.body, &theirs), None);
+        let Some((index, again)) = self.choose(&state, &keys, only_here(asked.body.pb_opc)) else {
+            let generic = generic::answer(&mut state, asked, self.library);
+            return match generic {
+                Some(answer) => {
+                    if state.comparing && !only_here(asked.body.pb_opc) {
+                        let scenario = state.capture.clone();
+                        let what = keys.first().map_or("", String::as_str);
+                        state
+                            .counts
+                            .differs(&scenario, asked.format, "not-captured", what, "nothing");
+                    }
+                    (answer, None)
+                }
+                None => {
+                    let why = format!("{} is in no capture: {keys:?}", asked.format.name);
+                    state.fail(why);
+                    (generic::refusal(asked), None)
+                }
+            };
+        };
+        let exchange = &self.library.exchanges[index];
+        tracing::debug!(?keys, capture = %exchange.capture, again, "asked");
+        let same = exchange.format.name == asked.format.name;
+        if same {
+            state.used.insert(index);
+        }
+        if *exchange.capture == *state.capture && exchange.reply_body.pb_transno != 0 {
+            state.changed_us = state.changed_us.max(exchange.request.time_us);
+        }
+        answer::learn(&mut state.ids, asked, exchange);
+        if state.comparing && !same && !is_creation(asked) {
+            let scenario = state.capture.clone();
+            state.counts.differs(
+                &scenario,
+                asked.format,
+                "not-captured",
+                &keys[0],
+                exchange.format.name,
+            );
+        } else if state.comparing {
+            let mut theirs = state.ids.message(To::Theirs, asked.format, false, &asked.msg);
+            theirs.opc = asked.portal;
+            let captured = Message {
+                opc: exchange.request.portal,
+                ..exchange.request.msg.clone()
+            };
+            let scenario = state.capture.clone();
+            state
+                .counts
+                .compare(&scenario, asked.format, false, &theirs, &captured);
+        }
+        let answer = answer::from_capture(&mut state, self.library, asked, exchange, again);
+        if connects {
+            let granted = answer.message.get::<ObdConnectData>(1).unwrap_or_default();
+            let by_mbits = granted.ocd_connect_flags2 & OBD_CONNECT2_REP_MBITS != 0;
+            let handle = exchange.reply_body.pb_handle.cookie;
+            state.rep_mbits.insert(handle, by_mbits);
+            let client = asked.msg.get::<LustreHandle>(3).unwrap_or_default().cookie;
+            state.clients.insert(handle, client);
+        }
+        if let Ok(rep) = answer.message.get::<LdlmReply>(1)
+            && asked.body.pb_opc == wire::LDLM_ENQUEUE
+            && rep.lock_handle.cookie != 0
+            && let Some(request) = key::lock_request(&asked.msg)
+        {
+            let lock = Lock {
+                cookie: request.lock_handle[0],
+                handle: rep.lock_handle.cookie,
+                desc: rep.lock_desc,
+                connection: asked.body.pb_handle.cookie,
+            };
+            state.locks.push(lock);
+        }
+        (answer, Some(exchange))
+    }
+
+    /// The exchange to use for these keys: of this capture the next that was not used, or the last; else of another the
+    /// last before this one, or the first after it. And whether it was used before.
+    fn choose(&self, state: &State, keys: &[String], only_here: bool) -> Option<(usize, bool)> {
+        let here = |i: &&usize| *self.library.exchanges[**i].capture == *state.capture;
+        let begin = self.library.begin_us(&state.capture);
+        let time = |i: &&usize| self.library.exchanges[**i].request.time_us;
+        let fresh = |key: &String| {
+            let mut own = self.library.of(key).iter().filter(here);
+            own.find(|i| !state.used.contains(i) && time(i) >= state.changed_us)
+        };
+        let used = |key: &String| self.library.of(key).iter().rfind(here);
+        let other = |key: &String| {
+            let all = self.library.of(key);
+            all.iter().rfind(|i| time(i) < begin).or(all.first())
+        };
+        let chosen = keys.iter().find_map(fresh).or_else(|| keys.iter().find_map(used));
+        let chosen = match chosen {
+            None if !only_here => keys.iter().find_map(other),
+            chosen => chosen,
+        }?;
+        Some((*chosen, state.used.contains(chosen)))
+    }
+
+    fn compare_bulk(&self, exchange: &Exchange, data: &[u8]) {
+        let mut state = self.state.lock();
+        if state.comparing {
+            state.counts.fields += 1;
+            let theirs = exchange.bulk.concat();
+            if theirs != data {
+                let (scenario, why) = (state.capture.clone(), format!("{} bytes", data.len()));
+                let theirs = format!("{} bytes", theirs.len());
+                state
+                    .counts
+                    .differs(&scenario, exchange.format, "bulk", &why, &theirs);
+            }
+        }
+    }
+
+    fn note_cancelled(&self, asked: &Asked) {
+        let at = asked.format.request_index(wire::format::Rmf::DlmReq).unwrap_or(0);
+        if at > 0
+            && let Ok(handles) = wire::LdlmRequest::handles(asked.msg.buf(at))
+        {
+            let mut state = self.state.lock();
+            state.locks.retain(|l| !handles.contains(&l.handle));
+            state.gone.extend(handles);
+            drop(state);
+            self.cancelled.notify_waiters();
+        }
+    }
+}
+
+/// Whether something new is made, or opened if it is there.
+pub fn is_creation(asked: &Asked) -> bool {
+    match asked.format.request_index(wire::format::Rmf::RecReint) {
+        Some(at) => {
+            let rec = asked.msg.get::<MdtRecCreate>(at).unwrap_or_default();
+            rec.cr_opcode == wire::REINT_CREATE
+                || rec.cr_opcode == wire::REINT_OPEN && u64::from(rec.cr_flags_l) & wire::MDS_OPEN_CREAT != 0
+        }
+        None => false,
+    }
+}
+
+/// What no other capture answers: it is about this connection's own locks and life.
+fn only_here(opcode: u32) -> bool {
+    [
+        wire::OBD_PING,
+        wire::LDLM_CANCEL,
+        wire::MDS_DISCONNECT,
+        wire::OST_DISCONNECT,
+        wire::MGS_DISCONNECT,
+        wire::MDS_CLOSE,
+    ]
+    .contains(&opcode)
+}
+
+/// A request of our client.
+pub struct Asked {
+    pub portal: u32,
+    pub xid: u64,
+    pub format: &'static Rqf,
+    pub body: PtlrpcBody,
+    pub msg: Message,
+}

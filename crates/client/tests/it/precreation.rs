@@ -1,0 +1,195 @@
+//! Objects of new files are there before they are needed, and objects of removed files go when they can: neither a create nor
+//! an unlink waits for an object target, also when one does not answer.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::{Cluster, OstNode};
+use bytes::Bytes;
+use client::{Client, Cred, OpenFlags};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig, NiSpec};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use wire::{Nid, OBD_PING, OST_CREATE, OST_DESTROY, OST_STATFS};
+
+/// What takes longer does not come.
+const SOON: Duration = Duration::from_secs(120);
+
+async fn create(c: &Client, name: &str) {
+    let (root, dir) = (Cred::root(), c.root());
+    let made = c.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+    let (found, file) = made.await.unwrap();
+    drop(found);
+    c.release(&file).await.unwrap();
+}
+
+fn param(cluster: &Cluster, name: &str) -> u64 {
+    let found = cluster.params.get(name);
+    assert_eq!(found.len(), 1, "{name}: {found:?}");
+    found[0].1.trim().parse().unwrap()
+}
+
+/// How many files have had to wait.
+fn waits(cluster: &Cluster) -> u64 {
+    param(cluster, "lod.*.create_waits")
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < SOON, "{what} does not come");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    begun.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_the_steady_state_no_create_waits_for_objects() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.mount().await;
+    let make = async |from: usize, count: usize| {
+        let mut tasks = JoinSet::new();
+        for task in 0..8 {
+            let client = client.clone();
+            tasks.spawn(async move {
+                for n in from..from + count {
+                    create(&client, &format!("{task}-{n}")).await;
+                }
+            });
+        }
+        tasks.join_all().await;
+    };
+    // While the pools are small a burst may empty them.
+    make(0, 150).await;
+    let before = waits(&cluster);
+    let stock = |ost| {
+        let of = |what| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{what}"));
+        of("last_id") - of("next_id")
+    };
+    assert!(stock(0) > 100 && stock(1) > 100, "{} {}", stock(0), stock(1));
+    make(1000, 250).await;
+    assert_eq!(waits(&cluster), before);
+    client.umount().await;
+    cluster.stop().await;
+}
+
+fn node(last: u8) -> Arc<Lnet> {
+    let pid = std::process::id();
+    let at = Ipv4Addr::new(127, (pid % 250) as u8 + 1, (pid / 250 % 250) as u8 + 1, last);
+    let cfg = LnetConfig {
+        accept_port: 7989,
+        ..LnetConfig::default()
+    };
+    let node = Lnet::new(CptTable::single_current(), cfg);
+    node.add_ni(&NiSpec::new(Nid::tcp(at, 0))).unwrap();
+    node
+}
+
+/// A cluster whose second object target is on a node of its own.
+async fn with_another_node(first: u8) -> (Cluster, OstNode) {
+    let cluster = Cluster::start_on(node(first), 1).await;
+    let other = cluster.start_ost_on(node(first + 1), 1).await;
+    cluster.mdt.osts_ready(2).await;
+    (cluster, other)
+}
+
+/// It hears what it is asked, and says nothing.
+fn block(other: &OstNode) {
+    for opc in [OST_CREATE, OST_STATFS, OST_DESTROY, OBD_PING] {
+        other.rpc.faults().lose_requests(opc, u32::MAX);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ost_that_does_not_answer_is_passed_over_and_used_again_when_it_does() {
+    let (cluster, other) = with_another_node(1).await;
+    let client = cluster.mount().await;
+    let next = |ost: u32| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
+    let slow = || param(&cluster, "osp.*OST0001*.slow") == 1;
+    let begun = next(1);
+    for n in 0..10 {
+        create(&client, &format!("before{n}")).await;
+    }
+    assert!(next(1) > begun, "it is used");
+    block(&other);
+    let mut n = 0;
+    let noticed = async {
+        while !slow() {
+            create(&client, &format!("meanwhile{n}")).await;
+            n += 1;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let since = Instant::now();
+    tokio::time::timeout(SOON, noticed).await.unwrap();
+    eprintln!("passed over after {:?}, {n} creates", since.elapsed());
+    let (there, here, waited) = (next(1), next(0), waits(&cluster));
+    for n in 0..100 {
+        create(&client, &format!("after{n}")).await;
+    }
+    assert_eq!(next(1), there, "no new file is there");
+    assert_eq!((next(0), waits(&cluster)), (here + 100, waited));
+
+    other.rpc.faults().heal();
+    until("its answer", || !slow()).await;
+    for n in 0..10 {
+        create(&client, &format!("again{n}")).await;
+    }
+    assert!(next(1) > there, "it is used again");
+    client.umount().await;
+    other.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unlink_does_not_wait_for_an_ost_that_does_not_answer() {
+    let (cluster, other) = with_another_node(3).await;
+    let client = cluster.mount().await;
+    let free = || ["OST0000", "OST0001"].map(|ost| param(&cluster, &format!("osd-memory.*{ost}.kbytesfree")));
+    let before = free();
+    let root = Cred::root();
+    for n in 0..40 {
+        let name = format!("f{n}");
+        let made = client.create(
+            &root,
+            client.root(),
+            name.as_bytes(),
+            0o644,
+            OpenFlags::READ_WRITE,
+        );
+        let (found, file) = made.await.unwrap();
+        drop(found);
+        client
+            .write(&file, 0, Bytes::from(vec![1; 100_000]))
+            .await
+            .unwrap();
+        client.fsync(&file, false).await.unwrap();
+        client.release(&file).await.unwrap();
+    }
+    let full = free();
+    assert!(
+        full[0] + 1000 < before[0] && full[1] + 1000 < before[1],
+        "{full:?}"
+    );
+    block(&other);
+    let unlinks = async {
+        for n in 0..40 {
+            let name = format!("f{n}");
+            client
+                .unlink(&root, client.root(), name.as_bytes())
+                .await
+                .unwrap();
+        }
+    };
+    let soon = Duration::from_secs(30);
+    tokio::time::timeout(soon, unlinks).await.expect("nobody waits");
+    until("the space of the one", || free()[0] == before[0]).await;
+    assert!(free()[1] + 1000 < before[1], "the other does not know yet");
+    other.rpc.faults().heal();
+    until("the space of the other", || free()[1] == before[1]).await;
+    client.umount().await;
+    other.stop().await;
+    cluster.stop().await;
+}

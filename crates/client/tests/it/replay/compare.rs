@@ -1,0 +1,201 @@
+//! Two messages, field by field: what is the same, what stands for each other, what the table explains, what is wrong.
+
+use crate::captured::differences::Table;
+use crate::captured::fields;
+use crate::replay::ids::{Ids, Kind, kind};
+use crate::replay::servers::{captured, here};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+use wire::dirpage::{DirPage, PAGE};
+use wire::format::{Leaf, Rmf, Value};
+
+/// The day of the captures: times of it are times of now.
+const CAPTURED: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
+/// Clocks of the two ends may differ by so many seconds.
+const NEAR_S: u64 = 5;
+
+/// What was found in one capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) exchanges: usize,
+    pub(crate) callbacks: usize,
+    pub(crate) not_played: usize,
+    pub(crate) fields: usize,
+    pub(crate) explained: usize,
+}
+
+/// Judges messages.
+pub(crate) struct Judge {
+    pub(crate) ids: Ids,
+    pub(crate) table: Table,
+    pub(crate) tallies: BTreeMap<String, Tally>,
+    pub(crate) unexplained: Vec<String>,
+    begun: u64,
+}
+
+/// One message: in which capture, which.
+pub(crate) struct What<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) format: &'a [Rmf],
+    pub(crate) opcode: u32,
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+impl Judge {
+    pub(crate) fn new(table: &str) -> Judge {
+        Judge {
+            ids: Ids::default(),
+            table: Table::parse(table),
+            tallies: BTreeMap::new(),
+            unexplained: Vec::new(),
+            begun: now(),
+        }
+    }
+
+    pub(crate) fn tally(&mut self, label: &str) -> &mut Tally {
+        self.tallies.entry(label.to_owned()).or_default()
+    }
+
+    /// How much was played and compared, a line for each capture. How many differences there were is left out: some come
+    /// and go with the time.
+    pub(crate) fn counts(&self) -> String {
+        let line = |(label, t): (&String, &Tally)| {
+            let (exchanges, callbacks, not_played) = (t.exchanges, t.callbacks, t.not_played);
+            let fields = t.fields;
+            format!(
+                "{label:24} {exchanges:4} exchanges {callbacks:3} callbacks {fields:6} fields {not_played:3} not played\n"
+            )
+        };
+        let all = self.tallies.values().fold(Tally::default(), |sum, t| Tally {
+            exchanges: sum.exchanges + t.exchanges,
+            callbacks: sum.callbacks + t.callbacks,
+            not_played: sum.not_played + t.not_played,
+            fields: sum.fields + t.fields,
+            explained: sum.explained + t.explained,
+        });
+        println!("{} of {} fields differ with a reason", all.explained, all.fields);
+        self.tallies
+            .iter()
+            .chain([(&"all".to_owned(), &all)])
+            .map(line)
+            .collect()
+    }
+
+    /// Something that is not a field differs.
+    pub(crate) fn differs(&mut self, label: &str, name: &str, field: &str, how: &str) {
+        if self.table.explains(label, name, field) {
+            self.tally(label).explained += 1;
+        } else {
+            self.unexplained.push(format!("{label} {name} {field} {how}"));
+        }
+    }
+
+    /// Compares the buffers of two messages.
+    pub(crate) fn messages(&mut self, what: &What<'_>, captured: &[Bytes], ours: &[Bytes]) {
+        let leaves = |bufs| {
+            fields(what.format, what.opcode, bufs)
+                .into_iter()
+                .map(|(_, leaf)| leaf)
+        };
+        self.leaves(what, leaves(captured).collect(), leaves(ours).collect());
+        if captured.len() != ours.len() {
+            let how = format!("{} captured, {} here", captured.len(), ours.len());
+            self.differs(what.label, what.name, "buffers", &how);
+        }
+    }
+
+    /// Compares what was sent in bulk.
+    pub(crate) fn bulk(&mut self, what: &What<'_>, captured: &Bytes, ours: &Bytes) {
+        if what.opcode == wire::MDS_READPAGE {
+            return self.leaves(what, names(captured), names(ours));
+        }
+        let whole = |data: &Bytes| {
+            let len = Value::Number(data.len() as u64);
+            vec![
+                Leaf {
+                    path: "bulk.len".into(),
+                    at: 0..0,
+                    value: len,
+                },
+                Leaf {
+                    path: "bulk.data".into(),
+                    at: 0..0,
+                    value: Value::Bytes(data.to_vec()),
+                },
+            ]
+        };
+        self.leaves(what, whole(captured), whole(ours));
+    }
+
+    fn leaves(&mut self, what: &What<'_>, captured: Vec<Leaf>, ours: Vec<Leaf>) {
+        let mut here: BTreeMap<String, Leaf> = ours.into_iter().map(|l| (l.path.clone(), l)).collect();
+        for leaf in captured {
+            self.tally(what.label).fields += 1;
+            match here.remove(&leaf.path) {
+                Some(our) if self.same(&leaf, &our) => {}
+                Some(our) => {
+                    let how = format!("{:?} captured, {:?} here", leaf.value, our.value);
+                    self.differs(what.label, what.name, &leaf.path, &how);
+                }
+                None => {
+                    let how = format!("{:?} captured, not here", leaf.value);
+                    self.differs(what.label, what.name, &leaf.path, &how);
+                }
+            }
+        }
+        for (path, leaf) in here {
+            let how = format!("not captured, {:?} here", leaf.value);
+            self.differs(what.label, what.name, &path, &how);
+        }
+    }
+
+    fn same(&mut self, captured: &Leaf, ours: &Leaf) -> bool {
+        let kind = kind(captured);
+        match (kind, &captured.value, &ours.value) {
+            (Kind::Time, Value::Number(c), Value::Number(o)) => {
+                let lately = self.begun.saturating_sub(NEAR_S)..now() + NEAR_S;
+                c.abs_diff(*o) <= NEAR_S || (CAPTURED.contains(c) && lately.contains(o))
+            }
+            (_, Value::Text(c), Value::Text(o)) => *c == as_captured(o),
+            (_, c, o) => self.ids.same(kind, c, o),
+        }
+    }
+}
+
+/// Text with our addresses as the captured ones.
+fn as_captured(text: &[u8]) -> Vec<u8> {
+    let mut text = String::from_utf8_lossy(text).into_owned();
+    for last in [11, 12] {
+        let (ours, theirs) = (here(captured(last)), captured(last));
+        text = text.replace(&ours.to_string(), &theirs.to_string());
+    }
+    text.into_bytes()
+}
+
+/// The entries of a directory's pages, by name.
+fn names(pages: &Bytes) -> Vec<Leaf> {
+    let mut out = Vec::new();
+    for page in pages.chunks(PAGE) {
+        let page = DirPage::parse(&Bytes::copy_from_slice(page)).unwrap();
+        for entry in page.entries {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let mut say = |what: &str, value| {
+                out.push(Leaf {
+                    path: format!("{name}.{what}"),
+                    at: 0..0,
+                    value,
+                });
+            };
+            say("fid", Value::Fid(entry.fid));
+            say("mode", Value::Number(entry.mode.unwrap_or_default().into()));
+            say("attrs", Value::Number(entry.attrs.into()));
+            say("hash", Value::Number(entry.hash));
+        }
+    }
+    out
+}

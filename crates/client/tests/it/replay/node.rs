@@ -1,0 +1,177 @@
+//! A client's node: it sends what was captured and keeps what comes back.
+
+use crate::replay::servers::node;
+use lnet::{Attached, Full, Incoming, Lnet, Match, Md, MdEvent, Payload, PortalGuard, PutSink};
+use rpc::BoxFuture;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use wire::msg::EARLY_REPLY_SIZE;
+use wire::{Message, Nid};
+
+/// The portals that replies come to.
+const REPLY_PORTALS: [u32; 5] = [
+    wire::OSC_REPLY_PORTAL,
+    wire::MDC_REPLY_PORTAL,
+    wire::LDLM_CANCEL_REPLY_PORTAL,
+    wire::MGC_REPLY_PORTAL,
+    wire::LDLM_CB_REPLY_PORTAL,
+];
+
+/// Takes callbacks, however many come: a test sends few.
+struct Callbacks(Nid, mpsc::UnboundedSender<Callback>);
+
+impl PutSink for Callbacks {
+    fn put(&self, m: Incoming) -> Result<(), Full> {
+        let msg = Message::parse(&m.payload.clone().into_bytes()).unwrap();
+        let callback = Callback {
+            client: self.0,
+            from: m.from,
+            xid: m.match_bits,
+            msg,
+        };
+        self.1.send(callback).map_err(|_| Full(m))
+    }
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// A request on its way: where its reply and its bulk come to.
+struct Pending {
+    reply: mpsc::UnboundedReceiver<Message>,
+    bulk: Vec<Attached>,
+}
+
+/// A request of a server to this client.
+pub(crate) struct Callback {
+    pub(crate) client: Nid,
+    pub(crate) from: Nid,
+    pub(crate) xid: u64,
+    pub(crate) msg: Message,
+}
+
+/// A client's node.
+pub(crate) struct Node {
+    pub(crate) lnet: Arc<Lnet>,
+    pending: HashMap<u64, Pending>,
+    _portal: PortalGuard,
+}
+
+/// What one buffer of bulk is: its portal and match bits, and the data if it is to be fetched.
+pub(crate) struct BulkBuffer {
+    pub(crate) portal: u32,
+    pub(crate) match_bits: u64,
+    pub(crate) data: Option<bytes::Bytes>,
+}
+
+impl Node {
+    pub(crate) async fn start(at: Nid, callbacks: mpsc::UnboundedSender<Callback>) -> Node {
+        let lnet = node(at).await;
+        let _portal = lnet.serve_portal(wire::LDLM_CB_REQUEST_PORTAL, Arc::new(Callbacks(at, callbacks)));
+        Node {
+            lnet,
+            pending: HashMap::new(),
+            _portal,
+        }
+    }
+
+    /// Sends a request.
+    pub(crate) async fn send(
+        &mut self,
+        to: Nid,
+        portal: u32,
+        xid: u64,
+        msg: &Message,
+        bulk: Vec<BulkBuffer>,
+    ) {
+        let at = |portal, match_bits| Match {
+            portal,
+            match_bits,
+            from: None,
+        };
+        let bulk = bulk.into_iter().map(|b| {
+            let md = match b.data {
+                Some(data) => Md::Source(Payload::from(data)),
+                None => Md::Sink { max_len: 4 << 20 },
+            };
+            self.lnet.attach(at(b.portal, b.match_bits), md)
+        });
+        let bulk = bulk.collect();
+        let (sender, reply) = mpsc::unbounded_channel();
+        let place = place_of_reply(msg);
+        for portal in REPLY_PORTALS {
+            let mut buffer = self.lnet.attach(at(portal, xid), Md::Sink { max_len: 1 << 20 });
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                loop {
+                    let event = tokio::select! {
+                        event = buffer.next() => event,
+                        () = sender.closed() => return,
+                    };
+                    let Some(MdEvent::Put { payload, offset, .. }) = event else {
+                        return;
+                    };
+                    // What lies before the reply's place only says that it takes longer.
+                    if offset >= place {
+                        let _ = sender.send(Message::parse(&payload.into_bytes()).unwrap());
+                    }
+                }
+            });
+        }
+        self.pending.insert(xid, Pending { reply, bulk });
+        self.lnet
+            .put(to, portal, xid, 0, 0, Payload::from(msg.build()), false)
+            .await
+            .unwrap();
+    }
+
+    /// Whether a request was sent whose reply has not been taken.
+    pub(crate) fn waits_for(&self, xid: u64) -> bool {
+        self.pending.contains_key(&xid)
+    }
+
+    /// The final reply to a request, when it comes.
+    pub(crate) async fn reply(&mut self, xid: u64) -> Message {
+        self.pending.get_mut(&xid).unwrap().reply.recv().await.unwrap()
+    }
+
+    /// What came in bulk for a request that has its reply.
+    pub(crate) fn bulk(&mut self, xid: u64) -> bytes::Bytes {
+        let mut pending = self.pending.remove(&xid).unwrap();
+        let mut data = Vec::new();
+        for buffer in &mut pending.bulk {
+            while let Some(event) = buffer.try_next() {
+                if let MdEvent::Put { payload, .. } = event {
+                    data.extend_from_slice(&payload.into_bytes());
+                }
+            }
+        }
+        data.into()
+    }
+
+    /// Answers a callback.
+    pub(crate) async fn answer(&self, to: &Callback, msg: &Message) {
+        let offset = place_of_reply(&to.msg);
+        let payload = Payload::from(msg.build());
+        let sent = self.lnet.put(
+            to.from,
+            wire::LDLM_CB_REPLY_PORTAL,
+            to.xid,
+            offset,
+            0,
+            payload,
+            false,
+        );
+        sent.await.unwrap();
+    }
+}
+
+/// Where the final reply to a message lies: behind the room for an early one, if the sender has any.
+fn place_of_reply(msg: &Message) -> u32 {
+    if msg.flags & wire::MSGHDR_AT_SUPPORT != 0 {
+        EARLY_REPLY_SIZE as u32
+    } else {
+        0
+    }
+}

@@ -1,0 +1,587 @@
+//! Plays captures: each client's messages are sent in their order, and what the servers say is waited for where it was
+//! captured and compared.
+
+use crate::captured::differences::Table;
+use crate::captured::{Step, fields, name_of, steps};
+use crate::replay::compare::{Judge, What};
+use crate::replay::ids::{Kind, Unknown, bytes_of, kind};
+use crate::replay::node::{BulkBuffer, Callback, Node};
+use crate::replay::prelude::Aside;
+use crate::replay::servers::{FSNAME, PATIENCE, Servers, captured, here};
+use crate::replay::vintage::Vintage;
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use wire::batch::Asked;
+use wire::format::{Leaf, Rmf, Value, leaves_of_batch};
+use wire::trace::{Meaning, Request};
+use wire::{Fid, LDLM_ENQUEUE, LdlmRequest, LustreHandle, Message, Nid, PtlrpcBody, WireStruct};
+
+/// The bulk of a request, as it was captured.
+#[derive(Default)]
+struct Bulk {
+    /// Where the server fetched: portal and match bits.
+    fetched: Vec<(u32, u64)>,
+    /// What it got.
+    given: Vec<Bytes>,
+    /// What the server put, and where.
+    put: Vec<(u32, u64, Bytes)>,
+}
+
+/// A callback that was captured.
+struct Expected {
+    request: Arc<Request>,
+    answer: Option<Message>,
+    /// The client's own handle of the lock.
+    own: u64,
+    came: bool,
+}
+
+/// The whole life.
+pub(crate) struct Player {
+    vintage: Vintage,
+    servers: Servers,
+    aside: Aside,
+    clients: BTreeMap<Nid, Node>,
+    callbacks: mpsc::UnboundedReceiver<Callback>,
+    judge: Judge,
+    not_played: Table,
+    /// What is unknown because the exchange that would have told was not played, and why not.
+    missing: HashMap<String, String>,
+    /// Requests that were not played, and why.
+    skipped: HashMap<(Nid, u64), String>,
+    /// The callbacks of the capture that is being played.
+    expected: Vec<Expected>,
+    /// What the servers call each connection, by what the client calls it.
+    exports: HashMap<u64, u64>,
+    /// How each client last connected to each target.
+    connects: HashMap<(Nid, String), Arc<Request>>,
+    /// Numbers for requests that were not captured: captured ones are multiples of 128.
+    next_xid: HashMap<Nid, u64>,
+}
+
+fn is_client(nid: Nid) -> bool {
+    nid == captured(21) || nid == captured(22)
+}
+
+impl Player {
+    pub(crate) async fn start(vintage: Vintage) -> Player {
+        let servers = Servers::start().await;
+        let aside = Aside::start(&servers).await;
+        let (sender, callbacks) = mpsc::unbounded_channel();
+        let mut clients = BTreeMap::new();
+        for last in [21, 22] {
+            clients.insert(captured(last), Node::start(captured(last), sender.clone()).await);
+        }
+        Player {
+            vintage,
+            servers,
+            aside,
+            clients,
+            callbacks,
+            judge: Judge::new(include_str!("differences.txt")),
+            not_played: Table::parse(include_str!("not_played.txt")),
+            missing: HashMap::new(),
+            skipped: HashMap::new(),
+            expected: Vec::new(),
+            exports: HashMap::new(),
+            connects: HashMap::new(),
+            next_xid: HashMap::new(),
+        }
+    }
+
+    /// Plays one capture.
+    pub(crate) async fn play(&mut self, label: &str) {
+        self.judge.tally(label);
+        let steps = steps(label);
+        let mut bulks: HashMap<(Nid, u64), Bulk> = HashMap::new();
+        for step in &steps {
+            if let Meaning::Bulk(Some(r), data) = &step.meaning {
+                let bulk = bulks.entry((r.client, r.xid)).or_default();
+                match (step.portal, data.is_empty()) {
+                    (Some(portal), true) => bulk.fetched.push((portal, step.match_bits)),
+                    (Some(portal), false) => bulk.put.push((portal, step.match_bits, data.clone())),
+                    (None, _) => bulk.given.push(data.clone()),
+                }
+            }
+        }
+        self.expected = expected(&steps);
+        let places = places(&steps);
+        for step in steps.iter().filter(|s| is_client(s.from) || is_client(s.to)) {
+            self.servers.time_is(step.time_us);
+            match &step.meaning {
+                Meaning::Request(r) if is_client(step.from) => {
+                    let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
+                    if let Some(ost) = places.get(&(r.client, r.xid)) {
+                        self.aside.turn_of(*ost).await;
+                    }
+                    self.request(label, step, r, &bulk).await;
+                    bulks.insert((r.client, r.xid), bulk);
+                }
+                Meaning::Request(r) => self.callback(label, r).await,
+                Meaning::Reply {
+                    request: Some(r),
+                    early: false,
+                    msg,
+                    ..
+                } if is_client(step.to) => {
+                    let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
+                    self.reply(label, r, msg, bulk).await;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A request: with our identifiers in the place of the captured ones.
+    async fn request(&mut self, label: &str, step: &Step, r: &Arc<Request>, bulk: &Bulk) {
+        let name = name_of(r);
+        self.connected(r).await;
+        let (mut msg, given) = match self.rewritten(r, bulk) {
+            Ok(rewritten) => rewritten,
+            Err(Unknown(what)) => {
+                let why = self.missing.get(&what).cloned().unwrap_or(what);
+                self.judge.tally(label).not_played += 1;
+                if !self.not_played.explains(label, &name, &why.replace(' ', "_")) {
+                    self.judge
+                        .unexplained
+                        .push(format!("{label} {name} is not played: {why}"));
+                }
+                self.skipped.insert((r.client, r.xid), why);
+                return;
+            }
+        };
+        let fetched = bulk.fetched.iter().zip(&given);
+        let fetched = fetched.map(|(&(portal, match_bits), data)| BulkBuffer {
+            portal,
+            match_bits,
+            data: Some(data.clone()),
+        });
+        let put = bulk.put.iter().map(|&(portal, match_bits, _)| BulkBuffer {
+            portal,
+            match_bits,
+            data: None,
+        });
+        let bulk: Vec<_> = fetched.chain(put).collect();
+        self.vintage.aged(r, !bulk.is_empty(), &mut msg);
+        self.next_xid.insert(r.client, r.xid + 1);
+        let client = self.clients.get_mut(&step.from).unwrap();
+        client.send(here(step.to), r.portal, r.xid, &msg, bulk).await;
+    }
+
+    /// A connection that the client made when nobody captured it is made now, as the one before.
+    async fn connected(&mut self, r: &Arc<Request>) {
+        let handle = Value::Number(r.body.pb_handle.cookie);
+        let known = self.judge.ids.translate(Kind::Handle, &handle);
+        let Err(Unknown(what)) = known else { return };
+        let Some(target) = target_of(r).filter(|_| !self.missing.contains_key(&what)) else {
+            return;
+        };
+        let Some(before) = self.connects.get(&(r.client, target)) else {
+            return;
+        };
+        let mut msg = before.msg.clone();
+        let body = PtlrpcBody {
+            pb_conn_cnt: r.body.pb_conn_cnt,
+            ..before.body
+        };
+        msg.set_body(&body);
+        self.vintage.aged(before, false, &mut msg);
+        let (to, portal, xid) = (here(before.server), before.portal, r.xid - 64);
+        let node = self.clients.get_mut(&r.client).unwrap();
+        node.send(to, portal, xid, &msg, Vec::new()).await;
+        let (reply, _) = self.answer_to("", r.client, xid).await.unwrap();
+        let body = reply.body().unwrap();
+        assert_eq!(body.pb_status, 0, "{what}");
+        self.judge
+            .ids
+            .same(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
+    }
+
+    /// The request as it is to be sent, and what the server fetches.
+    fn rewritten(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), Unknown> {
+        let format = r.format.ok_or(Unknown(format!("opcode {}", r.body.pb_opc)))?;
+        if let Some(target) = format.request_index(Rmf::Tgtuuid) {
+            let target = r.msg.str(target).unwrap_or_default();
+            if target.starts_with("testfs-MDT0001") {
+                return Err(Unknown("MDT0001".into()));
+            }
+        }
+        if let Some(flag) = not_granted(r).or_else(|| self.vintage.lacks(r)) {
+            return Err(Unknown(flag.into()));
+        }
+        let mut msg = r.msg.clone();
+        let leaves = fields(format.request, r.body.pb_opc, &r.msg.bufs);
+        let locks = leaves.iter().filter(|(_, leaf)| leaf.name() == "lock_handle");
+        let some = { locks }.any(|(_, leaf)| {
+            self.judge
+                .ids
+                .translate(Kind::Handle, &leaf.value)
+                .is_ok_and(|v| v.is_some())
+        });
+        for (i, leaf) in leaves {
+            self.rewrite(r, &mut msg.bufs[i], &leaf, some)?;
+        }
+        let mut given = bulk.given.clone();
+        if let (wire::MDS_BATCH, Some(data)) = (r.body.pb_opc, given.first_mut()) {
+            for leaf in batched(r, data) {
+                self.rewrite(r, data, &leaf, some)?;
+            }
+        }
+        self.fid_in_key(&mut msg)?;
+        Ok((msg, given))
+    }
+
+    /// Puts what a field says here in the place of what it said there.
+    fn rewrite(&mut self, r: &Request, bytes: &mut Bytes, leaf: &Leaf, some: bool) -> Result<(), Unknown> {
+        let asks = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
+        let own = leaf.path.starts_with("conn.") || (asks && leaf.path.ends_with("dlm_req.lock_handle[0]"));
+        if let (true, Value::Number(handle)) = (own, &leaf.value) {
+            self.judge.ids.own(*handle);
+        }
+        let kind = kind(leaf);
+        let made_up = matches!(leaf.name(), "cr_fid2");
+        if let (Kind::Identity, true, Value::Fid(fid)) = (kind, made_up, &leaf.value) {
+            self.judge.ids.made_up(*fid)?;
+        }
+        // A lock that was granted when nobody captured it: no server minds that it is given back too.
+        let another = leaf.name() == "lock_handle" && (some || r.body.pb_opc != wire::LDLM_CANCEL);
+        let value = match self.judge.ids.translate(kind, &leaf.value) {
+            Err(_) if another => None,
+            value => value?,
+        };
+        if let Some(value) = value {
+            let mut buf = bytes.to_vec();
+            buf[leaf.at.clone()].copy_from_slice(&bytes_of(&value, leaf.at.len()));
+            *bytes = buf.into();
+        }
+        Ok(())
+    }
+
+    /// The reply to a request, and its bulk; meanwhile callbacks are answered.
+    async fn answer_to(&mut self, label: &str, client: Nid, xid: u64) -> Option<(Message, Bytes)> {
+        loop {
+            let node = self.clients.get_mut(&client).unwrap();
+            let callback = tokio::select! {
+                biased;
+                msg = node.reply(xid) => return Some((msg, node.bulk(xid))),
+                callback = self.callbacks.recv() => callback.unwrap(),
+                () = sleep(PATIENCE) => return None,
+            };
+            self.called_back(label, callback).await;
+        }
+    }
+
+    /// Translates the FID that stands behind a key.
+    fn fid_in_key(&self, msg: &mut Message) -> Result<(), Unknown> {
+        if !msg.str(1).is_ok_and(|key| key == wire::KEY_FID2PATH) {
+            return Ok(());
+        }
+        let at = wire::round_up8(wire::KEY_FID2PATH.len() + 1);
+        let mut key = msg.bufs[1].to_vec();
+        let fid = self.judge.ids.fid(Fid::from_bytes(&key[at..]).unwrap())?;
+        key[at..at + Fid::SIZE].copy_from_slice(&fid.to_bytes());
+        msg.bufs[1] = key.into();
+        Ok(())
+    }
+
+    /// A reply that was captured: ours has to come, and to be the same.
+    async fn reply(&mut self, label: &str, r: &Arc<Request>, captured: &Message, bulk: Bulk) {
+        let format = r.format.map_or(&[][..], |f| f.reply);
+        if let Some(why) = self.skipped.remove(&(r.client, r.xid)) {
+            for (_, leaf) in fields(format, r.body.pb_opc, &captured.bufs) {
+                if let Err(Unknown(what)) = self.judge.ids.translate(kind(&leaf), &leaf.value) {
+                    self.missing.entry(what).or_insert(why.clone());
+                }
+            }
+            return;
+        }
+        if !self.clients[&r.client].waits_for(r.xid) {
+            return;
+        }
+        let Some((msg, data)) = self.answer_to(label, r.client, r.xid).await else {
+            self.judge
+                .unexplained
+                .push(format!("{label} {} unanswered", name_of(r)));
+            return;
+        };
+        if let Some(conn) = r.format.and_then(|f| f.request_index(Rmf::Conn)) {
+            let conn = r.msg.get::<LustreHandle>(conn).unwrap().cookie;
+            self.exports.insert(conn, msg.body().unwrap().pb_handle.cookie);
+            let target = r.msg.str(1).unwrap().trim_end_matches("_UUID").to_owned();
+            self.connects.insert((r.client, target), r.clone());
+        }
+        let name = name_of(r);
+        if let Some(wrong) = self.vintage.minds(r, &msg) {
+            self.judge.unexplained.push(format!("{label} {wrong}"));
+        }
+        let what = What {
+            label,
+            name: &name,
+            format,
+            opcode: r.body.pb_opc,
+        };
+        self.judge.tally(label).exchanges += 1;
+        self.judge.messages(&what, &captured.bufs, &msg.bufs);
+        let put: Vec<u8> = bulk.put.iter().flat_map(|(_, _, data)| data.to_vec()).collect();
+        if !put.is_empty() {
+            self.judge.bulk(&what, &put.into(), &data);
+        }
+    }
+
+    /// A server's request to a client was captured: ours has to come too.
+    async fn callback(&mut self, label: &str, r: &Arc<Request>) {
+        let name = name_of(r);
+        let came = |expected: &[Expected]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.came);
+        let own = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
+        let missing = format!("missing.{own:#x}");
+        // Whose lock was asked for here may still be called back.
+        let asked = self
+            .judge
+            .ids
+            .translate(Kind::Handle, &Value::Number(own))
+            .is_ok();
+        if !asked && self.judge.table.explains(label, &name, &missing) {
+            self.judge.tally(label).explained += 1;
+            return;
+        }
+        while !came(&self.expected) {
+            let Ok(Some(callback)) = timeout(PATIENCE, self.callbacks.recv()).await else {
+                self.judge.unexplained.push(format!("{label} {name} {missing}"));
+                return;
+            };
+            self.called_back(label, callback).await;
+        }
+    }
+
+    /// A server calls a client back: the answer is the captured one. What was not captured is answered as a client does
+    /// that has nothing to write back.
+    async fn called_back(&mut self, label: &str, callback: Callback) {
+        let client = callback.client;
+        let body = callback.msg.body().unwrap();
+        let handles = LdlmRequest::handles(callback.msg.buf(1)).unwrap();
+        let node = &self.clients[&client];
+        let is_it = |e: &&mut Expected| {
+            let r = &e.request;
+            !e.came && r.server == client && r.body.pb_opc == body.pb_opc && handles.first() == Some(&e.own)
+        };
+        let Some(expected) = self.expected.iter_mut().find(is_it) else {
+            let name = wire::format::opcode_name(body.pb_opc).unwrap_or_default();
+            self.judge
+                .differs(label, name, "unexpected", &format!("{handles:x?}"));
+            let reply = PtlrpcBody {
+                pb_type: wire::PTL_RPC_MSG_REPLY,
+                ..body
+            };
+            node.answer(&callback, &Message::new(&reply, [])).await;
+            if body.pb_opc == wire::LDLM_BL_CALLBACK {
+                let handle = callback.msg.get::<LdlmRequest>(1).unwrap().lock_handle[1];
+                self.cancel(client, &callback, handle).await;
+            }
+            return;
+        };
+        expected.came = true;
+        let r = expected.request.clone();
+        if let Some(answer) = &expected.answer {
+            node.answer(&callback, answer).await;
+        }
+        let name = name_of(&r);
+        let format = r.format.map_or(&[][..], |f| f.request);
+        let what = What {
+            label,
+            name: &name,
+            format,
+            opcode: r.body.pb_opc,
+        };
+        self.judge.tally(label).callbacks += 1;
+        self.judge.messages(&what, &r.msg.bufs, &callback.msg.bufs);
+    }
+
+    /// Gives a lock back that was not given back at this place.
+    async fn cancel(&mut self, client: Nid, callback: &Callback, handle: u64) {
+        let conn = callback.msg.body().unwrap().pb_handle.cookie;
+        let body = PtlrpcBody {
+            pb_handle: self.exports.get(&conn).copied().unwrap_or_default().into(),
+            pb_type: wire::PTL_RPC_MSG_REQUEST,
+            pb_version: wire::LUSTRE_DLM_VERSION | 3,
+            pb_opc: wire::LDLM_CANCEL,
+            pb_conn_cnt: 1,
+            pb_timeout: 100,
+            ..PtlrpcBody::default()
+        };
+        let request = LdlmRequest {
+            lock_count: 1,
+            lock_handle: [handle, 0],
+            ..LdlmRequest::default()
+        };
+        let xid = self.next_xid.entry(client).or_default();
+        *xid += 1;
+        let xid = *xid;
+        let msg = Message::new(&body, [request.to_bytes()]);
+        let node = self.clients.get_mut(&client).unwrap();
+        node.send(
+            callback.from,
+            wire::LDLM_CANCEL_REQUEST_PORTAL,
+            xid,
+            &msg,
+            Vec::new(),
+        )
+        .await;
+    }
+
+    /// What was found, and whether all of it was expected.
+    pub(crate) async fn end(self) {
+        for (row, uses) in self.judge.table.uses() {
+            println!("{uses:6} {row}");
+        }
+        let counts = self.judge.counts();
+        print!("{counts}");
+        for line in &self.judge.unexplained {
+            println!("{line}");
+        }
+        println!("{} differences without a reason", self.judge.unexplained.len());
+        for client in self.clients.into_values() {
+            client.lnet.shutdown().await;
+        }
+        self.aside.end().await;
+        self.servers.stop().await;
+        assert!(self.judge.unexplained.is_empty());
+        compare_counts(self.vintage.name, &counts);
+        // An older life is a part of the captured one.
+        if self.vintage.is_captured() {
+            let unused = [self.judge.table.unused(), self.not_played.unused()].concat();
+            assert!(unused.is_empty(), "{unused:#?}");
+        }
+    }
+}
+
+/// The callbacks of a capture, with their answers.
+fn expected(steps: &[Step]) -> Vec<Expected> {
+    let mut out: Vec<Expected> = Vec::new();
+    for step in steps {
+        match &step.meaning {
+            Meaning::Request(r) if is_client(step.to) => {
+                let handles = LdlmRequest::handles(r.msg.buf(1)).unwrap_or_default();
+                let own = handles.first().copied().unwrap_or_default();
+                out.push(Expected {
+                    request: r.clone(),
+                    answer: None,
+                    own,
+                    came: false,
+                });
+            }
+            Meaning::Reply {
+                request: Some(r),
+                msg,
+                ..
+            } if is_client(step.from) => {
+                if let Some(e) = out.iter_mut().find(|e| Arc::ptr_eq(&e.request, r)) {
+                    e.answer = Some(msg.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// The target that a request of an established connection is for, if its portal tells.
+fn target_of(r: &Request) -> Option<String> {
+    let index = u32::from(r.server == captured(12));
+    match r.portal {
+        wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL => Some(format!("{FSNAME}-OST{index:04x}")),
+        wire::MDS_REQUEST_PORTAL | wire::MDS_READPAGE_PORTAL => Some(format!("{FSNAME}-MDT{index:04x}")),
+        wire::MGS_REQUEST_PORTAL => Some("MGS".into()),
+        _ => None,
+    }
+}
+
+/// The requests that made a file, and the OST of its first object.
+fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
+    let mut files = HashMap::new();
+    let mut places = HashMap::new();
+    for step in steps.iter().rev() {
+        let Meaning::Reply {
+            request: Some(r),
+            early: false,
+            msg,
+            ..
+        } = &step.meaning
+        else {
+            continue;
+        };
+        let Some(format) = r.format else { continue };
+        let leaves: Vec<_> = fields(format.reply, r.body.pb_opc, &msg.bufs)
+            .into_iter()
+            .map(|(_, l)| l)
+            .collect();
+        let find = |end: &str| {
+            leaves
+                .iter()
+                .find(|l| l.path.ends_with(end))
+                .map(|l| l.value.clone())
+        };
+        if let (Some(Value::OstId(file)), Some(Value::Number(ost))) =
+            (find(".lmm_oi"), find("lmm_objects[0].l_ost_idx"))
+        {
+            files.insert((file.oi_seq, file.oi_id), ost);
+        }
+        let made =
+            matches!(find("lock_policy_res1"), Some(Value::Number(d)) if d & wire::DISP_OPEN_CREATE != 0);
+        let fid = r
+            .msg
+            .bufs
+            .get(3)
+            .and_then(|_| format.request_index(Rmf::RecReint));
+        if let (true, Some(rec)) = (made, fid) {
+            let fid = r.msg.get::<wire::MdtRecCreate>(rec).unwrap().cr_fid2;
+            if let Some(ost) = files.get(&(fid.f_seq, u64::from(fid.f_oid))) {
+                places.insert((r.client, r.xid), *ost);
+            }
+        }
+    }
+    places
+}
+
+/// The fields of a batch that was fetched in bulk.
+fn batched(r: &Request, data: &[u8]) -> Vec<Leaf> {
+    let Ok(Asked::Bulk(sizes)) = Asked::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
+        return Vec::new();
+    };
+    let (mut begin, mut all) = (0, Vec::new());
+    for size in sizes {
+        let end = begin + size as usize;
+        let shifted = |leaf: Leaf| Leaf {
+            at: leaf.at.start + begin..leaf.at.end + begin,
+            ..leaf
+        };
+        let found = leaves_of_batch("batch", &data[begin..end]).unwrap();
+        all.extend(found.into_iter().map(shifted));
+        begin = end;
+    }
+    all
+}
+
+/// What a request needs that Nacre does not grant: a client would not have sent it.
+fn not_granted(r: &Request) -> Option<&'static str> {
+    match r.body.pb_opc {
+        wire::MGS_CONFIG_READ => Some("OBD_CONNECT_IMP_RECOV"),
+        wire::OST_SET_INFO => Some("OBD_CONNECT_GRANT_SHRINK"),
+        _ => None,
+    }
+}
+
+/// What is played and compared does not become less by accident: `NACRE_WRITE_COUNTS=1` writes what it is now.
+fn compare_counts(vintage: &str, counts: &str) {
+    let path = format!(
+        "{}/tests/it/replay/counts{vintage}.txt",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    if std::env::var_os("NACRE_WRITE_COUNTS").is_some() {
+        std::fs::write(&path, counts).unwrap();
+    }
+    let before = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(counts, before, "more or less was played than {path} says");
+}

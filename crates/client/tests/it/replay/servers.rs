@@ -1,0 +1,169 @@
+//! The file system that is asked: an MGS, one MDT and an OST on one node, an OST on another, as it was captured.
+
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig};
+use mdt::{Mdt, MdtConfig, WallClock};
+use mgc::Mgc;
+use mgs::Mgs;
+use osd::StoreKind;
+use ost::{Ost, OstConfig};
+use rpc::{Ptlrpc, RpcConfig};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use wire::{
+    LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text, Time,
+};
+
+/// The port of every acceptor.
+const PORT: u16 = 7990;
+/// The file system that was captured.
+pub(crate) const FSNAME: &str = "testfs";
+/// How long anything may take on a machine that has much else to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a captured node is now: on loopback, at an address that is this process's alone.
+pub(crate) fn here(captured: Nid) -> Nid {
+    let last = (u64::from(captured) & 0xff) as u8;
+    let pid = std::process::id();
+    Nid::tcp(
+        Ipv4Addr::new(127, (pid % 250) as u8 + 1, (pid / 250 % 250) as u8 + 1, last),
+        0,
+    )
+}
+
+/// The captured NID of this number, `10.88.0.N@tcp`.
+pub(crate) fn captured(last: u8) -> Nid {
+    Nid::tcp(Ipv4Addr::new(10, 88, 0, last), 0)
+}
+
+/// A node at a captured NID's place.
+pub(crate) async fn node(at: Nid) -> Arc<Lnet> {
+    let config = LnetConfig {
+        accept_port: PORT,
+        ..LnetConfig::default()
+    };
+    let lnet = Lnet::new(CptTable::single_current(), config);
+    lnet.add_tcp(here(at), true).await.unwrap();
+    lnet
+}
+
+/// The servers.
+pub(crate) struct Servers {
+    nodes: Vec<Arc<Ptlrpc>>,
+    mgs: Arc<Mgs>,
+    mdt: Arc<Mdt>,
+    osts: Vec<Arc<Ost>>,
+    mgcs: Vec<Arc<Mgc>>,
+    /// The time of day at the servers, seconds since 1970.
+    clock: Arc<AtomicU64>,
+}
+
+fn info(kind: u32, index: u32, nid: Nid) -> MgsTargetInfo {
+    let mut info = MgsTargetInfo {
+        mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
+        mti_stripe_index: index,
+        mti_nid_count: 1,
+        mti_fsname: Text::truncated(FSNAME),
+        ..MgsTargetInfo::default()
+    };
+    info.mti_nids[0] = nid;
+    info
+}
+
+impl Servers {
+    /// Starts them. Files can be made when this returns.
+    pub(crate) async fn start() -> Servers {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_test_writer()
+            .try_init();
+        let mut rpcs = Vec::new();
+        for (seed, at) in [(1, captured(11)), (2, captured(12))] {
+            let lnet = node(at).await;
+            rpcs.push(Ptlrpc::start(
+                lnet,
+                CptTable::single_current(),
+                RpcConfig {
+                    seed,
+                    ..RpcConfig::default()
+                },
+            ));
+        }
+        let memory = || StoreKind::Memory(1 << 30);
+        let (srv1, srv2) = (here(captured(11)), here(captured(12)));
+        let mgs = Mgs::start(&rpcs[0], &memory(), 1).await.unwrap();
+        let mut mgcs = Vec::new();
+        for (rpc, name) in rpcs.iter().zip(["srv1", "srv2"]) {
+            mgcs.push(Mgc::connect(rpc, vec![srv1], name).await.unwrap());
+        }
+        mgcs[0].register(info(LDD_F_SV_TYPE_MDT, 0, srv1)).await.unwrap();
+        let params = params::Registry::default();
+        let clock = Arc::new(AtomicU64::new(1_795_170_711));
+        let now = clock.clone();
+        let cfg = MdtConfig {
+            clock: WallClock::new(move || Time::secs(now.load(Ordering::SeqCst) as i64)),
+            locks: Arc::default(),
+            fsname: FSNAME.to_owned(),
+            index: 0,
+            seed: 2,
+            params: params.clone(),
+        };
+        let mdt = Mdt::start(rpcs[0].clone(), &mgcs[0], &memory(), cfg)
+            .await
+            .unwrap();
+        let mut osts = Vec::new();
+        for (index, nid) in [(0, srv1), (1, srv2)] {
+            let (rpc, mgc) = (&rpcs[index as usize], &mgcs[index as usize]);
+            let config = mgc.watch(&format!("{FSNAME}-client"));
+            let cfg = OstConfig {
+                params: params::Registry::default(),
+                ..OstConfig::new(FSNAME, index)
+            };
+            osts.push(Ost::start(rpc, config, &memory(), cfg).await.unwrap());
+            mgc.register(info(LDD_F_SV_TYPE_OST, index, nid)).await.unwrap();
+        }
+        let mut seen = mgcs[0].watch(&format!("{FSNAME}-client"));
+        let all = seen.wait_for(|c| c.osts.len() == 2 && !c.mdts.is_empty());
+        tokio::time::timeout(PATIENCE, all)
+            .await
+            .expect("the configuration is complete")
+            .unwrap();
+        Servers {
+            nodes: rpcs,
+            mgs,
+            mdt,
+            osts,
+            mgcs,
+            clock,
+        }
+    }
+
+    /// The first node.
+    pub(crate) fn first(&self) -> &Arc<Ptlrpc> {
+        &self.nodes[0]
+    }
+
+    /// It is now as late as it was then.
+    pub(crate) fn time_is(&self, us: u64) {
+        self.clock.store(us / 1_000_000, Ordering::SeqCst);
+    }
+
+    /// Stops them.
+    pub(crate) async fn stop(self) {
+        self.mdt.stop().await;
+        for ost in &self.osts {
+            ost.stop().await.unwrap();
+        }
+        for mgc in &self.mgcs {
+            mgc.disconnect().await;
+        }
+        self.mgs.stop().await.unwrap();
+        for node in &self.nodes {
+            node.shutdown().await;
+            node.lnet().shutdown().await;
+        }
+    }
+}

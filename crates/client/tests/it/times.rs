@@ -1,0 +1,470 @@
+//! Times: which operation sets which, to the nanosecond, as every mount sees them; and in whole seconds with who knows no
+//! more.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Atime, Attr, Client, Clock, Cred, Fallocate, OpenFile, OpenFlags, SetAttr, SetTime};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use wire::{Fid, Time};
+
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+/// When the clocks begin: shortly before a second is full, so that seconds change while a test runs.
+const BEGIN: i64 = 1_700_000_000;
+const SECOND: i64 = 1_000_000_000;
+/// Times to set: long ago, and before 1970.
+const SET: [Time; 3] = [
+    Time::new(1_000_000_000, 123_456_789),
+    Time::new(1_000_000_000, 0),
+    Time::new(-86_400, 999_999_999),
+];
+/// When 32 bits are not enough for the seconds.
+const FAR: Time = Time::new(5_000_000_000, 1);
+
+/// A clock that goes a microsecond each time that somebody looks at it.
+#[derive(Clone)]
+struct Ticks(Arc<AtomicI64>);
+
+impl Ticks {
+    fn new() -> Ticks {
+        Ticks(Arc::new(AtomicI64::new(SECOND - 200_000)))
+    }
+
+    fn time(ns: i64) -> Time {
+        Time::new(BEGIN + ns.div_euclid(SECOND), ns.rem_euclid(SECOND) as u32)
+    }
+
+    /// What it shows, for a mount whose clock is wrong by that many nanoseconds.
+    fn clock(&self, wrong_by: i64) -> Clock {
+        let ticks = self.0.clone();
+        Arc::new(move || Ticks::time(ticks.fetch_add(1000, Ordering::SeqCst) + wrong_by))
+    }
+
+    fn now(&self) -> Time {
+        Ticks::time(self.0.load(Ordering::SeqCst))
+    }
+}
+
+fn times(attr: &Attr) -> (Time, Time, Time) {
+    (attr.atime, attr.mtime, attr.ctime)
+}
+
+async fn stat(c: &Client, fid: Fid) -> Attr {
+    c.getattr(&Cred::root(), fid).await.unwrap().attr
+}
+
+fn set_mtime(t: SetTime) -> SetAttr {
+    SetAttr {
+        mtime: Some(t),
+        ..SetAttr::default()
+    }
+}
+
+fn cut(size: u64) -> SetAttr {
+    SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    }
+}
+
+/// What an operation did to the times of the file.
+enum Did {
+    Nothing,
+    Changed,
+    Contents,
+    SetMtime(Time),
+    SetAtime(Time),
+}
+
+struct World {
+    ticks: Ticks,
+    mounts: [Arc<Client>; 2],
+    files: [Arc<OpenFile>; 2],
+    fid: Fid,
+    dir: Fid,
+    random: u64,
+    names: usize,
+}
+
+impl World {
+    /// A file with two objects in a directory, open in two mounts, of which the second's clock may be wrong.
+    async fn new(cluster: &Cluster, seed: u64, wrong_by: i64) -> World {
+        let ticks = Ticks::new();
+        let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
+        let b = cluster.mount_with(|o| o.clock = ticks.clock(wrong_by)).await;
+        let root = Cred::root();
+        let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+        let (found, first) = a.create(&root, dir, b"f0", 0o644, RW).await.unwrap();
+        let fid = found.attr.fid;
+        drop(found);
+        let second = b.open(&root, fid, RW).await.unwrap();
+        World {
+            ticks,
+            mounts: [a, b],
+            files: [first, second],
+            fid,
+            dir,
+            random: seed,
+            names: 0,
+        }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    fn name(&self) -> Vec<u8> {
+        format!("f{}", self.names).into_bytes()
+    }
+
+    /// What the other mount sees of a change of the file, and so does who made it.
+    async fn seen_by_both(&self, who: usize, case: &str) -> Attr {
+        let seen = stat(&self.mounts[1 - who], self.fid).await;
+        let own = stat(&self.mounts[who], self.fid).await;
+        assert_eq!(times(&seen), times(&own), "{case}");
+        seen
+    }
+
+    /// A random operation by a random mount.
+    async fn act(&mut self) -> (usize, &'static str, Did) {
+        let (what, who) = (self.random(13), self.random(2) as usize);
+        let (offset, set) = (self.random(200_000), SET[self.random(3) as usize]);
+        let (c, file, fid, root) = (
+            self.mounts[who].clone(),
+            self.files[who].clone(),
+            self.fid,
+            Cred::root(),
+        );
+        let data = Bytes::from(vec![what as u8; 5000]);
+        let setattr = async |set: SetAttr| c.setattr(&root, fid, &set, None).await.map(drop).unwrap();
+        let (name, did) = match what {
+            0 | 1 => {
+                c.write(&file, offset, data).await.unwrap();
+                ("write", Did::Contents)
+            }
+            2 => {
+                let flags = OpenFlags { direct: true, ..RW };
+                let direct = c.open(&root, fid, flags).await.unwrap();
+                c.write(&direct, offset / 4096 * 4096, data.slice(..4096))
+                    .await
+                    .unwrap();
+                c.release(&direct).await.unwrap();
+                ("direct write", Did::Contents)
+            }
+            3 => {
+                setattr(cut(offset)).await;
+                ("truncate", Did::Contents)
+            }
+            4 => {
+                let how = Fallocate::ZeroRange { keep_size: false };
+                c.fallocate(&file, how, offset, 5000).await.unwrap();
+                ("fallocate", Did::Contents)
+            }
+            5 => {
+                let mode = Some(0o600 + (offset % 64) as u32);
+                setattr(SetAttr {
+                    mode,
+                    ..SetAttr::default()
+                })
+                .await;
+                ("chmod", Did::Changed)
+            }
+            6 => {
+                setattr(set_mtime(SetTime::At(set))).await;
+                ("set mtime", Did::SetMtime(set))
+            }
+            7 => {
+                let atime = Some(SetTime::At(set));
+                setattr(SetAttr {
+                    atime,
+                    ..SetAttr::default()
+                })
+                .await;
+                ("set atime", Did::SetAtime(set))
+            }
+            8 => {
+                setattr(set_mtime(SetTime::Now)).await;
+                ("touch", Did::Contents)
+            }
+            9 => {
+                c.setxattr(&root, fid, b"user.x", &data[..9], 0).await.unwrap();
+                ("setxattr", Did::Changed)
+            }
+            10 => {
+                let from = self.name();
+                self.names += 1;
+                c.rename(&root, (self.dir, &from), (self.dir, &self.name()))
+                    .await
+                    .unwrap();
+                ("rename", Did::Changed)
+            }
+            11 => {
+                c.link(&root, fid, self.dir, b"other").await.map(drop).unwrap();
+                c.unlink(&root, self.dir, b"other").await.unwrap();
+                ("link and unlink", Did::Changed)
+            }
+            _ => {
+                c.release(&file).await.unwrap();
+                self.files[who] = c.open(&root, fid, RW).await.unwrap();
+                ("close", Did::Nothing)
+            }
+        };
+        (who, name, did)
+    }
+
+    async fn end(self) {
+        for (c, file) in self.mounts.iter().zip(&self.files) {
+            c.release(file).await.unwrap();
+            c.umount().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_operation_sets_the_times_that_it_should_and_every_mount_sees_them() {
+    for seed in 1..9 {
+        let cluster = Cluster::start(2).await;
+        let mut w = World::new(&cluster, seed, 0).await;
+        let mut before = stat(&w.mounts[0], w.fid).await;
+        let birth = before.btime;
+        for step in 0..60 {
+            let began = w.ticks.now();
+            let (who, what, did) = w.act().await;
+            let meanwhile: RangeInclusive<Time> = began..=w.ticks.now();
+            let case = format!("seed {seed} step {step}: {what} by {who}: {meanwhile:?}, before {before:?}");
+            let seen = w.seen_by_both(who, &case).await;
+            assert_eq!(seen.btime, birth, "{case}");
+            match did {
+                Did::Nothing => assert_eq!(times(&seen), times(&before), "{case}"),
+                _ => assert!(meanwhile.contains(&seen.ctime), "ctime: {case}"),
+            }
+            match did {
+                Did::Contents => assert!(meanwhile.contains(&seen.mtime), "mtime: {case}"),
+                Did::SetMtime(t) => assert_eq!(seen.mtime, t, "{case}"),
+                _ => assert_eq!(seen.mtime, before.mtime, "{case}"),
+            }
+            match did {
+                Did::SetAtime(t) => assert_eq!(seen.atime, t, "{case}"),
+                _ => assert_eq!(seen.atime, before.atime, "{case}"),
+            }
+            if matches!(what, "rename" | "link and unlink") {
+                let dir = stat(&w.mounts[1 - who], w.dir).await;
+                assert!(
+                    meanwhile.contains(&dir.mtime) && dir.mtime == dir.ctime,
+                    "directory: {case}"
+                );
+            }
+            before = seen;
+        }
+        // As they are when everything has been written back and asked for anew.
+        let fid = w.fid;
+        w.end().await;
+        let later = cluster.mount().await;
+        assert_eq!(
+            times(&stat(&later, fid).await),
+            times(&before),
+            "seed {seed}: after a remount"
+        );
+        later.umount().await;
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn times_do_not_go_back_where_clocks_differ() {
+    for (seed, wrong_by) in [(1, -70_000), (2, 30_000), (3, -3 * SECOND), (4, 3 * SECOND)] {
+        let cluster = Cluster::start(2).await;
+        let mut w = World::new(&cluster, seed, wrong_by).await;
+        let mut before = stat(&w.mounts[0], w.fid).await;
+        for step in 0..60 {
+            let (who, what, did) = w.act().await;
+            let case = format!("seed {seed} step {step}: {what} by {who}: before {before:?}");
+            let seen = w.seen_by_both(who, &case).await;
+            assert!(seen.ctime >= before.ctime, "{case}");
+            if let Did::SetMtime(t) = did {
+                assert_eq!(seen.mtime, t, "{case}");
+            }
+            before = seen;
+        }
+        w.end().await;
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_in_the_future_is_gone_with_the_next_write() {
+    let cluster = Cluster::start(2).await;
+    let w = World::new(&cluster, 1, 0).await;
+    let [a, b] = w.mounts.clone();
+    a.setattr(&Cred::root(), w.fid, &set_mtime(SetTime::At(FAR)), None)
+        .await
+        .unwrap();
+    for c in [&a, &b] {
+        assert_eq!(stat(c, w.fid).await.mtime, FAR);
+    }
+    b.write(&w.files[1], 0, Bytes::from_static(b"x")).await.unwrap();
+    for c in [&a, &b] {
+        let seen = stat(c, w.fid).await;
+        assert_eq!((seen.mtime, seen.mtime.sec / 10), (seen.ctime, BEGIN / 10));
+    }
+    w.end().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_knows_whole_seconds_only_sees_and_sets_those() {
+    let cluster = Cluster::start(2).await;
+    let ticks = Ticks::new();
+    let fine = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
+    let coarse = |o: &mut client::MountOptions| {
+        o.clock = ticks.clock(0);
+        o.nanoseconds = false;
+    };
+    let coarse = cluster.mount_with(coarse).await;
+    assert!(fine.has_nanoseconds() && !coarse.has_nanoseconds());
+    let (root, whole) = (Cred::root(), |t: Time| Time::secs(t.sec));
+    let (found, file) = fine.create(&root, fine.root(), b"f", 0o644, RW).await.unwrap();
+    let (fid, birth) = (found.attr.fid, found.attr.btime);
+    drop(found);
+    fine.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
+    let set = Time::new(1_000_000_000, 123_456_789);
+    fine.setattr(&root, fid, &set_mtime(SetTime::At(set)), None)
+        .await
+        .unwrap();
+    let (precise, rough) = (stat(&fine, fid).await, stat(&coarse, fid).await);
+    assert_eq!((precise.mtime, rough.mtime), (set, whole(set)));
+    assert_eq!((precise.btime, rough.btime), (birth, whole(birth)));
+    assert_eq!(rough.ctime, whole(precise.ctime));
+
+    // What it does in the second of the last change turns nothing back; what it sets is what it says.
+    let theirs = coarse.open(&root, fid, RW).await.unwrap();
+    coarse.write(&theirs, 0, Bytes::from_static(b"y")).await.unwrap();
+    let own = stat(&coarse, fid).await;
+    assert_eq!(
+        (own.mtime, own.ctime),
+        (rough.ctime, rough.ctime),
+        "its own stamps have no more, before they are sent either"
+    );
+    coarse.release(&theirs).await.unwrap();
+    let seen = stat(&fine, fid).await;
+    assert!(
+        seen.ctime >= precise.ctime && seen.mtime.sec == seen.ctime.sec,
+        "{seen:?}"
+    );
+    coarse
+        .setattr(&root, fid, &set_mtime(SetTime::At(set)), None)
+        .await
+        .unwrap();
+    assert_eq!(stat(&fine, fid).await.mtime, whole(set));
+    fine.release(&file).await.unwrap();
+    for c in [&fine, &coarse] {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+/// Reads a byte of an open file.
+async fn read(c: &Client, file: &OpenFile) {
+    assert_eq!(c.read(file, 0, 1).await.unwrap().concat().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_at_the_close() {
+    let cluster = Cluster::start(1).await;
+    let ticks = Ticks::new();
+    let mount = async |wrong_by: i64, atime: Atime| {
+        let options = |o: &mut client::MountOptions| (o.clock, o.atime) = (ticks.clock(wrong_by), atime);
+        cluster.mount_with(options).await
+    };
+    let (writer, reader) = (
+        mount(0, Atime::Relative).await,
+        mount(100 * SECOND, Atime::Relative).await,
+    );
+    let root = Cred::root();
+    let (found, file) = writer
+        .create(&root, writer.root(), b"f", 0o644, RW)
+        .await
+        .unwrap();
+    let (fid, created) = (found.attr.fid, found.attr.atime);
+    drop(found);
+    writer.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
+    writer.release(&file).await.unwrap();
+
+    let open = async |c: &Client| c.open(&root, fid, OpenFlags::READ).await.unwrap();
+    let first = open(&reader).await;
+    read(&reader, &first).await;
+    let seen = stat(&reader, fid).await.atime;
+    assert!(seen.sec >= BEGIN + 100, "its reader knows: {seen:?}");
+    assert_eq!(stat(&writer, fid).await.atime, created, "nobody else does yet");
+    read(&reader, &first).await;
+    assert_eq!(stat(&reader, fid).await.atime, seen, "the second read is none");
+    reader.release(&first).await.unwrap();
+    assert_eq!(stat(&reader, fid).await.atime, seen);
+    writer.umount().await;
+    let later = mount(101 * SECOND, Atime::Relative).await;
+    assert_eq!(stat(&later, fid).await.atime, seen, "told at the close");
+
+    // Less than a minute later it is a read, and not worth writing down; a time that is set is not overwritten.
+    let strict = mount(120 * SECOND, Atime::Strict).await;
+    let second = open(&strict).await;
+    read(&strict, &second).await;
+    assert!(stat(&strict, fid).await.atime > seen);
+    strict.release(&second).await.unwrap();
+    assert_eq!(stat(&later, fid).await.atime, seen);
+    let third = open(&strict).await;
+    read(&strict, &third).await;
+    let atime = Some(SetTime::At(SET[0]));
+    let set = SetAttr {
+        atime,
+        ..SetAttr::default()
+    };
+    let after = mount(300 * SECOND, Atime::Never).await;
+    after.setattr(&root, fid, &set, None).await.unwrap();
+    strict.release(&third).await.unwrap();
+    assert_eq!(stat(&later, fid).await.atime, SET[0]);
+
+    // With noatime nothing is.
+    let fourth = open(&after).await;
+    read(&after, &fourth).await;
+    assert_eq!(stat(&after, fid).await.atime, SET[0]);
+    after.release(&fourth).await.unwrap();
+    for c in [&reader, &later, &strict, &after] {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reading_a_directory_is_an_access_of_it() {
+    let cluster = Cluster::start(0).await;
+    let ticks = Ticks::new();
+    let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr;
+    let list = async |c: &Client| {
+        let open = c.opendir(&root, dir.fid).await.unwrap();
+        c.readdir(&open, 0).await.unwrap().len()
+    };
+    let quiet = cluster
+        .mount_with(|o| (o.clock, o.diratime) = (ticks.clock(0), false))
+        .await;
+    assert_eq!(list(&quiet).await, 2);
+    assert_eq!(stat(&quiet, dir.fid).await.atime, dir.atime, "nodiratime");
+    let before = ticks.now();
+    assert_eq!(list(&a).await, 2);
+    let seen = stat(&a, dir.fid).await.atime;
+    assert!(seen >= before && seen <= ticks.now());
+    let other = cluster.mount().await;
+    assert_eq!(stat(&other, dir.fid).await.atime, seen);
+    for c in [&a, &quiet, &other] {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}

@@ -1,0 +1,161 @@
+//! A mount on servers of older releases: they grant less, answer elsewhere and do not know some requests. What such servers
+//! grant is what their sources say that they support.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Client, Cred, Fallocate, FlockRange, FlockType, OpenFlags, Seek};
+use wire::{Errno, Fid, MDS_CONNECT, MGS_CONNECT, OST_CONNECT, OST_FALLOCATE, OST_SEEK};
+
+/// What a release's servers grant at most, by opcode of the connect, and what they do not know.
+struct Release {
+    version: u32,
+    grants: [(u32, (u64, u64)); 3],
+    unknown: &'static [u32],
+}
+
+const V2_12: Release = Release {
+    version: 0x020c_0900,
+    grants: [
+        (MDS_CONNECT, (0xae7f_5e79_e744_d7b9, 0x2_4dad)),
+        (OST_CONNECT, (0xa047_5afe_e344_047e, 0x2)),
+        (MGS_CONNECT, (0x2004_0110_0100_2020, 0)),
+    ],
+    unknown: &[OST_FALLOCATE, OST_SEEK],
+};
+
+const V2_15: Release = Release {
+    version: 0x020f_0500,
+    grants: [
+        (MDS_CONNECT, (0xae7f_5e7b_e744_d3b9, 0xc1e_ffbd)),
+        (OST_CONNECT, (0xa047_5afe_e344_007e, 0x14_8202)),
+        (MGS_CONNECT, (0xa004_0110_0100_2020, 0x10_0000)),
+    ],
+    unknown: &[],
+};
+
+impl Release {
+    /// A file system whose servers are of this release, as far as clients can tell that connect from now on.
+    async fn start(&self) -> Cluster {
+        let cluster = Cluster::start(2).await;
+        let faults = cluster.rpc.faults();
+        for (opc, flags) in self.grants {
+            faults.grant_at_most(opc, self.version, flags);
+        }
+        self.unknown.iter().for_each(|&opc| faults.refuse_requests(opc));
+        cluster
+    }
+}
+
+fn pattern(len: usize) -> Bytes {
+    let byte = |i: u64| (i.wrapping_mul(2_654_435_761) >> 7) as u8;
+    (0..len as u64).map(byte).collect::<Vec<u8>>().into()
+}
+
+async fn read(c: &Client, fid: Fid, len: usize) -> Vec<u8> {
+    let file = c.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    let read = c.read(&file, 0, len).await.unwrap().concat();
+    c.release(&file).await.unwrap();
+    read
+}
+
+/// What every release can: names, attributes, data of two mounts, locks called back.
+async fn live(a: &Client, b: &Client) {
+    let root = Cred::root();
+    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    let (found, file) = a
+        .create(&root, dir, b"f", 0o644, OpenFlags::READ_WRITE)
+        .await
+        .unwrap();
+    let fid = found.let_go().attr.fid;
+    // Large by bulk, small within the request.
+    for data in [pattern(5_000_000), Bytes::from_static(b"small")] {
+        a.write(&file, 0, data).await.unwrap();
+        a.fsync(&file, false).await.unwrap();
+    }
+    let mut expected = pattern(5_000_000).to_vec();
+    expected[..5].copy_from_slice(b"small");
+    assert_eq!(read(b, fid, 6_000_000).await, expected);
+    a.write(&file, 5_000_000, Bytes::from_static(b"not sent yet"))
+        .await
+        .unwrap();
+    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.size, 5_000_012);
+    a.release(&file).await.unwrap();
+    b.link(&root, fid, dir, b"g").await.unwrap();
+    b.setxattr(&root, fid, b"user.color", b"blue", 0).await.unwrap();
+    assert_eq!(&a.getxattr(&root, fid, b"user.color").await.unwrap()[..], b"blue");
+    assert_eq!(a.lookup(&root, dir, b"g").await.unwrap().attr.nlink, 2);
+    let whole = FlockRange {
+        ty: FlockType::Write,
+        start: 0,
+        end: FlockRange::END,
+        owner: 1,
+        pid: 1,
+    };
+    a.setlk(&root, fid, whole, false).await.unwrap();
+    assert_eq!(b.setlk(&root, fid, whole, false).await, Err(Errno::EAGAIN));
+    a.release_locks(&root, fid, 1, 1).await.unwrap();
+    for i in 0..300 {
+        let name = format!("file{i}");
+        b.mknod(&root, dir, name.as_bytes(), 0o100_644, 0).await.unwrap();
+    }
+    a.rename(&root, (dir, b"file7"), (a.root(), b"seven"))
+        .await
+        .unwrap();
+    let handle = b.opendir(&root, dir).await.unwrap();
+    let (mut names, mut place) = (0, 0);
+    loop {
+        let items = b.readdir(&handle, place).await.unwrap();
+        let Some(last) = items.last() else { break };
+        (names, place) = (names + items.len(), last.next);
+    }
+    assert_eq!(
+        names,
+        4 + 299,
+        "., .., f, g and all but the one that went elsewhere"
+    );
+    assert!(a.statfs().await.unwrap().blocks > 0);
+    for i in (0..300).filter(|&i| i != 7) {
+        a.unlink(&root, dir, format!("file{i}").as_bytes()).await.unwrap();
+    }
+    a.unlink(&root, dir, b"g").await.unwrap();
+}
+
+/// A file with a hole, on both mounts' servers: what the release says of it.
+async fn sparse(c: &Client) -> (Result<u64, Errno>, Result<u64, Errno>, Result<(), Errno>) {
+    let root = Cred::root();
+    let made = c.create(&root, c.root(), b"sparse", 0o644, OpenFlags::READ_WRITE);
+    let file = made.await.unwrap().1;
+    c.write(&file, 3 << 20, pattern(1 << 20)).await.unwrap();
+    let data = c.seek(&file, Seek::Data, 1 << 20).await;
+    let hole = c.seek(&file, Seek::Hole, 1 << 20).await;
+    let punched = c.fallocate(&file, Fallocate::PunchHole, 3 << 20, 65536).await;
+    assert_eq!(c.seek(&file, Seek::Data, 4 << 20).await, Err(Errno::ENXIO));
+    c.release(&file).await.unwrap();
+    (data, hole, punched)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_lives_on_servers_of_2_12() {
+    let cluster = V2_12.start().await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    live(&a, &b).await;
+    // They cannot tell where data is, nor give room back: everything is data, and programs hear that it is not supported.
+    let told = (Ok(1 << 20), Ok(4 << 20), Err(Errno::EOPNOTSUPP));
+    assert_eq!(sparse(&a).await, told);
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_lives_on_servers_of_2_15() {
+    let cluster = V2_15.start().await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    live(&a, &b).await;
+    assert_eq!(sparse(&a).await, (Ok(3 << 20), Ok(1 << 20), Ok(())));
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}

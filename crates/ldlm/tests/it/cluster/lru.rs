@@ -1,0 +1,113 @@
+//! Unused locks: which of them leave, and how the server hears of it.
+
+use crate::cluster::{
+    LOOKUP,
+    fixture::{Cluster, directory},
+};
+use ldlm::{LockMode, LockRoom, Policy};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn unused_locks_leave_for_want_of_room_and_of_age() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    a.locks.set_lru_size(10);
+    for i in 0..100 {
+        drop(
+            a.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP))
+                .await
+                .unwrap(),
+        );
+    }
+    a.settled().await;
+    assert!(a.locks.unused_count() <= 10, "{}", a.locks.unused_count());
+    cluster.until(|s| s.locks <= 10).await;
+    tokio::time::sleep(a.locks.lru_max_age() + Duration::from_secs(60)).await;
+    cluster.until(|s| s.locks == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_many_imports_leave_for_want_of_common_room() {
+    let cluster = Cluster::new().await;
+    let room = Arc::new(LockRoom::new(60));
+    let mut clients = Vec::new();
+    for name in ["a", "b", "c"] {
+        let client = cluster.client_in(name, &room).await;
+        for i in 0..100 {
+            let lock = client.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP));
+            drop(lock.await.unwrap());
+        }
+        client.settled().await;
+        clients.push(client);
+    }
+    let unused: Vec<usize> = clients.iter().map(|c| c.locks.unused_count()).collect();
+    // The first ones keep what they had; the last one keeps no more than its share.
+    assert!(
+        unused[0] <= 60 && unused[1] <= 30 && unused[2] <= 20,
+        "{unused:?}"
+    );
+    assert!(unused.iter().all(|count| *count >= 10), "{unused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_that_are_used_all_the_time_stay_however_many_others_leave() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let bits = Policy::ibits(LOOKUP);
+    a.locks.set_lru_size(64);
+    let mut used = Vec::new();
+    for i in 0..4 {
+        used.push(
+            a.enqueue(directory(1000 + i), LockMode::Pr, bits)
+                .await
+                .unwrap()
+                .info()
+                .res,
+        );
+    }
+    for i in 0..500 {
+        drop(a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
+        for res in &used {
+            assert!(a.locks.find(res, LockMode::Pr, bits).is_some(), "{i}: {res:?}");
+        }
+    }
+    a.settled().await;
+    assert_eq!(a.locks.unused_count(), 64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_wanted_does_not_wait_for_those_that_leave_with_it() {
+    const SLOW: u64 = 5;
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let bits = Policy::ibits(LOOKUP);
+    for i in 0..50 {
+        drop(a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
+    }
+    for i in 0..50 {
+        // Long enough for the server to ask for all of them meanwhile.
+        let long = Duration::from_millis(if i == SLOW { 60_000 } else { 100 });
+        a.owner.takes_long(directory(i), long);
+    }
+    // All of them together.
+    let giving_back = tokio::spawn({
+        let a = a.clone();
+        async move { a.locks.cancel_all().await }
+    });
+    let asked = tokio::time::Instant::now();
+    let mut asking = tokio::task::JoinSet::new();
+    for i in (0..50).filter(|i| *i != SLOW) {
+        let b = b.clone();
+        asking.spawn(async move { drop(b.enqueue(directory(i), LockMode::Ex, bits).await.unwrap()) });
+    }
+    asking.join_all().await;
+    assert!(
+        asked.elapsed() < Duration::from_secs(1),
+        "{:?} of virtual time",
+        asked.elapsed()
+    );
+    drop(b.enqueue(directory(SLOW), LockMode::Ex, bits).await.unwrap());
+    assert!(asked.elapsed() >= Duration::from_secs(60));
+    giving_back.await.unwrap();
+}

@@ -1,0 +1,9 @@
+//! LNet over TCP on loopback addresses: nodes, routers, and peers that do not follow the protocol.
+
+mod common;
+mod log;
+mod others;
+mod partitions;
+mod routing;
+mod strangers;
+mod tcp;

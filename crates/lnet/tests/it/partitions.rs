@@ -1,0 +1,186 @@
+//! Interfaces, peers and requests on several CPU partitions, more than this machine may have CPUs.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{LIMIT, Queue, config, pattern, subnet, until};
+use cpt::{CptConfig, CptId, CptTable};
+use lnet::{Incoming, Lnet, LnetConfig, LnetError, NiSpec, Payload, PortalRotor, PutSink};
+use std::future::Future;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use wire::Nid;
+
+fn on_partitions<F: Future<Output = ()>>(n: usize, test: impl FnOnce(Arc<CptTable>) -> F) {
+    let cfg = CptConfig {
+        cpu_npartitions: n,
+        force_partitions: true,
+        ..CptConfig::default()
+    };
+    let cpts = CptTable::build(&cfg).unwrap();
+    tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(test(cpts.clone()));
+    cpts.shutdown();
+}
+
+fn on(nid: Nid, cpts: &[usize]) -> NiSpec {
+    NiSpec {
+        cpts: Some(cpts.to_vec()),
+        ..NiSpec::new(nid)
+    }
+}
+
+/// Sends one request from each of some NIDs, and says by which NID each came on which partition.
+async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)> {
+    let (send, mut requests) = mpsc::channel::<Incoming>(64);
+    let _portal = server.serve_portal(12, Arc::new(Queue(send)));
+    let mut seen = Vec::new();
+    for nid in from {
+        let client = Lnet::new(CptTable::single_current(), config());
+        client.add_tcp(*nid, true).await.unwrap();
+        client.put(to, 12, 1, 0, 0, Payload::new(), false).await.unwrap();
+        let m = tokio::time::timeout(LIMIT, requests.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        seen.push((m.from, m.cpt));
+        client.shutdown().await;
+    }
+    seen
+}
+
+#[test]
+fn a_peer_belongs_to_one_of_its_interfaces_partitions_by_its_nid() {
+    on_partitions(4, async |cpts| {
+        let nid = subnet();
+        let server = Lnet::new(cpts, config());
+        server.add_ni(&on(nid(1, 0), &[2, 3])).unwrap();
+        server.add_ni(&on(nid(1, 1), &[0])).unwrap();
+        server.add_ni(&NiSpec::new(nid(1, 2))).unwrap();
+        for (net, cpts) in [(0, vec![2, 3]), (1, vec![0]), (2, vec![0, 1, 2, 3])] {
+            let clients: Vec<Nid> = (10..15).map(|n| nid(n, net)).collect();
+            for (from, cpt) in arrivals(&server, nid(1, net), &clients).await {
+                let hash: usize = from.0.to_be_bytes().iter().map(|&b| usize::from(b)).sum();
+                assert_eq!(cpt.0, cpts[hash % cpts.len()], "{from}");
+                assert_eq!(server.cpt_of(from), cpt);
+            }
+        }
+        let table = server.nis_table();
+        assert_eq!(table.lines().count(), 2 + 2 + 1 + 4, "{table}");
+        let missing = server.add_ni(&on(nid(2, 3), &[1, 4])).unwrap_err();
+        assert!(
+            matches!(missing, LnetError::Ni { .. }) && missing.to_string().contains("partition 4"),
+            "{missing}"
+        );
+        server.shutdown().await;
+    });
+}
+
+#[test]
+fn the_rotor_sends_requests_round_while_it_is_on() {
+    on_partitions(3, async |cpts| {
+        let nid = subnet();
+        let server = Lnet::new(cpts, config());
+        server.add_ni(&on(nid(1, 0), &[0])).unwrap();
+        let (send, mut requests) = mpsc::channel::<Incoming>(64);
+        let _portal = server.serve_portal(12, Arc::new(Queue(send)));
+        let client = Lnet::new(CptTable::single_current(), config());
+        client.add_tcp(nid(2, 0), true).await.unwrap();
+        let mut places = async |mode: &str| {
+            server.set_portal_rotor(mode.parse::<PortalRotor>().unwrap());
+            let mut places = Vec::new();
+            for _ in 0..6 {
+                client
+                    .put(nid(1, 0), 12, 1, 0, 0, Payload::new(), true)
+                    .await
+                    .unwrap();
+                places.push(requests.recv().await.unwrap().cpt.0);
+            }
+            places
+        };
+        assert_eq!(places("OFF").await, [0; 6]);
+        assert_eq!(places("ON").await, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(places("HASH_RT").await, [0; 6], "no router brought them");
+        assert!(server.rotor_text().contains("rotor: HASH_RT"));
+        server.shutdown().await;
+    });
+}
+
+/// A service on some partitions only.
+struct Only(Queue, Vec<CptId>);
+
+impl PutSink for Only {
+    fn put(&self, m: Incoming) -> Result<(), lnet::Full> {
+        self.0.put(m)
+    }
+    fn room(&self) -> lnet::BoxFuture<'_, ()> {
+        self.0.room()
+    }
+    fn cpts(&self) -> Option<Vec<CptId>> {
+        Some(self.1.clone())
+    }
+}
+
+#[test]
+fn the_rotor_turns_over_the_partitions_of_the_service() {
+    on_partitions(4, async |cpts| {
+        let node = Lnet::new(
+            cpts,
+            LnetConfig {
+                portal_rotor: PortalRotor::On,
+                ..config()
+            },
+        );
+        let (send, mut requests) = mpsc::channel::<Incoming>(64);
+        let _portal = node.serve_portal(12, Arc::new(Only(Queue(send), vec![CptId(1), CptId(3)])));
+        let mut seen = [0; 4];
+        for _ in 0..20 {
+            node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false)
+                .await
+                .unwrap();
+            seen[requests.recv().await.unwrap().cpt.0] += 1;
+        }
+        assert!(
+            seen[0] == 0 && seen[2] == 0 && seen[1] > 0 && seen[3] > 0,
+            "{seen:?}"
+        );
+    });
+}
+
+#[test]
+fn bulk_goes_over_as_many_connections_as_were_asked_for() {
+    on_partitions(2, async |cpts| {
+        let nid = subnet();
+        let cfg = LnetConfig {
+            conns_per_peer: 3,
+            ..config()
+        };
+        let nodes = [1, 2].map(|n| {
+            let node = Lnet::new(cpts.clone(), cfg.clone());
+            node.add_ni(&NiSpec::new(nid(n, 0))).unwrap();
+            node
+        });
+        let (send, mut requests) = mpsc::channel::<Incoming>(64);
+        let _portal = nodes[1].serve_portal(12, Arc::new(Queue(send)));
+        nodes[0].ping(nid(2, 0), LIMIT).await.unwrap();
+        until("one for control, and three each way", || {
+            nodes[0].show_peers()[0].connections == 7
+        })
+        .await;
+        for i in 0..30 {
+            nodes[0]
+                .put(nid(2, 0), 12, i, 0, i, pattern(200_000, i as u8).into(), true)
+                .await
+                .unwrap();
+            let m = requests.recv().await.unwrap();
+            assert!(m.payload.into_bytes() == pattern(200_000, i as u8));
+        }
+        let shown = &nodes[0].show_peers()[0];
+        assert_eq!(
+            (shown.counts.sent[1], shown.counts.received[0], shown.credits.1),
+            (30, 30, 8)
+        );
+        for node in nodes {
+            node.shutdown().await;
+        }
+    });
+}

@@ -1,0 +1,463 @@
+//! Peers that are not what they should be: silent, gone, reborn, confused, hostile.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{
+    LIMIT, Queue, addresses, at, closed, config, greet, last_words, node, node_with, pattern, say_hello,
+    until,
+};
+use lnet::{LnetConfig, LnetError, Md, Payload, PeerEvent};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use wire::frame::FRAME_HEAD;
+use wire::{
+    KsockHelloMsgNid4, KsockMsgHdr, LNET_PROTO_MAGIC, LnetAcceptorConnreq, LnetHdrNid4, Nid, WireStruct,
+};
+
+#[tokio::test]
+async fn a_peer_that_reaches_us_but_not_we_it_is_let_in() {
+    let (na, nb) = addresses();
+    let b = node(nb).await;
+    // Takes connections and says nothing, as a firewall in the way would: our dialling takes its whole time.
+    let silent = TcpListener::bind(SocketAddr::from((na.addr(), 7988)))
+        .await
+        .unwrap();
+    let ping = tokio::spawn({
+        let b = b.clone();
+        async move { b.ping(na, LIMIT).await }
+    });
+    let (_dialed, _) = silent.accept().await.unwrap();
+    let (_socket, ctype) = greet(nb, na, 1, 1).await;
+    assert_eq!(ctype, -1, "the higher NID wins a race");
+    let begun = std::time::Instant::now();
+    while greet(nb, na, 1, 1).await.1 != 1 {
+        assert!(begun.elapsed() < LIMIT / 3, "but not while it gets no answer");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ping.abort();
+}
+
+#[tokio::test]
+async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
+    let (na, nb) = addresses();
+    let a = node(na).await;
+    let mut events = a.peer_events();
+    let (mut old, ctype) = greet(na, nb, 1, 1).await;
+    assert_eq!(ctype, 1);
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
+    let (_bulk, ctype) = greet(na, nb, 1, 2).await;
+    assert_eq!(ctype, 3, "the peer's BULK_IN is our BULK_OUT");
+    let (_again, ctype) = greet(na, nb, 1, 1).await;
+    assert_eq!(ctype, -1, "one CONTROL connection is enough");
+    let (_new, ctype) = greet(na, nb, 2, 1).await;
+    assert_eq!(ctype, 1);
+    assert!(closed(&mut old).await);
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
+}
+
+#[tokio::test]
+async fn a_vanished_peer_fails_what_waits_for_it() {
+    let (na, nb) = addresses();
+    let a = node(na).await;
+    let (socket, _) = greet(na, nb, 1, 1).await;
+    let (put, ()) = tokio::join!(a.put(nb, 4, 7, 0, 0, pattern(10, 0).into(), true), async {
+        let mut socket = socket;
+        let mut head = [0; FRAME_HEAD + 10];
+        socket.read_exact(&mut head).await.unwrap();
+        drop(socket);
+    });
+    let why = put.unwrap_err();
+    assert!(
+        matches!(why, LnetError::PeerLost { peer, .. } if peer == nb),
+        "{why}"
+    );
+    let why = a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap_err();
+    assert!(
+        matches!(why, LnetError::Connect { .. }),
+        "nobody listens there: {why}"
+    );
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_is_given_up() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        sock_timeout: Duration::from_millis(300),
+        retry_count: 0,
+        ..config()
+    };
+    let a = node_with(na, cfg).await;
+    let (_stuck, _) = greet(na, nb, 1, 1).await;
+    let mut events = a.peer_events();
+    let payload: Payload = pattern(1 << 20, 0).into();
+    let why = loop {
+        if let Err(why) = a.put(nb, 4, 7, 0, 0, payload.clone(), false).await {
+            break why;
+        }
+    };
+    assert!(matches!(why, LnetError::PeerLost { .. }), "{why}");
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
+}
+
+#[tokio::test]
+async fn a_peer_that_stops_inside_of_a_message_is_given_up() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        sock_timeout: Duration::from_millis(300),
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    for payload_length in [100, 50 << 10, 1 << 20] {
+        for sent in [0, 10] {
+            let (mut socket, _) = greet(na, nb, 1, 1).await;
+            let ksh = KsockMsgHdr {
+                ksh_type: 0xc1,
+                ..Default::default()
+            };
+            let put = LnetHdrNid4 {
+                dest_nid: na,
+                src_nid: nb,
+                r#type: 1,
+                payload_length,
+                ..Default::default()
+            };
+            socket.write_all(&ksh.to_bytes()).await.unwrap();
+            socket.write_all(&put.to_bytes()).await.unwrap();
+            socket.write_all(&pattern(sent, 0)).await.unwrap();
+            assert!(closed(&mut socket).await, "{sent} bytes of {payload_length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn garbage_at_the_acceptor_is_turned_away() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        accept_timeout: Duration::from_millis(200),
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    let connect = || async {
+        TcpStream::connect(SocketAddr::from((na.addr(), 7988)))
+            .await
+            .unwrap()
+    };
+    let other_nid = LnetAcceptorConnreq::to(nb).to_bytes();
+    let mut endless_hello = LnetAcceptorConnreq::to(na).to_bytes().to_vec();
+    let hello = KsockHelloMsgNid4 {
+        kshm_magic: LNET_PROTO_MAGIC,
+        kshm_version: 3,
+        kshm_nips: u32::MAX,
+        ..Default::default()
+    };
+    endless_hello.extend_from_slice(&hello.to_bytes());
+    for garbage in [
+        b"GET / HTTP/1.1\r\n\r\n".as_slice(),
+        b"",
+        &[0xff; 200],
+        &other_nid,
+        &endless_hello,
+    ] {
+        let mut socket = connect().await;
+        socket.write_all(garbage).await.unwrap();
+        assert!(closed(&mut socket).await);
+    }
+    // Another version is told which one we speak.
+    let mut socket = connect().await;
+    let request = LnetAcceptorConnreq {
+        acr_version: 9,
+        ..LnetAcceptorConnreq::to(na)
+    };
+    socket.write_all(&request.to_bytes()).await.unwrap();
+    let mut answer = [0; LnetAcceptorConnreq::SIZE];
+    socket.read_exact(&mut answer).await.unwrap();
+    assert_eq!(
+        LnetAcceptorConnreq::from_bytes(&answer).unwrap(),
+        LnetAcceptorConnreq::to(Nid(0))
+    );
+    let b = node(nb).await;
+    b.ping(na, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn lengths_and_types_beyond_the_protocol_close_the_connection() {
+    let (na, nb) = addresses();
+    let _a = node(na).await;
+    let head = |hdr: LnetHdrNid4| {
+        let mut bytes = KsockMsgHdr {
+            ksh_type: 0xc1,
+            ..Default::default()
+        }
+        .to_bytes()
+        .to_vec();
+        bytes.extend_from_slice(&hdr.to_bytes());
+        bytes
+    };
+    let put = LnetHdrNid4 {
+        dest_nid: na,
+        src_nid: nb,
+        r#type: 1,
+        ..Default::default()
+    };
+    for bad in [
+        head(LnetHdrNid4 {
+            payload_length: (1 << 20) + 1,
+            ..put
+        }),
+        head(LnetHdrNid4 {
+            payload_length: u32::MAX,
+            ..put
+        }),
+        head(LnetHdrNid4 { r#type: 77, ..put }),
+        head(LnetHdrNid4 { dest_nid: nb, ..put }),
+        vec![0xff; 96],
+    ] {
+        let (mut socket, _) = greet(na, nb, 1, 1).await;
+        socket.write_all(&bad).await.unwrap();
+        assert!(closed(&mut socket).await);
+    }
+}
+
+#[tokio::test]
+async fn zero_copy_cookies_come_back_once_the_payload_is_read() {
+    let (na, nb) = addresses();
+    let _a = node(na).await;
+    let (mut socket, _) = greet(na, nb, 1, 1).await;
+    let put = LnetHdrNid4 {
+        dest_nid: na,
+        src_nid: nb,
+        r#type: 1,
+        payload_length: 20_000,
+        ..Default::default()
+    };
+    for cookie in [2, 3] {
+        let ksh = KsockMsgHdr {
+            ksh_type: 0xc1,
+            ksh_csum: 0,
+            ksh_zc_cookies: [cookie, 0],
+        };
+        socket.write_all(&ksh.to_bytes()).await.unwrap();
+        socket.write_all(&put.to_bytes()).await.unwrap();
+        socket.write_all(&[0; 20_000]).await.unwrap();
+        let mut noop = [0; KsockMsgHdr::SIZE];
+        socket.read_exact(&mut noop).await.unwrap();
+        let noop = KsockMsgHdr::from_bytes(&noop).unwrap();
+        assert_eq!((noop.ksh_type, noop.ksh_zc_cookies), (0xc0, [0, cookie]));
+    }
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_kept_alive() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        keepalive: Duration::from_millis(50),
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    let (mut socket, _) = greet(na, nb, 1, 1).await;
+    for _ in 0..2 {
+        let mut noop = [0; KsockMsgHdr::SIZE];
+        socket.read_exact(&mut noop).await.unwrap();
+        assert_eq!(KsockMsgHdr::from_bytes(&noop).unwrap().ksh_zc_cookies, [0, 1]);
+        socket.write_all(&noop).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_is_not_lustre_is_reported() {
+    let (na, nb) = addresses();
+    let a = node(na).await;
+    let listener = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
+        .await
+        .unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let _ = socket
+                .write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian and so on and so on and so on and so on")
+                .await;
+        }
+    });
+    let why = a.ping(nb, LIMIT).await.unwrap_err();
+    assert!(matches!(why, LnetError::Connect { .. }), "{why}");
+}
+
+#[tokio::test]
+async fn a_stopped_node_takes_nothing_and_frees_its_port() {
+    let (na, nb) = addresses();
+    let (a, b) = (node(na).await, node(nb).await);
+    a.ping(nb, LIMIT).await.unwrap();
+    a.shutdown().await;
+    assert!(matches!(a.ping(nb, LIMIT).await, Err(LnetError::ShutDown)));
+    let a = node(na).await;
+    b.ping(na, LIMIT).await.unwrap();
+    a.ping(nb, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_nid_is_not_taken_over_from_another_host() {
+    let (na, nb) = addresses();
+    let (a, b) = (node(na).await, node(nb).await);
+    // This test's own sockets come from another address than that of either.
+    let (mut squatter, ctype) = greet(na, nb, 1, 1).await;
+    assert_eq!(ctype, 1, "nobody else is there");
+    let mut events = a.peer_events();
+    b.ping(na, LIMIT).await.unwrap();
+    assert!(closed(&mut squatter).await, "who has the address has the NID");
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
+    for incarnation in [1, 7] {
+        let mut liar = say_hello(na, nb, incarnation, 1).await;
+        assert!(last_words(&mut liar).await.is_empty(), "it gets no answer");
+    }
+    b.ping(na, LIMIT).await.unwrap();
+    a.ping(nb, LIMIT).await.unwrap();
+    assert!(events.try_recv().is_err(), "and nobody notices");
+}
+
+#[tokio::test]
+async fn a_message_of_another_closes_the_connection() {
+    let (na, nb) = addresses();
+    let a = node(na).await;
+    let (mut socket, _) = greet(na, nb, 1, 1).await;
+    let other = Nid::tcp("127.9.9.9".parse().unwrap(), 0);
+    let hdr = LnetHdrNid4 {
+        dest_nid: na,
+        src_nid: other,
+        r#type: 1,
+        ..Default::default()
+    };
+    let ksh = KsockMsgHdr {
+        ksh_type: 0xc1,
+        ..Default::default()
+    };
+    socket.write_all(&ksh.to_bytes()).await.unwrap();
+    socket.write_all(&hdr.to_bytes()).await.unwrap();
+    assert!(closed(&mut socket).await);
+    let b = node(nb).await;
+    a.ping(nb, LIMIT).await.unwrap();
+    b.ping(na, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_host_keep_no_other_host_out() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        accept_timeout: 10 * LIMIT,
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(
+            TcpStream::connect(SocketAddr::from((na.addr(), 7988)))
+                .await
+                .unwrap(),
+        );
+    }
+    let begun = std::time::Instant::now();
+    while silent.len() > 16 {
+        assert!(
+            begun.elapsed() < LIMIT,
+            "{} of 200 are still listened to",
+            silent.len()
+        );
+        // Those that are turned away can be read to their end at once.
+        silent.retain(|socket| {
+            let read = socket.try_read(&mut [0]);
+            matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+        });
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    node(nb).await.ping(na, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_host_has_no_more_than_its_share_of_connections() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        accept_host_max: 8,
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    let nid = |n: u8| Nid::tcp(std::net::Ipv4Addr::new(127, 200, 200, n), 0);
+    let mut held = Vec::new();
+    for n in 0..8 {
+        held.push(greet(na, nid(n), 1, 1).await.0);
+    }
+    let mut one_more = say_hello(na, nid(8), 1, 1).await;
+    assert!(last_words(&mut one_more).await.is_empty());
+    node(nb).await.ping(na, LIMIT).await.unwrap();
+    held.clear();
+    let begun = std::time::Instant::now();
+    loop {
+        let mut again = say_hello(na, nid(9), 1, 1).await;
+        if again.read_u8().await.is_ok() {
+            break;
+        }
+        assert!(begun.elapsed() < LIMIT, "those that are closed do not count");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn peers_that_come_and_go_leave_room_for_others() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        peers_max: 4,
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    for n in 0..20 {
+        let nid = Nid::tcp(std::net::Ipv4Addr::new(127, 200, 201, n), 0);
+        let begun = std::time::Instant::now();
+        loop {
+            // One that has just been closed may still count.
+            let mut socket = say_hello(na, nid, 1, 1).await;
+            if socket.read_u8().await.is_ok() {
+                break;
+            }
+            assert!(
+                begun.elapsed() < LIMIT,
+                "{nid} is kept out by those that are gone"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    node(nb).await.ping(na, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_waits_for_services_is_bounded_over_all_connections() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        parked_bytes_max: 64 << 10,
+        ..config()
+    };
+    let (a, b) = (node_with(na, cfg).await, node(nb).await);
+    let (service, mut taken) = tokio::sync::mpsc::channel(1);
+    let _served = a.serve_portal(5, Arc::new(Queue(service)));
+    let message = || Payload::from(pattern(4096, 0));
+    // Until the connection for bulk is there, messages of this size go over another one, and not in order.
+    b.ping(na, LIMIT).await.unwrap();
+    until("all connections are there", || b.show_peers()[0].connections == 3).await;
+    for n in 0..100 {
+        b.put(na, 5, n, 0, 0, message(), false).await.unwrap();
+    }
+    // When this has been taken, which came behind them, all have been looked at.
+    let _marker = a.attach(at(9, 1, nb), Md::Sink { max_len: 4096 });
+    b.put(na, 9, 1, 0, 0, message(), true).await.unwrap();
+    for n in 0..17 {
+        assert_eq!(
+            taken.recv().await.unwrap().match_bits,
+            n,
+            "one at once, 16 that waited"
+        );
+    }
+    let last = b.put(na, 5, 999, 0, 0, message(), true);
+    let (last, next) = tokio::join!(last, taken.recv());
+    last.unwrap();
+    assert_eq!(next.unwrap().match_bits, 999, "the others were dropped");
+}

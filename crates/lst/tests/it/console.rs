@@ -1,0 +1,339 @@
+//! What a console says of its session, groups and batches, in the words of `lst`.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{LIMIT, TestConsole, network, node, node_with, settings, test_wanted, wanted};
+use lst::Settings;
+use lst::console::{Command, Console, Listed, NodeState, SessionWanted, Update, Whom};
+use std::time::Duration;
+use wire::Errno;
+
+fn list(names: &[&str]) -> Command {
+    Command::ListGroup {
+        names: names.iter().map(|n| (*n).to_owned()).collect(),
+        states: None,
+    }
+}
+
+fn add(name: &str, ids: &str) -> Command {
+    Command::AddGroup {
+        name: name.to_owned(),
+        ids: vec![ids.to_owned()],
+    }
+}
+
+fn delete(name: &str) -> Command {
+    Command::DelGroup {
+        name: name.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn groups_are_made_listed_changed_and_deleted() {
+    let nid = network();
+    let (console, _a, _b) = (
+        TestConsole::new(nid(1)).await,
+        node(nid(2)).await,
+        node(nid(3)).await,
+    );
+    let ids = nid(2).to_string().replace(".2@", ".[2-3]@");
+    assert_eq!(
+        console.ok(add("both", &ids)).await,
+        format!("{ids} are added to session\n")
+    );
+    console.group("one", &[nid(2)]).await;
+    assert_eq!(console.ok(list(&[])).await, "1) both\n2) one\nTotal 2 groups\n");
+    let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
+    assert_eq!(
+        console.ok(list(&["both", "one"])).await,
+        format!("{title}\t2\t0\t0\t0\t2\tboth\n\t1\t0\t0\t0\t1\tone\n")
+    );
+    let each = Command::ListGroup {
+        names: vec!["both".to_owned()],
+        states: Some(vec![NodeState::Active]),
+    };
+    let (two, three) = (nid(2), nid(3));
+    assert_eq!(
+        console.ok(each).await,
+        format!("Group [ both ]\n\t12345-{two}: Active\n\t12345-{three}: Active\nTotal 2 nodes [ both ]\n")
+    );
+    let remove = Command::UpdateGroup {
+        name: "both".to_owned(),
+        how: Update::Remove(nid(2).to_string()),
+    };
+    console.ok(remove).await;
+    assert_eq!(
+        console.ok(list(&["both"])).await,
+        format!("{title}\t1\t0\t0\t0\t1\tboth\n")
+    );
+    assert_eq!(console.ok(delete("one")).await, "Group is deleted\n");
+    let ping = Command::Ping {
+        whom: Whom::Nodes(nid(2).to_string()),
+        timeout_s: 5,
+    };
+    assert_eq!(
+        console.ok(ping).await,
+        format!("\t12345-{two}: Unknown [session: <NULL> id: <any>]\n"),
+        "its session has ended"
+    );
+    assert!(console.refused(delete("one")).await.contains("no group one"));
+    assert!(console.refused(add("both", &ids)).await.contains("there already"));
+    let shown = console.ok(Command::ShowSession).await;
+    let me = nid(1);
+    assert!(
+        shown.starts_with("test ID: ") && shown.ends_with(&format!("@{me}, KEY: 7 FEATURES: 1 NODES: 1\n")),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_of_another_session_is_busy_unless_it_is_taken_by_force() {
+    let nid = network();
+    let (first, _a) = (TestConsole::new(nid(1)).await, node(nid(2)).await);
+    first.group("g", &[nid(2)]).await;
+    let second = TestConsole::new(nid(3)).await;
+    let two = nid(2);
+    let refused = second.said(add("g", &two.to_string())).await;
+    assert!(
+        !refused.ok
+            && refused
+                .err
+                .contains(&format!("operation create session failed on 12345-{two}: EBUSY")),
+        "{refused:?}"
+    );
+    assert_eq!(refused.out, "Group is deleted\n");
+    let ping = Command::Ping {
+        whom: Whom::Nodes(two.to_string()),
+        timeout_s: 5,
+    };
+    let me = nid(1);
+    assert_eq!(
+        second.ok(ping).await,
+        format!("\t12345-{two}: Busy [session: test id: {me}]\n")
+    );
+    let force = SessionWanted {
+        force: true,
+        name: "mine".to_owned(),
+        ..wanted()
+    };
+    let third = TestConsole::with(nid(4), force).await;
+    third.group("g", &[two]).await;
+    first
+        .ok(Command::Ping {
+            whom: Whom::Session,
+            timeout_s: 5,
+        })
+        .await;
+    let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
+    assert_eq!(
+        first.ok(list(&["g"])).await,
+        format!("{title}\t0\t1\t0\t0\t1\tg\n")
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_there_is_said_to_be_down() {
+    let nid = network();
+    let (console, _a) = (TestConsole::new(nid(1)).await, node(nid(2)).await);
+    let three = nid(3);
+    let ids = Command::AddGroup {
+        name: "g".to_owned(),
+        ids: vec![nid(2).to_string(), three.to_string()],
+    };
+    let said = console.said(ids).await;
+    assert!(
+        !said.ok
+            && said
+                .err
+                .contains(&format!("create session RPC failed on 12345-{three}")),
+        "{said:?}"
+    );
+    let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
+    assert_eq!(
+        console.ok(list(&["g"])).await,
+        format!("{title}\t1\t0\t1\t0\t2\tg\n")
+    );
+    let refused = console
+        .refused(Command::AddTest(test_wanted("ping", |t| {
+            (t.from, t.to) = ("g".into(), "g".into())
+        })))
+        .await;
+    assert!(
+        refused.contains(&format!("12345-{three} is not in the session")),
+        "{refused}"
+    );
+    let clean = Command::UpdateGroup {
+        name: "g".to_owned(),
+        how: Update::Clean(vec![NodeState::Down]),
+    };
+    console.ok(clean).await;
+    assert_eq!(
+        console.ok(list(&["g"])).await,
+        format!("{title}\t1\t0\t0\t0\t1\tg\n")
+    );
+    let _c = node(three).await;
+    console.group("late", &[three]).await;
+}
+
+#[tokio::test]
+async fn batches_are_listed_with_their_tests_and_nodes() {
+    let nid = network();
+    let (console, _a, _b) = (
+        TestConsole::new(nid(1)).await,
+        node(nid(2)).await,
+        node(nid(3)).await,
+    );
+    console.group("clients", &[nid(2)]).await;
+    console.group("servers", &[nid(3)]).await;
+    console
+        .ok(Command::AddBatch {
+            name: "bulk".to_owned(),
+        })
+        .await;
+    assert!(
+        console
+            .refused(Command::AddBatch {
+                name: "bulk".to_owned()
+            })
+            .await
+            .contains("there already")
+    );
+    let all = |name: Option<&str>, nodes| Command::ListBatch {
+        name: name.map(str::to_owned),
+        test: None,
+        server: true,
+        nodes,
+    };
+    assert_eq!(
+        console.ok(all(None, None)).await,
+        "1) batch\n2) bulk\nTotal 2 batches\n"
+    );
+    console
+        .add_test("brw write", |t| (t.concurrency, t.batch) = (4, "bulk".to_owned()))
+        .await;
+    let side = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\nclient\t1\t0\t0\t0\t1\nserver\t1\t0\t0\t0\t1\n";
+    let expected =
+        format!("Batch: bulk Tests: 1 State: 176\n{side}\tTest 1(brw) (loop: -1, concurrency: 4)\n{side}");
+    assert_eq!(console.ok(all(Some("bulk"), None)).await, expected);
+    let nodes = Some(Listed {
+        active: true,
+        invalid: true,
+    });
+    let three = nid(3);
+    assert_eq!(
+        console.ok(all(Some("bulk"), nodes)).await,
+        format!("\t12345-{three}: Active\nTotal 1 nodes\n")
+    );
+    for group in ["clients", "servers"] {
+        assert!(console.refused(delete(group)).await.contains("used by a test"));
+    }
+    assert!(
+        console
+            .refused(Command::AddTest(test_wanted("ping", |t| t.span = 2)))
+            .await
+            .contains("has 1 nodes")
+    );
+    assert!(
+        console
+            .refused(Command::AddTest(test_wanted("ping", |t| t.concurrency = 1025)))
+            .await
+            .contains("from 1 to 1024")
+    );
+    let run = Command::Run {
+        name: "bulk".to_owned(),
+        timeout_s: 0,
+    };
+    assert_eq!(console.ok(run).await, "bulk is running now\n");
+    let query = Command::Query {
+        name: "bulk".to_owned(),
+        test: 1,
+        server: false,
+        timeout_s: 5,
+        verbose: None,
+    };
+    assert_eq!(console.ok(query).await, "bulk [1] is running\n");
+    let more = test_wanted("ping", |t| t.batch = "bulk".to_owned());
+    assert!(
+        console
+            .refused(Command::AddTest(more))
+            .await
+            .contains("stop it first")
+    );
+    let stop = Command::Stop {
+        name: "bulk".to_owned(),
+        force: true,
+    };
+    assert_eq!(console.ok(stop).await, "Batch is stopped\n");
+}
+
+#[tokio::test]
+async fn a_console_that_nobody_uses_ends_its_session_on_all_nodes() {
+    let nid = network();
+    let a = node(nid(2)).await;
+    let brief = SessionWanted {
+        timeout: Duration::from_secs(1),
+        ..wanted()
+    };
+    let console = TestConsole::with(nid(1), brief).await;
+    console.group("g", &[nid(2)]).await;
+    tokio::time::timeout(LIMIT, console.console.ended())
+        .await
+        .unwrap();
+    let other = TestConsole::new(nid(3)).await;
+    other.group("g", &[nid(2)]).await;
+    drop(a);
+}
+
+#[tokio::test]
+async fn nodes_leave_the_session_of_a_console_that_is_gone_and_stay_in_one_that_lives() {
+    let nid = network();
+    let leaves_after = |secs| Settings {
+        session_timeout: Duration::from_secs(secs),
+        ..settings()
+    };
+    // The one that stays is asked every 6 s: a machine that is busy for some of them is not a console that is gone.
+    let stays = Duration::from_secs(12);
+    let _a = node_with(nid(2), &leaves_after(2)).await;
+    let _b = node_with(nid(3), &leaves_after(stays.as_secs())).await;
+    let (gone, lives) = (TestConsole::new(nid(1)).await, TestConsole::new(nid(4)).await);
+    let begun = tokio::time::Instant::now();
+    gone.group("g", &[nid(2)]).await;
+    lives.group("g", &[nid(3)]).await;
+    gone.here.lnet.shutdown().await;
+    let other = TestConsole::new(nid(5)).await;
+    let sees = |last: u8| Command::Ping {
+        whom: Whom::Nodes(nid(last).to_string()),
+        timeout_s: 5,
+    };
+    // A question is a request as well, which keeps the session: it is asked seldom.
+    tokio::time::timeout(LIMIT, async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            if other.ok(sees(2)).await.contains("Unknown") {
+                break;
+            }
+        }
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep_until(begun + stays + Duration::from_secs(4)).await;
+    assert!(
+        other.ok(sees(3)).await.contains("Busy"),
+        "its console asks for news in time"
+    );
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_is_refused() {
+    let nid = network();
+    let here = node(nid(1)).await;
+    let long = SessionWanted {
+        name: "x".repeat(32),
+        ..wanted()
+    };
+    assert_eq!(Console::start(here.node.clone(), long).unwrap_err(), Errno::E2BIG);
+    let strange = SessionWanted { feats: 2, ..wanted() };
+    assert_eq!(
+        Console::start(here.node.clone(), strange).unwrap_err(),
+        Errno::EINVAL
+    );
+}

@@ -1,0 +1,5 @@
+//! LNet selftest between nodes on loopback addresses.
+
+mod common;
+mod console;
+mod tests_run;

@@ -1,0 +1,115 @@
+//! `nacre bench demo`: that it leaves rows and a page, and nothing else, whatever becomes of it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::bench::{processes_in, wait_until};
+use crate::fixture::{self, Site, kill, nacre_ok, nacre_refuses};
+
+/// A directory for servers, and where rows and page go.
+fn places(site: &Site) -> [String; 3] {
+    let places = ["work", "rows.csv", "page.html"].map(|name| site.at(name));
+    fs::create_dir(&places[0]).expect("a directory");
+    places
+}
+
+/// A run that would take minutes.
+fn begin([dir, csv, page]: &[String; 3]) -> Child {
+    let _ = fs::remove_file(csv);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nacre"))
+        .args([
+            "bench", "demo", "smp", "--only", "mounts", "--runs", "100", "--osts", "1",
+        ])
+        .args(["--dir", dir, "--csv", csv, "--page", page])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("nacre runs");
+    // A header, and the rows of one measurement at least.
+    wait_until("no rows", || {
+        let ended = child.try_wait().expect("its status");
+        assert!(ended.is_none(), "it has ended early: {ended:?}");
+        let rows = fs::read_to_string(csv).unwrap_or_default();
+        rows.lines().filter(|l| !l.starts_with('#')).count() > 3
+    });
+    child
+}
+
+#[test]
+fn a_demonstration_leaves_rows_and_a_page() {
+    let site = Site::new();
+    let [dir, csv, page] = places(&site);
+    let said = nacre_ok(&[
+        "bench",
+        "demo",
+        "smp",
+        "--size",
+        "tiny",
+        "--only",
+        "lnet-clients,mdtest",
+        "--seconds",
+        "0.05",
+        "--store",
+        "memory",
+        "--osts",
+        "1",
+        "--dir",
+        &dir,
+        "--csv",
+        &csv,
+        "--page",
+        &page,
+    ]);
+    assert!(
+        said.contains("| mdtest | create, shared directory, 1 stripe | 1 (1:1) | 2x2 |"),
+        "{said}"
+    );
+    let rows = fs::read_to_string(&csv).expect("rows");
+    for load in [
+        "lnet-clients,ping,",
+        "lnet-clients,4K write,",
+        "mdtest,stat,",
+        "mdtest,unlink,",
+    ] {
+        assert!(rows.lines().any(|l| l.starts_with(load)), "{load}: {rows}");
+    }
+    let drawn = fs::read_to_string(&page).expect("the page");
+    assert!(
+        drawn.contains("4K read") && drawn.contains("at least"),
+        "plots and published figures"
+    );
+    // The same page from the rows.
+    fs::remove_file(&page).expect("removed");
+    nacre_ok(&["bench", "demo", "page", &csv, "--page", &page]);
+    assert_eq!(fs::read_to_string(&page).expect("the page"), drawn);
+    assert_eq!(fs::read_dir(&dir).expect("the directory").count(), 0);
+    assert!(processes_in(&dir).is_empty());
+}
+
+#[test]
+fn a_demonstration_that_ends_early_leaves_what_there_is_and_no_server() {
+    let site = Site::new();
+    let places = places(&site);
+    let [dir, _, page] = &places;
+    // Killed, it leaves its servers; the next clears them away.
+    let mut first = begin(&places);
+    kill(first.id());
+    first.wait().expect("ended");
+    let left = processes_in(dir);
+    assert!(!left.is_empty() && !Path::new(page).exists());
+    let mut second = begin(&places);
+    assert!(left.iter().all(|pid| !processes_in(dir).contains(pid)));
+
+    fixture::sh(&format!("kill -INT {}", second.id()));
+    assert_eq!(second.wait().expect("ended").code(), Some(130));
+    let drawn = fs::read_to_string(page).expect("the page");
+    assert!(drawn.contains("the run ended early (interrupted)") && drawn.contains("<polyline"));
+    assert_eq!(fs::read_dir(dir).expect("the directory").count(), 0);
+    assert!(processes_in(dir).is_empty());
+}
+
+#[test]
+fn an_experiment_of_another_demonstration_is_refused() {
+    let refused = nacre_refuses(&["bench", "demo", "pdo", "--only", "cpt"]);
+    assert!(refused.contains("no experiment of pdo"), "{refused}");
+}

@@ -1,0 +1,30 @@
+//! `nacre bench`: what its tools print and write, and that they leave nothing behind, whatever becomes of them.
+
+mod demo;
+mod tools;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// What waits longer than this has hung.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Processes whose command line names this directory.
+fn processes_in(dir: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let inside = format!("{dir}/");
+    pids.filter(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&inside)
+    })
+    .collect()
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,338 @@
+//! What `nacre lfs` and `nacre lctl` show and set; and a session of `nacre lst`.
+
+use crate::fixture::{self, Site, nacre_ok, nacre_refuses, sh};
+
+#[test]
+fn layouts_are_chosen_inherited_and_shown() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "3"]);
+    let path = |name: &str| format!("{at}/{name}");
+    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "1M", "-i", "1", &path("f")]);
+    let shown = nacre_ok(&["lfs", "getstripe", &path("f")]);
+    for line in [
+        "lmm_stripe_count:  2",
+        "lmm_stripe_size:   1048576",
+        "lmm_pattern:       raid0",
+        "lmm_stripe_offset: 1",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    sh(&format!("mkdir {}", path("dir")));
+    nacre_ok(&["lfs", "setstripe", "-c", "-1", "-S", "128K", &path("dir")]);
+    sh(&format!("echo x > {}", path("dir/inherits")));
+    assert_eq!(
+        nacre_ok(&["lfs", "getstripe", "-c", &path("dir/inherits")]).trim(),
+        "3"
+    );
+    assert!(
+        nacre_ok(&["lfs", "getstripe", "-d", &path("dir")])
+            .contains("stripe_count:  -1 stripe_size:   131072")
+    );
+    nacre_ok(&["lfs", "setstripe", "-d", &path("dir")]);
+    sh(&format!("echo x > {}", path("dir/default")));
+    assert_eq!(
+        nacre_ok(&["lfs", "getstripe", "-c", &path("dir/default")]).trim(),
+        "1"
+    );
+
+    assert!(nacre_refuses(&["lfs", "setstripe", "-c", "2", &path("f")]).contains("is there already"));
+    assert!(nacre_refuses(&["lfs", "setstripe", "-S", "100", &path("g")]).contains("multiple of 64K"));
+    nacre_refuses(&["lfs", "setstripe", "-i", "77", &path("g")]);
+    assert!(!std::path::Path::new(&path("g")).exists(), "nothing half made");
+}
+
+#[test]
+fn a_fid_leads_to_its_path_and_back() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    sh(&format!("mkdir -p {at}/a/b && echo x > {at}/a/b/file"));
+    let file = format!("{at}/a/b/file");
+    let fid = nacre_ok(&["lfs", "path2fid", &file]);
+    assert!(fid.starts_with("[0x"), "{fid}");
+    assert_eq!(nacre_ok(&["lfs", "fid2path", &at, fid.trim()]).trim(), file);
+    sh(&format!("mv {at}/a {at}/c"));
+    assert_eq!(
+        nacre_ok(&["lfs", "fid2path", &at, fid.trim()]).trim(),
+        format!("{at}/c/b/file")
+    );
+}
+
+#[test]
+fn the_space_of_every_target_is_shown() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2", "--fsname", "lus"]);
+    for flags in [&["-h"][..], &["-i"], &[]] {
+        let shown = nacre_ok(&[&["lfs", "df"], flags, &[&at]].concat());
+        for name in [
+            "lus-MDT0000_UUID",
+            "lus-OST0000_UUID",
+            "lus-OST0001_UUID",
+            "filesystem_summary:",
+        ] {
+            assert!(shown.contains(name), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn parameters_are_listed_read_set_and_kept() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--fsname", "lus"]);
+    let dir = site.at("d");
+    let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
+    assert!(lctl(&["get_param", "version"]).starts_with("version=nacre "));
+    assert!(lctl(&["get_param", "-n", "nis"]).contains("@tcp"));
+    assert!(lctl(&["list_param", "-R", "-F", "osc"]).contains("max_rpcs_in_flight="));
+    assert!(
+        lctl(&["set_param", "osc.*.max_rpcs_in_flight=3"])
+            .trim()
+            .ends_with(".max_rpcs_in_flight=3")
+    );
+    assert_eq!(lctl(&["get_param", "-n", "osc.*.max_rpcs_in_flight"]).trim(), "3");
+    let refused = nacre_refuses(&[
+        "lctl",
+        "--dir",
+        &dir,
+        "set_param",
+        "osc.*.max_rpcs_in_flight=many",
+    ]);
+    assert!(
+        refused.contains("cannot set") && refused.contains("many"),
+        "{refused}"
+    );
+    assert!(nacre_refuses(&["lctl", "--mount", &at, "get_param", "no.such"]).contains("no.such"));
+    assert!(nacre_refuses(&["lctl", "--dir", &dir, "set_param", "version=2"]).contains("read-only"));
+
+    lctl(&["set_param", "-P", "osc.*.max_rpcs_in_flight=5"]);
+    site.down("d");
+    site.up("d", &[]);
+    assert_eq!(lctl(&["get_param", "-n", "osc.*.max_rpcs_in_flight"]).trim(), "5");
+}
+
+#[test]
+fn every_checksum_is_told_chosen_and_used() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let dir = site.at("d");
+    let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
+    let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
+    assert_eq!(
+        told.trim(),
+        "[crc32c] adler crc32 t10ip4K t10ip512 t10crc4K t10crc512"
+    );
+    let source = site.at("source");
+    sh(&format!("head -c 3000001 /dev/urandom > {source}"));
+    for name in told.split_whitespace() {
+        let name = name.trim_matches(['[', ']']);
+        lctl(&["set_param", &format!("osc.*.checksum_type={name}")]);
+        let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
+        assert!(told.contains(&format!("[{name}]")), "{told}");
+        // In bulk and in messages, aligned and not; read back from the server.
+        sh(&format!(
+            "cp {source} {at}/{name} && head -c 5000 {source} | dd of={at}/small bs=777 status=none conv=fsync"
+        ));
+        lctl(&["set_param", "ldlm.namespaces.*.lru_size=clear"]);
+        sh(&format!(
+            "cmp {source} {at}/{name} && cmp -n 5000 {source} {at}/small"
+        ));
+    }
+    let refused = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "osc.*.checksum_type=md5"]);
+    assert!(refused.contains("not a checksum"), "{refused}");
+    let log = sh(&format!("cat {dir}/nacre.log"));
+    assert!(!log.contains("checksum"), "{log}");
+}
+
+#[test]
+fn devices_are_listed_and_nodes_pinged() {
+    let mut site = Site::new();
+    site.up("d", &["--fsname", "lus"]);
+    let dir = site.at("d");
+    let devices = nacre_ok(&["lctl", "--dir", &dir, "dl"]);
+    for name in [
+        "mgs MGS",
+        "mgc MGC",
+        "mdt lus-MDT0000",
+        "obdfilter lus-OST0000",
+        "osc lus-OST0000-osc",
+        "mdc lus-MDT0000-mdc",
+    ] {
+        assert!(devices.contains(name), "{devices}");
+    }
+    let nid = site.nid("d");
+    assert!(nacre_ok(&["lctl", "--dir", &dir, "ping", &nid]).contains(&nid));
+}
+
+/// The manual's table of parameters is what a running file system says of itself. With NACRE_WRITE_MANUAL set, this writes it.
+#[test]
+fn the_manual_has_every_parameter() {
+    let mut site = Site::new();
+    site.up("d", &["--fsname", "lus"]);
+    let said = nacre_ok(&["lctl", "--dir", &site.at("d"), "help_param", "*"]);
+    let mut rows = std::collections::BTreeSet::new();
+    for line in said.lines() {
+        let (name, about) = line.split_once(": ").expect("a name and what it is about");
+        assert!(
+            about.trim() != "" && about.trim() != "(can be set)",
+            "nothing is said about {name}"
+        );
+        let set = if about.ends_with(" (can be set)") {
+            "yes"
+        } else {
+            ""
+        };
+        let parts: Vec<&str> = name.split('.').collect();
+        // Every service has the same, below the name of the service.
+        let of_service = matches!(
+            parts.get(..2),
+            Some(["mds", "MDS"] | ["ost", "OSS"] | ["ldlm", "services"])
+        );
+        let service = usize::from(of_service) * 2;
+        let star = |(i, part)| match part {
+            _ if service > 0 && i == service => "*",
+            part if str::contains(part, "lus-") => "*",
+            part => part,
+        };
+        let name: Vec<&str> = parts.iter().copied().enumerate().map(star).collect();
+        rows.insert(format!(
+            "| `{}` | {set} | {} |\n",
+            name.join("."),
+            about.trim_end_matches(" (can be set)")
+        ));
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/parameters.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (head, _) = page.split_once("| name |").expect("its table");
+    let expected = format!(
+        "{head}| name | can be set | |\n|---|---|---|\n{}",
+        rows.into_iter().collect::<Vec<_>>().concat()
+    );
+    if std::env::var_os("NACRE_WRITE_MANUAL").is_some() {
+        std::fs::write(path, &expected).expect("the page is written");
+    }
+    assert_eq!(
+        std::fs::read_to_string(path).expect("the page"),
+        expected,
+        "run this test with NACRE_WRITE_MANUAL=1"
+    );
+}
+
+/// One of the sessions of a test, and what is to be stopped whatever becomes of it.
+struct Session {
+    key: String,
+    nodes: Vec<String>,
+}
+
+impl Session {
+    fn lst(&self, args: &[&str]) -> fixture::Ended {
+        let nacre = std::process::Command::new(env!("CARGO_BIN_EXE_nacre"))
+            .arg("lst")
+            .args(args)
+            .env("LST_SESSION", &self.key)
+            .output();
+        nacre.expect("nacre runs").into()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let ended = self.lst(args);
+        assert!(ended.ok, "lst {args:?}: {} {}", ended.out, ended.err);
+        ended.out
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.lst(&["end_session"]);
+        for nid in &self.nodes {
+            self.lst(&["node", "--stop", "--listen", nid]);
+        }
+    }
+}
+
+#[test]
+fn a_selftest_session_lives_from_command_to_command() {
+    let pid = std::process::id();
+    let nid = |last: u8| format!("127.{}.{}.{last}@tcp", 100 + pid % 100, pid / 100 % 250);
+    let session = Session {
+        key: pid.to_string(),
+        nodes: vec![nid(2), nid(3)],
+    };
+    assert!(
+        session
+            .lst(&["list_group"])
+            .err
+            .contains("there is no session with the key")
+    );
+    for node in &session.nodes {
+        session.ok(&["node", "--listen", node, "--port", "7988"]);
+    }
+    let begin = [
+        "new_session",
+        "--listen",
+        &nid(1),
+        "--port",
+        "7988",
+        "--timeout",
+        "60",
+        "trial",
+    ];
+    assert_eq!(
+        session.ok(&begin),
+        "SESSION: trial FEATURES: 1 TIMEOUT: 60 FORCE: No\n"
+    );
+    assert!(session.lst(&begin).err.contains("already"));
+    let both = nid(2).replace(".2@", ".[2-3]@");
+    assert_eq!(
+        session.ok(&["add_group", "all", &both]),
+        format!("{both} are added to session\n")
+    );
+    session.ok(&["add_group", "servers", &nid(3)]);
+    assert_eq!(
+        session.ok(&["list_group"]),
+        "1) all\n2) servers\nTotal 2 groups\n"
+    );
+    let test = [
+        "add_test",
+        "--concurrency",
+        "8",
+        "--distribute",
+        "2:1",
+        "--from",
+        "all",
+        "--to",
+        "servers",
+    ];
+    session.ok(&[&test[..], &["brw", "write", "check=full", "size=8K"]].concat());
+    session.ok(&[&test[..], &["--loop", "10", "ping"]].concat());
+    assert_eq!(session.ok(&["run"]), "batch is running now\n");
+    let rates = session.ok(&[
+        "stat", "--count", "1", "--delay", "1", "--bw", "--read", "servers",
+    ]);
+    assert!(
+        rates.starts_with("[LNet Bandwidth of servers]\n[R] Avg: "),
+        "{rates}"
+    );
+    assert_eq!(session.ok(&["query"]), "batch [0] is running\n");
+    assert_eq!(session.ok(&["stop", "batch"]), "Batch is stopped\n");
+    assert_eq!(
+        session.ok(&["show_error", "all"]),
+        "all:\nTotal 0 error nodes in all\n"
+    );
+    let shown = session.ok(&["show_session"]);
+    assert!(
+        shown.starts_with("trial ID: ") && shown.contains(&format!("KEY: {pid} FEATURES: 1 NODES: 2")),
+        "{shown}"
+    );
+    assert!(
+        session
+            .lst(&["add_test", "--from", "all", "--to", "servers", "pong"])
+            .err
+            .contains("ping or brw")
+    );
+    assert_eq!(session.ok(&["end_session"]), "session is ended\n");
+    assert!(
+        session
+            .lst(&["end_session"])
+            .err
+            .contains("there is no session with the key")
+    );
+}

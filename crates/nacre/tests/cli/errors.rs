@@ -1,0 +1,170 @@
+//! Every error that a person is likely to meet: one message that says what, where, and what to do; nothing half done.
+
+use std::fs;
+
+use crate::fixture::{Site, nacre_ok, nacre_refuses, sh};
+
+#[test]
+fn a_directory_with_other_things_is_left_as_it_is() {
+    let site = Site::new();
+    fs::write(site.path("file"), "mine").unwrap_or_default();
+    sh(&format!("mkdir {0} && echo mine > {0}/thesis", site.at("full")));
+    let refused = nacre_refuses(&["up", "--dir", &site.at("full")]);
+    assert!(
+        refused.contains("thesis") && refused.contains("--dir"),
+        "{refused}"
+    );
+    assert!(nacre_refuses(&["up", "--dir", &site.at("file")]).contains("not a directory"));
+    for kind in ["--mgs", "--ost"] {
+        let full = site.at("full");
+        let all = [
+            "mkfs",
+            kind,
+            "--index",
+            "0",
+            "--fsname",
+            "fs",
+            "--mgsnode",
+            "127.0.0.1@tcp",
+            &full,
+        ];
+        assert!(nacre_refuses(&all).contains("thesis"));
+    }
+    assert_eq!(sh(&format!("ls -A {}", site.at("full"))), "thesis\n");
+    assert!(nacre_refuses(&["serve", &site.at("full")]).contains("not a Nacre target"));
+    assert!(nacre_refuses(&["serve", &site.at("nowhere")]).contains("no such directory"));
+}
+
+#[test]
+fn a_half_made_store_and_one_of_a_newer_format_are_known() {
+    let mut site = Site::new();
+    sh(&format!(
+        "mkdir {0} && echo '{{}}' > {0}/instance.new",
+        site.at("half")
+    ));
+    assert!(nacre_refuses(&["up", "--dir", &site.at("half")]).contains("half made"));
+    sh(&format!("mkdir {0} && touch {0}/target.new", site.at("t")));
+    assert!(nacre_refuses(&["serve", &site.at("t")]).contains("half-made"));
+
+    site.up("new", &["--no-mount"]);
+    site.down("new");
+    sh(&format!(
+        "sed -i 's/\"format_version\": 1/\"format_version\": 99/' {}/instance.json",
+        site.at("new")
+    ));
+    let refused = nacre_refuses(&["up", "--dir", &site.at("new")]);
+    assert!(refused.contains("newer Nacre (format 99"), "{refused}");
+    sh(&format!(
+        "sed -i 's/format_version = .*/format_version = 77/' {}/mgs/target",
+        site.at("new")
+    ));
+    assert!(nacre_refuses(&["serve", &site.at("new/mgs")]).contains("format 77"));
+}
+
+#[test]
+fn a_port_that_is_taken_and_an_address_that_is_not_ours_are_explained() {
+    let site = Site::new();
+    let taken = std::net::TcpListener::bind("127.7.7.7:0").map(|l| (l.local_addr().map(|a| a.port()), l));
+    let Ok((Ok(port), _listener)) = taken else {
+        panic!("no port to take")
+    };
+    let port = port.to_string();
+    let dir = site.at("d");
+    let up = |nid: &str| nacre_refuses(&["up", "--dir", &dir, "--listen", nid, "--port", &port]);
+    let refused = up("127.7.7.7@tcp");
+    assert!(
+        refused.contains(&format!("127.7.7.7@tcp port {port}")) && refused.contains("another process"),
+        "{refused}"
+    );
+    assert!(up("192.0.2.7@tcp").contains("no interface"));
+    assert!(!site.path("d").exists(), "nothing is left behind");
+}
+
+#[test]
+fn a_mount_point_that_cannot_be_one_is_refused() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let other = site.at("other");
+    let busy = nacre_refuses(&["up", "--dir", &other, "--mount", &at]);
+    assert!(busy.contains("is busy") && busy.contains(&at), "{busy}");
+    let file = format!("{}/../file", at);
+    sh(&format!("touch {file}"));
+    assert!(nacre_refuses(&["up", "--dir", &other, "--mount", &file]).contains("not a directory"));
+    let missing = site.at("missing");
+    assert!(nacre_refuses(&["mount", "127.0.0.1@tcp:/nacre", &missing]).contains("make it first"));
+    assert!(nacre_refuses(&["umount", &missing]).contains("not a mount point"));
+    assert!(nacre_refuses(&["umount", &at]).contains("nacre down"));
+}
+
+#[test]
+fn what_a_crash_left_behind_is_explained_and_cleaned_up() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    site.kill("d");
+    let dir = site.at("d");
+    let stale = nacre_refuses(&["up", "--dir", &site.at("other"), "--mount", &at]);
+    assert!(
+        stale.contains("a process that died") && stale.contains("nacre umount"),
+        "{stale}"
+    );
+    let down = nacre_ok(&["down", "--dir", &dir]);
+    assert!(down.contains("had died") && down.contains("unmounted"), "{down}");
+    assert!(nacre_refuses(&["down", "--dir", &dir]).contains("nothing is up"));
+    site.up("d", &[]);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let site = Site::new();
+    let at = site.at("mnt");
+    sh(&format!("mkdir {at}"));
+    let mount = ["mount", "--port", "17777", "127.0.0.99@tcp:/fs", &at];
+    let refused = nacre_refuses(&mount);
+    assert!(
+        refused.contains("127.0.0.99@tcp") && refused.contains("fs"),
+        "{refused}"
+    );
+    let ost = site.at("ost");
+    nacre_ok(&[
+        "mkfs",
+        "--ost",
+        "--index",
+        "0",
+        "--fsname",
+        "fs",
+        "--mgsnode",
+        "127.0.0.99@tcp",
+        &ost,
+    ]);
+    let refused = nacre_refuses(&["serve", "--port", "17777", &ost]);
+    assert!(
+        refused.contains("127.0.0.99@tcp") && refused.contains("fs-OST0000"),
+        "{refused}"
+    );
+    assert_eq!(sh(&format!("ls -A {at}")), "", "and nothing is mounted");
+}
+
+#[test]
+fn a_file_system_that_the_mgs_does_not_know_is_named() {
+    let mut site = Site::new();
+    site.serve(
+        "mgs",
+        &["--mgs"],
+        &["--listen", "127.0.0.98@tcp", "--port", "17778"],
+    );
+    let at = site.at("mnt");
+    sh(&format!("mkdir {at}"));
+    let refused = nacre_refuses(&["mount", "--port", "17778", "127.0.0.98@tcp:/nofs", &at]);
+    assert!(refused.contains("nofs"), "{refused}");
+    assert!(nacre_refuses(&["serve", &site.at("mgs")]).contains("in use"));
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    let site = Site::new();
+    let dir = site.at("d");
+    assert!(nacre_refuses(&["up", "--dir", &dir, "--fsname", "muchtoolong"]).contains("muchtoolong"));
+    assert!(nacre_refuses(&["mount", "nonsense", &dir]).contains("MGSNID:/FSNAME"));
+    assert!(nacre_refuses(&["lfs", "getstripe", "/tmp"]).contains("not on a mounted Nacre"));
+    assert!(nacre_refuses(&["lfs", "df", "/tmp"]).contains("not in a mount"));
+}

@@ -1,0 +1,315 @@
+//! `nacre fsck`: a whole tree has no finding and is not touched; damage done on purpose is found, repaired, and the file
+//! system is used again.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::fixture::{Ended, Site, nacre, nacre_ok, nacre_refuses, sh};
+use mdt::layout::{self, Object};
+use mdt::store::{Store, keys};
+use osd::{Batch, Index, SetAttr, StoreKind};
+use serde_json::Value;
+use wire::Fid;
+
+const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
+
+/// The stores of one file system with two OSTs, opened to be damaged.
+struct Stores {
+    mdt: Store,
+    osts: Vec<Arc<dyn Index>>,
+    dir: std::path::PathBuf,
+}
+
+impl Stores {
+    async fn open(dir: &Path) -> Stores {
+        let open = |name: &str| StoreKind::Local(dir.join(name));
+        let mdt = Store::new(osd::open_index(&open("mdt0000")).await.unwrap());
+        let mut osts = Vec::new();
+        for name in ["ost0000", "ost0001"] {
+            osts.push(osd::open_index(&open(name)).await.unwrap());
+        }
+        let dir = dir.to_owned();
+        Stores { mdt, osts, dir }
+    }
+
+    fn fid(&self, path: &str) -> Fid {
+        let mut at = Fid::ROOT;
+        for name in path.split('/') {
+            at = self.mdt.entry(at, name.as_bytes()).unwrap().unwrap().fid;
+        }
+        at
+    }
+
+    fn objects(&self, path: &str) -> Vec<Object> {
+        layout::objects(&self.mdt.inode(self.fid(path)).unwrap().lov).unwrap()
+    }
+
+    fn change(&self, damage: impl FnOnce(&mut Batch)) {
+        let mut batch = Batch::new();
+        damage(&mut batch);
+        self.mdt.index().apply(batch).unwrap();
+    }
+
+    fn set_lov(&self, path: &str, objects: &[Object]) {
+        let fid = self.fid(path);
+        let mut inode = self.mdt.inode(fid).unwrap();
+        inode.lov = layout::build(fid, 0, wire::Text::default(), objects);
+        let mut tx = self.mdt.begin();
+        tx.put_inode(fid, &mut inode);
+        tx.commit().unwrap();
+    }
+
+    async fn set_parent(&self, object: Object, parent: Fid) {
+        let name = format!("ost{:04x}", object.ost);
+        let index = &self.osts[object.ost as usize];
+        let objects = osd::open_objects(&StoreKind::Local(self.dir.join(name)), index)
+            .await
+            .unwrap();
+        let attr = SetAttr {
+            parent: Some(parent),
+            ..SetAttr::default()
+        };
+        objects.setattr(object.fid, attr).await.unwrap();
+        objects.sync(None).await.unwrap();
+    }
+}
+
+/// Damages the file system in `dir`, which is down.
+fn damage<F: Future<Output = ()>>(dir: &Path, how: impl FnOnce(Arc<Stores>) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async { how(Arc::new(Stores::open(dir).await)).await });
+}
+
+fn fsck(site: &Site, more: &[&str]) -> Ended {
+    nacre(&[&["fsck", &site.at("d")], more].concat())
+}
+
+/// What is found, sorted: each kind of finding.
+fn found(site: &Site) -> Vec<String> {
+    let ended = fsck(site, &["--json"]);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let mut what: Vec<String> = findings
+        .iter()
+        .map(|f| f["what"].as_str().unwrap().to_owned())
+        .collect();
+    what.sort();
+    assert_eq!(
+        ended.code,
+        Some(i32::from(!what.is_empty())),
+        "{}{}",
+        ended.out,
+        ended.err
+    );
+    what
+}
+
+fn repairs(site: &Site) {
+    let repaired = fsck(site, &["--repair"]);
+    assert!(
+        repaired.ok && repaired.out.contains("all repaired"),
+        "{}{}",
+        repaired.out,
+        repaired.err
+    );
+    assert!(fsck(site, &[]).out.ends_with("nothing is wrong\n"));
+}
+
+/// Every file below a directory with its bytes, without the files that say who holds a target.
+fn bytes_below(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.file_name().unwrap() != "lock" {
+                let bytes = std::fs::read(&path).unwrap();
+                all.insert(path, bytes);
+            }
+        }
+    }
+    all
+}
+
+fn work(at: &str) {
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    sh(&format!(
+        "{nacre} lfs setstripe -c 2 -S 64K {at}/wide && head -c 1000000 /dev/urandom > {at}/wide
+         cp -a {TREE} {at}/tree && cp -r {TREE} {at}/again && rm -rf {at}/again/src
+         mkdir -p {at}/a/b/c && mv {at}/again {at}/a/b/ && ln {at}/wide {at}/a/hard && ln -s ../wide {at}/a/soft
+         setfattr -n user.color -v red {at}/wide && setfacl -m u:1234:r {at}/wide && setfacl -d -m u:1234:rx {at}/a
+         for i in $(seq 300); do ln {at}/a/hard {at}/a/b/c/a-name-of-some-length-$i; done
+         mkfifo {at}/fifo; truncate -s 5M {at}/sparse; touch {at}/empty"
+    ));
+}
+
+#[test]
+fn a_whole_tree_has_no_finding_and_not_one_byte_of_it_changes() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    work(&at);
+    site.down("d");
+    let before = bytes_below(&site.path("d"));
+    let clean = fsck(&site, &[]);
+    assert!(clean.ok, "{}{}", clean.out, clean.err);
+    assert!(clean.out.ends_with("nothing is wrong\n"), "{}", clean.out);
+    let after = bytes_below(&site.path("d"));
+    let names = |all: &BTreeMap<_, _>| all.keys().cloned().collect::<Vec<std::path::PathBuf>>();
+    assert_eq!(names(&before), names(&after));
+    let changed: Vec<_> = before
+        .iter()
+        .filter(|(path, bytes)| after[*path] != **bytes)
+        .collect();
+    assert!(
+        changed.is_empty(),
+        "{:?}",
+        changed.iter().map(|(p, _)| p).collect::<Vec<_>>()
+    );
+    // A repair that has nothing to do leaves everything alone, too.
+    assert!(fsck(&site, &["--repair"]).out.ends_with("nothing is wrong\n"));
+    assert!(bytes_below(&site.path("d")) == before);
+}
+
+#[test]
+fn what_was_lost_is_found_and_can_be_read() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    work(&at);
+    sh(&format!(
+        "echo nameless > {at}/a/nameless; echo forgotten > {at}/forgotten; echo dangling > {at}/dangling; sync -f {at}"
+    ));
+    site.down("d");
+    damage(&site.path("d"), async |s| {
+        s.change(|b| {
+            // The inode stays without a name; the object stays without an inode; the name stays without an inode.
+            b.delete(keys::entry(s.fid("a"), b"nameless"));
+            b.delete(keys::inode(s.fid("forgotten")))
+                .delete(keys::entry(Fid::ROOT, b"forgotten"));
+            b.delete(keys::inode(s.fid("dangling")));
+        });
+    });
+    assert_eq!(
+        found(&site),
+        ["dangling name", "no name", "orphan object", "orphan object"]
+    );
+    repairs(&site);
+    site.up("d", &[]);
+    sh(&format!(
+        "cd {at}; test ! -e dangling; test ! -e forgotten; ls lost+found | wc -l | grep -x 3
+         cat lost+found/* | sort | tr '\\n' ' ' | grep -x 'dangling forgotten nameless '
+         echo more >> lost+found/$(ls lost+found | head -1); rm -r lost+found; test -e a/soft"
+    ));
+    site.down("d");
+    assert_eq!(found(&site), [] as [&str; 0]);
+}
+
+#[test]
+fn layouts_and_objects_agree_after_a_repair() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    sh(&format!(
+        "mkdir {at}/d; for f in one two three four; do echo $f > {at}/d/$f; done; for i in $(seq 40); do echo $i > {at}/$i; done"
+    ));
+    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &format!("{at}/wide")]);
+    sh(&format!(
+        "head -c 1000000 /dev/urandom > {at}/wide; sha256sum < {at}/wide > {}",
+        site.at("sum")
+    ));
+    site.down("d");
+    damage(&site.path("d"), async |s| {
+        // Two files have one object, whose own word it is that it is the first one's.
+        s.set_lov("d/two", &s.objects("d/one"));
+        // An object says that it is another file's.
+        s.set_parent(s.objects("wide")[1], s.fid("d/three")).await;
+        // One that is in use would be destroyed.
+        let four = s.objects("d/four")[0];
+        s.change(|b| {
+            b.put(keys::work(four.ost, 1, four.fid), &b"\0"[..]);
+        });
+        // The sequence begins anew, on both sides.
+        let seq = s.objects("1")[0].fid.f_seq;
+        let ost = s.objects("1")[0].ost;
+        let mark = [&seq.to_le_bytes()[..], &2u32.to_le_bytes()].concat();
+        s.change(|b| {
+            b.put(keys::objects(ost), mark);
+        });
+        let mut batch = Batch::new();
+        batch.put(
+            [b"sl", &seq.to_be_bytes()[..]].concat(),
+            2u64.to_le_bytes().to_vec(),
+        );
+        s.osts[ost as usize].apply(batch).unwrap();
+    });
+    assert_eq!(
+        found(&site),
+        [
+            "object in use is to be destroyed",
+            "object of two files",
+            "objects in use above the last",
+            "objects in use above the mark",
+            // The object that was the second file's.
+            "orphan object",
+            "wrong parent"
+        ]
+    );
+    repairs(&site);
+    site.up("d", &[]);
+    sh(&format!(
+        "cd {at}; test $(cat d/one) = one; test ! -s d/two; test $(cat d/three) = three; test $(cat d/four) = four
+         sha256sum < wide | diff - {}; test $(cat lost+found/*) = two
+         for i in $(seq 40); do test $(cat $i) = $i; done
+         for i in $(seq 41 400); do echo $i > $i; done; for i in $(seq 400); do test $(cat $i) = $i; done
+         echo new > d/two; test $(cat d/one) = one",
+        site.at("sum")
+    ));
+    site.down("d");
+    assert_eq!(found(&site), [] as [&str; 0]);
+}
+
+#[test]
+fn targets_that_are_not_given_are_named() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    sh(&format!("for i in $(seq 10); do echo $i > {at}/$i; done"));
+    site.down("d");
+    let at = |name: &str| site.at(&format!("d/{name}"));
+    let one = nacre_ok(&["fsck", &at("mdt0000"), &at("ost0001")]);
+    assert!(one.contains("not checked: nacre-OST0000 was not given"), "{one}");
+    let ost = nacre_ok(&["fsck", &at("ost0001")]);
+    assert!(ost.contains("not checked: no MDT was given"), "{ost}");
+    let all = nacre_ok(&["fsck", &at("ost0001"), &at("mgs"), &at("ost0000"), &at("mdt0000")]);
+    assert!(!all.contains("not checked"), "{all}");
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused() {
+    let mut site = Site::new();
+    site.up("d", &[]);
+    let d = site.at("d");
+    assert!(nacre_refuses(&["fsck", &d]).contains("is up (process"));
+    assert!(nacre_refuses(&["fsck", &format!("{d}/mdt0000")]).contains("in use by another process"));
+    assert!(nacre_refuses(&["fsck", &format!("{d}/mnt")]).contains("not a Nacre target"));
+    assert!(nacre_refuses(&["fsck", &site.at("nowhere")]).contains("no such directory"));
+    site.down("d");
+    let mdt = format!("{d}/mdt0000");
+    assert!(nacre_refuses(&["fsck", &mdt, &mdt]).contains("in use"));
+    sh(&format!("cp -r {mdt} {d}/copy"));
+    assert!(nacre_refuses(&["fsck", &mdt, &format!("{d}/copy")]).contains("another nacre-MDT0000"));
+    sh(&format!("sed -i 's/^fsname.*/fsname = other/' {d}/copy/target"));
+    assert!(nacre_refuses(&["fsck", &mdt, &format!("{d}/copy")]).contains("'other'"));
+    sh(&format!(
+        "sed -i 's/^format_version.*/format_version = 99/' {d}/copy/target"
+    ));
+    assert!(nacre_refuses(&["fsck", &format!("{d}/copy")]).contains("format 99"));
+    site.up("memory", &["--store", "memory"]);
+    site.down("memory");
+    assert!(nacre_refuses(&["fsck", &site.at("memory")]).contains("in memory"));
+}

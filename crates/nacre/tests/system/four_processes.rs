@@ -1,0 +1,123 @@
+//! MGS, MDT, OST and client as processes of their own, over TCP on loopback addresses.
+
+use crate::fixture::{Site, nacre_ok, sh};
+
+const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
+
+/// The servers of one file system, at addresses and a port that no other test uses.
+struct Servers {
+    net: u8,
+    port: String,
+}
+
+impl Servers {
+    fn nid(&self, host: u8) -> String {
+        format!("127.0.{}.{host}@tcp", self.net)
+    }
+
+    fn source(&self) -> String {
+        format!("{}:/lus", self.nid(1))
+    }
+
+    fn serve(&self, site: &mut Site, name: &str, host: u8, mkfs: &[&str]) {
+        let (nid, mgs) = (self.nid(host), self.nid(1));
+        let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
+        let mkfs = if name == "mgs" {
+            mkfs.to_vec()
+        } else {
+            [mkfs, &of_fs].concat()
+        };
+        site.serve(name, &mkfs, &["--listen", &nid, "--port", &self.port]);
+    }
+
+    fn start(&self, site: &mut Site) {
+        self.serve(site, "mgs", 1, &["--mgs"]);
+        self.serve(site, "mdt", 2, &["--mdt"]);
+        self.serve(site, "ost0", 3, &["--ost", "--index", "0"]);
+        self.serve(site, "ost1", 4, &["--ost", "--index", "1"]);
+    }
+
+    fn mount(&self, site: &mut Site, name: &str) -> String {
+        site.mount(&self.source(), name, &["--port", &self.port])
+    }
+}
+
+fn servers(net: u8) -> Servers {
+    Servers {
+        net,
+        port: (17900 + u16::from(net)).to_string(),
+    }
+}
+
+#[test]
+fn the_four_parts_work_together_and_come_back_in_any_order() {
+    let (mut site, servers) = (Site::new(), servers(41));
+    servers.start(&mut site);
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("cp -a {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
+    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &format!("{at}/wide")]);
+    sh(&format!(
+        "head -c 3000000 /dev/urandom > {at}/wide && sha256sum < {at}/wide > {}",
+        site.at("sum")
+    ));
+    nacre_ok(&["umount", &at]);
+    for name in ["mgs", "mdt", "ost0", "ost1"] {
+        site.down(name);
+    }
+    // The OSTs first: they wait for those that they need.
+    servers.serve(&mut site, "mgs", 1, &[]);
+    servers.serve(&mut site, "ost1", 4, &[]);
+    servers.serve(&mut site, "ost0", 3, &[]);
+    servers.serve(&mut site, "mdt", 2, &[]);
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!(
+        "diff -r {TREE} {at}/tree && sha256sum < {at}/wide | diff - {}",
+        site.at("sum")
+    ));
+}
+
+#[test]
+fn two_clients_see_each_others_work_at_once() {
+    let (mut site, servers) = (Site::new(), servers(42));
+    servers.start(&mut site);
+    let (a, b) = (servers.mount(&mut site, "a"), servers.mount(&mut site, "b"));
+    sh(&format!(
+        "for i in $(seq 50); do echo $i > {a}/f; test $(cat {b}/f) = $i; mv {b}/f {b}/g; mv {a}/g {a}/f; done"
+    ));
+    sh(&format!(
+        "mkdir {a}/d && touch {b}/d/x && test -e {a}/d/x && rm {a}/d/x && test ! -e {b}/d/x && rmdir {b}/d"
+    ));
+    sh(&format!(
+        "test ! -e {a}/d; chmod 640 {b}/f; test $(stat -c %a {a}/f) = 640"
+    ));
+    // Both append: every line is there.
+    let append = |at: &str| format!("for i in $(seq 100); do echo line >> {at}/log; done");
+    sh(&format!(
+        "({}) & A=$!; ({}) & B=$!; wait $A; wait $B",
+        append(&a),
+        append(&b)
+    ));
+    assert_eq!(sh(&format!("wc -l < {a}/log && wc -l < {b}/log")), "200\n200\n");
+    // A lock that one has keeps the other out.
+    sh(&format!(
+        "exec 9> {a}/lock; flock -x 9; ! flock -n {b}/lock true; flock -u 9; flock -n {b}/lock true"
+    ));
+}
+
+#[test]
+fn a_client_lives_through_the_restart_of_a_server() {
+    let (mut site, servers) = (Site::new(), servers(43));
+    servers.start(&mut site);
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("echo before > {at}/f && sync -f {at}"));
+    for (name, host) in [("ost0", 3), ("ost1", 4), ("mdt", 2), ("mgs", 1)] {
+        site.down(name);
+        servers.serve(&mut site, name, host, &[]);
+        // What was under way when the server went may fail, once; then all goes on.
+        let work =
+            format!("test $(cat {at}/f) = before && echo x > {at}/after-{name} && cat {at}/after-{name}");
+        sh(&format!(
+            "for i in $(seq 100); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
+        ));
+    }
+}

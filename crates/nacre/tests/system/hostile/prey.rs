@@ -1,0 +1,185 @@
+//! The file system that is attacked, and who works with it meanwhile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use wire::Nid;
+
+use crate::fixture::{Site, nacre_ok};
+use crate::hostile::sockets::addresses;
+
+/// The port of [`crate::hostile::sockets`].
+const PORT: &str = "7988";
+/// How long anything may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// What an attack may cost, MiB: buffers that lie ready, and what an allocator keeps.
+const GROWTH_MAX: u64 = 192;
+
+/// The file system's metadata target, and its first object target.
+pub(crate) const MDT: &str = "nacre-MDT0000_UUID";
+pub(crate) const OST: &str = "nacre-OST0000_UUID";
+
+/// Servers in one process, in memory, and a mount in another.
+pub(crate) struct Prey {
+    /// Where the servers are.
+    pub(crate) nid: Nid,
+    /// Where somebody works.
+    pub(crate) mount: PathBuf,
+    site: Site,
+    work: Work,
+    memory: u64,
+}
+
+impl Prey {
+    pub(crate) fn new() -> Prey {
+        let (nid, other) = addresses();
+        let mut site = Site::new();
+        let dir = site.directory("d");
+        nacre_ok(&[
+            "up",
+            "--dir",
+            &dir,
+            "--no-mount",
+            "--osts",
+            "2",
+            "--store",
+            "memory",
+            "--listen",
+            &nid.to_string(),
+            "--port",
+            PORT,
+        ]);
+        let source = format!("{nid}:/nacre");
+        let mount = site.mount(&source, "mnt", &["--listen", &other.to_string(), "--port", PORT]);
+        let mount = PathBuf::from(mount);
+        let work = Work::begin(&mount);
+        let mut prey = Prey {
+            nid,
+            mount,
+            site,
+            work,
+            memory: 0,
+        };
+        prey.goes_on("before anything happens");
+        prey.memory = prey.rss_mib();
+        prey
+    }
+
+    /// After an attack: whoever works goes on with right results, nothing has panicked, and memory is in proportion.
+    pub(crate) fn goes_on(&self, after: &str) {
+        self.work.goes_on(after);
+        let log = self.log();
+        assert!(!log.contains("panicked"), "{after}: {log}");
+        if self.memory > 0 {
+            let grown = self.rss_mib().saturating_sub(self.memory);
+            assert!(grown <= GROWTH_MAX, "{after}: {grown} MiB more than at first");
+        }
+    }
+
+    /// The log says so.
+    pub(crate) fn said(&self, what: &str) {
+        let begun = Instant::now();
+        while !self.log().contains(what) {
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "not in the log: {what}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// At the end: however much was done, the log is short. Then it is taken down, while somebody still looks at it.
+    pub(crate) fn end(self) {
+        let Prey { site, work, .. } = self;
+        let log = log_of(&site);
+        assert!(log.len() < 1 << 20, "{} bytes of log", log.len());
+        work.end();
+        nacre_ok(&["umount", &site.at("mnt")]);
+        site.down("d");
+        let log = log_of(&site);
+        assert!(!log.contains("panicked"), "{log}");
+    }
+
+    fn log(&self) -> String {
+        log_of(&self.site)
+    }
+
+    fn rss_mib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.site.pid_in("d"))).unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+        let kib = line.split_whitespace().nth(1).unwrap();
+        kib.parse::<u64>().unwrap() / 1024
+    }
+}
+
+fn log_of(site: &Site) -> String {
+    fs::read_to_string(site.path("d").join("nacre.log")).unwrap_or_default()
+}
+
+/// Somebody who makes, writes, reads, renames, lists and removes files, round after round.
+struct Work {
+    rounds: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Work {
+    fn begin(mount: &Path) -> Work {
+        let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (at, count, end) = (mount.join("work"), rounds.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            fs::create_dir(&at).unwrap();
+            for n in 0.. {
+                if end.load(Ordering::SeqCst) {
+                    return;
+                }
+                round(&at, n);
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        Work { rounds, stop, thread }
+    }
+
+    /// Waits for a whole round that began later than now.
+    fn goes_on(&self, after: &str) {
+        let (begun, enough) = (Instant::now(), self.rounds.load(Ordering::SeqCst) + 2);
+        while self.rounds.load(Ordering::SeqCst) < enough {
+            assert!(
+                !self.thread.is_finished(),
+                "{after}: the other found something wrong"
+            );
+            assert!(begun.elapsed() < PATIENCE, "{after}: the other stands still");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap();
+    }
+}
+
+/// One round: each with other data, and a look at what the one before left.
+fn round(at: &Path, n: u64) {
+    let data = |n: u64| -> Vec<u8> { (0..40_000).map(|i: u64| (i * 31 + n) as u8).collect() };
+    let (new, kept) = (at.join("new"), at.join(format!("kept{n}")));
+    fs::write(&new, data(n)).unwrap();
+    fs::File::open(&new).unwrap().sync_all().unwrap();
+    fs::rename(&new, &kept).unwrap();
+    assert!(fs::read(&kept).unwrap() == data(n), "round {n}");
+    if let Some(before) = n.checked_sub(1) {
+        let old = at.join(format!("kept{before}"));
+        assert!(fs::read(&old).unwrap() == data(before), "round {n}");
+        fs::remove_file(old).unwrap();
+    }
+    let names: Vec<_> = fs::read_dir(at)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(names, [kept.file_name().unwrap()], "round {n}");
+}

@@ -1,0 +1,360 @@
+//! Requests of a client that skips what a client should check: rights, names, FIDs, flags, lengths, and data that it promises.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cpt::CptTable;
+use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, testing};
+use tokio::task::JoinHandle;
+use wire::{
+    Errno, Fid, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE,
+    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_HAS_EA, MDS_READPAGE, MDS_REINT, MdtBody, MdtRecCreate,
+    MdtRecSetattr, Nid, NiobufRemote, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_FULL20, OST_GETATTR,
+    OST_READ, OST_WRITE, ObdConnectData, ObdIoobj, Obdo, OstBody, OstId, REINT_CREATE, REINT_SETATTR,
+    WireStruct, nul_terminated,
+};
+
+use crate::hostile::client::Client;
+use crate::hostile::prey::{MDT, OST, Prey};
+use crate::hostile::sockets::{addresses, node};
+
+/// Somebody without rights, who claims all capabilities that there are.
+const USER: (u32, u32, u32) = (4711, 4712, u32::MAX);
+const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
+/// Reads and writes whose data never come, at once: more than a service works on.
+const EMPTY_PROMISES: usize = 300;
+/// How much longer than need be each of them is.
+const PADDING: usize = 900_000;
+
+async fn stranger() -> Arc<Ptlrpc> {
+    let (_, nid) = addresses();
+    Ptlrpc::start(node(nid).await, CptTable::single_current(), RpcConfig::default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_checks_nothing_gets_nothing() {
+    let prey = Prey::new();
+    fs::write(prey.mount.join("secret"), "secret").unwrap();
+    fs::create_dir(prey.mount.join("private")).unwrap();
+    fs::write(prey.mount.join("private/inside"), "secret").unwrap();
+    for (name, mode) in [("secret", 0o600), ("private", 0o700), ("private/inside", 0o600)] {
+        fs::set_permissions(prey.mount.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let rpc = stranger().await;
+    let client = Client::connect_to(&rpc, prey.nid, MDT).await;
+    rights(&client).await;
+    prey.goes_on("a user without rights");
+    names_and_fids(&client).await;
+    prey.goes_on("names that are none");
+    flags(&client).await;
+    prey.goes_on("flags that make no sense");
+    lengths(&client).await;
+    prey.goes_on("buffers that are too long");
+    let other = Client::connect_to(&rpc, prey.nid, MDT).await;
+    open_files_of_others(&client, &other).await;
+    prey.goes_on("open files of others");
+    let read = |name: &str| fs::read_to_string(prey.mount.join(name)).unwrap();
+    assert_eq!(
+        (read("secret"), read("private/inside")),
+        ("secret".into(), "secret".into())
+    );
+    let mode = fs::metadata(prey.mount.join("secret"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let promises = transfers(&rpc, prey.nid).await;
+    prey.goes_on("while transfers fail");
+    for promise in promises {
+        assert!(promise.await.unwrap());
+    }
+    prey.said("bulk transfer failed");
+    prey.goes_on("transfers that fail");
+    prey.end();
+}
+
+fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
+    MdtRecSetattr {
+        sa_fid: fid,
+        sa_valid: valid,
+        sa_mode: 0o104777,
+        sa_uid: USER.0,
+        ..MdtRecSetattr::default()
+    }
+}
+
+async fn rights(c: &Client) {
+    // Root of this client looks, and the user knows the FIDs from then on.
+    let secret = c.getattr(Fid::ROOT, "secret").await.fid();
+    let private = c.getattr(Fid::ROOT, "private").await.fid();
+    let inside = c.getattr(private, "inside").await.fid();
+    *c.creds.lock() = USER;
+    let (eacces, eperm) = (Errno::EACCES, Errno::EPERM);
+    for fid in [secret, private, inside] {
+        assert_eq!(c.setattr(set(fid, MDS_ATTR_MODE), &[]).await.unwrap_err(), eperm);
+        assert_eq!(c.setattr(set(fid, MDS_ATTR_UID), &[]).await.unwrap_err(), eperm);
+        assert_eq!(c.setxattr(fid, "user.a", b"b").await.unwrap_err(), eacces);
+    }
+    for fid in [secret, inside] {
+        assert_eq!(c.setattr(set(fid, MDS_ATTR_SIZE), &[]).await.unwrap_err(), eacces);
+        for mode in [MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_FMODE_EXEC] {
+            let opened = c.open(fid, "", MDS_OPEN_BY_FID | mode).await;
+            assert_eq!(
+                (opened.status, opened.handle()),
+                (eacces.status(), 0),
+                "{mode:#x}"
+            );
+        }
+    }
+    assert_eq!(c.unlink(Fid::ROOT, "secret", false).await.unwrap_err(), eacces);
+    assert_eq!(c.unlink(private, "inside", false).await.unwrap_err(), eacces);
+    assert_eq!(c.link(secret, private, "more").await.unwrap_err(), eacces);
+    assert_eq!(c.make(private, "mine", 0o040777, "").await.unwrap_err(), eacces);
+    for (src, dst) in [
+        ((Fid::ROOT, "secret"), (Fid::ROOT, "mine")),
+        ((Fid::ROOT, "secret"), (private, "mine")),
+        ((private, "inside"), (Fid::ROOT, "mine")),
+    ] {
+        assert_eq!(c.rename(src, dst).await.unwrap_err(), eacces);
+    }
+    let looked = c.getattr(private, "inside").await;
+    assert_eq!((looked.status, looked.fid()), (eacces.status(), Fid::ZERO));
+    *c.creds.lock() = ROOT;
+}
+
+async fn make_by(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+    let rec = MdtRecCreate {
+        cr_opcode: REINT_CREATE,
+        cr_fid1: Fid::ROOT,
+        cr_fid2: fid,
+        cr_mode: 0o040777,
+        ..MdtRecCreate::default()
+    };
+    let (empty, name) = (Bytes::new(), Bytes::copy_from_slice(name));
+    let bufs = vec![rec.to_bytes(), empty.clone(), name, empty];
+    c.modify(MDS_REINT, bufs).await.map(drop)
+}
+
+async fn names_and_fids(c: &Client) {
+    let long = vec![b'x'; 60_000];
+    for name in [&b"a/b\0"[..], b"/\0", b"", b"\0", b".\0", b"..\0", &long] {
+        let refused = make_by(c, c.new_fid(), name).await.unwrap_err();
+        assert!(
+            [Errno::EINVAL, Errno::ENAMETOOLONG].contains(&refused),
+            "{refused}"
+        );
+    }
+    for name in ["a/b", "..", ".", ""] {
+        assert!(c.unlink(Fid::ROOT, name, true).await.is_err(), "{name}");
+        assert!(
+            c.rename((Fid::ROOT, "private"), (Fid::ROOT, name)).await.is_err(),
+            "{name}"
+        );
+        assert!(
+            c.rename((Fid::ROOT, name), (Fid::ROOT, "private")).await.is_err(),
+            "{name}"
+        );
+    }
+    for fid in [
+        Fid::ROOT,
+        Fid::ZERO,
+        Fid::new(c.seq + 5, 1, 0),
+        Fid::new(0x2_0000_0400, 2, 0),
+        Fid::new(u64::MAX, u32::MAX, u32::MAX),
+        Fid::new(1, 1, 0),
+    ] {
+        let refused = make_by(c, fid, b"x\0").await.unwrap_err();
+        assert!(
+            [Errno::EPERM, Errno::EINVAL].contains(&refused),
+            "{fid}: {refused}"
+        );
+    }
+}
+
+/// What comes of these is the server's business; that each is answered, and nobody hurt, is what counts.
+async fn flags(c: &Client) {
+    let all = (0..64)
+        .map(|bit| 1 << bit)
+        .chain([u64::MAX, MDS_OPEN_CREAT | 3 << 40, !MDS_OPEN_CREAT]);
+    for flags in all {
+        let opened = c.open(Fid::ROOT, "flags", flags).await;
+        if opened.handle() != 0 {
+            let _ = c.close(opened.fid(), opened.handle()).await;
+        }
+    }
+    for opcode in (0..16).chain([u32::MAX]) {
+        let rec = MdtRecCreate {
+            cr_opcode: opcode,
+            cr_fid1: Fid::ROOT,
+            ..MdtRecCreate::default()
+        };
+        let bufs = vec![
+            rec.to_bytes(),
+            Bytes::new(),
+            nul_terminated(b"nothing"),
+            Bytes::new(),
+        ];
+        // Everybody may change nothing.
+        let nothing = c.modify(MDS_REINT, bufs).await;
+        assert!(nothing.is_err() || opcode == REINT_SETATTR, "{opcode}");
+    }
+    let _ = c.setattr(set(Fid::ROOT, u64::MAX), &[0xff; 100]).await;
+    // As it was: another client works below it.
+    let mode = MdtRecSetattr {
+        sa_mode: 0o040755,
+        sa_uid: 0,
+        ..set(Fid::ROOT, MDS_ATTR_MODE | MDS_ATTR_UID)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+}
+
+async fn lengths(c: &Client) {
+    let most = vec![0xff; 900_000];
+    let secret = c.getattr(Fid::ROOT, "secret").await.fid();
+    assert!(c.setxattr(secret, "user.a", &most).await.is_err());
+    let name = format!("user.{}", "x".repeat(60_000));
+    assert!(c.setxattr(secret, &name, b"").await.is_err());
+    let with_layout = MDS_OPEN_CREAT | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
+    let layout = c.open_with(Fid::ROOT, "long", with_layout, &most).await;
+    assert!(layout.status < 0);
+    let target = "x".repeat(900_000);
+    assert!(c.make(Fid::ROOT, "link", 0o120777, &target).await.is_err());
+    for opc in [
+        wire::LDLM_ENQUEUE,
+        MDS_REINT,
+        wire::MDS_GETATTR,
+        wire::MDS_GETXATTR,
+        wire::MDS_CLOSE,
+    ] {
+        for count in [1, 31] {
+            let bufs = vec![Bytes::from(vec![0xff; 900_000 / count]); count];
+            assert!(c.modify(opc, bufs).await.is_err(), "{opc:#x}, {count}");
+        }
+    }
+}
+
+async fn open_files_of_others(one: &Client, two: &Client) {
+    let made = one
+        .open(Fid::ROOT, "open", MDS_OPEN_CREAT | MDS_FMODE_WRITE)
+        .await;
+    for handle in [made.handle(), 0, u64::MAX] {
+        assert_eq!(two.close(made.fid(), handle).await.unwrap_err(), Errno::ESTALE);
+    }
+    one.close(made.fid(), made.handle()).await.unwrap();
+    one.unlink(Fid::ROOT, "open", false).await.unwrap();
+}
+
+/// Reads and writes of an object: with lies about lengths, and with memory that is not there. Gives those that are under
+/// way: whether each has failed.
+async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
+    let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
+    let config = ImportConfig {
+        nids: vec![at],
+        connect: ObdConnectData {
+            ocd_connect_flags: flags,
+            ocd_brw_size: 1 << 20,
+            ..ObdConnectData::default()
+        },
+        max_rpcs_in_flight: 256,
+        ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::Witness>::default())
+    };
+    let import = Import::new(rpc, config);
+    import.connect().await.unwrap();
+    let mut object = None;
+    for seq in [0x2_0000_0400, 0x2_4000_0400, 0x2_8000_0400] {
+        // The same 16 bytes as a FID's.
+        let oi = OstId {
+            oi_id: seq,
+            oi_seq: 2,
+        };
+        let body = OstBody {
+            oa: Obdo {
+                o_oi: oi,
+                ..Obdo::default()
+            },
+        };
+        let there = import
+            .call(Request::new(OST_GETATTR, vec![body.to_bytes()]))
+            .await;
+        object = object.or(there.is_ok().then_some(oi));
+    }
+    let object = object.expect("the target has made an object");
+    let ask = |opc, bufcnt, max_brw, ranges: &[(u64, u32)]| {
+        let body = OstBody {
+            oa: Obdo {
+                o_oi: object,
+                ..Obdo::default()
+            },
+        };
+        let io = ObdIoobj {
+            ioo_oid: object,
+            ioo_max_brw: max_brw,
+            ioo_bufcnt: bufcnt,
+        };
+        let range = |&(rnb_offset, rnb_len): &(u64, u32)| {
+            let range = NiobufRemote {
+                rnb_offset,
+                rnb_len,
+                rnb_flags: 0,
+            };
+            range.to_bytes().to_vec()
+        };
+        let ranges: Vec<u8> = ranges.iter().flat_map(range).collect();
+        let req = Request::new(
+            opc,
+            vec![body.to_bytes(), io.to_bytes(), ranges.into(), Bytes::new()],
+        );
+        Request {
+            no_resend: true,
+            limited: false,
+            timeout: Some(Duration::from_secs(60)),
+            ..req
+        }
+    };
+    for opc in [OST_READ, OST_WRITE] {
+        for (bufcnt, max_brw, ranges) in [
+            (1, 0, &[(0, u32::MAX)][..]),
+            (1, 0, &[(0, 0)]),
+            (1, 0, &[(u64::MAX, 4096)]),
+            (1, u32::MAX, &[(0, 4096)]),
+            (0, 0, &[]),
+            (u32::MAX, 0, &[(0, 4096)]),
+            (1000, 0, &[(0, 4096)]),
+            (2, 0, &[(8192, 4096), (0, 4096)]),
+            (2, 0, &[(0, 8192), (4096, 4096)]),
+            (2, 0, &[(0, 1 << 20), (1 << 20, 1 << 20)]),
+        ] {
+            let refused = import.call(ask(opc, bufcnt, max_brw, ranges)).await;
+            assert!(refused.is_err(), "{opc} {bufcnt} {max_brw:#x} {ranges:?}");
+        }
+    }
+    // It promises data, and gives none; then it has no memory for what it wants to read.
+    // No answer comes to these, nor is one awaited for long: what the server still waits for is its own business.
+    let unanswered = |req| Request {
+        no_resend: true,
+        timeout: Some(Duration::from_secs(5)),
+        ..req
+    };
+    let padding = Bytes::from(vec![0; PADDING]);
+    let promises = (0..EMPTY_PROMISES).map(|n| {
+        let opc = if n % 4 == 0 { OST_READ } else { OST_WRITE };
+        let import = import.clone();
+        let mut req = unanswered(ask(opc, 1, 0, &[(0, 4096)]));
+        req.bufs.push(padding.clone());
+        tokio::spawn(async move { import.call(req).await.is_err() })
+    });
+    let promises = promises.collect();
+    let page = MdtBody {
+        mbo_fid1: Fid::ROOT,
+        mbo_nlink: u32::MAX,
+        mbo_mode: 3,
+        ..MdtBody::default()
+    };
+    let client = Client::connect_to(rpc, at, MDT).await;
+    let req = unanswered(Request::new(MDS_READPAGE, vec![page.to_bytes(), Bytes::new()]));
+    assert!(client.import.call(req).await.is_err());
+    promises
+}

@@ -1,0 +1,281 @@
+//! Messages of the RPC layer: garbage on request portals, others' handles and names, claims, slots, repeated requests,
+//! opcodes where they do not belong, and bulk that never comes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lnet::{Lnet, Payload};
+use tokio::time::timeout;
+use wire::{
+    Errno, Fid, LDLM_ENQUEUE, LUSTRE_MDS_VERSION, LUSTRE_OST_VERSION, LustreMsgV2, MDS_GETATTR, MDS_REINT,
+    MDS_STATFS, MSG_RESENT, MdtRecCreate, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_FULL20, OBD_CONNECT_MDS,
+    OST_READ, ObdConnectData, PtlrpcBody, REINT_CREATE, WireStruct,
+};
+
+use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
+use crate::hostile::prey::{MDT, Prey};
+use crate::hostile::sockets::{LIMIT, addresses, node};
+
+/// Clients that one node pretends to be: more than it may.
+const CLIENTS: u32 = 1100;
+
+/// A node that speaks by hand, connected to the metadata target.
+struct Stranger {
+    lnet: Arc<Lnet>,
+    to: Nid,
+    handle: u64,
+    xid: std::cell::Cell<u64>,
+}
+
+fn asked(flags: u64) -> ObdConnectData {
+    ObdConnectData {
+        ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT | flags,
+        ..ObdConnectData::default()
+    }
+}
+
+impl Stranger {
+    async fn connect(to: Nid, uuid: &str) -> Stranger {
+        let (_, nid) = addresses();
+        let lnet = node(nid).await;
+        let (_, body, _) = connect_to(&lnet, to, MDT, uuid, (5, 1, true), asked(0)).await;
+        assert_eq!(body.pb_status, 0);
+        Stranger {
+            lnet,
+            to,
+            handle: body.pb_handle.cookie,
+            xid: std::cell::Cell::new(1 << 40),
+        }
+    }
+
+    /// Sends a message to a portal; its reply, if there is one in time.
+    async fn ask(&self, portal: u32, xid: u64, msg: &Message) -> Option<PtlrpcBody> {
+        let mut buffers = [4, 10, 18, 25].map(|reply| reply_buffer(&self.lnet, reply, xid));
+        send(&self.lnet, self.to, portal, xid, msg).await;
+        let [a, b, c, d] = &mut buffers;
+        let reply = async {
+            tokio::select! {
+                reply = next_reply(a) => reply,
+                reply = next_reply(b) => reply,
+                reply = next_reply(c) => reply,
+                reply = next_reply(d) => reply,
+            }
+        };
+        let (_, reply) = timeout(LIMIT, reply).await.ok()?;
+        reply.body().ok()
+    }
+
+    fn next_xid(&self) -> u64 {
+        self.xid.set(self.xid.get() + 128);
+        self.xid.get()
+    }
+
+    async fn status(&self, portal: u32, body: PtlrpcBody, bufs: &[Bytes]) -> i32 {
+        let msg = Message::new(&body, bufs.iter().cloned());
+        let reply = self.ask(portal, self.next_xid(), &msg).await;
+        reply
+            .unwrap_or_else(|| panic!("no answer to {:#x}", body.pb_opc))
+            .pb_status
+    }
+
+    fn statfs(&self) -> PtlrpcBody {
+        body(MDS_STATFS, LUSTRE_MDS_VERSION, self.handle)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_nobody_may_send_are_refused() {
+    let prey = Prey::new();
+    let one = Stranger::connect(prey.nid, "one").await;
+    assert_eq!(one.status(12, one.statfs(), &[]).await, 0);
+    garbage_on_every_portal(&one).await;
+    prey.said("a request that is none is dropped");
+    prey.goes_on("garbage on portals");
+    every_opcode_everywhere(&one).await;
+    prey.goes_on("every opcode");
+    let two = Stranger::connect(prey.nid, "two").await;
+    handles_and_names_of_others(&one, &two).await;
+    prey.said("a request with the handle of somebody else is refused");
+    prey.goes_on("handles of others");
+    what_a_connection_does_not_have(&two).await;
+    prey.said("a slot that the client does not have");
+    prey.goes_on("slots and portals");
+    repeated_requests(&two, &prey).await;
+    prey.goes_on("repeated requests");
+    too_many_clients(&two).await;
+    prey.said("a connect is refused: this peer is too many clients already");
+    prey.goes_on("too many clients");
+    prey.end();
+}
+
+async fn garbage_on_every_portal(s: &Stranger) {
+    let mut random = fastrand::Rng::with_seed(11);
+    let header = |count: u32, len: u32| {
+        let head = LustreMsgV2 {
+            lm_bufcount: count,
+            lm_magic: wire::LUSTRE_MSG_MAGIC_V2,
+            ..LustreMsgV2::default()
+        };
+        let lens = std::iter::repeat_n(len.to_le_bytes(), 40).flatten();
+        head.to_bytes().iter().copied().chain(lens).collect::<Vec<u8>>()
+    };
+    let whole = Message::new(&s.statfs(), []).build();
+    let mut messages = vec![
+        Vec::new(),
+        vec![0xff; 1 << 20],
+        header(0, 0),
+        header(1, u32::MAX),
+        header(u32::MAX, 8),
+        header(32, 1 << 20),
+        header(2, 0xffff_fff8),
+        whole[..whole.len() - 9].to_vec(),
+    ];
+    messages.push(std::iter::repeat_with(|| random.u8(..)).take(5000).collect());
+    for portal in 0..64 {
+        for message in &messages {
+            let payload = Payload::from(message.clone());
+            let xid = s.next_xid();
+            s.lnet.put(s.to, portal, xid, 0, 0, payload, false).await.unwrap();
+        }
+    }
+    assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
+}
+
+/// Each opcode there is, and some that are none, with nothing behind it and with too much, on each portal of requests.
+async fn every_opcode_everywhere(s: &Stranger) {
+    let opcodes = (0..70).chain(100..112).chain(250..260).chain([
+        400,
+        403,
+        601,
+        602,
+        700,
+        900,
+        901,
+        1000,
+        1101,
+        u32::MAX,
+    ]);
+    let big = [Bytes::from(vec![0xff; 60_000])];
+    for opc in opcodes {
+        // Whoever says goodbye has nothing more to say; and connects are for another test.
+        if matches!(
+            opc,
+            wire::MDS_DISCONNECT | wire::OST_DISCONNECT | wire::MGS_DISCONNECT
+        ) {
+            continue;
+        }
+        for portal in [12, 17, 23, 26, 28, 6] {
+            for bufs in [&[][..], &big] {
+                let version = wire::format::service_version(opc);
+                // Some ask for nothing that anybody might not know; that there is an answer is what counts.
+                s.status(portal, body(opc, version, s.handle), bufs).await;
+            }
+        }
+    }
+    assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
+}
+
+async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
+    let stolen = body(MDS_STATFS, LUSTRE_MDS_VERSION, one.handle);
+    assert_eq!(two.status(12, stolen, &[]).await, Errno::ENOTCONN.status());
+    let guessed = body(MDS_STATFS, LUSTRE_MDS_VERSION, 1);
+    assert_eq!(two.status(12, guessed, &[]).await, Errno::ENOTCONN.status());
+    let goodbye = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, one.handle);
+    assert_eq!(two.status(12, goodbye, &[]).await, Errno::ENOTCONN.status());
+    // In the other's name, as a client, as a server, as itself come back.
+    for (flags, initial) in [(0, false), (0, true), (OBD_CONNECT_MDS, true)] {
+        let (_, refused, _) = connect_to(&two.lnet, two.to, MDT, "one", (6, 9, initial), asked(flags)).await;
+        assert_eq!(refused.pb_status, Errno::EALREADY.status());
+    }
+    assert_eq!(one.status(12, one.statfs(), &[]).await, 0, "it has lost nothing");
+}
+
+async fn what_a_connection_does_not_have(s: &Stranger) {
+    let eproto = Errno::EPROTO.status();
+    let tagged = PtlrpcBody {
+        pb_tag: 999,
+        ..s.statfs()
+    };
+    assert_eq!(s.status(12, tagged, &[]).await, eproto);
+    let other_version = body(MDS_STATFS, LUSTRE_OST_VERSION, s.handle);
+    assert_eq!(s.status(12, other_version, &[]).await, eproto);
+    let read = body(OST_READ, LUSTRE_OST_VERSION, s.handle);
+    assert_eq!(s.status(12, read, &[]).await, eproto);
+    for opc in [LDLM_ENQUEUE, MDS_GETATTR, MDS_REINT] {
+        let asked = body(opc, wire::format::service_version(opc), s.handle);
+        assert_eq!(
+            s.status(17, asked, &[]).await,
+            eproto,
+            "{opc:#x} where locks are given back"
+        );
+    }
+    // No answer: nobody waits for one.
+    let never = PtlrpcBody {
+        pb_timeout: 0,
+        ..s.statfs()
+    };
+    let msg = Message::new(&never, []);
+    s.lnet
+        .put(s.to, 12, s.next_xid(), 0, 0, msg.build().into(), false)
+        .await
+        .unwrap();
+    let long = PtlrpcBody {
+        pb_timeout: u32::MAX,
+        ..s.statfs()
+    };
+    assert_eq!(s.status(12, long, &[]).await, 0);
+}
+
+async fn repeated_requests(s: &Stranger, prey: &Prey) {
+    // It has no sequence: what it makes is refused, and refused again, not done at the second attempt.
+    let rec = MdtRecCreate {
+        cr_opcode: REINT_CREATE,
+        cr_fid1: Fid::ROOT,
+        cr_fid2: Fid::new(0x2_0000_0400, 77, 0),
+        cr_mode: 0o040777,
+        ..MdtRecCreate::default()
+    };
+    let bufs = [
+        rec.to_bytes(),
+        Bytes::new(),
+        wire::nul_terminated(b"intruder"),
+        Bytes::new(),
+    ];
+    let reint = body(MDS_REINT, LUSTRE_MDS_VERSION, s.handle);
+    let resent = PtlrpcBody {
+        pb_flags: MSG_RESENT,
+        ..reint
+    };
+    let xid = s.next_xid();
+    for body in [reint, resent, resent] {
+        let msg = Message::new(&body, bufs.iter().cloned());
+        assert!(s.ask(12, xid, &msg).await.unwrap().pb_status < 0);
+    }
+    assert!(!prey.mount.join("intruder").exists());
+    // What it says has arrived is not answered again.
+    let later = PtlrpcBody {
+        pb_last_xid: s.next_xid(),
+        ..s.statfs()
+    };
+    assert_eq!(s.status(12, later, &[]).await, 0);
+    let msg = Message::new(&s.statfs(), []);
+    let replayed = s.ask(12, xid, &msg).await.unwrap();
+    assert_eq!(replayed.pb_status, Errno::EPROTO.status());
+}
+
+async fn too_many_clients(s: &Stranger) {
+    let mut refused = 0;
+    for n in 0..CLIENTS {
+        let uuid = format!("crowd-{n}");
+        let (_, body, _) = connect_to(&s.lnet, s.to, MDT, &uuid, (5, 1, true), asked(0)).await;
+        match body.pb_status {
+            0 => assert_eq!(refused, 0, "once there are too many there is no room"),
+            status => {
+                assert_eq!(status, Errno::EBUSY.status());
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
+    assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
+}

@@ -1,0 +1,201 @@
+//! Bytes on the acceptor's port: garbage, lies, lengths, silence, and crowds.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wire::{
+    KSOCK_PROTO_V3, KsockHelloMsgNid4, KsockMsgHdr, LNET_PROTO_MAGIC, LnetAcceptorConnreq, LnetHdrNid4, Nid,
+    WireStruct,
+};
+
+use crate::hostile::prey::Prey;
+use crate::hostile::sockets::{LIMIT, addresses, closed, greet, last_words, node, say_hello};
+
+/// Connections that send a part of something and then nothing.
+const SLOW: usize = 200;
+/// Connections of one host: more than it may have.
+const CROWD: u32 = 1400;
+
+async fn connect(to: Nid) -> TcpStream {
+    TcpStream::connect(SocketAddr::from((to.addr(), 7988)))
+        .await
+        .unwrap()
+}
+
+/// The nth of many NIDs that nobody has.
+fn nobody(n: u32) -> Nid {
+    Nid::tcp(Ipv4Addr::from(0x0a63_0000 + n), 0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_are_no_messages_end_their_connection_alone() {
+    let prey = Prey::new();
+    lying_hellos(prey.nid).await;
+    prey.said("it says that it is 0@lo");
+    prey.goes_on("hellos that lie");
+    garbage(prey.nid).await;
+    prey.said("connection refused: it begins with");
+    prey.goes_on("garbage");
+    frames(prey.nid).await;
+    prey.said("a connection is closed: it sends a message of 10.99.0.7@tcp");
+    prey.goes_on("frames that nobody may send");
+    half_messages(prey.nid).await;
+    prey.goes_on("half messages");
+    crowd(&prey).await;
+    prey.said("connection refused: this host has");
+    prey.goes_on("a crowd");
+    prey.end();
+}
+
+async fn garbage(to: Nid) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(100_000).collect();
+    let hello = |magic, version, nips| {
+        let hello = KsockHelloMsgNid4 {
+            kshm_magic: magic,
+            kshm_version: version,
+            kshm_nips: nips,
+            ..KsockHelloMsgNid4::default()
+        };
+        [&LnetAcceptorConnreq::to(to).to_bytes()[..], &hello.to_bytes()[..]].concat()
+    };
+    let version = LnetAcceptorConnreq {
+        acr_version: 77,
+        ..LnetAcceptorConnreq::to(to)
+    };
+    for bytes in [
+        noise,
+        vec![0xff; 70_000],
+        vec![0; 4096],
+        b"GET / HTTP/1.1\r\nHost: nacre\r\n\r\n".to_vec(),
+        version.to_bytes().to_vec(),
+        LnetAcceptorConnreq::to(nobody(1)).to_bytes().to_vec(),
+        hello(0xdead_beef, KSOCK_PROTO_V3, 0),
+        hello(LNET_PROTO_MAGIC, 2, 0),
+        hello(LNET_PROTO_MAGIC, KSOCK_PROTO_V3, u32::MAX),
+    ] {
+        let mut socket = connect(to).await;
+        // It may be closed while we still write.
+        let _ = socket.write_all(&bytes).await;
+        assert!(closed(&mut socket).await);
+    }
+}
+
+async fn lying_hellos(to: Nid) {
+    for (me, ctype) in [
+        (to, 1),
+        (Nid::LO, 1),
+        (Nid(0), 1),
+        (Nid(u64::MAX), 1),
+        (nobody(2), 4),
+        (nobody(2), 99),
+        (nobody(2), -1),
+    ] {
+        let mut socket = say_hello(to, me, 1, ctype).await;
+        let answer = last_words(&mut socket).await;
+        assert!(answer.is_empty(), "{me} {ctype}: {answer:x?}");
+    }
+}
+
+fn frame(header: LnetHdrNid4) -> Vec<u8> {
+    let ksh = KsockMsgHdr {
+        ksh_type: 0xc1,
+        ..KsockMsgHdr::default()
+    };
+    [&ksh.to_bytes()[..], &header.to_bytes()[..]].concat()
+}
+
+fn put(to: Nid, from: Nid, payload_length: u32) -> LnetHdrNid4 {
+    LnetHdrNid4 {
+        dest_nid: to,
+        src_nid: from,
+        r#type: 1,
+        payload_length,
+        ..LnetHdrNid4::default()
+    }
+}
+
+async fn frames(to: Nid) {
+    let me = nobody(3);
+    for bytes in [
+        frame(put(to, me, u32::MAX)),
+        frame(put(to, me, (1 << 20) + 1)),
+        frame(put(to, nobody(7), 0)),
+        frame(put(nobody(7), me, 0)),
+        frame(LnetHdrNid4 {
+            r#type: 9,
+            ..put(to, me, 0)
+        }),
+        vec![0xff; 4096],
+    ] {
+        let (mut socket, _) = greet(to, me, 1, 1).await;
+        // It may be closed while we still write.
+        let _ = socket.write_all(&bytes).await;
+        assert!(closed(&mut socket).await);
+    }
+}
+
+/// Says the beginning of something, often, and waits: before the hello for as long as that may take, and behind it with a
+/// long message begun.
+async fn half_messages(to: Nid) {
+    let mut early = Vec::new();
+    for n in 0..SLOW {
+        let mut socket = connect(to).await;
+        // Those that are too many are closed at once.
+        let _ = socket
+            .write_all(&LnetAcceptorConnreq::to(to).to_bytes()[..n % 16])
+            .await;
+        early.push(socket);
+    }
+    for socket in &mut early {
+        assert!(closed(socket).await);
+    }
+    let mut late = Vec::new();
+    for n in 0..SLOW as u32 {
+        let me = nobody(100 + n);
+        let (mut socket, _) = greet(to, me, 1, 1).await;
+        socket.write_all(&frame(put(to, me, 1 << 20))).await.unwrap();
+        socket.write_all(&vec![1; 4096]).await.unwrap();
+        late.push(socket);
+    }
+    // Others are heard meanwhile.
+    let (_, other) = addresses();
+    node(other).await.ping(to, LIMIT).await.unwrap();
+}
+
+/// More peers than one host may be.
+async fn crowd(prey: &Prey) {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let mut held = Vec::new();
+    for n in 0..CROWD {
+        let mut socket = say_hello(prey.nid, nobody(1000 + n), 1, 1).await;
+        let mut answer = [0; KsockHelloMsgNid4::SIZE];
+        let heard = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;
+        if heard.expect("it answers or closes").is_ok() {
+            held.push(socket);
+        }
+    }
+    assert!((500..=1024).contains(&held.len()), "{} are held", held.len());
+    prey.goes_on("a crowd that is there");
+    let (_, other) = addresses();
+    node(other).await.ping(prey.nid, LIMIT).await.unwrap();
+    drop(held);
+    // What was held is free again.
+    let begun = tokio::time::Instant::now();
+    while say_hello(prey.nid, nobody(9), 1, 1)
+        .await
+        .read_u8()
+        .await
+        .is_err()
+    {
+        assert!(begun.elapsed() < 3 * LIMIT);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

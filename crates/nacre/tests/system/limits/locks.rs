@@ -1,0 +1,45 @@
+//! Too many locks: clients give some back, and no program notices.
+
+use super::{get_param, set_param, until};
+use crate::fixture::{Site, nacre_ok, sh};
+
+#[test]
+fn clients_give_locks_back_when_the_servers_have_too_many() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    let nid = site.nid("d");
+    let port = sh(&format!(
+        "grep -o '\"port\":[ ]*[0-9]*' {}/run.json | grep -o '[0-9]*$'",
+        site.at("d")
+    ));
+    let other = site.mount(&format!("{nid}:/nacre"), "other", &["--port", port.trim()]);
+    set_param(&site, "d", "ldlm.lock_reclaim_threshold_mb=1");
+    set_param(&site, "d", "ldlm.lock_limit_mb=2");
+    let locks = |param: &str| -> u64 { get_param(&site, "d", param).parse().unwrap() };
+    // Each file takes locks of the MDT and of an OST: of both together many times the limit.
+    sh(&format!(
+        "mkdir {at}/many && cd {at}/many && for i in {{1..1200}}; do echo $i > f$i; done && cat {other}/many/* | sort -n | cmp - <(seq 1200)"
+    ));
+    assert!(locks("ldlm.lock_granted_count") <= 2048);
+    sh(&format!(
+        "stat -c '%n %s' {at}/many/* > {0}/a && stat -c '%n %s' {other}/many/* > {0}/b && wc -l < {0}/a && sed 's,^.*/many,,' {0}/a | cmp - <(sed 's,^.*/many,,' {0}/b)",
+        site.at("d")
+    ));
+    until("the locks come down to the threshold", || {
+        locks("ldlm.lock_granted_count") <= 1024
+    });
+    // What the one changes the other sees: whose lock it was does not matter.
+    sh(&format!(
+        "cd {at}/many && for i in {{1..300}}; do echo changed$i > f$i; done && rm f30* && \
+         cd {other}/many && test $(cat f1 f2 f299 | tr '\\n' ' ' | wc -w) = 3 && grep -q changed299 f299 && test ! -e f300 && ls | wc -l"
+    ));
+    let evicted = nacre_ok(&[
+        "lctl",
+        "get_param",
+        "-n",
+        "--dir",
+        &site.at("d"),
+        "ldlm.namespaces.*.lock_timeouts",
+    ]);
+    assert!(evicted.split_whitespace().all(|n| n == "0"), "{evicted}");
+}

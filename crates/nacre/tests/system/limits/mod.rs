@@ -1,0 +1,98 @@
+//! What happens when something is used up: space, inodes, locks, descriptors, memory. The right errno comes to programs,
+//! service goes on, nothing is spoilt, and what is given back can be used again.
+//!
+//! They need root, loop devices and `/dev/fuse`, and fail where those are missing.
+
+#![allow(clippy::unwrap_used)]
+
+pub(crate) mod disk;
+mod files;
+mod locks;
+mod memory;
+mod space;
+
+use std::time::{Duration, Instant};
+
+use crate::fixture::{self, Site, nacre_ok, sh};
+
+/// The servers of one file system, at addresses and a port that no other test uses.
+struct Servers {
+    net: u8,
+    port: String,
+}
+
+impl Servers {
+    fn new(net: u8) -> Servers {
+        Servers {
+            net,
+            port: (17900 + u16::from(net)).to_string(),
+        }
+    }
+
+    fn nid(&self, host: u8) -> String {
+        format!("127.0.{}.{host}@tcp", self.net)
+    }
+
+    /// Starts the MGS and an MDT in the site.
+    fn mgs_and_mdt(&self, site: &mut Site) {
+        self.serve(site, "mgs", 1, &["--mgs"]);
+        self.serve(site, "mdt", 2, &["--mdt"]);
+    }
+
+    /// Starts a target in the site.
+    fn serve(&self, site: &mut Site, name: &str, host: u8, mkfs: &[&str]) {
+        let (nid, mgs) = (self.nid(host), self.nid(1));
+        let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
+        let mkfs = match name {
+            "mgs" => mkfs.to_vec(),
+            _ => [mkfs, &of_fs].concat(),
+        };
+        site.serve(name, &mkfs, &["--listen", &nid, "--port", &self.port]);
+    }
+
+    fn mount(&self, site: &mut Site) -> String {
+        let source = format!("{}:/lus", self.nid(1));
+        site.mount(&source, "mnt", &["--port", &self.port])
+    }
+}
+
+/// Sets a parameter in the process that works for a directory of the site.
+fn set_param(site: &Site, name: &str, assignment: &str) {
+    nacre_ok(&["lctl", "set_param", "--dir", &site.at(name), assignment]);
+}
+
+/// The value of a parameter, of the only object that it is of.
+fn get_param(site: &Site, name: &str, param: &str) -> String {
+    nacre_ok(&["lctl", "get_param", "-n", "--dir", &site.at(name), param])
+        .trim()
+        .to_owned()
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !so() {
+        assert!(Instant::now() < deadline, "not so after two minutes: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs a command line that must fail with this message of an errno; gives what it said.
+fn fails(line: &str, errno: &str) -> String {
+    let ended = fixture::run(std::process::Command::new("bash").args(["-c", line]));
+    assert!(!ended.ok, "did not fail: {line}\n{}", ended.out);
+    assert!(
+        ended.err.contains(errno),
+        "{line}: expected '{errno}', found: {}",
+        ended.err
+    );
+    ended.out
+}
+
+/// Bytes that users may still fill below a path.
+fn avail(path: &str) -> u64 {
+    sh(&format!("stat -fc '%a %S' {path} | awk '{{print $1 * $2}}'"))
+        .trim()
+        .parse()
+        .unwrap()
+}

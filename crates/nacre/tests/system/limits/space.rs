@@ -1,0 +1,274 @@
+//! Full targets.
+
+use std::process::Command;
+
+use super::disk::Disk;
+use super::{Servers, avail, fails, get_param, until};
+use crate::fixture::{self, Site, nacre, nacre_ok, run, sh};
+
+/// A tree of this project's own, for copying.
+const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
+
+fn on_one_ost(at: &str, name: &str, ost: u32) {
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-c",
+        "1",
+        "-i",
+        &ost.to_string(),
+        &format!("{at}/{name}"),
+    ]);
+}
+
+#[test]
+fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
+    let disk = Disk::new("1G", "");
+    let (mut site, servers) = (Site::new(), Servers::new(51));
+    let ost0 = disk.target("ost0");
+    servers.mgs_and_mdt(&mut site);
+    servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
+    servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
+    let at = servers.mount(&mut site);
+    for name in ["ballast", "buffered", "synced", "direct", "kept", "half"] {
+        on_one_ost(&at, name, 0);
+    }
+    on_one_ost(&at, "elsewhere", 1);
+    sh(&format!(
+        "head -c 5000000 /dev/urandom > {at}/kept && sync -f {at}/kept && sha256sum < {at}/kept > {}",
+        site.at("sum")
+    ));
+    // Most of it without writing: what is left is written, in every way.
+    let kib: u64 = get_param(&site, &ost0, "obdfilter.*.kbytesavail")
+        .parse()
+        .unwrap();
+    let most = (kib << 10) - (60 << 20);
+    sh(&format!("fallocate -l {most} {at}/ballast"));
+    fails(&format!("fallocate -l 200M {at}/half"), "No space left");
+    fails(
+        &format!("dd if=/dev/zero of={at}/buffered bs=1M count=300 conv=fsync"),
+        "No space left",
+    );
+    fails(
+        &format!("dd if=/dev/zero of={at}/synced bs=64K count=3000 oflag=sync"),
+        "No space left",
+    );
+    fails(
+        &format!("dd if=/dev/zero of={at}/direct bs=1M count=300 oflag=direct"),
+        "No space left",
+    );
+    // What programs were told was written is there.
+    let lines = sh(&format!("stat -c %s {at}/buffered {at}/synced {at}/direct"));
+    let sizes: Vec<u64> = lines.lines().map(|l| l.parse().unwrap()).collect();
+    assert!(sizes.iter().sum::<u64>() <= 62 << 20, "{sizes:?}");
+    assert!(sizes[0] > 40 << 20, "{sizes:?}");
+    sh(&format!(
+        "cmp -n {} {at}/buffered /dev/zero && sha256sum < {at}/kept | diff - {}",
+        sizes[0],
+        site.at("sum")
+    ));
+    // The reserve is still there, for everything that makes space or needs none.
+    assert!(avail(&disk.root()) >= 128 << 20);
+    sh(&format!(
+        "dd if=/dev/urandom of={at}/kept bs=1M count=2 conv=notrunc,fsync && chmod 600 {at}/kept && touch -d 2001-02-03 {at}/kept"
+    ));
+    sh(&format!(
+        "dd if=/dev/zero of={at}/elsewhere bs=1M count=20 conv=fsync"
+    ));
+    // New files go where there is space, and who insists is told.
+    let mut n = 0;
+    let mut on_ost0 = |what: &str| {
+        n += 1;
+        nacre(&[
+            "lfs",
+            "setstripe",
+            "-c",
+            "1",
+            "-i",
+            "0",
+            &format!("{at}/{what}{n}"),
+        ])
+    };
+    until("the MDT knows that it is full", || !on_ost0("full").ok);
+    assert!(on_ost0("full").err.contains("No space left"));
+    sh(&format!(
+        "mkdir {at}/new && cd {at}/new && for i in 1 2 3 4 5 6; do echo x > $i; done"
+    ));
+    for i in 1..=6 {
+        let index = nacre_ok(&["lfs", "getstripe", "-i", &format!("{at}/new/{i}")]);
+        assert_eq!(index.trim(), "1");
+    }
+    let df = nacre_ok(&["lfs", "df", &at]);
+    assert!(
+        df.lines().any(|l| l.contains("OST0000") && l.contains("100%")),
+        "{df}"
+    );
+    // Removing gives it back, to the host and to users.
+    sh(&format!("rm {at}/ballast {at}/buffered && : > {at}/direct"));
+    until("space is back", || avail(&disk.root()) > most);
+    until("files are put there again", || on_ost0("again").ok);
+    sh(&format!(
+        "dd if=/dev/zero of=$(ls -d {at}/again* | tail -n 1) bs=1M count=100 conv=fsync"
+    ));
+    let log = sh(&format!("cat {ost0}/nacre.log {}/nacre.log", site.at("mdt")));
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back() {
+    let disk = Disk::new("1G", "");
+    let (mut site, servers) = (Site::new(), Servers::new(52));
+    let mdt = disk.target("mdt");
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, &mdt, 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site);
+    sh(&format!(
+        "mkdir -p {at}/d/e {at}/attrs && cd {at}/d && for i in $(seq 50); do echo $i > f$i; done && ln f1 hard"
+    ));
+    // Somebody else's file leaves 150 MiB; extended attributes fill them.
+    let others = format!("{}/others", disk.root());
+    let kib: u64 = get_param(&site, &mdt, "osd-local.*.kbytesavail").parse().unwrap();
+    let before = avail(&disk.root());
+    sh(&format!("fallocate -l {} {others}", (kib << 10) - (150 << 20)));
+    let filling = format!(
+        "cd {at}/attrs && touch {{1..3000}} && setfattr -n user.x -v 0s$(head -c 60000 /dev/urandom | base64 -w 0) *"
+    );
+    fails(&filling, "No space left");
+    for change in [
+        "touch new",
+        "mkdir new",
+        "ln -s x new",
+        "ln f2 new",
+        "mknod new p",
+    ] {
+        fails(&format!("cd {at}/d && {change}"), "No space left");
+    }
+    fails(&format!("setfattr -n user.y -v 1 {at}/d/f3"), "No space left");
+    let df = nacre_ok(&["lfs", "df", &at]);
+    assert!(
+        df.lines().any(|l| l.contains("MDT0000") && l.contains("100%")),
+        "{df}"
+    );
+    // What frees or replaces works: also more than once around.
+    sh(&format!(
+        "cd {at}/d && rm f1 f2 hard && rmdir e && mv f4 f5 && mv f6 elsewhere && chmod 600 f7 && truncate -s 0 f8 && \
+         touch -d 2001-02-03 f9 && echo more >> f10 && dd if=/dev/zero of=f11 bs=1M count=3 conv=fsync && \
+         for i in $(seq 40); do mv f12 f13 && mv f13 f12 && chmod $((600 + i % 2)) f12; done"
+    ));
+    assert_eq!(sh(&format!("ls {at}/d | wc -l")).trim(), "46");
+    let filled = sh(&format!(
+        "cd {at}/attrs && (getfattr --only-values -n user.x * 2> /dev/null || true) | wc -c"
+    ));
+    assert!(filled.trim().parse::<u64>().unwrap() > 50 << 20, "{filled}");
+    // All of it back: to users, and to the local file system.
+    sh(&format!("rm -r {at}/attrs"));
+    // The index needs space of its own to give space back: at first what is free goes up and down.
+    let again = format!("mkdir -p {at}/d/again && touch {at}/d/new {at}/d/again/{{1..200}}");
+    until("directories and files are made again", || {
+        run(Command::new("bash").args(["-c", &again])).ok
+    });
+    assert_eq!(sh(&format!("ls {at}/d/again | wc -l")).trim(), "200");
+    sh(&format!("rm {others}"));
+    until("the local file system has its space again", || {
+        avail(&disk.root()) + (80 << 20) > before
+    });
+    sh(&format!("ls -l {at}/d > /dev/null"));
+    let log = sh(&format!("cat {mdt}/nacre.log"));
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn a_local_file_system_that_others_fill_up_is_survived() {
+    let disk = Disk::new("1G", "");
+    let (mut site, servers) = (Site::new(), Servers::new(53));
+    let (mdt, ost0) = (disk.target("mdt"), disk.target("ost0"));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, &mdt, 2, &["--mdt"]);
+    servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site);
+    let others = format!("{}/others", disk.root());
+    sh(&format!(
+        "mkdir {at}/d && cp -r {TREE} {at}/d/ && diff -r {TREE} {at}/d/wire && sync -f {at}"
+    ));
+    // All of it: nothing is begun any more, and nothing breaks.
+    sh(&format!(
+        "fallocate -l $(($(stat -fc %a {0}) * 4096 - 4000000)) {others}",
+        disk.root()
+    ));
+    for change in ["touch new", "rm -r wire", "mv wire x", "chmod 700 wire"] {
+        fails(&format!("cd {at}/d && {change}"), "No space left");
+    }
+    fails(
+        &format!("dd if=/dev/zero of={at}/d/wire/Cargo.toml oflag=append conv=notrunc,fsync bs=1M count=1"),
+        "No space left",
+    );
+    sh(&format!("diff -r {TREE} {at}/d/wire"));
+    // A target that is started now says why it cannot.
+    site.down(&ost0);
+    let refused = fixture::nacre_refuses(&[
+        "serve",
+        &ost0,
+        "--listen",
+        &servers.nid(3),
+        "--port",
+        &servers.port,
+    ]);
+    assert!(
+        refused.contains("is full") && refused.contains("MiB"),
+        "{refused}"
+    );
+    sh(&format!("rm {others}"));
+    servers.serve(&mut site, &ost0, 3, &[]);
+    until("the OST is back", || {
+        run(std::process::Command::new("bash").args(["-c", &format!("echo x > {at}/d/x")])).ok
+    });
+    sh(&format!(
+        "diff -r {TREE} {at}/d/wire && chmod 700 {at}/d && rm -r {at}/d/wire"
+    ));
+    let log = sh(&format!("cat {mdt}/nacre.log {ost0}/nacre.log"));
+    assert!(!log.contains("read-only"), "{log}");
+}
+
+#[test]
+fn an_ost_without_inodes_gets_no_new_files_until_some_are_removed() {
+    let disk = Disk::new("2G", "-N 2048");
+    let (mut site, servers) = (Site::new(), Servers::new(54));
+    let ost0 = disk.target("ost0");
+    servers.mgs_and_mdt(&mut site);
+    servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site);
+    let free = || -> u64 { sh(&format!("stat -fc %d {at}")).trim().parse().unwrap() };
+    let before = free();
+    assert!((1000..2048).contains(&before), "{before}");
+    sh(&format!(
+        "mkdir {at}/d && cd {at}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {at}/d"
+    ));
+    until("they are counted", || free() + 200 <= before);
+    // Somebody else's files take what is left.
+    sh(&format!(
+        "mkdir {0}/others && cd {0}/others && (touch {{1..2000}} 2> /dev/null || true)",
+        disk.root()
+    ));
+    sh(&format!(
+        "cd {at}/d && cat f* | sort -n | cmp - <(seq 200) && echo more >> f1 && sync -f f1"
+    ));
+    until("the MDT knows", || {
+        !run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok || {
+            sh(&format!("echo x > {at}/d/new; rm {at}/d/new"));
+            false
+        }
+    });
+    fails(&format!("touch {at}/d/new"), "No space left");
+    until("nobody is told of free ones", || free() == 0);
+    sh(&format!(
+        "cd {at}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
+    ));
+    sh(&format!("rm -r {}/others", disk.root()));
+    until("files can be made again", || {
+        run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok
+    });
+    sh(&format!(
+        "cd {at}/d && echo new > new && sync -f new && test $(cat new) = new"
+    ));
+}

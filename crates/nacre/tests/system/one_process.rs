@@ -1,0 +1,179 @@
+//! A whole file system in one process, through a real mount: what people do with a file system, and its coming and going.
+
+use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
+
+/// A tree of this project's own, for copying.
+const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+#[test]
+fn a_tree_is_copied_compared_and_there_again_after_down_and_up() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    sh(&format!("cp -a {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
+    sh(&format!(
+        "mkdir {at}/x && mv {at}/tree {at}/x/moved && ln -s x/moved {at}/link && diff -r {TREE} {at}/link/"
+    ));
+    site.down("d");
+    assert!(
+        !std::path::Path::new(&format!("{at}/x")).exists(),
+        "the mount is gone"
+    );
+    site.up("d", &[]);
+    sh(&format!(
+        "diff -r {TREE} {at}/link/ && rm -r {at}/x && test -z \"$(ls -A {at} | grep -v link)\""
+    ));
+}
+
+#[test]
+fn a_repository_is_cloned_checked_and_worked_with() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let source = site.at("source");
+    // A repository made here: the checkout that this test runs in may be a shallow one, or none.
+    sh(&format!(
+        "git init -q {source} && cp -r {ROOT}/crates/wire/src {source}/ && cd {source} && git add . && \
+         git -c user.name=t -c user.email=t@t commit -qm first"
+    ));
+    sh(&format!(
+        "git clone -q --no-hardlinks {source} {at}/clone && cd {at}/clone && git fsck --strict --no-progress"
+    ));
+    sh(&format!(
+        "cd {at}/clone && git checkout -qb other && echo more >> src/lib.rs && git mv src/lib.rs src/moved.rs && \
+         git -c user.name=t -c user.email=t@t commit -qam second && git checkout -q - && git merge -q other && \
+         git gc -q && git fsck --strict --no-progress && test -z \"$(git status --porcelain)\""
+    ));
+}
+
+#[test]
+fn rsync_finds_nothing_to_do_the_second_time() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    let source = site.at("source");
+    sh(&format!(
+        "cp -r {TREE} {source} && cd {source} && ln Cargo.toml hard && ln -s Cargo.toml soft && mkfifo fifo && \
+         setfattr -n user.colour -v blue Cargo.toml && chmod 2751 src && touch -d '2001-02-03 04:05:06' src/lib.rs"
+    ));
+    let rsync = format!("rsync -aHAX --checksum --itemize-changes {source}/ {at}/copy/");
+    assert!(!sh(&rsync).is_empty());
+    assert_eq!(sh(&rsync), "");
+    site.down("d");
+    site.up("d", &[]);
+    assert_eq!(sh(&rsync), "", "after down and up");
+    assert_eq!(
+        sh(&format!(
+            "stat -c %h {at}/copy/hard && getfattr --only-values -n user.colour {at}/copy/hard"
+        )),
+        "2\nblue"
+    );
+}
+
+#[test]
+fn a_database_is_written_by_two_processes() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let insert = |who: &str| {
+        format!(
+            "for i in $(seq 40); do sqlite3 -cmd '.timeout 60000' {at}/db \"insert into t values('{who}', $i)\"; done"
+        )
+    };
+    sh(&format!(
+        "sqlite3 {at}/db 'pragma journal_mode=wal; create table t(who, i)'"
+    ));
+    sh(&format!(
+        "({}) & A=$!; ({}) & B=$!; wait $A; wait $B",
+        insert("a"),
+        insert("b")
+    ));
+    let sum =
+        format!("sqlite3 {at}/db 'pragma integrity_check; select who, count(*), sum(i) from t group by who'");
+    let expected = "ok\na|40|820\nb|40|820\n";
+    assert_eq!(sh(&sum), expected);
+    site.down("d");
+    site.up("d", &[]);
+    assert_eq!(sh(&sum), expected);
+}
+
+#[test]
+fn a_tar_archive_comes_out_as_it_went_in() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "3"]);
+    sh(&format!(
+        "cd {TREE} && tar cf {at}/a.tar . && mkdir {at}/out && tar xpf {at}/a.tar -C {at}/out"
+    ));
+    let sums = |dir: &str| {
+        sh(&format!(
+            "cd {dir} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
+        ))
+    };
+    assert_eq!(sums(TREE), sums(&format!("{at}/out")));
+    let meta = |dir: &str| {
+        sh(&format!(
+            "cd {dir} && find . -mindepth 1 -printf '%p %m %U %G %Ts %y\\n' | sort"
+        ))
+    };
+    assert_eq!(meta(TREE), meta(&format!("{at}/out")));
+}
+
+#[test]
+fn two_of_them_live_side_by_side() {
+    let mut site = Site::new();
+    let (a, b) = (site.up("a", &[]), site.up("b", &["--store", "memory"]));
+    sh(&format!(
+        "echo a > {a}/f; echo b > {b}/f; test $(cat {a}/f) = a; test $(cat {b}/f) = b"
+    ));
+    let status = nacre_ok(&["status", "--dir", &site.at("b"), "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let record = &status[0]["record"];
+    assert_eq!(record["targets"].as_array().map(Vec::len), Some(3));
+    assert_eq!(record["mounts"][0]["mountpoint"].as_str(), Some(b.as_str()));
+    site.down("a");
+    sh(&format!("test $(cat {b}/f) = b"));
+    site.down("b");
+    assert_eq!(nacre(&["status", "--dir", &site.at("b")]).code, Some(3));
+}
+
+#[test]
+fn what_is_kept_in_memory_is_gone_after_down() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--store", "memory", "--osts", "2"]);
+    sh(&format!("cp -r {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
+    site.down("d");
+    site.up("d", &[]);
+    assert_eq!(sh(&format!("ls -A {at}")), "");
+}
+
+#[test]
+fn osts_are_added_later() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    sh(&format!("echo old > {at}/old"));
+    site.down("d");
+    site.up("d", &["--osts", "3"]);
+    nacre_ok(&["lfs", "setstripe", "-c", "3", "-S", "64K", &format!("{at}/wide")]);
+    sh(&format!(
+        "head -c 1000000 /dev/urandom > {at}/wide; test $(cat {at}/old) = old"
+    ));
+    assert_eq!(
+        nacre_ok(&["lfs", "getstripe", "-c", &format!("{at}/wide")]).trim(),
+        "3"
+    );
+    assert!(nacre_refuses(&["up", "--dir", &site.at("d")]).contains("is up already"));
+}
+
+#[test]
+fn down_does_nothing_while_the_mount_is_in_use() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let mut user = std::process::Command::new("sleep")
+        .arg("600")
+        .current_dir(&at)
+        .spawn()
+        .expect("sleep");
+    let refused = nacre_refuses(&["down", "--dir", &site.at("d")]);
+    assert!(refused.contains(&format!("sleep ({})", user.id())), "{refused}");
+    sh(&format!("echo still > {at}/f; cat {at}/f"));
+    let _ = user.kill();
+    let _ = user.wait();
+    site.down("d");
+}

@@ -1,0 +1,124 @@
+//! Directories read: places that stay, entries seen once while others come and go, removal while reading.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::fs::Dir;
+
+use crate::semantics::place::Place;
+
+/// Entries of the directories here; `NACRE_DIR_ENTRIES=2000000` for a large one.
+fn entries() -> usize {
+    let more = std::env::var("NACRE_DIR_ENTRIES").ok();
+    more.map_or(4000, |n| n.parse().unwrap())
+}
+
+/// Makes a directory with that many files that stay, four processes' worth at once.
+fn fill(dir: &Path, count: usize) {
+    fs::create_dir(dir).unwrap();
+    thread::scope(|s| {
+        for part in 0..4 {
+            s.spawn(move || {
+                (part..count)
+                    .step_by(4)
+                    .for_each(|i| drop(File::create(dir.join(format!("stays{i}"))).unwrap()))
+            });
+        }
+    });
+}
+
+fn open(dir: &Path) -> Dir {
+    Dir::new(File::open(dir).unwrap()).unwrap()
+}
+
+/// How often each name is read.
+fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
+    let mut seen = HashMap::new();
+    while let Some(entry) = dir.read() {
+        *seen
+            .entry(entry.unwrap().file_name().to_bytes().to_vec())
+            .or_default() += 1;
+    }
+    seen
+}
+
+#[test]
+fn each_entry_that_stays_is_seen_once_while_others_come_and_go() {
+    let place = Place::new();
+    let (here, there) = (place.a.join("d"), place.b.join("d"));
+    fill(&here, entries());
+    let done = AtomicBool::new(false);
+    thread::scope(|s| {
+        for dir in [&here, &there] {
+            let done = &done;
+            s.spawn(move || {
+                let id = dir.as_os_str().len();
+                for i in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                    let name = |i: i32| dir.join(format!("passes{id}.{i}"));
+                    File::create(name(i)).unwrap();
+                    if i >= 50 {
+                        fs::remove_file(name(i - 50)).unwrap();
+                    }
+                }
+            });
+        }
+        for _ in 0..3 {
+            for dir in [&here, &there] {
+                let seen = read(&mut open(dir));
+                let staying = seen.iter().filter(|(name, _)| name.starts_with(b"stays"));
+                assert_eq!(staying.count(), entries());
+                let twice = seen.iter().find(|(_, times)| **times > 1);
+                assert_eq!(twice, None, "seen more than once");
+                assert!(seen.contains_key(&b"."[..]) && seen.contains_key(&b".."[..]));
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_place_in_a_directory_leads_to_the_same_entry_again() {
+    let place = Place::new();
+    fill(&place.a.join("d"), 1000);
+    let mut dir = open(&place.b.join("d"));
+    let mut places = Vec::new();
+    while let Some(entry) = dir.read() {
+        let entry = entry.unwrap();
+        places.push((entry.file_name().to_owned(), entry.offset()));
+    }
+    assert_eq!(places.len(), 1002);
+    // A place is behind an entry; any order will do.
+    for i in (0..1000).map(|i| i * 389 % 1001) {
+        dir.seek(places[i].1).unwrap();
+        assert_eq!(dir.read().unwrap().unwrap().file_name(), &places[i + 1].0[..]);
+    }
+    // From the beginning, what is new is seen.
+    File::create(place.a.join("d/new")).unwrap();
+    dir.rewind();
+    assert_eq!(read(&mut dir).get(&b"new"[..]), Some(&1));
+}
+
+#[test]
+fn a_directory_is_emptied_by_who_reads_it() {
+    let place = Place::new();
+    let path = place.a.join("d");
+    fill(&path, entries());
+    let mut dir = open(&path);
+    let mut removed = 0;
+    while let Some(entry) = dir.read() {
+        let name = entry.unwrap().file_name().to_str().unwrap().to_owned();
+        if name.starts_with("stays") {
+            fs::remove_file(path.join(name)).unwrap();
+            removed += 1;
+        }
+    }
+    assert_eq!(removed, entries());
+    fs::remove_dir(&path).unwrap();
+    fill(&path, entries());
+    place.sh("rm -rf d");
+    assert_eq!(fs::metadata(&place.b).unwrap().nlink(), 2);
+}

@@ -1,0 +1,238 @@
+//! POSIX and BSD locks, between processes and between mounts.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc::{self, F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::semantics::place::Place;
+
+fn open(mount: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(mount.join("f")).unwrap()
+}
+
+/// A lock of `len` bytes from `start`; 0: to the end, wherever it will be.
+fn range(ty: i32, start: i64, len: i64) -> libc::flock {
+    libc::flock {
+        l_type: ty as i16,
+        l_whence: SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    }
+}
+
+fn set(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+    fcntl(f, FcntlArg::F_SETLK(&range(ty, start, len))).map(drop)
+}
+
+fn wait(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+    fcntl(f, FcntlArg::F_SETLKW(&range(ty, start, len))).map(drop)
+}
+
+fn open_file(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+    fcntl(f, FcntlArg::F_OFD_SETLK(&range(ty, start, len))).map(drop)
+}
+
+/// What is in the way of a lock: its type, start and length.
+fn in_the_way(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, i64)> {
+    let mut asked = range(ty, start, len);
+    fcntl(f, FcntlArg::F_GETLK(&mut asked)).unwrap();
+    let ty = i32::from(asked.l_type);
+    (ty != F_UNLCK).then_some((ty, asked.l_start, asked.l_len))
+}
+
+#[test]
+fn ranges_are_locked_split_and_joined_between_mounts() {
+    let place = Place::new();
+    let (a, b) = (open(&place.a), open(&place.b));
+    set(&a, F_WRLCK, 10, 10).unwrap();
+    assert_eq!(set(&b, F_RDLCK, 15, 1), Err(Errno::EAGAIN));
+    assert_eq!(set(&b, F_WRLCK, 0, 0), Err(Errno::EAGAIN));
+    assert_eq!(in_the_way(&b, F_RDLCK, 0, 100), Some((F_WRLCK, 10, 10)));
+    set(&b, F_WRLCK, 0, 10).unwrap();
+    set(&b, F_WRLCK, 20, 0).unwrap();
+    // The end moves with the file; what is unlocked in the middle leaves two.
+    assert_eq!(set(&a, F_WRLCK, 1 << 40, 1), Err(Errno::EAGAIN));
+    set(&a, F_UNLCK, 14, 2).unwrap();
+    set(&b, F_WRLCK, 14, 2).unwrap();
+    assert_eq!(in_the_way(&b, F_WRLCK, 10, 4), Some((F_WRLCK, 10, 4)));
+    assert_eq!(in_the_way(&b, F_WRLCK, 16, 4), Some((F_WRLCK, 16, 4)));
+    // A lock is weakened and strengthened as far as others let.
+    set(&a, F_RDLCK, 10, 4).unwrap();
+    set(&b, F_RDLCK, 10, 4).unwrap();
+    assert_eq!(set(&a, F_WRLCK, 10, 4), Err(Errno::EAGAIN));
+    set(&b, F_UNLCK, 0, 0).unwrap();
+    set(&a, F_WRLCK, 0, 0).unwrap();
+    assert_eq!(in_the_way(&b, F_RDLCK, 0, 0), Some((F_WRLCK, 0, 0)));
+}
+
+/// Any close of the file by a process gives up all that it has locked of it: POSIX wants it so.
+#[test]
+fn a_close_gives_up_the_locks_of_the_process() {
+    let place = Place::new();
+    let (a, b) = (open(&place.a), open(&place.b));
+    set(&a, F_WRLCK, 0, 0).unwrap();
+    drop(open(&place.a));
+    set(&b, F_WRLCK, 0, 0).unwrap();
+}
+
+#[test]
+fn who_waits_gets_the_lock_when_it_is_free() {
+    let place = Place::new();
+    let (a, b) = (open(&place.a), open(&place.b));
+    set(&a, F_WRLCK, 0, 0).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::scope(|s| {
+        s.spawn(|| tell.send(wait(&b, F_WRLCK, 5, 5)).unwrap());
+        assert!(
+            told.recv_timeout(Duration::from_millis(300)).is_err(),
+            "did not wait"
+        );
+        set(&a, F_UNLCK, 0, 5).unwrap();
+        assert!(
+            told.recv_timeout(Duration::from_millis(300)).is_err(),
+            "did not wait"
+        );
+        set(&a, F_UNLCK, 5, 5).unwrap();
+        told.recv().unwrap().unwrap();
+    });
+    assert_eq!(set(&a, F_RDLCK, 7, 1), Err(Errno::EAGAIN));
+}
+
+#[test]
+fn two_who_wait_for_each_other_are_told() {
+    let place = Place::new();
+    let (a, b) = (open(&place.a), open(&place.b));
+    set(&a, F_WRLCK, 0, 1).unwrap();
+    set(&b, F_WRLCK, 1, 1).unwrap();
+    // Who is told gives up what it holds, so that the other can go on.
+    let waiter = |f: &File, at: i64| {
+        let got = wait(f, F_WRLCK, at, 1);
+        set(f, F_UNLCK, 0, 0).unwrap();
+        got
+    };
+    let both = thread::scope(|s| {
+        let (first, second) = (s.spawn(|| waiter(&a, 1)), s.spawn(|| waiter(&b, 0)));
+        [first.join().unwrap(), second.join().unwrap()]
+    });
+    assert!(
+        both.contains(&Ok(())) && both.contains(&Err(Errno::EDEADLK)),
+        "{both:?}"
+    );
+}
+
+/// BSD locks belong to an open file, however many have it.
+#[test]
+fn whole_files_are_locked_by_open_files() {
+    let place = Place::new();
+    let (a, b, other) = (open(&place.a), open(&place.b), open(&place.a));
+    let now = |f: &File, how| flock(f, how);
+    use FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared, Unlock};
+    now(&a, NonBlockingLockExclusive).unwrap();
+    for f in [&b, &other] {
+        assert_eq!(now(f, NonBlockingLockShared), Err(rustix::io::Errno::AGAIN));
+    }
+    now(&a, NonBlockingLockShared).unwrap();
+    now(&b, NonBlockingLockShared).unwrap();
+    assert_eq!(now(&b, NonBlockingLockExclusive), Err(rustix::io::Errno::AGAIN));
+    // A close of another open file, or of a duplicate, does not give it up.
+    drop((other, a.try_clone().unwrap()));
+    now(&b, Unlock).unwrap();
+    assert_eq!(now(&b, NonBlockingLockExclusive), Err(rustix::io::Errno::AGAIN));
+    drop(a);
+    now(&b, FlockOperation::LockExclusive).unwrap();
+}
+
+#[test]
+fn locks_of_open_files_have_ranges_too() {
+    let place = Place::new();
+    let (a, second, b) = (open(&place.a), open(&place.a), open(&place.b));
+    open_file(&a, F_WRLCK, 0, 10).unwrap();
+    for f in [&second, &b] {
+        assert_eq!(open_file(f, F_WRLCK, 5, 10), Err(Errno::EAGAIN));
+        open_file(f, F_RDLCK, 10, 5).unwrap();
+    }
+    drop(a);
+    fcntl(&b, FcntlArg::F_OFD_SETLKW(&range(F_WRLCK, 0, 10))).unwrap();
+}
+
+/// As on Lustre and NFS, and other than on a local disk: the protocol has one kind of lock for both.
+#[test]
+fn posix_and_bsd_locks_of_a_file_exclude_each_other() {
+    let place = Place::new();
+    let (a, b) = (open(&place.a), open(&place.b));
+    set(&a, F_WRLCK, 0, 1).unwrap();
+    let exclusive = FlockOperation::NonBlockingLockExclusive;
+    assert_eq!(flock(&b, exclusive), Err(rustix::io::Errno::AGAIN));
+    set(&a, F_UNLCK, 0, 0).unwrap();
+    flock(&b, exclusive).unwrap();
+    assert_eq!(set(&a, F_RDLCK, 100, 1), Err(Errno::EAGAIN));
+}
+
+/// A process that locks the first bytes of a file, says so, and stays until it is killed.
+fn holder(file: &Path) -> Child {
+    let script = "use Fcntl; open(F, '+<', $ARGV[0]) or die; \
+                  my $lock = pack('s s x4 q q l x4', F_WRLCK, 0, 0, 10, 0); fcntl(F, F_SETLKW, $lock) or die; \
+                  $| = 1; print qq(locked\\n); sleep 3600";
+    Command::new("perl")
+        .args(["-e", script])
+        .arg(file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until a holder says that it has the lock.
+fn locked(holder: &mut Child) {
+    let mut said = [0; 7];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
+    assert_eq!(&said, b"locked\n");
+}
+
+fn end(mut process: Child) {
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+#[test]
+fn a_killed_process_leaves_no_lock_and_no_wait_behind() {
+    let place = Place::new();
+    fs::write(place.a.join("f"), "").unwrap();
+    let file = place.a.join("f");
+    let mut first = holder(&file);
+    locked(&mut first);
+    let b = open(&place.b);
+    assert_eq!(set(&b, F_RDLCK, 0, 1), Err(Errno::EAGAIN));
+    // One more waits, and is killed while it does; then who holds it is.
+    let waiting = holder(&file);
+    thread::sleep(Duration::from_millis(300));
+    end(waiting);
+    end(first);
+    wait(&b, F_WRLCK, 0, 10).unwrap();
+    set(&b, F_UNLCK, 0, 0).unwrap();
+    let mut third = holder(&file);
+    locked(&mut third);
+    end(third);
+}
+
+#[test]
+fn locks_need_the_right_to_do_what_they_protect() {
+    let place = Place::new();
+    drop(open(&place.a));
+    let reader = File::open(place.a.join("f")).unwrap();
+    let writer = OpenOptions::new().write(true).open(place.a.join("f")).unwrap();
+    assert_eq!(set(&reader, F_WRLCK, 0, 0), Err(Errno::EBADF));
+    assert_eq!(set(&writer, F_RDLCK, 0, 0), Err(Errno::EBADF));
+    assert_eq!(set(&writer, F_WRLCK, -1, 5), Err(Errno::EINVAL));
+}

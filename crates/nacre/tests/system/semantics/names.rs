@@ -1,0 +1,109 @@
+//! Names, paths, links: how long, of which bytes, how many.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, stat, symlinkat};
+use rustix::io::Errno;
+
+use crate::semantics::place::{Place, refused};
+
+#[test]
+fn a_name_has_255_bytes_of_any_kind_but_slash_and_nul() {
+    let place = Place::new();
+    let all: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
+    fs::write(place.a.join(OsStr::from_bytes(&all)), "all").unwrap();
+    fs::write(place.a.join("n".repeat(255)), "long").unwrap();
+    for byte in &all {
+        fs::write(place.a.join(OsStr::from_bytes(&[*byte, b'x'])), "").unwrap();
+    }
+    let mut seen: Vec<Vec<u8>> = fs::read_dir(&place.b)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().as_bytes().to_vec())
+        .collect();
+    seen.sort();
+    let mut made: Vec<Vec<u8>> = all.iter().map(|b| vec![*b, b'x']).collect();
+    made.extend([all.clone(), vec![b'n'; 255]]);
+    made.sort();
+    assert!(seen == made, "{} names of {}", seen.len(), made.len());
+    assert_eq!(fs::read(place.b.join(OsStr::from_bytes(&all))).unwrap(), b"all");
+    let long = place.a.join("n".repeat(256));
+    assert_eq!(refused(stat(&long)), Errno::NAMETOOLONG);
+    assert_eq!(refused(mkdirat(CWD, &long, Mode::RWXU)), Errno::NAMETOOLONG);
+    assert_eq!(refused(symlinkat("x", CWD, &long)), Errno::NAMETOOLONG);
+    let make = OFlags::CREATE | OFlags::WRONLY;
+    assert_eq!(refused(openat(CWD, &long, make, Mode::RWXU)), Errno::NAMETOOLONG);
+}
+
+/// Deeper than any path can tell: made, used and removed step by step.
+#[test]
+fn a_tree_is_as_deep_as_one_likes_and_a_path_has_4095_bytes() {
+    let place = Place::new();
+    let name = "d".repeat(20);
+    let mut dir = openat(CWD, &place.a, OFlags::PATH, Mode::empty()).unwrap();
+    for _ in 0..400 {
+        mkdirat(&dir, &name, Mode::RWXU).unwrap();
+        dir = openat(&dir, &name, OFlags::PATH, Mode::empty()).unwrap();
+    }
+    openat(&dir, "bottom", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
+    drop(dir);
+    // The same directory, by a path of 4095 bytes and of 4096.
+    let top = place.b.to_str().unwrap();
+    let dots = "/.".repeat(2048);
+    assert!(stat(format!("{top}{}", &dots[..4094 - top.len()])).is_ok());
+    assert_eq!(
+        refused(stat(format!("{top}{}", &dots[..4096 - top.len()]))),
+        Errno::NAMETOOLONG
+    );
+    place.sh("test \"$(find . -name bottom | wc -l)\" = 1; rm -r d*; test -z \"$(ls)\"");
+}
+
+#[test]
+fn a_symbolic_link_has_up_to_4095_bytes_and_they_are_not_looked_at() {
+    let place = Place::new();
+    for target in ["x".repeat(4095), "/nowhere//./".to_owned(), "..".to_owned()] {
+        symlink(&target, place.a.join("link")).unwrap();
+        assert_eq!(
+            fs::read_link(place.b.join("link")).unwrap().to_str(),
+            Some(&target[..])
+        );
+        assert_eq!(
+            fs::symlink_metadata(place.b.join("link")).unwrap().len(),
+            target.len() as u64
+        );
+        fs::remove_file(place.b.join("link")).unwrap();
+    }
+    let link = place.a.join("link");
+    assert_eq!(
+        refused(symlinkat("x".repeat(4096), CWD, &link)),
+        Errno::NAMETOOLONG
+    );
+    symlink("link", &link).unwrap();
+    assert_eq!(refused(stat(&link)), Errno::LOOP);
+}
+
+#[test]
+fn links_are_counted_on_every_mount() {
+    const LINKS: u64 = 1000;
+    let place = Place::new();
+    fs::write(place.a.join("f"), "").unwrap();
+    for i in 1..LINKS {
+        fs::hard_link(place.a.join("f"), place.a.join(format!("f{i}"))).unwrap();
+    }
+    assert_eq!(fs::metadata(place.b.join("f999")).unwrap().nlink(), LINKS);
+    fs::remove_file(place.b.join("f")).unwrap();
+    assert_eq!(fs::metadata(place.a.join("f1")).unwrap().nlink(), LINKS - 1);
+    // A directory has its own name, `.`, and the `..` of each directory in it; no second name.
+    for i in 0..10 {
+        fs::create_dir_all(place.a.join(format!("d/{i}"))).unwrap();
+    }
+    assert_eq!(fs::metadata(place.b.join("d")).unwrap().nlink(), 12);
+    fs::remove_dir(place.b.join("d/0")).unwrap();
+    assert_eq!(fs::metadata(place.a.join("d")).unwrap().nlink(), 11);
+    let again = rustix::fs::link(place.a.join("d"), place.a.join("e"));
+    assert_eq!(refused(again), Errno::PERM);
+    // Everything else can have several.
+    place.sh("mkfifo p; ln p p2; ln -s x s; ln -P s s2; test $(stat -c %h p) = 2; test $(stat -c %h s) = 2");
+}

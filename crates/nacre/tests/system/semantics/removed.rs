@@ -1,0 +1,101 @@
+//! What has no name any more and is still open.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, XattrFlags, fchmod, fsetxattr, openat};
+use rustix::io::Errno;
+
+use crate::fixture::sh;
+use crate::semantics::place::{Place, refused};
+
+#[test]
+fn an_open_file_without_a_name_is_a_whole_file() {
+    let place = Place::new();
+    let f = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(place.a.join("f"))
+        .unwrap();
+    f.write_all_at(&[1; 100_000], 0).unwrap();
+    fs::remove_file(place.b.join("f")).unwrap();
+    assert_eq!(
+        (f.metadata().unwrap().nlink(), f.metadata().unwrap().len()),
+        (0, 100_000)
+    );
+    f.set_len(50).unwrap();
+    f.write_all_at(b"more", 60).unwrap();
+    f.sync_all().unwrap();
+    fchmod(&f, Mode::RUSR | Mode::WUSR).unwrap();
+    fsetxattr(&f, "user.a", b"1", XattrFlags::empty()).unwrap();
+    let mut read = [9; 64];
+    assert_eq!(f.read_at(&mut read, 0).unwrap(), 64);
+    assert_eq!((&read[..50], &read[60..]), (&[1; 50][..], &b"more"[..]));
+    assert_eq!(
+        (f.metadata().unwrap().mode() & 0o777, f.metadata().unwrap().len()),
+        (0o600, 64)
+    );
+    // Without a name it can be opened by its descriptor only.
+    let again = OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&f)));
+    again.unwrap().write_all_at(b"again", 0).unwrap();
+    assert!(File::open(place.b.join("f")).is_err());
+}
+
+#[test]
+fn an_unnamed_file_cannot_be_made_and_programs_are_told_so() {
+    let place = Place::new();
+    let made = openat(
+        rustix::fs::CWD,
+        &place.a,
+        OFlags::TMPFILE | OFlags::RDWR,
+        Mode::RUSR,
+    );
+    assert_eq!(refused(made), Errno::OPNOTSUPP);
+}
+
+/// Bytes of large objects in the OSTs' directories.
+pub(crate) fn stored(place: &Place) -> u64 {
+    let listed = sh(&format!(
+        "find {}/ost* -type f -size +1000k -printf '%s\\n' | awk '{{ n += $1 }} END {{ print n + 0 }}'",
+        place.fs.site.at("d")
+    ));
+    listed.trim().parse().unwrap()
+}
+
+pub(crate) fn wait_until_nothing_is_stored(place: &Place) {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while stored(place) > 0 {
+        assert!(Instant::now() < deadline, "{} bytes are stored", stored(place));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_space_of_a_removed_file_comes_back_with_its_last_close() {
+    const BYTES: u64 = 20 << 20;
+    let place = Place::new();
+    let f = File::create(place.a.join("f")).unwrap();
+    f.write_all_at(&vec![7; BYTES as usize], 0).unwrap();
+    f.sync_all().unwrap();
+    let reader = File::open(place.b.join("f")).unwrap();
+    fs::remove_file(place.a.join("f")).unwrap();
+    drop(f);
+    // Still there for the other mount.
+    let mut read = [0; 4096];
+    assert_eq!(reader.read_at(&mut read, BYTES - 4096).unwrap(), 4096);
+    assert!(read.iter().all(|b| *b == 7));
+    assert!(stored(&place) >= BYTES);
+    drop(reader);
+    wait_until_nothing_is_stored(&place);
+}
+
+/// Other than on a local disk, where it would be empty.
+#[test]
+fn a_removed_directory_is_gone_for_who_is_in_it() {
+    let place = Place::new();
+    place.sh("mkdir d; cd d; rmdir ../d; ls . 2> /dev/null && exit 1; touch x 2> /dev/null && exit 2; true");
+}

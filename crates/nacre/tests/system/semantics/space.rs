@@ -1,0 +1,139 @@
+//! Holes, allocation, and how large a file can be.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, seek, statvfs};
+use rustix::io::Errno;
+
+use crate::semantics::place::{Place, refused};
+
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+/// The longest object of an OST: that of ext4.
+const OBJECT_MAX: u64 = 16 * TIB - 4096;
+
+fn open(place: &Place, name: &str) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(place.a.join(name)).unwrap()
+}
+
+fn data(f: &File, from: u64) -> rustix::io::Result<u64> {
+    seek(f, SeekFrom::Data(from))
+}
+
+fn hole(f: &File, from: u64) -> rustix::io::Result<u64> {
+    seek(f, SeekFrom::Hole(from))
+}
+
+#[test]
+fn data_and_holes_are_found_by_every_mount() {
+    let place = Place::new();
+    place.striped("striped");
+    for name in ["f", "striped"] {
+        let f = open(&place, name);
+        f.write_all_at(&[1; 4096], MIB).unwrap();
+        f.write_all_at(&[2; 4096], 3 * MIB).unwrap();
+        f.set_len(5 * MIB).unwrap();
+        let there = File::open(place.b.join(name)).unwrap();
+        for f in [&f, &there] {
+            assert_eq!(data(f, 0), Ok(MIB), "{name}");
+            assert_eq!(hole(f, 0), Ok(0));
+            assert_eq!(hole(f, MIB), Ok(MIB + 4096));
+            assert_eq!(data(f, MIB + 4096), Ok(3 * MIB));
+            assert_eq!(hole(f, 3 * MIB + 1), Ok(3 * MIB + 4096));
+            assert_eq!(refused(data(f, 3 * MIB + 4096)), Errno::NXIO);
+            assert_eq!(refused(hole(f, 5 * MIB)), Errno::NXIO);
+        }
+        assert!(f.metadata().unwrap().blocks() < 200);
+        fallocate(
+            &f,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            MIB,
+            4096,
+        )
+        .unwrap();
+        assert_eq!(data(&there, 0), Ok(3 * MIB));
+    }
+}
+
+#[test]
+fn space_is_given_and_taken() {
+    let place = Place::new();
+    let f = open(&place, "f");
+    f.write_all_at(&[0xaa; 100_000], 0).unwrap();
+    let size = || fs::metadata(place.b.join("f")).unwrap().len();
+    let change = |flags, from, len| fallocate(&f, flags, from, len);
+    let (none, keep) = (FallocateFlags::empty(), FallocateFlags::KEEP_SIZE);
+    change(keep, 0, 150_000).unwrap();
+    assert_eq!(size(), 100_000);
+    change(none, 0, 200_000).unwrap();
+    assert_eq!(size(), 200_000);
+    change(FallocateFlags::PUNCH_HOLE | keep, 100, 5000).unwrap();
+    change(FallocateFlags::ZERO_RANGE, 90_000, 5000).unwrap();
+    let read = fs::read(place.b.join("f")).unwrap();
+    let zero = |i: usize| (100..5100).contains(&i) || (90_000..95_000).contains(&i) || i >= 100_000;
+    let expected: Vec<u8> = (0..200_000).map(|i| if zero(i) { 0 } else { 0xaa }).collect();
+    assert!(read == expected);
+    change(FallocateFlags::PUNCH_HOLE | keep, 0, MIB).unwrap();
+    assert_eq!((size(), f.metadata().unwrap().blocks()), (200_000, 0));
+    for flags in [
+        FallocateFlags::COLLAPSE_RANGE,
+        FallocateFlags::INSERT_RANGE,
+        FallocateFlags::PUNCH_HOLE,
+    ] {
+        assert_eq!(refused(change(flags, 0, 4096)), Errno::OPNOTSUPP);
+    }
+    assert_eq!(refused(change(none, 0, 0)), Errno::INVAL);
+    let reader = File::open(place.a.join("f")).unwrap();
+    assert_eq!(refused(fallocate(&reader, none, 0, 10)), Errno::BADF);
+}
+
+/// Through the cache, past it, and by attributes: who goes too far is told at once, not when it is written back.
+#[test]
+fn a_file_ends_where_its_objects_must() {
+    let place = Place::new();
+    place.striped("striped");
+    for (name, max) in [("f", OBJECT_MAX), ("striped", 2 * OBJECT_MAX - MIB + 4096)] {
+        let f = open(&place, name);
+        for end in [2 * TIB + 5, 15 * TIB, max] {
+            f.set_len(end).unwrap();
+            f.write_all_at(b"hello", end - 5).unwrap();
+            f.sync_all().unwrap();
+            let mut read = [0; 10];
+            let there = File::open(place.b.join(name)).unwrap();
+            assert_eq!(there.read_at(&mut read, end - 5).unwrap(), 5, "{name} {end}");
+            assert_eq!(&read[..5], b"hello");
+            assert_eq!(there.metadata().unwrap().len(), end);
+        }
+        assert!(f.metadata().unwrap().blocks() < 200);
+        for beyond in [max + 1, 64 * TIB, i64::MAX as u64] {
+            assert_eq!(refused(ftruncate(&f, beyond)), Errno::FBIG, "{name} {beyond}");
+            assert_eq!(
+                refused(fallocate(&f, FallocateFlags::empty(), beyond - 1, 1)),
+                Errno::FBIG
+            );
+        }
+        assert_eq!(
+            f.write_at(b"hello", max).unwrap_err().raw_os_error(),
+            Some(Errno::FBIG.raw_os_error())
+        );
+        assert_eq!(f.write_at(b"hello", max - 2).unwrap(), 2);
+        assert_eq!(f.metadata().unwrap().len(), max);
+        f.sync_all().unwrap();
+        f.set_len(0).unwrap();
+    }
+}
+
+#[test]
+fn statfs_tells_what_there_is() {
+    let place = Place::new();
+    for mount in [&place.a, &place.b] {
+        let s = statvfs(mount).unwrap();
+        assert_eq!(s.f_namemax, 255);
+        assert!(s.f_blocks > 0 && s.f_bavail <= s.f_bfree && s.f_bfree <= s.f_blocks);
+        assert!(s.f_files >= s.f_ffree && s.f_ffree > 0);
+    }
+    place.sh("df -h . ; df -i . ; test $(stat -f -c %T .) = fuseblk -o $(stat -f -c %T .) = fuse");
+}

@@ -1,0 +1,51 @@
+//! What is not a file or directory: FIFOs, sockets, devices.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
+use crate::semantics::place::Place;
+
+#[test]
+fn fifos_connect_processes_of_a_mount() {
+    let place = Place::new();
+    assert_eq!(
+        place.sh("mkfifo p; (echo through > p) & cat p; wait"),
+        "through\n"
+    );
+    assert!(fs::metadata(place.b.join("p")).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn sockets_connect_processes_of_a_mount() {
+    let place = Place::new();
+    let dir = place.fs.site.path("short");
+    // A socket's path has at most 107 bytes.
+    std::os::unix::fs::symlink(&place.a, &dir).unwrap();
+    let listener = UnixListener::bind(dir.join("s")).unwrap();
+    let mut client = UnixStream::connect(dir.join("s")).unwrap();
+    client.write_all(b"ping").unwrap();
+    let mut got = [0; 4];
+    listener.accept().unwrap().0.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"ping");
+    assert!(fs::metadata(place.b.join("s")).unwrap().file_type().is_socket());
+    fs::remove_file(place.b.join("s")).unwrap();
+    assert!(!place.a.join("s").exists());
+}
+
+#[test]
+fn devices_have_their_numbers_and_work() {
+    let place = Place::new();
+    for (major, minor) in [(1, 3), (0, 0), (255, 255), (4095, 1_048_575), (259, 70_000)] {
+        for ty in [FileType::CharacterDevice, FileType::BlockDevice] {
+            let name = format!("{major}.{minor}.{ty:?}");
+            let device = makedev(major, minor);
+            mknodat(CWD, place.a.join(&name), ty, Mode::RUSR, device).unwrap();
+            assert_eq!(fs::metadata(place.b.join(&name)).unwrap().rdev(), device);
+        }
+    }
+    place.sh("mknod null c 1 3; echo gone > null; mknod zero c 1 5; test $(head -c 100 zero | wc -c) = 100");
+}

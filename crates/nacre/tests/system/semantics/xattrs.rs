@@ -1,0 +1,141 @@
+//! Extended attributes: name spaces, limits, who may, and what a write takes away.
+
+use std::fs;
+
+use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, lsetxattr, removexattr, setxattr};
+use rustix::io::Errno;
+
+use crate::semantics::place::{Place, refused};
+
+const NONE: XattrFlags = XattrFlags::empty();
+
+/// The bytes of a value, or why there are none.
+fn len(path: &std::path::Path, name: &str) -> rustix::io::Result<usize> {
+    getxattr(path, name, &mut vec![0u8; 65536][..])
+}
+
+#[test]
+fn values_have_up_to_64_kib_and_names_255_bytes() {
+    let place = Place::new();
+    let (f, there) = (place.a.join("f"), place.b.join("f"));
+    fs::write(&f, "").unwrap();
+    for size in [0, 1, 4096, 16384, 65535, 65536] {
+        setxattr(&f, "user.a", &vec![7; size], NONE).unwrap();
+        let mut value = vec![0; 65537];
+        assert_eq!(getxattr(&there, "user.a", &mut value), Ok(size));
+        assert!(value[..size].iter().all(|b| *b == 7));
+    }
+    assert_eq!(refused(setxattr(&f, "user.a", &[0; 65537], NONE)), Errno::TOOBIG);
+    let name = |n: usize| format!("user.{}", "n".repeat(n - 5));
+    setxattr(&f, name(255), b"v", NONE).unwrap();
+    assert_eq!(refused(setxattr(&f, name(256), b"v", NONE)), Errno::RANGE);
+    // A buffer that is too small.
+    assert_eq!(len(&there, "user.a"), Ok(65536));
+    assert_eq!(
+        refused(getxattr(&there, "user.a", &mut [0u8; 100][..])),
+        Errno::RANGE
+    );
+    assert_eq!(refused(listxattr(&there, &mut [0u8; 5][..])), Errno::RANGE);
+}
+
+#[test]
+fn a_file_has_as_many_as_one_likes_to_list() {
+    let place = Place::new();
+    fs::write(place.a.join("f"), "").unwrap();
+    for i in 0..2000 {
+        setxattr(place.a.join("f"), format!("user.number{i}"), b"a value", NONE).unwrap();
+    }
+    for i in 0..8 {
+        setxattr(place.a.join("f"), format!("user.large{i}"), &vec![i; 60000], NONE).unwrap();
+    }
+    let mut list = vec![0; 65536];
+    let size = listxattr(place.b.join("f"), &mut list).unwrap();
+    assert_eq!(list[..size].iter().filter(|b| **b == 0).count(), 2008);
+    assert_eq!(len(&place.b.join("f"), "user.number1999"), Ok(7));
+    assert_eq!(len(&place.b.join("f"), "user.large7"), Ok(60000));
+}
+
+#[test]
+fn flags_and_absence_are_told() {
+    let place = Place::new();
+    let (f, there) = (place.a.join("f"), place.b.join("f"));
+    fs::write(&f, "").unwrap();
+    let create = |p| setxattr(p, "user.a", b"1", XattrFlags::CREATE);
+    assert_eq!(
+        refused(setxattr(&f, "user.a", b"1", XattrFlags::REPLACE)),
+        Errno::NODATA
+    );
+    create(&f).unwrap();
+    assert_eq!(refused(create(&there)), Errno::EXIST);
+    setxattr(&there, "user.a", b"22", XattrFlags::REPLACE).unwrap();
+    assert_eq!(len(&f, "user.a"), Ok(2));
+    removexattr(&there, "user.a").unwrap();
+    assert_eq!(refused(len(&f, "user.a")), Errno::NODATA);
+    assert_eq!(refused(removexattr(&f, "user.a")), Errno::NODATA);
+    for unknown in ["other.a", "system.a", "a"] {
+        assert_eq!(refused(setxattr(&f, unknown, b"1", NONE)), Errno::OPNOTSUPP);
+    }
+}
+
+#[test]
+fn each_name_space_has_its_rules() {
+    let place = Place::new();
+    place.sh("touch f; chmod 666 f; mkfifo p; ln -s f l; mkdir -m 1777 t; setfattr -n user.a -v 1 f; setfattr -n trusted.a -v 1 f; chmod 644 f");
+    place.user(
+        "",
+        "test \"$(getfattr --only-values -n user.a f)\" = 1; test -z \"$(getfattr -m trusted f)\"",
+    );
+    for tried in [
+        "-n user.a -v 2 f",
+        "-n trusted.b -v 1 f",
+        "-n security.b -v 1 f",
+        "-n user.a -v 1 t",
+    ] {
+        place.user_may_not("", &format!("setfattr {tried}"));
+    }
+    place.user_may_not("", "getfattr --only-values -n trusted.a f");
+    // What a mode says of links and devices is not about data that one could keep there.
+    for special in ["p", "l"] {
+        let at = place.a.join(special);
+        assert_eq!(refused(lsetxattr(&at, "user.a", b"1", NONE)), Errno::PERM);
+        lsetxattr(&at, "trusted.a", b"1", NONE).unwrap();
+        lsetxattr(&at, "security.a", b"1", NONE).unwrap();
+        assert_eq!(
+            lgetxattr(place.b.join(special), "trusted.a", &mut [0u8; 9][..]),
+            Ok(1)
+        );
+    }
+}
+
+#[test]
+fn a_program_that_is_written_to_loses_its_capabilities() {
+    let place = Place::new();
+    let (f, there) = (place.a.join("f"), place.b.join("f"));
+    fs::write(&f, "a program").unwrap();
+    let capability = b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for change in [
+        "echo x >> f",
+        ": > f",
+        "truncate -s 1 f",
+        "chown 5 f",
+        "fallocate -l 10 f",
+    ] {
+        setxattr(&f, "security.capability", capability, NONE).unwrap();
+        assert_eq!(len(&there, "security.capability"), Ok(capability.len()));
+        place.sh(change);
+        assert_eq!(
+            refused(len(&there, "security.capability")),
+            Errno::NODATA,
+            "{change}"
+        );
+    }
+}
+
+#[test]
+fn a_changed_attribute_moves_the_change_time_only() {
+    let place = Place::new();
+    place.sh(
+        "touch -d @5 f; old=$(stat -c %Z f); while test $(date +%s) = $old; do sleep 0.1; done
+              setfattr -n user.a -v 1 f; test $(stat -c %Y f) = 5; test $(stat -c %Z f) -gt $old",
+    );
+}

@@ -1,0 +1,374 @@
+//! What a service answers to messages made by hand: offsets, match bits, duplicates, refusals, garbage.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer, send};
+use bytes::Bytes;
+use lnet::{Full, Incoming, Payload, PutSink};
+use proptest::prelude::{any, prop_assert};
+use rpc::testing::{Echo, Witness, client, import_config, node};
+use rpc::{
+    BoxFuture, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcError, ServiceConfig, Spread,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use wire::{
+    Errno, LustreHandle, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, MSG_RESENT, Message, Nid,
+    OBD_CONNECT_AT, OBD_CONNECT_FULL20, OBD_CONNECT_MDS, ObdConnectData, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY,
+    PtlrpcBody, WireStruct,
+};
+
+const MDT: &str = "testfs-MDT0000_UUID";
+
+fn asked() -> ObdConnectData {
+    ObdConnectData {
+        ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT,
+        ..Default::default()
+    }
+}
+
+/// A handle of a connection made by hand.
+async fn connected(rpc: &Arc<Ptlrpc>) -> u64 {
+    let (offset, body, data) = connect_by_hand(rpc.lnet(), MDT, "client", (5, 1, true), asked()).await;
+    assert_eq!((offset, body.pb_type, body.pb_status), (0, PTL_RPC_MSG_REPLY, 0));
+    assert_eq!(
+        data.unwrap().ocd_connect_flags,
+        OBD_CONNECT_FULL20 | OBD_CONNECT_AT
+    );
+    assert_eq!(body.pb_op_flags, MSG_CONNECT_REPLAYABLE);
+    body.pb_handle.cookie
+}
+
+/// Sends one request to the MDT's portal and waits for the reply.
+async fn ask(rpc: &Arc<Ptlrpc>, xid: u64, msg: &Message) -> (u32, PtlrpcBody) {
+    let mut buffer = reply_buffer(rpc.lnet(), 10, xid);
+    send(rpc.lnet(), Nid::LO, 12, xid, msg).await;
+    let (offset, reply) = next_reply(&mut buffer).await;
+    (offset, reply.body().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_lies_behind_the_room_for_an_early_one() {
+    let rpc = node(1);
+    rpc.add_target(Echo::new(MDT));
+    let handle = connected(&rpc).await;
+    let msg = Message::new(&body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, handle), []);
+    let (offset, reply) = ask(&rpc, 1 << 40, &msg).await;
+    assert_eq!(
+        (offset, reply.pb_type, reply.pb_opc),
+        (224, PTL_RPC_MSG_REPLY, wire::MDS_STATFS)
+    );
+    assert!(reply.pb_timeout >= 5 && reply.pb_service_time >= 1);
+    let old = Message { flags: 0, ..msg };
+    assert_eq!(ask(&rpc, (1 << 40) + 128, &old).await.0, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connecting_follows_the_rules() {
+    let rpc = node(2);
+    let exports = rpc.add_target(Echo::new(MDT));
+    let connect = async |uuid, who: (u64, u32, bool), data| {
+        let (_, body, _) = connect_by_hand(rpc.lnet(), uuid, "client", who, data).await;
+        (body.pb_status, body.pb_op_flags, body.pb_handle.cookie)
+    };
+    let first = connect(MDT, (5, 1, true), asked()).await;
+    assert_eq!((first.0, first.1), (0, MSG_CONNECT_REPLAYABLE));
+    // Again with the same number: overtaken. With a higher one: known.
+    assert_eq!(
+        connect(MDT, (5, 1, false), asked()).await.0,
+        Errno::EALREADY.status()
+    );
+    let again = connect(MDT, (5, 2, false), asked()).await;
+    assert_eq!(
+        again,
+        (0, MSG_CONNECT_REPLAYABLE | MSG_CONNECT_RECONNECT, first.2)
+    );
+    // Another handle that is not a new life of the client.
+    assert_eq!(
+        connect(MDT, (6, 9, false), asked()).await.0,
+        Errno::EALREADY.status()
+    );
+    // A new life: the old export goes.
+    let server = ObdConnectData {
+        ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_MDS,
+        ..asked()
+    };
+    let reborn = connect(MDT, (7, 1, true), server).await;
+    assert_eq!(
+        (reborn.0, reborn.1, exports.len()),
+        (0, MSG_CONNECT_REPLAYABLE, 1)
+    );
+    assert_ne!(reborn.2, first.2);
+    assert_eq!(
+        connect("testfs-OST0009_UUID", (5, 1, true), asked()).await.0,
+        Errno::ENODEV.status()
+    );
+    assert_eq!(
+        connect(MDT, (5, 1, true), ObdConnectData::default()).await.0,
+        Errno::EPROTO.status()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_to_be_served_is_refused() {
+    let rpc = node(3);
+    rpc.add_target(Echo::new(MDT));
+    let handle = connected(&rpc).await;
+    let mut xid = 1 << 40;
+    let mut status = async |body: PtlrpcBody| {
+        xid += 128;
+        let (_, reply) = ask(&rpc, xid, &Message::new(&body, [])).await;
+        assert_eq!(reply.pb_type, PTL_RPC_MSG_ERR);
+        reply.pb_status
+    };
+    let unknown = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, 99);
+    assert_eq!(status(unknown).await, Errno::ENOTCONN.status());
+    let version = body(wire::MDS_STATFS, wire::LUSTRE_OST_VERSION, handle);
+    assert_eq!(status(version).await, Errno::EPROTO.status());
+    let portal = body(wire::OST_READ, wire::LUSTRE_OST_VERSION, handle);
+    assert_eq!(status(portal).await, Errno::EPROTO.status());
+    let slot = PtlrpcBody {
+        pb_tag: 3,
+        ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)
+    };
+    assert_eq!(status(slot).await, Errno::EPROTO.status());
+    let arrived = PtlrpcBody {
+        pb_last_xid: 1 << 41,
+        ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)
+    };
+    let (_, reply) = ask(&rpc, 1 << 42, &Message::new(&arrived, [])).await;
+    assert_eq!(reply.pb_status, 0);
+    assert_eq!(
+        status(body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)).await,
+        Errno::EPROTO.status()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_is_dropped() {
+    let rpc = node(4);
+    let target = Echo::new(MDT);
+    rpc.add_target(target.clone());
+    let handle = connected(&rpc).await;
+    let good = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, handle);
+    for dropped in [
+        PtlrpcBody {
+            pb_timeout: 0,
+            ..good
+        },
+        PtlrpcBody {
+            pb_conn_cnt: 0,
+            ..good
+        },
+        PtlrpcBody {
+            pb_type: PTL_RPC_MSG_REPLY,
+            ..good
+        },
+    ] {
+        let reply = timeout(
+            Duration::from_secs(60),
+            ask(&rpc, 1 << 40, &Message::new(&dropped, [])),
+        )
+        .await;
+        assert!(reply.is_err(), "{reply:?}");
+    }
+    assert_eq!(target.executed.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_twice_is_executed_once() {
+    let rpc = node(5);
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async {
+            sleep(Duration::from_secs(1)).await;
+            Ok(Reply::default().with_transno(41))
+        })
+    });
+    rpc.add_target(target.clone());
+    let handle = connected(&rpc).await;
+    let reint = PtlrpcBody {
+        pb_tag: 1,
+        ..body(wire::MDS_REINT, wire::LUSTRE_MDS_VERSION, handle)
+    };
+    let resent = PtlrpcBody {
+        pb_flags: MSG_RESENT,
+        ..reint
+    };
+    let xid = 1 << 40;
+    let mut buffer = reply_buffer(rpc.lnet(), 10, xid);
+    // The network doubles it, and the client sends it again while it is being executed: one reply.
+    for body in [reint, reint, resent] {
+        send(rpc.lnet(), Nid::LO, 12, xid, &Message::new(&body, [])).await;
+    }
+    assert_eq!(next_reply(&mut buffer).await.1.body().unwrap().pb_transno, 41);
+    assert!(
+        timeout(Duration::from_secs(5), next_reply(&mut buffer))
+            .await
+            .is_err()
+    );
+    drop(buffer);
+    // Sent again after it was executed: the same reply. Not marked as sent again: refused.
+    assert_eq!(ask(&rpc, xid, &Message::new(&resent, [])).await.1.pb_transno, 41);
+    assert_eq!(
+        ask(&rpc, xid, &Message::new(&reint, [])).await.1.pb_status,
+        Errno::ENOTCONN.status()
+    );
+    assert_eq!(target.executed(), 1);
+}
+
+/// A server that answers every connect with flags that nobody asked for.
+struct Greedy(Arc<lnet::Lnet>);
+
+impl PutSink for Greedy {
+    fn put(&self, m: Incoming) -> Result<(), Full> {
+        let lnet = self.0.clone();
+        tokio::spawn(async move {
+            let body = PtlrpcBody {
+                pb_handle: LustreHandle { cookie: 1 },
+                pb_type: PTL_RPC_MSG_REPLY,
+                ..PtlrpcBody::default()
+            };
+            let data = ObdConnectData {
+                ocd_connect_flags: u64::MAX,
+                ..Default::default()
+            };
+            let reply = Message::new(&body, [data.to_bytes()]).build();
+            lnet.put(m.from, 10, m.match_bits, 0, 0, Payload::from(reply), false)
+                .await
+                .unwrap();
+        });
+        Ok(())
+    }
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_refuses_what_it_did_not_ask_for() {
+    let rpc = node(6);
+    let _portal = rpc
+        .lnet()
+        .serve_portal(wire::MDS_REQUEST_PORTAL, Arc::new(Greedy(rpc.lnet().clone())));
+    let witness = Arc::<Witness>::default();
+    let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, witness.clone()));
+    let refused = import.connect().await;
+    assert!(matches!(refused, Err(RpcError::Protocol { .. })), "{refused:?}");
+    assert_eq!(
+        (import.state(), &witness.events.lock()[..]),
+        (ImportState::Closed, &["closed"][..])
+    );
+}
+
+/// The MDT's service with one slot and room for two.
+async fn narrow(seed: u64) -> Arc<Ptlrpc> {
+    let cpts = cpt::CptTable::single_current();
+    let lnet = lnet::Lnet::new(cpts.clone(), lnet::LnetConfig::default());
+    let rpc = Ptlrpc::start(
+        lnet,
+        cpts,
+        rpc::RpcConfig {
+            seed,
+            ..Default::default()
+        },
+    );
+    let mdt = ServiceConfig::new("mdt", wire::MDS_REQUEST_PORTAL, (1, 1, 1, 0), Spread::All);
+    rpc.serve(&[ServiceConfig { queue: 2, ..mdt }]).unwrap();
+    rpc
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_holds_senders_back_and_loses_nothing() {
+    let rpc = narrow(7).await;
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async {
+            sleep(Duration::from_millis(100)).await;
+            Ok(Reply::default())
+        })
+    });
+    rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let calls: Vec<_> = (0..40)
+        .map(|_| {
+            let import = import.clone();
+            tokio::spawn(async move { import.call(Request::new(wire::MDS_STATFS, Vec::new())).await })
+        })
+        .collect();
+    sleep(Duration::from_millis(50)).await;
+    let stats = rpc.stats();
+    let mdt = stats.iter().find(|s| s.name == "mdt").unwrap();
+    assert_eq!((mdt.queued, mdt.active), (2, mdt.threads));
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        (target.executed(), &witness.events.lock()[..]),
+        (40, &["connected"][..])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_a_slot_get_early_replies_and_pings_pass_them() {
+    let rpc = narrow(8).await;
+    let target = Scripted::new(MDT, |_| {
+        Box::pin(async {
+            sleep(Duration::from_secs(50)).await;
+            Ok(Reply::default())
+        })
+    });
+    rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let calls: Vec<_> = (0..5)
+        .map(|_| {
+            let import = import.clone();
+            tokio::spawn(async move { import.call(Request::new(wire::MDS_STATFS, Vec::new())).await })
+        })
+        .collect();
+    sleep(Duration::from_secs(1)).await;
+    let ping = Request {
+        timeout: Some(Duration::from_secs(1)),
+        ..Request::new(wire::OBD_PING, Vec::new())
+    };
+    assert_eq!(import.call(ping).await.unwrap().status, 0);
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        (target.executed(), &witness.events.lock()[..]),
+        (5, &["connected"][..])
+    );
+    assert!(rpc.stats().iter().any(|s| s.name == "mdt" && s.early > 0));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn garbage_neither_panics_nor_stops_a_service(
+        junk in proptest::collection::vec(any::<u8>(), 0..400),
+        at in 0usize..400,
+        portal in proptest::sample::select(vec![12u32, 17, 15]),
+        opc in proptest::sample::select(vec![38u32, 39, 400, 36, 101, 103, 104, 3]),
+        raw in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let answered = runtime.block_on(async {
+            let rpc = node(9);
+            rpc.add_target(Echo::new(MDT));
+            let handle = connected(&rpc).await;
+            let version = if opc == 38 || opc == 39 || opc == 400 { wire::LUSTRE_OBD_VERSION } else { wire::LUSTRE_MDS_VERSION };
+            let mut bytes = Message::new(&body(opc, version, handle), [Bytes::from(junk.clone())]).build().to_vec();
+            for (to, from) in bytes.iter_mut().skip(at).zip(&junk) {
+                *to = *from;
+            }
+            if raw {
+                bytes = junk;
+            }
+            rpc.lnet().put(Nid::LO, portal, 1 << 40, 0, 0, Payload::from(bytes), false).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+            import.call(Request::new(wire::MDS_STATFS, Vec::new())).await
+        });
+        prop_assert!(answered.is_ok());
+    }
+}

@@ -1,0 +1,97 @@
+//! Imports that nobody uses: they ping, or take their leave until they are needed.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{MDT, OST, text};
+use rpc::testing::{Echo, client, node};
+use rpc::{ImportKind, ImportState, Request};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
+    let rpc = node(9);
+    let target = Echo::new(MDT);
+    let exports = rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    sleep(Duration::from_secs(1000)).await;
+    assert_eq!(
+        (exports.len(), &witness.events.lock()[..]),
+        (1, &["connected"][..])
+    );
+    drop(import);
+    sleep(Duration::from_secs(6 * 25 + 2)).await;
+    assert_eq!(exports.len(), 0);
+    assert!(target.gone.lock()[0].1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_import_that_nobody_needs_is_away_until_it_is_needed() {
+    let rpc = node(31);
+    let target = Echo::new(OST);
+    let exports = rpc.add_target(target.clone());
+    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    import.set_idle_timeout(Some(Duration::from_secs(20)));
+    witness.in_use.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(
+        (exports.len(), import.state()),
+        (1, ImportState::Full),
+        "a lock is held"
+    );
+
+    witness.in_use.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
+    assert!(!target.gone.lock()[0].1, "it took its leave, nobody evicted it");
+
+    // Also for those who would not wait for a server that is away.
+    for no_delay in [false, true] {
+        let request = Request {
+            no_delay,
+            ..Request::new(wire::OST_GETATTR, text("again"))
+        };
+        assert_eq!(import.call(request).await.unwrap().buf(1), b"again");
+        assert_eq!((exports.len(), import.state()), (1, ImportState::Full));
+        sleep(Duration::from_secs(19)).await;
+        assert_eq!(import.state(), ImportState::Full);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
+    }
+    assert_eq!(
+        *witness.events.lock(),
+        ["connected", "idle", "connected", "idle", "connected", "idle"]
+    );
+    import.disconnect().await;
+    assert_eq!(import.state(), ImportState::Closed);
+}
+
+/// Requests come at all moments of taking leave; none is lost, and none is answered by a connection that is given up.
+#[tokio::test(start_paused = true)]
+async fn requests_while_an_import_takes_its_leave_are_answered() {
+    let rpc = node(32);
+    let exports = rpc.add_target(Echo::new(OST));
+    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    import.set_idle_timeout(Some(Duration::from_millis(20)));
+    let tasks = (1..9u64).map(|task| {
+        let import = import.clone();
+        tokio::spawn(async move {
+            for i in 1..101u64 {
+                sleep(Duration::from_micros(i * task * 7_654_321 % 400_000)).await;
+                let request = Request::new(wire::OST_GETATTR, text("here"));
+                assert_eq!(import.call(request).await.unwrap().buf(1), b"here");
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
+    let events = witness.events.lock();
+    assert!(events.len() > 20, "{events:?}");
+    assert!(
+        events.chunks(2).all(|pair| pair == ["connected", "idle"]),
+        "{events:?}"
+    );
+}

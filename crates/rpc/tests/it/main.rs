@@ -1,0 +1,13 @@
+//! Requests and replies between nodes: in one process, over TCP, and by hand.
+
+mod by_hand;
+mod common;
+mod exchange;
+mod idle;
+mod in_place;
+#[path = "../../../lnet/tests/it/log.rs"]
+mod log;
+mod partitions;
+mod refusals;
+mod tcp;
+mod throttle;

@@ -1,0 +1,178 @@
+//! Services on partitions: where requests are handled, how many at once, and what is shown of it. Partitions are forced,
+//! so that all this is seen on any machine.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::Scripted;
+use crate::common::over_tcp::{forced, import, many, node, node_bound, node_on};
+use cpt::CptTable;
+use params::Registry;
+use rpc::testing::Echo;
+use rpc::{ImportKind, Reply, Request, RpcConfig, ServicesTuning, Tuning};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Runtime;
+use wire::MDS_STATFS;
+
+const MDT: &str = "testfs-MDT0000_UUID";
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// What is asked of the MDS's service.
+fn mds(params: &Registry, cpts: &[usize], threads: usize) -> RpcConfig {
+    let mds = Tuning {
+        cpts: cpts.to_vec(),
+        threads,
+        ..Tuning::default()
+    };
+    RpcConfig {
+        params: params.clone(),
+        services: ServicesTuning {
+            mds,
+            ..ServicesTuning::default()
+        },
+        ..RpcConfig::default()
+    }
+}
+
+fn shown(params: &Registry, name: &str) -> String {
+    let name = format!("mds.MDS.mdt.{name}");
+    params.get(&name).remove(0).1
+}
+
+/// Which partitions handled how many requests of eight clients, with the network on some of the partitions and the service
+/// on some.
+fn handled_where(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<usize, usize> {
+    let params = &Registry::default();
+    let table = forced(partitions);
+    let (at, of) = (Arc::<Mutex<Vec<usize>>>::default(), many());
+    runtime().block_on(async {
+        let server = node_bound(table.clone(), of(1), Some(lnet.to_vec()), mds(params, cpts, 0)).await;
+        let (seen, on): (_, Arc<CptTable>) = (at.clone(), table.clone());
+        server.add_target(Scripted::new(MDT, move |_| {
+            seen.lock().unwrap().push(on.current().0);
+            Box::pin(async { Ok(Reply::default()) })
+        }));
+        for n in 0..8 {
+            let client = node(of(10 + n), n.into()).await;
+            let (import, _) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+            for _ in 0..5 {
+                import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
+            }
+            import.disconnect().await;
+            client.lnet().shutdown().await;
+        }
+        let parts = server.stats();
+        let mdt: Vec<usize> = parts.iter().filter(|s| s.name == "mdt").map(|s| s.cpt).collect();
+        assert_eq!(mdt, cpts, "the service is there and nowhere else");
+        server.lnet().shutdown().await;
+    });
+    table.shutdown();
+    let mut counts = BTreeMap::new();
+    at.lock()
+        .unwrap()
+        .iter()
+        .for_each(|cpt| *counts.entry(*cpt).or_default() += 1);
+    counts
+}
+
+#[test]
+fn requests_are_handled_on_all_partitions_of_their_service_wherever_they_arrive() {
+    let all = |n: usize| (0..n).collect::<Vec<_>>();
+    for (partitions, lnet, cpts) in [
+        (4, all(4), all(4)),
+        (4, vec![0], vec![1, 2, 3]),
+        (4, vec![0, 1], vec![2, 3]),
+        (6, vec![0, 1], vec![2, 3, 4, 5]),
+        (12, all(12), vec![3]),
+    ] {
+        let counts = handled_where(partitions, &lnet, &cpts);
+        assert_eq!(counts.values().sum::<usize>(), 40);
+        assert_eq!(
+            counts.keys().copied().collect::<Vec<_>>(),
+            cpts,
+            "of {partitions}, {lnet:?}: {counts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_partition_that_there_is_not_is_refused() {
+    runtime().block_on(async {
+        let lnet = lnet::Lnet::new(CptTable::single_current(), lnet::LnetConfig::default());
+        let config = mds(&Registry::default(), &[1], 0);
+        let rpc = rpc::Ptlrpc::start(lnet, CptTable::single_current(), config);
+        let refused = rpc.serve(rpc::services::MDS).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "mds_num_cpts names CPU partition 1, but there are only 1: from 0 to 0"
+        );
+    });
+}
+
+#[test]
+fn a_service_shows_what_it_did_and_takes_another_number_of_threads() {
+    let (table, params, of) = (forced(4), Registry::default(), many());
+    runtime().block_on(async {
+        let server = node_on(table.clone(), of(1), mds(&params, &[0, 2], 12)).await;
+        server.add_target(Echo::new(MDT));
+        let client = node(of(2), 2).await;
+        let (import, _) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+        for _ in 0..7 {
+            import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
+        }
+        import.disconnect().await;
+        let stats = shown(&params, "stats");
+        for line in [
+            "mds_statfs                          7 samples [usecs] ",
+            "mds_connect                         1 samples [usecs] ",
+            "req_waittime                        9 samples [usecs] ",
+            "req_qdepth                          9 samples [reqs] 0 0 0 0\n",
+            "req_active                          9 samples [reqs] 1 1 9 9\n",
+            "req_timeout                         9 samples [secs] 5 5 45 225\n",
+        ] {
+            assert!(stats.contains(line), "{line}: {stats}");
+        }
+        let each = shown(&params, "cpt_stats");
+        assert!(
+            each.contains("CPT 0: threads 6 ") && each.contains("CPT 2: threads 6 "),
+            "{each}"
+        );
+        let set = |name: &str, value: &str| params.set(&format!("mds.MDS.mdt.{name}"), value).map(drop);
+        set("stats", "0").unwrap();
+        assert!(!shown(&params, "stats").contains("mds_statfs"));
+
+        assert_eq!(
+            [shown(&params, "threads_min"), shown(&params, "threads_max")],
+            ["12", "12"]
+        );
+        set("threads_max", "16").unwrap();
+        assert!(shown(&params, "cpt_stats").contains("CPT 2: threads 8 "));
+        assert!(
+            set("threads_max", "4")
+                .unwrap_err()
+                .to_string()
+                .contains("from 12 to 96")
+        );
+        assert!(set("threads_min", "4").is_err());
+        for name in [
+            "ldlm.services.ldlm_cbd.threads_max",
+            "ost.OSS.ost_io.stats",
+            "mds.MDS.mdt_readpage.nrs_policies",
+        ] {
+            assert_eq!(params.get(name).len(), 1, "{name}");
+        }
+        client.lnet().shutdown().await;
+        server.shutdown().await;
+        assert!(
+            params.get("mds.MDS.mdt.stats").is_empty(),
+            "a service that has ended shows nothing"
+        );
+        server.lnet().shutdown().await;
+    });
+    table.shutdown();
+}

@@ -1,0 +1,155 @@
+//! What is not supported and is refused so that Lustre's clients report it: security flavors, big-endian peers, operations
+//! that a target does not have. Each leaves a line in the log that says who asked for what, and nobody else notices.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer};
+use crate::log::Log;
+use bytes::Bytes;
+use rpc::testing::{Echo, client, node};
+use rpc::{ImportKind, Ptlrpc, Request, RpcError};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+use wire::{
+    Errno, LUSTRE_MDS_VERSION, LUSTRE_OBD_VERSION, MDS_CONNECT, MDS_STATFS, Message, Nid, OBD_CONNECT_AT,
+    OBD_CONNECT_FULL20, ObdConnectData, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PtlrpcBody,
+};
+
+const MDT: &str = "testfs-MDT0000_UUID";
+
+/// Sends these bytes to the MDT's portal; what comes back within a minute: the offset and the message.
+async fn say(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, Message)> {
+    let mut buffer = reply_buffer(rpc.lnet(), wire::MDC_REPLY_PORTAL, xid);
+    let put = rpc
+        .lnet()
+        .put(Nid::LO, wire::MDS_REQUEST_PORTAL, xid, 0, 0, bytes.into(), false);
+    put.await.unwrap();
+    timeout(Duration::from_secs(60), next_reply(&mut buffer))
+        .await
+        .ok()
+}
+
+/// Somebody who asks as usual is served.
+async fn others_are_served(rpc: &Arc<Ptlrpc>) {
+    let (import, _) = client(rpc, MDT, ImportKind::Mdc).await;
+    import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
+    import.disconnect().await;
+}
+
+/// A request that is wrapped as `plain` and `GSS` with integrity do: a header, the request, two more segments.
+fn wrapped(secflvr: u32, request: Bytes) -> Bytes {
+    let header = Bytes::from_static(&[0; 8]);
+    Message {
+        secflvr,
+        bufs: vec![header, request, Bytes::new(), Bytes::new()],
+        ..Message::default()
+    }
+    .build()
+}
+
+#[tokio::test(start_paused = true)]
+async fn security_flavors_are_refused_by_a_message_of_the_null_flavor() {
+    let log = Log::start();
+    let rpc = node(1);
+    rpc.add_target(Echo::new(MDT));
+    let connect = Message::new(&body(MDS_CONNECT, LUSTRE_OBD_VERSION, 0), []);
+    let without_early = Message {
+        flags: 0,
+        ..connect.clone()
+    };
+    let mut xid = 1 << 40;
+    for (secflvr, request, place, opc, name) in [
+        (0x2_1001, connect.build(), 224, MDS_CONNECT, "plain (0x21001)"),
+        (0x2_0222, without_early.build(), 0, MDS_CONNECT, "ski (0x20222)"),
+        // The beginning of a context: there is no request in it.
+        (0x2_0212, Bytes::from_static(b"token"), 224, 0, "krb5i (0x20212)"),
+        (1 << 24 | 7, Bytes::new(), 224, 0, "unknown (0x7)"),
+    ] {
+        xid += 128;
+        let (offset, reply) = say(&rpc, xid, wrapped(secflvr, request)).await.unwrap();
+        let refused = reply.body().unwrap();
+        assert_eq!((offset, reply.secflvr, refused.pb_opc), (place, 0, opc), "{name}");
+        assert_eq!(refused.pb_type, PTL_RPC_MSG_ERR);
+        assert_eq!(refused.pb_status, Errno::EPROTO.status());
+        let lines = log.lines(name);
+        assert_eq!(lines.len(), 1, "{name}");
+        assert!(
+            lines[0].contains("peer=0@lo") && lines[0].contains("srpc.flavor"),
+            "{lines:?}"
+        );
+    }
+    others_are_served(&rpc).await;
+    // Who asks on and on does not fill the log.
+    for _ in 0..100 {
+        xid += 128;
+        say(&rpc, xid, wrapped(0x2_0222, connect.build())).await.unwrap();
+    }
+    assert!(log.lines("ski").len() < 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_big_endian_peer_gets_no_answer_and_a_line_in_the_log() {
+    let log = Log::start();
+    let rpc = node(2);
+    rpc.add_target(Echo::new(MDT));
+    let connect = Message::new(&body(MDS_CONNECT, LUSTRE_OBD_VERSION, 0), []);
+    let mut bytes = connect.build().to_vec();
+    for word in bytes.chunks_mut(4) {
+        word.reverse();
+    }
+    assert!(say(&rpc, 1 << 40, bytes.into()).await.is_none());
+    let lines = log.lines("of a big-endian peer");
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].contains("peer=0@lo"), "{lines:?}");
+    others_are_served(&rpc).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_target_does_not_have_is_said_to_who_asked_and_to_the_log() {
+    let log = Log::start();
+    let rpc = node(3);
+    rpc.add_target(Scripted::new(MDT, |req| {
+        let known = req.opc == MDS_STATFS;
+        Box::pin(async move { known.then(rpc::Reply::default).ok_or(Errno::ENOTSUPP) })
+    }));
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let asked = import.call(Request::new(wire::MDS_HSM_REQUEST, Vec::new())).await;
+    assert!(
+        matches!(asked, Err(RpcError::Status(Errno::EOPNOTSUPP))),
+        "{asked:?}"
+    );
+    let lines = log.lines("MDS_HSM_REQUEST");
+    assert_eq!(lines.len(), 1);
+    assert!(
+        lines[0].contains("peer=0@lo") && lines[0].contains(MDT),
+        "{lines:?}"
+    );
+    // To Lustre's clients the one is an operation that failed, and the other a server that is strange: a line in their log.
+    let asked = ObdConnectData {
+        ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT,
+        ..ObdConnectData::default()
+    };
+    let (_, connected, _) = connect_by_hand(rpc.lnet(), MDT, "by hand", (5, 1, true), asked).await;
+    let handle = connected.pb_handle.cookie;
+    let mut xid = 1 << 40;
+    let mut refused = async |opc, version| {
+        xid += 128;
+        let msg = Message::new(&body(opc, version, handle), []);
+        let (_, reply) = say(&rpc, xid, msg.build()).await.unwrap();
+        let PtlrpcBody {
+            pb_type, pb_status, ..
+        } = reply.body().unwrap();
+        (pb_type, pb_status)
+    };
+    assert_eq!(
+        refused(wire::MDS_SWAP_LAYOUTS, LUSTRE_MDS_VERSION).await,
+        (PTL_RPC_MSG_REPLY, Errno::EOPNOTSUPP.status())
+    );
+    assert_eq!(
+        refused(4999, LUSTRE_OBD_VERSION).await,
+        (PTL_RPC_MSG_ERR, Errno::ENOTSUPP.status())
+    );
+    assert_eq!(log.lines("opc=4999 operation=\"unknown\"").len(), 1);
+    import.disconnect().await;
+    others_are_served(&rpc).await;
+}

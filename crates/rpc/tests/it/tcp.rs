@@ -1,0 +1,186 @@
+//! Two nodes that talk over TCP on loopback addresses, in real time.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::Scripted;
+use crate::common::over_tcp::{addresses, forced, import, node, node_on};
+use bytes::Bytes;
+use lnet::Payload;
+use rpc::testing::{Echo, Witness, import_config};
+use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcConfig, RpcError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::{MDS_GETATTR, OST_READ, OST_WRITE};
+
+const MDT: &str = "testfs-MDT0000_UUID";
+const OST: &str = "testfs-OST0000_UUID";
+const MIB: usize = 1 << 20;
+
+fn pattern(seed: usize) -> Bytes {
+    (0..MIB)
+        .map(|i| (i * 31 + seed) as u8)
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn megabytes_of_bulk_arrive_as_they_left() {
+    let (ns, nc) = addresses();
+    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    let all: Vec<Payload> = (0..3).map(|i| Payload::from(pattern(i))).collect();
+    let stored = all.clone();
+    server.add_target(Scripted::new(OST, move |req| {
+        let stored = stored.clone();
+        Box::pin(async move {
+            if req.opc == OST_READ {
+                req.bulk_put(wire::OST_BULK_PORTAL, stored).await?;
+                return Ok(Reply::status(3 * MIB as i32));
+            }
+            let got = req.bulk_get(wire::OST_BULK_PORTAL, &[MIB as u32; 3]).await?;
+            let same = got
+                .into_iter()
+                .zip(stored)
+                .all(|(a, b)| a.into_bytes() == b.into_bytes());
+            Ok(Reply::status(i32::from(same)))
+        })
+    }));
+    let (import, _) = import(&client, ns, OST, ImportKind::Osc).await;
+    let write = Request::new(OST_WRITE, Vec::new()).with_bulk(Bulk::Source(all.clone()));
+    assert_eq!(import.call(write).await.unwrap().status, 1);
+    let read = Request::new(OST_READ, Vec::new()).with_bulk(Bulk::Sink(vec![MIB as u32; 3]));
+    let reply = import.call(read).await.unwrap();
+    assert_eq!(reply.status, 3 * MIB as i32);
+    for (got, sent) in reply.bulk.into_iter().zip(all) {
+        assert!(got.into_bytes() == sent.into_bytes());
+    }
+    import.disconnect().await;
+    client.lnet().shutdown().await;
+    server.lnet().shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_dies_and_comes_back_is_found_again_and_has_forgotten_us() {
+    let (ns, nc) = addresses();
+    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    server.add_target(Echo::new(MDT));
+    let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
+    import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
+    let died = Instant::now();
+    server.shutdown().await;
+    server.lnet().shutdown().await;
+    drop(server);
+    let waiting = tokio::spawn({
+        let import = import.clone();
+        async move { import.call(Request::new(MDS_GETATTR, Vec::new())).await }
+    });
+    let server = node(ns, 3).await;
+    server.add_target(Echo::new(MDT));
+    let lost = waiting.await.unwrap();
+    assert!(matches!(lost, Err(RpcError::Evicted(_))), "{lost:?}");
+    import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
+    // The broken connection told at once: no timeout had to pass.
+    assert!(died.elapsed() < Duration::from_secs(10), "{:?}", died.elapsed());
+    assert_eq!(
+        *witness.events.lock(),
+        ["connected", "disconnected", "evicted", "connected"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_is_told_soon_and_clearly() {
+    let (ns, nc) = addresses();
+    let client = node(nc, 2).await;
+    let witness = Arc::<Witness>::default();
+    let cfg = import_config(MDT, ImportKind::Mdc, witness.clone());
+    let import = Import::new(
+        &client,
+        rpc::ImportConfig {
+            nids: vec![ns],
+            ..cfg
+        },
+    );
+    let started = Instant::now();
+    let error = import.connect().await.unwrap_err();
+    assert!(error.to_string().contains("cannot connect"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(8));
+    import.disconnect().await;
+    assert_eq!(import.state(), ImportState::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callbacks_come_back_over_the_network() {
+    let (ns, nc) = addresses();
+    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    let exports = server.add_target(Echo::new(OST));
+    let (import, witness) = import(&client, ns, OST, ImportKind::Osc).await;
+    let export = exports.all().remove(0);
+    assert_eq!(export.peer(), nc);
+    let asked = vec![Bytes::from_static(b"lock")];
+    let reply = export
+        .callback(wire::LDLM_GL_CALLBACK, asked, Duration::from_secs(5))
+        .await
+        .unwrap();
+    assert_eq!(
+        (reply.buf(1), &witness.callbacks.lock()[..]),
+        (&b"lock"[..], &[wire::LDLM_GL_CALLBACK][..])
+    );
+    import.disconnect().await;
+}
+
+#[test]
+fn thousands_of_requests_cross_partitions() {
+    let (server_cpts, client_cpts) = (forced(2), forced(2));
+    let (ns, nc) = addresses();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let server = node_on(
+            server_cpts.clone(),
+            ns,
+            RpcConfig {
+                seed: 1,
+                ..RpcConfig::default()
+            },
+        )
+        .await;
+        let client = node_on(
+            client_cpts.clone(),
+            nc,
+            RpcConfig {
+                seed: 2,
+                ..RpcConfig::default()
+            },
+        )
+        .await;
+        server.add_target(Echo::new(MDT));
+        let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
+        let calls: Vec<_> = (0..32u32)
+            .map(|task| {
+                let import = import.clone();
+                client
+                    .cpts()
+                    .get(cpt::CptId(task as usize % 2))
+                    .spawn(async move {
+                        for i in 0..100u32 {
+                            let name = Bytes::copy_from_slice(&(task * 1000 + i).to_le_bytes());
+                            let reply = import
+                                .call(Request::new(wire::MDS_STATFS, vec![name.clone()]))
+                                .await
+                                .unwrap();
+                            assert_eq!(reply.buf(1), &name[..]);
+                        }
+                    })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        assert_eq!(*witness.events.lock(), ["connected"]);
+        import.disconnect().await;
+        client.lnet().shutdown().await;
+        server.lnet().shutdown().await;
+    });
+    server_cpts.shutdown();
+    client_cpts.shutdown();
+}

@@ -1,0 +1,176 @@
+//! Requests that rules hold back, and others that they do not.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::over_tcp::{import, many, node, node_on};
+use cpt::CptTable;
+use params::Registry;
+use rpc::testing::{Echo, Witness, import_config, node_with};
+use rpc::{Import, ImportKind, Request, RpcConfig};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use wire::MDS_STATFS;
+
+const MDT: &str = "testfs-MDT0000_UUID";
+
+fn config(params: &Registry) -> RpcConfig {
+    RpcConfig {
+        params: params.clone(),
+        tbf_depth: 1,
+        ..RpcConfig::default()
+    }
+}
+
+fn set(params: &Registry, name: &str, value: &str) {
+    params.set(&format!("mds.MDS.mdt.{name}"), value).unwrap();
+}
+
+fn shown(params: &Registry, name: &str) -> String {
+    params.get(&format!("mds.MDS.mdt.{name}")).remove(0).1
+}
+
+/// Sends so many requests of a user at once, and says when each was answered.
+fn send(import: &Arc<Import>, uid: u32, n: u32) -> Vec<tokio::task::JoinHandle<Instant>> {
+    let one = |_| {
+        let (import, request) = (
+            import.clone(),
+            Request {
+                uid: Some(uid),
+                ..Request::new(MDS_STATFS, Vec::new())
+            },
+        );
+        tokio::spawn(async move {
+            import.call(request).await.unwrap();
+            Instant::now()
+        })
+    };
+    (0..n).map(one).collect()
+}
+
+async fn answered(calls: Vec<tokio::task::JoinHandle<Instant>>) -> Vec<Duration> {
+    let mut at = Vec::new();
+    for call in calls {
+        at.push(call.await.unwrap());
+    }
+    at.sort();
+    at.windows(2).map(|w| w[1] - w[0]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_is_held_back_and_another_is_not() {
+    let (params, of) = (Registry::default(), many());
+    let server = node_on(CptTable::single_current(), of(1), config(&params)).await;
+    server.add_target(Echo::new(MDT));
+    let (slow, free) = (node(of(2), 2).await, node(of(3), 3).await);
+    let (slowly, _) = import(&slow, of(1), MDT, ImportKind::Mdc).await;
+    let (freely, _) = import(&free, of(1), MDT, ImportKind::Mdc).await;
+    set(&params, "nrs_policies", "tbf nid");
+    set(
+        &params,
+        "nrs_tbf_rule",
+        &format!("start slow nid={{{}}} rate=20", of(2)),
+    );
+    let begun = Instant::now();
+    let held = send(&slowly, 0, 6);
+    for call in send(&freely, 0, 50) {
+        call.await.unwrap();
+    }
+    for call in held {
+        call.await.unwrap();
+    }
+    assert!(
+        begun.elapsed() >= Duration::from_millis(250),
+        "five had to wait for a token"
+    );
+    let classes = shown(&params, "nrs_tbf_classes");
+    let line = |nid| {
+        classes
+            .lines()
+            .find(|l| l.contains(&format!("nid={{{nid}}}")))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(
+        line(of(2)).contains("rule slow requests 6 throttled 5 "),
+        "{classes}"
+    );
+    assert!(line(of(3)).contains("rule default requests 50 "), "{classes}");
+    assert!(shown(&params, "nrs_tbf_rule").contains("} 20, ref 1\ndefault * 10000, ref 1\n"));
+    assert!(shown(&params, "nrs_policies").contains("- name: tbf nid\n    state: started"));
+    for node in [slow, free, server] {
+        node.lnet().shutdown().await;
+    }
+}
+
+/// A node whose MDT answers at once, and an import of it.
+async fn alone(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
+    let rpc = node_with(config(params));
+    rpc.add_target(Echo::new(MDT));
+    let import = Import::new(
+        &rpc,
+        import_config(MDT, ImportKind::Mdc, Arc::<Witness>::default()),
+    );
+    import.connect().await.unwrap();
+    set(params, "nrs_policies", "tbf uid");
+    (rpc, import)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_user_has_a_rate_of_his_own_and_pings_have_none() {
+    let params = Registry::default();
+    let (_rpc, import) = alone(&params).await;
+    set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");
+    set(&params, "nrs_tbf_rule", "start quick uid={8} rate=10");
+    let slow = send(&import, 7, 3);
+    sleep(Duration::from_millis(10)).await;
+    // Their tokens come sooner than the one that is waited for already.
+    let begun = Instant::now();
+    let quick = answered(send(&import, 8, 4)).await;
+    assert!(
+        begun.elapsed() < Duration::from_millis(350),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(quick.iter().all(|d| *d >= Duration::from_millis(99)), "{quick:?}");
+    let begun = Instant::now();
+    import
+        .call(Request {
+            uid: Some(7),
+            ..Request::new(wire::OBD_PING, Vec::new())
+        })
+        .await
+        .unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(50));
+    let slow = answered(slow).await;
+    assert!(slow.iter().all(|d| *d >= Duration::from_millis(999)), "{slow:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_back_goes_on_when_the_rule_goes() {
+    let params = Registry::default();
+    let (_rpc, import) = alone(&params).await;
+    set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");
+    let held = send(&import, 7, 6);
+    sleep(Duration::from_millis(100)).await;
+    assert!(
+        shown(&params, "nrs_policies").contains("queued: 5 "),
+        "{}",
+        shown(&params, "nrs_policies")
+    );
+    let begun = Instant::now();
+    set(&params, "nrs_tbf_rule", "stop slow");
+    answered(held).await;
+    assert!(begun.elapsed() < Duration::from_millis(100));
+    set(&params, "nrs_tbf_rule", "change default rate=1");
+    let held = send(&import, 7, 6);
+    sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    set(&params, "nrs_policies", "fifo");
+    answered(held).await;
+    assert!(begun.elapsed() < Duration::from_millis(100));
+    let refused = params
+        .set("mds.MDS.mdt.nrs_tbf_rule", "start a uid={1}")
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("the policy is fifo"), "{refused}");
+}
