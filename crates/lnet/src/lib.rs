@@ -54,4 +54,5 @@ pub use router::buffers::BuffersShown;
 pub use seldom::Seldom;
 pub use show::{NiShown, PeerShown, RouteShown};
 pub use start::START;
+pub use tcp::Link;
 pub use wire::frame::PingReply as PingInfo;

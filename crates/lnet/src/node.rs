@@ -8,7 +8,7 @@ use crate::ping::{self, PING_REPLY_MAX};
 use crate::portals::{Attached, Match, Md, PortalGuard, PutSink};
 use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
-use crate::tcp::Tcp;
+use crate::tcp::{Link, Tcp};
 use crate::{LnetConfig, LnetError, Payload, PingInfo, lo};
 use cpt::{CptId, CptTable};
 use std::future::{Future, poll_fn};
@@ -140,6 +140,13 @@ impl Lnet {
     /// What happens to peers from now on.
     pub fn peer_events(&self) -> broadcast::Receiver<PeerEvent> {
         self.events.subscribe()
+    }
+
+    /// The connections to a peer; `None` for this node itself, and for peers behind routers.
+    pub fn link(&self, nid: Nid) -> Option<Link> {
+        let nets = self.core.nets.now();
+        let ni = nets.ni_for(nid).filter(|_| !nets.is_local(nid))?;
+        Some(self.tcp.link(nid, ni))
     }
 
     /// Closes all connections and acceptors and waits until nothing of this stack runs any more. What was handed over

@@ -4,6 +4,7 @@
 //! not take of that is the writer's. Whoever queues here holds credits, so that the queue is bounded by them. A message that did not
 //! leave completely before the connection broke comes back: the peer drops a half frame, so it is safe to send it again elsewhere.
 
+use super::diag::{Diag, Diagnosis};
 use super::hello::ConnType;
 use super::hosts::Guest;
 use super::zc::Cookies;
@@ -15,13 +16,14 @@ use cpt::CptId;
 use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Shutdown};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 /// A message on its way out.
 #[derive(Debug)]
@@ -115,6 +117,10 @@ pub(super) struct Conn {
     pub(super) stream: OwnedWriteHalf,
     /// Where the peer is; not known when it is gone already.
     pub(super) host: Option<IpAddr>,
+    /// When it was made.
+    pub(super) since: Instant,
+    /// Something was written that the peer's host is not known to have acknowledged.
+    unproven: AtomicBool,
     _guest: Option<Guest>,
     queue: Mutex<Queue>,
     queued: AtomicUsize,
@@ -151,6 +157,8 @@ impl Conn {
             ctype,
             host: stream.peer_addr().ok().map(|addr| addr.ip()),
             stream,
+            since: Instant::now(),
+            unproven: AtomicBool::new(false),
             _guest: guest,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -162,6 +170,41 @@ impl Conn {
     /// How many messages wait.
     pub(super) fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Something is written.
+    pub(super) fn writes(&self) {
+        if !self.unproven.load(Ordering::Relaxed) {
+            self.unproven.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether something was written that the peer's host is not known to have acknowledged.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.unproven.load(Ordering::Relaxed)
+    }
+
+    /// What the kernel knows of the socket; `None` if it does not say.
+    pub(super) fn diagnose(&self, diag: &mut Diag) -> Option<Diagnosis> {
+        // What is written from here on is not in the answer.
+        self.unproven.store(false, Ordering::Relaxed);
+        let found = match (self.stream.local_addr(), self.stream.peer_addr()) {
+            (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.ask(local, remote),
+            _ => Ok(None),
+        };
+        if !matches!(
+            found,
+            Ok(Some(Diagnosis {
+                unacknowledged: 0,
+                ..
+            }))
+        ) {
+            self.writes();
+        }
+        found.unwrap_or_else(|e| {
+            tracing::debug!("sock_diag: {e}");
+            None
+        })
     }
 
     /// Queues a message; if the connection is closed, its sender hears so.

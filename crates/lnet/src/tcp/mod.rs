@@ -5,17 +5,20 @@
 //! [`writer`], on the partition that the peer's NID names. [`listen`] takes connections, [`dial`] opens them.
 
 mod conn;
+mod diag;
 mod dial;
 mod forward;
 mod hello;
 mod hosts;
 mod input;
+mod link;
 mod listen;
 mod parked;
 mod peer;
 mod pool;
 mod ports;
 mod reader;
+mod silence;
 mod writer;
 mod zc;
 
@@ -26,13 +29,15 @@ use crate::ni::{Acceptor, Ni};
 use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
 use crate::{LnetConfig, LnetError, PeerEvent};
-use cpt::CptTable;
+use cpt::{CptId, CptTable};
+pub use link::Link;
 use parking_lot::{Mutex, RwLock};
 pub(crate) use peer::Peer;
 use pool::Pool;
 use ports::Ports;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
@@ -51,6 +56,8 @@ pub(crate) struct Shared {
     incarnation: u64,
     tcp: Weak<Tcp>,
     ports: Ports,
+    /// Whether a task watches for peers whose host is gone.
+    watched: AtomicBool,
     /// What bounds forwarding, if this node is a router.
     buffers: Arc<Buffers>,
     /// Room for messages that wait for a sink, of all connections.
@@ -64,6 +71,16 @@ impl fmt::Debug for Shared {
         f.debug_struct("Shared")
             .field("core", &self.core)
             .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// A peer is connected: its host is watched from now on.
+    fn watch(&self, cpt: CptId) {
+        if !self.watched.swap(true, Ordering::SeqCst) {
+            let watch = silence::watch(self.tcp.clone());
+            self.tasks.spawn(self.cpts.get(cpt), watch);
+        }
     }
 }
 
@@ -97,6 +114,7 @@ impl Tcp {
             events,
             incarnation,
             ports: Ports::default(),
+            watched: AtomicBool::new(false),
             buffers,
             parked,
             pools: (0..partitions).map(|_| Arc::default()).collect(),
@@ -199,6 +217,12 @@ impl Tcp {
         }
         let new = || Peer::new(nid, ni.clone(), self.shared.clone());
         Ok(table.entry(nid).or_insert_with(new).clone())
+    }
+
+    /// The connections to `nid`, which messages reach by `ni`.
+    pub(crate) fn link(&self, nid: Nid, ni: &Ni) -> Link {
+        let table = self.peers[ni.cpt_of(nid).0].read();
+        table.get(&nid).map(|peer| peer.link()).unwrap_or_default()
     }
 
     /// All peers.

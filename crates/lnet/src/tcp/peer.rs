@@ -2,13 +2,16 @@
 //!
 //! A peer's connections live and die together (guide 1.6): an error on one, or a hello with another incarnation, closes
 //! all. Whoever has something to send while there is none makes this node dial; a peer that has dialled us is used over
-//! what it has opened.
+//! what it has opened. A peer that dials a connection which this node still has must have lost its end of it.
 
 use super::Shared;
 use super::conn::{Conn, Room, Tx};
-use super::dial;
+use super::diag::Diag;
+use super::dial::{self, Failure};
 use super::hello::{ConnType, wins_race};
 use super::hosts::Guest;
+use super::link::Link;
+use super::silence::Silence;
 use super::{reader, writer};
 use crate::counters::{Counters, Counts};
 use crate::credits::Credits;
@@ -29,7 +32,8 @@ use wire::frame::{FRAME_HEAD, LnetMsg};
 
 /// Messages from here on, their head included, are large: they go over the bulk connection.
 const MIN_BULK: usize = 1 << 10;
-/// For so long our own dialling can win a race; then the peer is perhaps one that can reach us but not we it.
+/// For so long our own dialling can win a race; then the peer is perhaps one that can reach us but not we it. A connection
+/// that is younger may be the one that won.
 const RACE_MAX: Duration = Duration::from_secs(1);
 /// Longest payload that its sender writes itself.
 const AT_ONCE_MAX: usize = 16 << 10;
@@ -58,8 +62,9 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct State {
     conns: Vec<Arc<Conn>>,
-    /// The peer's boot that `conns` belong to.
-    incarnation: u64,
+    /// `conns` as others see them; its incarnation is the peer's boot that they belong to.
+    link: Link,
+    silence: Silence,
     /// Since when this node is dialling.
     dialing: Option<Instant>,
     /// How often dialling has ended, and how it last failed.
@@ -244,18 +249,54 @@ impl Peer {
             >= n
     }
 
+    /// The connections as one.
+    pub(super) fn link(&self) -> Link {
+        self.state.lock().link
+    }
+
+    /// Closes the connections if the peer's host is gone. Whether there are any to be looked at again.
+    pub(super) fn look(&self, now: Instant, diag: &mut Diag) -> bool {
+        let heard = self.counters.now().received.iter().sum();
+        let unproven: Vec<Arc<Conn>> = {
+            let mut state = self.state.lock();
+            let unproven = |c: &&Arc<Conn>| c.is_unproven();
+            let any = state.conns.iter().any(|c| unproven(&c));
+            if !state.silence.look(now, heard, any) {
+                return !state.conns.is_empty();
+            }
+            state.conns.iter().filter(unproven).cloned().collect()
+        };
+        let found: Vec<_> = unproven.iter().filter_map(|conn| conn.diagnose(diag)).collect();
+        let since = self.state.lock().silence.judge(now, &found);
+        // The peer may have connected anew meanwhile.
+        let Some(since) = since.filter(|_| unproven.iter().any(|conn| self.uses(conn))) else {
+            return true;
+        };
+        let why = format!(
+            "its host has not acknowledged anything for {} s",
+            (now - since).as_secs()
+        );
+        self.close_since(since, &LnetError::PeerLost { peer: self.nid, why });
+        false
+    }
+
     /// Waits until something about the connections changes.
     pub(super) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.changed.notified()
     }
 
     /// Dialling has ended.
-    pub(super) fn dialed(&self, result: Result<(), LnetError>) {
+    pub(super) fn dialed(&self, result: Result<(), Failure>) {
         {
             let mut state = self.state.lock();
             state.dialing = None;
             state.rounds += 1;
-            state.failure = result.err();
+            let failure = result.err();
+            // With a connection that the peer has opened meanwhile it is reached all the same.
+            if !state.link.up && failure.as_ref().is_some_and(|f| f.unreachable) {
+                state.link.unreachable_at = Some(Instant::now());
+            }
+            state.failure = failure.map(|Failure { why, .. }| LnetError::Connect { peer: self.nid, why });
         }
         self.changed.notify_waiters();
     }
@@ -280,16 +321,24 @@ impl Peer {
         }
         self.restarted(incarnation);
         let state = self.state.lock();
-        let same = state
-            .conns
-            .iter()
-            .filter(|c| c.ctype == ctype && c.ni.nid == own)
-            .count();
         let racing =
             state.dialing.is_some_and(|since| since.elapsed() < RACE_MAX) && wins_race(own, self.nid);
-        if state.closed || racing || same >= ctype.limit() {
+        if state.closed || racing {
             return Admission::Retry;
         }
+        let same = || state.conns.iter().filter(|c| c.ctype == ctype && c.ni.nid == own);
+        if same().count() < ctype.limit() {
+            return Admission::Accept;
+        }
+        // Of its only connection the peer has lost its end. Of several it may merely want more than we take.
+        if ctype.limit() > 1 || same().any(|c| c.since.elapsed() < RACE_MAX) {
+            return Admission::Retry;
+        }
+        drop(state);
+        self.close(&LnetError::PeerLost {
+            peer: self.nid,
+            why: "it has connected anew".into(),
+        });
         Admission::Accept
     }
 
@@ -297,7 +346,7 @@ impl Peer {
     fn restarted(self: &Arc<Self>, incarnation: u64) {
         let stale = {
             let state = self.state.lock();
-            !state.conns.is_empty() && state.incarnation != incarnation
+            !state.conns.is_empty() && state.link.incarnation != incarnation
         };
         if stale {
             self.close(&LnetError::PeerLost {
@@ -326,10 +375,15 @@ impl Peer {
                 return;
             }
             state.conns.push(conn.clone());
-            state.incarnation = incarnation;
-            state.conns.len() == 1
+            state.link.incarnation = incarnation;
+            let first = state.conns.len() == 1;
+            if first {
+                state.link.connected();
+            }
+            first
         };
         if first {
+            self.shared.watch(self.cpt);
             // An error means that nobody listens.
             let _ = self.shared.events.send(PeerEvent::Up(self.nid));
             let nets = self.shared.core.nets.now();
@@ -356,17 +410,30 @@ impl Peer {
 
     /// A connection broke: if it is still in use, all go.
     fn lost(&self, conn: &Arc<Conn>, why: &LnetError) {
-        if self.state.lock().conns.iter().any(|c| Arc::ptr_eq(c, conn)) {
+        if self.uses(conn) {
             self.close(why);
         }
     }
 
+    fn uses(&self, conn: &Arc<Conn>) -> bool {
+        self.state.lock().conns.iter().any(|c| Arc::ptr_eq(c, conn))
+    }
+
     /// Closes all connections. What did not leave goes back to its senders, what waits for the peer's answers fails.
     pub(super) fn close(&self, why: &LnetError) {
-        let conns = std::mem::take(&mut self.state.lock().conns);
-        if conns.is_empty() {
-            return;
-        }
+        self.close_since(Instant::now(), why);
+    }
+
+    /// The same for a peer that has been gone since then.
+    fn close_since(&self, since: Instant, why: &LnetError) {
+        let conns = {
+            let mut state = self.state.lock();
+            if state.conns.is_empty() {
+                return;
+            }
+            state.link.lost(since);
+            std::mem::take(&mut state.conns)
+        };
         tracing::debug!(peer = %self.nid, "disconnected: {why}");
         conns.iter().for_each(|conn| conn.close(why));
         self.shared.core.peer_lost(self.nid, why);

@@ -67,6 +67,7 @@ pub(super) fn send(conn: &Conn, tx: Tx) {
         .chain(pieces.map(|piece| IoSlice::new(piece)))
         .collect();
     let len = slices.iter().map(|slice| slice.len()).sum();
+    conn.writes();
     // Whatever is wrong with the socket, the writer finds too.
     begun.written = conn.stream.try_write_vectored(&slices).unwrap_or(0);
     if begun.written < len {
@@ -102,6 +103,7 @@ async fn write_all(
     cfg: &LnetConfig,
 ) -> Result<(), String> {
     let mut rest = slices;
+    conn.writes();
     while outgoing.written < outgoing.end {
         match conn.stream.try_write_vectored(rest) {
             Ok(0) => return Err("the socket takes nothing more".into()),

@@ -49,8 +49,6 @@ async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
     assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
     let (_bulk, ctype) = greet(na, nb, 1, 2).await;
     assert_eq!(ctype, 3, "the peer's BULK_IN is our BULK_OUT");
-    let (_again, ctype) = greet(na, nb, 1, 1).await;
-    assert_eq!(ctype, -1, "one CONTROL connection is enough");
     let (_new, ctype) = greet(na, nb, 2, 1).await;
     assert_eq!(ctype, 1);
     assert!(closed(&mut old).await);
@@ -460,4 +458,67 @@ async fn what_waits_for_services_is_bounded_over_all_connections() {
     let (last, next) = tokio::join!(last, taken.recv());
     last.unwrap();
     assert_eq!(next.unwrap().match_bits, 999, "the others were dropped");
+}
+
+#[tokio::test]
+async fn a_peer_that_connects_anew_has_lost_the_connections_that_it_had() {
+    let (na, nb) = addresses();
+    let a = node(na).await;
+    let mut events = a.peer_events();
+    let (mut control, _) = greet(na, nb, 1, 1).await;
+    let (mut bulk, _) = greet(na, nb, 1, 2).await;
+    let first = a.link(nb).unwrap();
+    assert!(first.up);
+    let begun = std::time::Instant::now();
+    // Not at once: both may have dialled.
+    let mut again = loop {
+        let (socket, ctype) = greet(na, nb, 1, 1).await;
+        if ctype == 1 {
+            break socket;
+        }
+        assert!(begun.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(closed(&mut control).await && closed(&mut bulk).await);
+    for expected in [PeerEvent::Up(nb), PeerEvent::Down(nb), PeerEvent::Up(nb)] {
+        assert_eq!(events.recv().await.unwrap(), expected);
+    }
+    a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap();
+    again.read_exact(&mut [0; FRAME_HEAD]).await.unwrap();
+    let link = a.link(nb).unwrap();
+    assert_eq!((link.up, link.generation), (true, first.generation + 1));
+}
+
+#[tokio::test]
+async fn it_is_known_whether_a_peer_that_cannot_be_connected_to_is_gone_or_slow() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        connect_timeout: Duration::from_millis(300),
+        ..config()
+    };
+    let a = node_with(na, cfg).await;
+    let (socket, _) = greet(na, nb, 1, 1).await;
+    assert_eq!(a.link(nb).unwrap().lost_at, None);
+    drop(socket);
+    until("the connection is lost", || !a.link(nb).unwrap().up).await;
+    let lost = a.link(nb).unwrap();
+    assert!(lost.lost_at.is_some() && lost.unreachable_at.is_none());
+    {
+        // Its host takes connections, but it says nothing.
+        let _silent = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
+            .await
+            .unwrap();
+        let why = a.ping(nb, LIMIT).await.unwrap_err();
+        assert!(why.to_string().contains("said no hello"), "{why}");
+        assert_eq!(a.link(nb), Some(lost));
+    }
+    a.ping(nb, LIMIT).await.unwrap_err();
+    assert!(
+        a.link(nb).unwrap().unreachable_at >= lost.lost_at,
+        "nobody listens"
+    );
+    let b = node(nb).await;
+    b.ping(na, LIMIT).await.unwrap();
+    let link = a.link(nb).unwrap();
+    assert_eq!((link.up, link.unreachable_at), (true, None));
 }
