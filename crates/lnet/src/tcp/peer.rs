@@ -379,6 +379,7 @@ impl Peer {
             let first = state.conns.len() == 1;
             if first {
                 state.link.connected();
+                state.silence = Silence::default();
             }
             first
         };
