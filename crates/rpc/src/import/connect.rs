@@ -22,6 +22,8 @@ pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 const UUID_LEN: usize = 39;
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a brief attempt waits for a connection to its NID. Connecting goes on behind it, for the next attempt there.
+const BRIEF: Duration = Duration::from_secs(1);
 
 /// Connect data of any age: what an old peer does not send is zero.
 pub(crate) fn connect_data(buf: &[u8]) -> ObdConnectData {
@@ -62,7 +64,7 @@ impl Import {
         }
     }
 
-    fn failed(&self, outcome: Outcome, why: RpcError) -> Outcome {
+    pub(super) fn failed(&self, outcome: Outcome, why: RpcError) -> Outcome {
         tracing::debug!(import = self.name(), error = %why, "cannot connect");
         self.core.lock().why_not = Some(why);
         outcome
@@ -91,7 +93,8 @@ impl Import {
             pb_timeout: at::wire_secs(self.rpc.config().connect_timeout),
             ..request_body(opc)
         };
-        self.converse(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32)
+        let reach = attempt.brief.then_some(BRIEF);
+        self.converse(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32, reach)
             .await
     }
 
@@ -154,7 +157,7 @@ impl Import {
             pb_timeout: at::wire_secs(GOODBYE),
             ..request_body(opc)
         };
-        let said = timeout(GOODBYE, self.converse(self.peer(), body, Vec::new(), 0)).await;
+        let said = timeout(GOODBYE, self.converse(self.peer(), body, Vec::new(), 0, None)).await;
         tracing::debug!(
             import = self.name(),
             answered = matches!(said, Ok(Ok(_))),
@@ -162,13 +165,14 @@ impl Import {
         );
     }
 
-    /// Sends a message that is never resent, and waits for the reply.
+    /// Sends a message that is never resent, within `reach` if that is limited, and waits for the reply.
     async fn converse(
         &self,
         nid: Nid,
         body: PtlrpcBody,
         bufs: Vec<Bytes>,
         reply_len: u32,
+        reach: Option<Duration>,
     ) -> Result<(Message, PtlrpcBody), RpcError> {
         let lnet = self.rpc.lnet();
         let portal = opcode::request_portal(body.pb_opc, self.cfg.kind);
@@ -185,7 +189,14 @@ impl Import {
             ..Message::new(&body, bufs)
         };
         let mut buffer = ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid, reply_len, false);
-        let sent = lnet.put(nid, portal, xid, 0, 0, msg.build().into(), false).await;
+        let put = lnet.put(nid, portal, xid, 0, 0, msg.build().into(), false);
+        let sent = match reach {
+            None => put.await,
+            Some(reach) => timeout(reach, put).await.map_err(|_| RpcError::Net {
+                peer: nid.to_string(),
+                why: format!("not reached within {reach:?}"),
+            })?,
+        };
         sent.map_err(|e| RpcError::net(nid, &e))?;
         match buffer.next().await {
             Some(Arrived::Final(reply)) => Ok(*reply),

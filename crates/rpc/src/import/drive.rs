@@ -1,6 +1,6 @@
 //! Carries out what an import's machine decides: one task per import, which ends with the import or when it is closed.
 
-use super::machine::{Action, Event};
+use super::machine::{Action, Event, Outcome};
 use super::{Import, ImportEvent, ImportState};
 use crate::{Request, RpcError};
 use lnet::PeerEvent;
@@ -10,6 +10,9 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::{Instant, sleep_until};
+
+/// What happens to the peers of this node.
+type Peers = broadcast::Receiver<PeerEvent>;
 
 /// For a driver that nothing but an event can wake.
 const LONG: Duration = Duration::from_secs(24 * 3600);
@@ -25,7 +28,7 @@ impl Import {
     }
 
     /// Carries out all that is pending; when to wake next, or `None` at the end.
-    async fn step(self: &Arc<Self>) -> Option<Instant> {
+    async fn step(self: &Arc<Self>, peers: &mut Peers) -> Option<Instant> {
         loop {
             let (action, phase) = {
                 let mut core = self.core.lock();
@@ -38,7 +41,7 @@ impl Import {
             self.phase
                 .send_if_modified(|was| std::mem::replace(was, phase) != phase);
             match action {
-                Some(action) => self.act(action).await,
+                Some(action) => self.act(action, peers).await,
                 None if phase.state == ImportState::Closed => return None,
                 None => {
                     let mut core = self.core.lock();
@@ -51,12 +54,16 @@ impl Import {
         }
     }
 
-    async fn act(self: &Arc<Self>, action: Action) {
+    async fn act(self: &Arc<Self>, action: Action, peers: &mut Peers) {
         let owner = self.owner();
         match action {
             Action::Connect(attempt) => {
+                // What peers did before does not concern this attempt.
+                *peers = peers.resubscribe();
                 let outcome = tokio::select! {
+                    biased;
                     outcome = self.connect_once(attempt) => outcome,
+                    why = self.lost(peers) => self.failed(Outcome::Failed, why),
                     () = self.closing() => return,
                 };
                 self.event(Event::Connect {
@@ -138,21 +145,39 @@ impl Import {
         }
     }
 
-    fn peer_event(&self, event: Result<PeerEvent, RecvError>) {
-        if let Ok(PeerEvent::Down(nid)) = event
-            // A router may have taken requests with it that another one would have delivered.
-            && (nid == self.peer() || self.rpc.lnet().goes_by(self.peer(), nid))
-        {
-            let conn_cnt = self.core.lock().machine.conn_cnt();
-            self.event(Event::Broken { conn_cnt });
+    /// Resolves when the connection to the server is lost, and with it what was sent; why.
+    async fn lost(&self, peers: &mut Peers) -> RpcError {
+        loop {
+            if let Some(why) = self.is_lost(peers.recv().await) {
+                return why;
+            }
         }
+    }
+
+    /// Whether what happened to a peer means that the connection to the server is lost; why.
+    fn is_lost(&self, event: Result<PeerEvent, RecvError>) -> Option<RpcError> {
+        let (lnet, server) = (self.rpc.lnet(), self.peer());
+        let why = match event {
+            Ok(PeerEvent::Down(nid)) if nid == server => "its connection was lost".to_owned(),
+            // A router may have taken requests with it that another one would have delivered.
+            Ok(PeerEvent::Down(nid)) if lnet.goes_by(server, nid) => {
+                format!("the connection to the router {nid} was lost")
+            }
+            // It may have been one of the events that were missed.
+            Err(RecvError::Lagged(_)) if lnet.link(server).is_some_and(|link| !link.up) => {
+                "it is not connected".to_owned()
+            }
+            _ => return None,
+        };
+        let peer = server.to_string();
+        Some(RpcError::Net { peer, why })
     }
 }
 
-async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: broadcast::Receiver<PeerEvent>) {
+async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: Peers) {
     loop {
         let wake_at = match import.upgrade() {
-            Some(import) => import.step().await,
+            Some(import) => import.step(&mut peers).await,
             None => return,
         };
         let Some(wake_at) = wake_at else { return };
@@ -166,8 +191,13 @@ async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: broadcast::Re
         };
         let Some(import) = import.upgrade() else { return };
         match happened {
-            Some(event) => import.peer_event(event),
             None => import.event(Event::Tick),
+            Some(event) => {
+                if import.is_lost(event).is_some() {
+                    let conn_cnt = import.core.lock().machine.conn_cnt();
+                    import.event(Event::Broken { conn_cnt });
+                }
+            }
         }
     }
 }

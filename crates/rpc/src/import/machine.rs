@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Every attempt to connect has a number, `conn_cnt`; whatever speaks of an older connection is ignored. Attempts go
-//! round the target's NIDs, the one that worked last first; after a round without success the next waits longer.
+//! round the target's NIDs, the one that worked last first. After a round without success there is a pause, of less than
+//! a second however long the server is away: a client notices within a second that its server is back.
 //! Replay after the death of a server is not done: a server that is recovering is treated like one that has forgotten
 //! us, so that no lock and no cached data outlives what they were granted on.
 
@@ -18,7 +19,8 @@ use tokio::time::Instant;
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(250);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// With the jitter this stays below a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(800);
 
 /// What an import is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +50,9 @@ pub(crate) struct Attempt {
     pub(crate) conn_cnt: u32,
     /// The server's handle of an earlier connection; 0 if there was none.
     pub(crate) handle: u64,
+    /// Other NIDs wait for their turn, so a NID that cannot be reached gets little time. Not in the first round: a slow
+    /// network is no reason to report that the target is not there.
+    pub(crate) brief: bool,
 }
 
 /// How an attempt ended.
@@ -301,6 +306,7 @@ impl Machine {
             nid: self.nid,
             conn_cnt: self.conn_cnt,
             handle: self.handle,
+            brief: self.nids > 1 && (self.handle != 0 || self.failed_rounds() > 0),
         })
     }
 
@@ -442,31 +448,57 @@ mod tests {
         }
     }
 
-    #[test]
-    fn attempts_go_round_the_nids_and_then_wait_longer_each_round() {
-        let t = Instant::now();
-        let mut m = machine(3);
+    /// Lets every attempt fail at once; the NID of each, whether it was brief, and how long after the last it began.
+    fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
+        let (mut now, mut begun) = (t, t);
         let mut attempt = attempt_of(&m.on(Event::Open, t, false));
-        let mut waits = Vec::new();
-        let mut now = t;
-        for expected in [0, 1, 2, 0, 1, 2, 0] {
-            assert_eq!(attempt.nid, expected);
+        let mut made = Vec::new();
+        while made.len() < count {
+            made.push((attempt.nid, attempt.brief, now - begun));
+            begun = now;
             let failed = Event::Connect {
                 conn_cnt: attempt.conn_cnt,
                 outcome: Outcome::Failed,
             };
-            let actions = m.on(failed, now, false);
+            let mut actions = m.on(failed, now, false);
             if actions.is_empty() {
-                let at = m.wake_at(false).unwrap();
-                waits.push(at - now);
-                now = at;
-                attempt = attempt_of(&m.on(Event::Tick, now, false));
-            } else {
-                attempt = attempt_of(&actions);
+                now = m.wake_at(false).unwrap();
+                actions = m.on(Event::Tick, now, false);
             }
+            attempt = attempt_of(&actions);
         }
-        assert_eq!(waits, [Duration::from_millis(250), Duration::from_millis(500)]);
+        made
+    }
+
+    #[test]
+    fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
+        let mut m = machine(3);
+        let made = failing_attempts(&mut m, Instant::now(), 7);
+        let ms = Duration::from_millis;
+        let expected = [
+            (0, false, ms(0)),
+            (1, false, ms(0)),
+            (2, false, ms(0)),
+            (0, true, ms(250)),
+            (1, true, ms(0)),
+            (2, true, ms(0)),
+            (0, true, ms(500)),
+        ];
+        assert_eq!(made, expected);
         assert_eq!(m.failed_rounds(), 2);
+    }
+
+    #[test]
+    fn a_server_that_is_away_for_long_is_tried_every_second_by_each_client_at_another_time() {
+        let pause = |jitter: u8| {
+            let mut m = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
+            let made = failing_attempts(&mut m, Instant::now(), 5000);
+            assert!(made.iter().all(|(.., pause)| *pause < Duration::from_secs(1)));
+            made[4999].2
+        };
+        let pauses: std::collections::BTreeSet<Duration> = (0..=255).map(pause).collect();
+        assert_eq!(pauses.len(), 256);
+        assert!(*pauses.first().unwrap() >= Duration::from_millis(800));
     }
 
     #[test]
