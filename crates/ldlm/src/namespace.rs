@@ -167,6 +167,12 @@ impl Namespace {
         self.timers.len()
     }
 
+    /// The holders of locks that were asked for before `then` and have not been given back.
+    pub fn slow_holders(&self, then: Instant) -> impl Iterator<Item = Holder> {
+        let asked = self.timers.asked_before(then);
+        asked.filter_map(|id| Some(self.locks.get(id)?.holder))
+    }
+
     /// Names the holders whose time is over.
     pub fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (id, after) in self.timers.expired(now) {

@@ -82,6 +82,12 @@ impl Timers {
         }
     }
 
+    /// The locks whose holders were told before `then` and have not given them back.
+    pub(crate) fn asked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
+        let before = move |(id, asked): (&LockId, &Asked)| (asked.since < then).then_some(*id);
+        self.asked.iter().filter_map(before)
+    }
+
     fn disarm(&mut self, id: LockId) -> Option<Asked> {
         let asked = self.asked.remove(&id)?;
         self.due.remove(&(asked.deadline, id));
@@ -130,6 +136,18 @@ mod tests {
         t.prolong(LockId(1), start + Duration::from_secs(50));
         assert!(t.expired(start + Duration::from_secs(149)).is_empty());
         assert_eq!(t.expired(start + Duration::from_secs(150)).len(), 1);
+    }
+
+    #[test]
+    fn a_holder_that_takes_its_time_is_known() {
+        let mut t = Timers::new(MIN);
+        let start = Instant::now();
+        t.arm(LockId(1), start);
+        t.arm(LockId(2), start + Duration::from_secs(1));
+        let then = start + Duration::from_secs(1);
+        assert_eq!(t.asked_before(then).collect::<Vec<_>>(), [LockId(1)]);
+        t.done(LockId(1), then);
+        assert_eq!(t.asked_before(then).count(), 0);
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub struct RpcConfig {
     pub ping_interval: Duration,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
+    /// How long a client that blocks others may be unreachable before it is evicted: its connection is lost, and neither it
+    /// nor this server can connect again.
+    pub unreachable_timeout: Duration,
     /// Where handles, jitter and the first transaction id of the process come from: of each process another one.
     pub seed: u64,
     /// `tbf_rate`: requests in a second of a class for which no rule says otherwise.
@@ -53,6 +56,7 @@ impl RpcConfig {
             at_extra: Duration::from_secs(30),
             ping_interval: (obd_timeout / 4).max(Duration::from_secs(1)),
             connect_timeout: (obd_timeout / 20).max(Duration::from_secs(5)),
+            unreachable_timeout: Duration::from_secs(10),
             seed,
             tbf_rate: 10_000,
             tbf_depth: 3,

@@ -1,7 +1,7 @@
 //! One node's RPC layer: what all its imports, exports and services share.
 
 use crate::import::Import;
-use crate::server::{ExportTable, Service, TargetExports, TargetTable, evictor};
+use crate::server::{Blockers, ExportTable, Service, TargetExports, TargetTable, evictor};
 use crate::services::CALLBACKS;
 use crate::xids::Xids;
 use crate::{Faults, RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
@@ -26,6 +26,7 @@ pub struct Ptlrpc {
     imports: RwLock<HashMap<u64, Weak<Import>>>,
     exports: ExportTable,
     targets: TargetTable,
+    blockers: Blockers,
     services: Mutex<HashMap<u32, Arc<Service>>>,
     faults: Faults,
     me: Weak<Ptlrpc>,
@@ -55,6 +56,7 @@ impl Ptlrpc {
             imports: RwLock::default(),
             exports: ExportTable::default(),
             targets: TargetTable::default(),
+            blockers: Blockers::default(),
             services: Mutex::default(),
             faults: Faults::default(),
             me: me.clone(),
@@ -152,6 +154,10 @@ impl Ptlrpc {
 
     pub(crate) fn targets(&self) -> &TargetTable {
         &self.targets
+    }
+
+    pub(crate) fn blockers(&self) -> &Blockers {
+        &self.blockers
     }
 
     /// The partition that a peer's work runs on.

@@ -70,6 +70,10 @@ pub const START: &[StartParam<RpcConfig>] = &[
         "how long before a deadline an early reply is sent, seconds"
     ),
     at!(at_extra, "how much time an early reply asks for, seconds"),
+    at!(
+        unreachable_timeout,
+        "how long a client that others wait for may be unreachable before it is evicted, seconds"
+    ),
     StartParam {
         module: "ptlrpc",
         name: "tbf_rate",

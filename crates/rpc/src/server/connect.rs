@@ -85,7 +85,7 @@ async fn connect_to(
         initial: arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0,
         server: is_server(&asked),
     };
-    let clearing = clear(exports, &claim, arrival.from);
+    let clearing = clear(rpc, exports, &claim, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
         .await
         .map_err(|_| Errno::EBUSY)?;
@@ -133,8 +133,20 @@ fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
     data
 }
 
-/// Waits until nothing is left of earlier lives of the client.
-async fn clear(exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
+/// Waits until nothing is left of earlier lives of the client, nor, if its node has too many clients, of those from before
+/// the node's restart.
+async fn clear(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
+    if exports.is_full_of(from)
+        && let Some(link) = rpc.lnet().link(from)
+    {
+        let former = |e: &Arc<Export>| e.origin == from && e.is_of_former_boot(&link);
+        let former: Vec<_> = exports.all().into_iter().filter(former).collect();
+        let why = "its node has restarted, and has too many clients";
+        former.iter().for_each(|export| export.evict_soon(why));
+        for export in former {
+            export.ended().await;
+        }
+    }
     while let Some(export) = exports.client(&claim.uuid) {
         if export.is_gone() {
             export.ended().await;

@@ -7,8 +7,10 @@ use super::{Target, TargetExports};
 use crate::exchange::{Arrived, ReplyBuffer, request_body};
 use crate::{Ptlrpc, RpcError, at, opcode};
 use bytes::Bytes;
+use lnet::Link;
 use parking_lot::{Mutex, RwLock};
 use std::any::Any;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +22,8 @@ use wire::{
     OBD_CONNECT_FLAGS2, ObdConnectData, PtlrpcBody,
 };
 
-/// How long a callback waits before it tries again to reach a client that it could not be sent to.
+/// How long a callback waits before it tries again to reach a client that it could not be sent to, or whose connection was
+/// lost with it.
 const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the last connect said.
@@ -30,6 +33,8 @@ struct Connection {
     data: ObdConnectData,
     /// The client's handle, for callbacks.
     cookie: u64,
+    /// Which boot of the client's node it came from; 0 when that is not known.
+    incarnation: u64,
 }
 
 /// The connection's generation, for those who wait on it.
@@ -89,6 +94,7 @@ impl Export {
                 peer: Nid::LO,
                 data: ObdConnectData::default(),
                 cookie: 0,
+                incarnation: 0,
             }),
             generation: watch::Sender::new(Generation {
                 conn_cnt: 0,
@@ -108,7 +114,13 @@ impl Export {
 
     /// The client has connected, for the first time or again.
     pub(crate) fn connected(&self, peer: Nid, data: ObdConnectData, cookie: u64, conn_cnt: u32) {
-        *self.connection.write() = Connection { peer, data, cookie };
+        let link = self.rpc().and_then(|rpc| rpc.lnet().link(peer));
+        *self.connection.write() = Connection {
+            peer,
+            data,
+            cookie,
+            incarnation: link.map_or(0, |link| link.incarnation),
+        };
         self.once.lock().connected();
         self.heard();
         self.generation.send_modify(|g| g.conn_cnt = conn_cnt);
@@ -186,12 +198,22 @@ impl Export {
     }
 
     /// The same, in a task of its own.
-    pub(crate) fn evict_soon(self: &Arc<Self>, why: &'static str) {
-        if let Some(rpc) = self.rpc.upgrade() {
-            let export = self.clone();
+    pub(crate) fn evict_soon(self: &Arc<Self>, why: &str) {
+        if let Some(rpc) = self.rpc() {
+            let (export, why) = (self.clone(), why.to_owned());
             rpc.cpt_of(self.peer())
-                .spawn(async move { export.evict(why).await });
+                .spawn(async move { export.evict(&why).await });
         }
+    }
+
+    /// Whether it comes from a boot of the client's node before the one that is connected.
+    pub(crate) fn is_of_former_boot(&self, link: &Link) -> bool {
+        let known = self.connection.read().incarnation;
+        known != 0 && link.incarnation != 0 && known != link.incarnation
+    }
+
+    pub(super) fn rpc(&self) -> Option<Arc<Ptlrpc>> {
+        self.rpc.upgrade()
     }
 
     /// Asks the client something: a lock callback. Tries until the client answers, for at most `timeout`.
@@ -200,9 +222,18 @@ impl Export {
         tokio::select! {
             biased;
             () = self.gone() => Err(RpcError::Closed(name())),
+            never = self.keeps_others_waiting() => match never {},
             result = tokio::time::timeout(timeout, self.ask(opc, &bufs, timeout)) => {
                 result.unwrap_or_else(|_| Err(RpcError::Timeout(name())))
             }
+        }
+    }
+
+    /// Says so while a callback is not answered.
+    async fn keeps_others_waiting(&self) -> Infallible {
+        loop {
+            sleep(CALLBACK_PAUSE).await;
+            self.blocks_others();
         }
     }
 
@@ -233,11 +264,12 @@ impl Export {
             let mut buffer =
                 ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid, 1024, true);
             let sent = rpc.lnet().put(peer, portal, xid, 0, 0, msg.into(), false).await;
+            let by = sent.ok().map(|_| rpc.lnet().link(peer));
             flags = MSG_RESENT;
             tokio::select! {
                 reply = final_reply(&mut buffer) => return reply_of(peer, reply),
                 () = self.connection_changed(conn_cnt) => {}
-                () = sleep(CALLBACK_PAUSE), if sent.is_err() => {}
+                () = undelivered(&rpc, peer, by) => {}
             }
         }
     }
@@ -333,6 +365,21 @@ impl Export {
     pub(crate) fn begin(&self) -> Option<(Busy, Busy)> {
         let busy = (self.active.begin(), self.exports.active().begin());
         (!self.is_gone()).then_some(busy)
+    }
+}
+
+/// Resolves when the client may not have got what was sent to it over the connections `by`; `None`: it was not sent.
+async fn undelivered(rpc: &Ptlrpc, peer: Nid, by: Option<Option<Link>>) {
+    let lost = |then: Option<Link>, now: Option<Link>| match (then, now) {
+        (Some(then), Some(now)) => !then.up || !now.up || then.generation != now.generation,
+        // Behind a router, or this node itself.
+        _ => false,
+    };
+    loop {
+        sleep(CALLBACK_PAUSE).await;
+        if by.is_none_or(|then| lost(then, rpc.lnet().link(peer))) {
+            return;
+        }
     }
 }
 

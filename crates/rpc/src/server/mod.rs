@@ -21,6 +21,7 @@ mod service;
 mod stats;
 mod target;
 mod targets;
+mod unreachable;
 
 pub use active::Busy;
 pub use export::Export;
@@ -34,3 +35,4 @@ pub(crate) use dispatch::handle;
 pub(crate) use request::{Arrival, Route};
 pub(crate) use service::{Handler, Service};
 pub(crate) use targets::{ExportTable, TargetTable};
+pub(crate) use unreachable::Blockers;

@@ -119,6 +119,12 @@ impl TargetExports {
         more
     }
 
+    /// Whether the peer has as many clients as it may.
+    pub(crate) fn is_full_of(&self, peer: Nid) -> bool {
+        let by_origin = self.by_origin.lock();
+        peer != Nid::LO && by_origin.get(&peer).is_some_and(|count| *count >= PER_PEER_MAX)
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

@@ -1,15 +1,18 @@
 //! Two nodes that talk over TCP on loopback addresses, in real time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::Scripted;
 use crate::common::over_tcp::{addresses, forced, import, node, node_on};
+use crate::common::{Scripted, connect_to};
 use bytes::Bytes;
+use cpt::CptTable;
 use lnet::Payload;
 use rpc::testing::{Echo, Witness, import_config};
-use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcConfig, RpcError};
+use rpc::{
+    Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, TargetExports,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::{MDS_GETATTR, OST_READ, OST_WRITE};
+use wire::{MDS_GETATTR, Nid, OST_READ, OST_WRITE};
 
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
@@ -183,4 +186,92 @@ fn thousands_of_requests_cross_partitions() {
     });
     server_cpts.shutdown();
     client_cpts.shutdown();
+}
+
+/// A server that finds clients unreachable after a short time, with two targets.
+async fn impatient(nid: Nid) -> (Arc<Ptlrpc>, [Arc<TargetExports>; 2]) {
+    let config = RpcConfig {
+        seed: 1,
+        unreachable_timeout: Duration::from_millis(200),
+        ..RpcConfig::default()
+    };
+    let server = node_on(CptTable::single_current(), nid, config).await;
+    let exports = [MDT, OST].map(|uuid| server.add_target(Echo::new(uuid)));
+    (server, exports)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_client_that_owes_an_answer_is_evicted_from_all_targets() {
+    let (ns, nc) = addresses();
+    let (_server, targets) = impatient(ns).await;
+    {
+        let client = node(nc, 2).await;
+        import(&client, ns, MDT, ImportKind::Mdc).await;
+        import(&client, ns, OST, ImportKind::Osc).await;
+        assert!(targets.iter().all(|target| target.len() == 1));
+        // No goodbye: its process has died.
+        client.lnet().shutdown().await;
+    }
+    let export = targets[0].all().remove(0);
+    let answer = export
+        .callback(wire::LDLM_BL_CALLBACK, Vec::new(), Duration::from_secs(60))
+        .await;
+    assert!(matches!(answer, Err(RpcError::Closed(_))), "{answer:?}");
+    while targets.iter().any(|target| !target.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_connected_but_slow_is_not_evicted_as_unreachable() {
+    let (ns, nc) = addresses();
+    let (_server, targets) = impatient(ns).await;
+    let client = node(nc, 2).await;
+    let (_import, _) = import(&client, ns, MDT, ImportKind::Mdc).await;
+    let export = targets[0].all().remove(0);
+    // It answers pings of LNet, and gives no lock back for ten times the time that an unreachable client has.
+    for _ in 0..20 {
+        export.blocks_others();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(!export.is_gone());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_restarts_is_not_held_up_by_its_clients_of_before() {
+    let (ns, nc) = addresses();
+    let server = node(ns, 1).await;
+    let target = server.add_target(Echo::new(MDT));
+    let data = wire::ObdConnectData {
+        ocd_connect_flags: wire::OBD_CONNECT_FULL20,
+        ..Default::default()
+    };
+    let before = node(nc, 2).await;
+    let connect = async |node: &Arc<Ptlrpc>, n: u32| {
+        let (uuid, who) = (format!("client-{n}"), (u64::from(n) + 1, n + 1, true));
+        let (_, body, _) = connect_to(node.lnet(), ns, MDT, &uuid, who, data).await;
+        body.pb_status
+    };
+    for n in 0..1024 {
+        assert_eq!(connect(&before, n).await, 0, "client {n}");
+    }
+    assert_ne!(
+        connect(&before, 1024).await,
+        0,
+        "one host may have so many clients"
+    );
+    before.lnet().shutdown().await;
+    let after = node(nc, 3).await;
+    assert_eq!(connect(&after, 1025).await, 0);
+    assert_eq!(target.len(), 1, "those of before are evicted");
+    // What others wait for, they need not wait for until there are too many.
+    after.lnet().shutdown().await;
+    let later = node(nc, 4).await;
+    assert_eq!(connect(&later, 1026).await, 0);
+    let former = target.client("client-1025").unwrap();
+    while !former.is_gone() {
+        former.blocks_others();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(target.client("client-1026").is_some());
 }

@@ -1,0 +1,233 @@
+//! Evicts clients that block others while nobody can reach them.
+//!
+//! A client blocks others while it owes the answer to a callback, or a lock that it was told to cancel. A client that is
+//! merely slow has a long time for that. But a client whose connection is lost, and that neither has connected again nor
+//! can be connected to for [`crate::RpcConfig::unreachable_timeout`], is dead or cut off: all exports of its node are evicted
+//! in one step. A refused port alone proves nothing, since a client need not listen; nor does a host that answers for a
+//! process that does not. Exports from before a restart of the node are evicted at once.
+//!
+//! While a node blocks others it is pinged: that connects to it again, and it makes a dead host known, which otherwise nothing
+//! would be sent to.
+
+use super::Export;
+use crate::Ptlrpc;
+use lnet::Link;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use wire::Nid;
+
+/// How often nodes are looked at, at most.
+const TICK: Duration = Duration::from_secs(1);
+/// How long a node is looked at after it was last said to block others; it is said once a second.
+const LEASE: Duration = Duration::from_secs(3);
+/// How long a ping waits for its answer before there is another one.
+const PING: Duration = Duration::from_secs(2);
+
+/// The nodes whose clients block others.
+#[derive(Debug, Default)]
+pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
+
+/// A node whose clients block others.
+#[derive(Debug)]
+struct Node {
+    /// When it was first and last said to, without a pause.
+    first: Instant,
+    last: Instant,
+    /// Time before this does not count: this process stood still.
+    not_before: Option<Instant>,
+    pinging: Arc<AtomicBool>,
+}
+
+impl Node {
+    fn new(now: Instant) -> Node {
+        Node {
+            first: now,
+            last: now,
+            not_before: None,
+            pinging: Arc::default(),
+        }
+    }
+
+    /// For how long the node has not been reached, if that is `limit` or more and this server has tried.
+    fn unreachable_for(&self, link: &Link, now: Instant, limit: Duration) -> Option<Duration> {
+        if link.up {
+            return None;
+        }
+        let lost_at = link.lost_at.unwrap_or(self.first);
+        let since = self.not_before.map_or(lost_at, |at| at.max(lost_at));
+        let tried = link.unreachable_at.is_some_and(|at| at >= since.max(self.first));
+        let lost_for = now.saturating_duration_since(since);
+        (tried && lost_for >= limit).then_some(lost_for)
+    }
+}
+
+impl Ptlrpc {
+    /// A client on `nid` blocks others at this moment.
+    fn is_blocked_by(self: &Arc<Self>, nid: Nid) {
+        if self.lnet().is_local(nid) {
+            return;
+        }
+        let now = Instant::now();
+        let mut nodes = self.blockers().0.lock();
+        let idle = nodes.is_empty();
+        nodes.entry(nid).or_insert_with(|| Node::new(now)).last = now;
+        if idle {
+            self.cpt_of(nid).spawn(watch(Arc::downgrade(self)));
+        }
+    }
+
+    /// Looks at the nodes. Whether there still are any.
+    fn look_at_blockers(self: &Arc<Self>, slept: Duration, tick: Duration) -> bool {
+        let (now, limit) = (Instant::now(), self.config().unreachable_timeout);
+        let mut looked = Vec::new();
+        {
+            let mut nodes = self.blockers().0.lock();
+            nodes.retain(|_, node| now - node.last < LEASE);
+            for (nid, node) in nodes.iter_mut() {
+                // While this process stood still it heard nobody: it cannot say who is gone.
+                if slept > tick + limit / 2 {
+                    node.not_before = Some(now);
+                }
+                if let Some(link) = self.lnet().link(*nid) {
+                    looked.push((*nid, link, node.unreachable_for(&link, now, limit)));
+                    self.ping_blocker(*nid, node);
+                }
+            }
+            if nodes.is_empty() {
+                return false;
+            }
+        }
+        for (nid, link, unreachable) in looked {
+            let exports = || self.targets().all().into_iter().flat_map(|t| t.all());
+            let of_node = exports().filter(|export| export.peer() == nid);
+            if let Some(lost_for) = unreachable {
+                let secs = lost_for.as_secs();
+                let why = format!(
+                    "it blocks others, and its connection was lost {secs} s ago: neither it nor this server could connect again"
+                );
+                of_node.for_each(|export| export.evict_soon(&why));
+            } else {
+                let former = of_node.filter(|export| export.is_of_former_boot(&link));
+                former.for_each(|export| export.evict_soon("it blocks others, and its node has restarted"));
+            }
+        }
+        true
+    }
+
+    fn ping_blocker(&self, nid: Nid, node: &Node) {
+        if node.pinging.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (lnet, pinging) = (self.lnet().clone(), node.pinging.clone());
+        self.cpt_of(nid).spawn(async move {
+            // Whether it was reached is seen by its link.
+            let _ = lnet.ping(nid, PING).await;
+            pinging.store(false, Ordering::Relaxed);
+        });
+    }
+}
+
+async fn watch(rpc: Weak<Ptlrpc>) {
+    loop {
+        let Some(limit) = rpc.upgrade().map(|rpc| rpc.config().unreachable_timeout) else {
+            return;
+        };
+        let tick = TICK.min(limit / 4);
+        let begun = Instant::now();
+        sleep(tick).await;
+        let more = rpc
+            .upgrade()
+            .is_some_and(|rpc| rpc.look_at_blockers(begun.elapsed(), tick));
+        if !more {
+            return;
+        }
+    }
+}
+
+impl Export {
+    /// The client blocks others at this moment: should it be unreachable, it is evicted before its time is over. To be said
+    /// once a second.
+    pub fn blocks_others(&self) {
+        if let Some(rpc) = self.rpc() {
+            rpc.is_blocked_by(self.peer());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Node;
+    use lnet::Link;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// When a node that blocks others from second 100 on counts as unreachable, in seconds; it is looked at until 300.
+    fn evicted_at(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
+        let t = Instant::now();
+        let at = |s: u64| t + Duration::from_secs(s);
+        let node = Node::new(at(100));
+        (100..300).find(|s| node.unreachable_for(&link(*s, t), at(*s), LIMIT).is_some())
+    }
+
+    fn lost(t: Instant, lost_at: Option<u64>, unreachable_at: Option<u64>) -> Link {
+        let at = |s: u64| t + Duration::from_secs(s);
+        Link {
+            lost_at: lost_at.map(at),
+            unreachable_at: unreachable_at.map(at),
+            ..Link::default()
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_lost_and_cannot_be_reached_has_the_limit_from_its_loss_on() {
+        assert_eq!(evicted_at(|s, t| lost(t, Some(103), Some(s))), Some(113));
+        assert_eq!(evicted_at(|s, t| lost(t, None, Some(s))), Some(110));
+    }
+
+    #[test]
+    fn a_node_that_was_lost_long_ago_is_tried_first() {
+        assert_eq!(evicted_at(|_, t| lost(t, Some(10), Some(50))), None);
+        let tried = |s: u64, t| lost(t, Some(10), Some(if s < 102 { 50 } else { 101 }));
+        assert_eq!(evicted_at(tried), Some(102));
+    }
+
+    #[test]
+    fn a_node_that_is_connected_or_whose_host_answers_is_only_slow() {
+        let up = |s, t| Link {
+            up: true,
+            ..lost(t, Some(10), Some(s))
+        };
+        assert_eq!(evicted_at(up), None);
+        assert_eq!(evicted_at(|_, t| lost(t, Some(103), None)), None);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_within_the_limit_begins_anew_when_it_is_lost_again() {
+        let twice = |s: u64, t| match s {
+            0..103 | 112..115 => Link {
+                up: true,
+                ..Link::default()
+            },
+            103..112 => lost(t, Some(103), Some(s)),
+            _ => lost(t, Some(115), Some(s)),
+        };
+        assert_eq!(evicted_at(twice), Some(125));
+    }
+
+    #[test]
+    fn time_in_which_this_process_stood_still_does_not_count() {
+        let t = Instant::now();
+        let at = |s: u64| t + Duration::from_secs(s);
+        let mut node = Node::new(at(100));
+        node.not_before = Some(at(150));
+        let link = lost(t, Some(101), Some(155));
+        assert_eq!(node.unreachable_for(&link, at(159), LIMIT), None);
+        assert_eq!(node.unreachable_for(&link, at(160), LIMIT), Some(LIMIT));
+    }
+}
