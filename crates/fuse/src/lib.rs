@@ -21,5 +21,5 @@ mod session;
 mod state;
 
 pub use error::FuseError;
-pub use mountpoint::{MountEntry, MountState, abandon, mounted_at, mounts, state as mount_state, unmount};
+pub use mountpoint::{MountEntry, MountState, abandon, mounted_at, mounts, real_path, state as mount_state, unmount};
 pub use session::{FuseOptions, Mounted, mount};

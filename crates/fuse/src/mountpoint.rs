@@ -26,6 +26,8 @@ pub struct MountEntry {
     pub fstype: String,
     /// What is mounted.
     pub source: String,
+    /// The user who mounted it, where its type says so, as FUSE does.
+    pub user: Option<u32>,
 }
 
 impl MountEntry {
@@ -61,7 +63,10 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
     let (fstype, source) = (rest.next()?, rest.next()?);
     let text = |b: &[u8]| String::from_utf8_lossy(&unescape(b)).into_owned();
+    let options = rest.next().unwrap_or_default().split(|b| *b == b',');
+    let user = options.filter_map(|o| o.strip_prefix(b"user_id=")).next();
     Some(MountEntry {
+        user: user.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
         minor,
         path: PathBuf::from(OsStr::from_bytes(&unescape(path))),
         fstype: text(fstype),
@@ -96,8 +101,9 @@ pub fn mounted_at(path: &Path) -> Option<MountEntry> {
     mounts().ok()?.into_iter().rev().find(|m| m.path == path)
 }
 
-/// The mount point's real path, made without asking a mount that may hang on it for anything.
-fn real_path(path: &Path) -> io::Result<PathBuf> {
+/// The mount point's real path, made without asking a mount that may hang on it for anything. Fails where the directory that it
+/// is in does not exist.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -248,10 +254,10 @@ mod tests {
     #[test]
     fn a_line_of_mountinfo_is_read_with_its_blanks() {
         let line =
-            b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw";
+            b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw,user_id=12,group_id=0";
         let m = parse_line(line).unwrap();
         assert_eq!((m.minor, m.path.as_path()), (50, Path::new("/mnt/my files")));
-        assert_eq!(m.source, "10.0.0.1@tcp:/fs");
+        assert_eq!((m.source.as_str(), m.user), ("10.0.0.1@tcp:/fs", Some(12)));
         assert!(m.is_ours());
         assert!(parse_line(b"").is_none());
         let bare = |source: &str| format!("36 35 0:50 / /m rw - fuse {source} rw");

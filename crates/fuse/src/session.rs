@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -81,6 +82,8 @@ pub struct Mounted {
     path: PathBuf,
     state: Arc<State>,
     ended: watch::Receiver<bool>,
+    /// It is no longer in the tree, but may still be in use.
+    detached: AtomicBool,
     /// Unmounts when it is dropped, if that has not been done.
     _session: Mutex<Option<SessionGuard>>,
 }
@@ -129,6 +132,7 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
         path,
         state,
         ended,
+        detached: AtomicBool::new(false),
         _session: Mutex::new(Some(guard)),
     })
 }
@@ -164,6 +168,11 @@ impl Mounted {
         &self.path
     }
 
+    /// Whether it is unmounted, by us or by anybody.
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
     /// Returns when it is unmounted, by us or by anybody.
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();
@@ -172,11 +181,12 @@ impl Mounted {
 
     /// Unmounts: with `lazy`, also when files are open there. Then closes what was open, so that the client can go.
     pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
-        if !*self.ended.borrow() {
+        if !self.has_ended() && !self.detached.load(Ordering::Relaxed) {
             let path = self.path.clone();
             let done = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, lazy)).await;
             match done.unwrap_or(Ok(())) {
-                Ok(()) | Err(FuseError::NotMounted { .. }) => {}
+                // What may be mounted there next is not this one.
+                Ok(()) | Err(FuseError::NotMounted { .. }) => self.detached.store(true, Ordering::Relaxed),
                 Err(e) => return Err(e),
             }
             if !lazy && tokio::time::timeout(END, self.ended()).await.is_err() {
