@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::table::Table;
 use client::{Client, Cred, MountOptions};
 use cpt::CptTable;
-use lnet::{Lnet, LnetConfig, LnetError, place};
+use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Ptlrpc, RpcConfig};
@@ -127,17 +127,13 @@ async fn start(
     let cpts = CptTable::single_current();
     let (cfg, wish) = (LnetConfig::default(), options.wish);
     let choose = || {
-        let place = wish.for_client(&cfg, mgs)?;
-        // Who shares a NID with another process takes its connections from it.
-        if !place.listen
-            && let Err(e @ LnetError::AddrInUse { .. }) = place::try_listen(place.nid, place.port)
-        {
-            return Err(NotMounted::new(
+        wish.for_client(&cfg, mgs).map_err(|e| match e {
+            LnetError::AddrInUse { .. } => NotMounted::new(
                 Errno::EADDRINUSE,
                 format!("{e}: each process needs an address of its own (option listen=NID)"),
-            ));
-        }
-        Ok(place)
+            ),
+            e => e.into(),
+        })
     };
     let (_, lnet) = Lnet::start(&cpts, &cfg, wish.listen.is_none(), choose).await?;
     let seed = || RandomState::new().hash_one(std::process::id());

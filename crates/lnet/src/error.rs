@@ -1,5 +1,6 @@
 //! What can go wrong in LNet, said so that the reader knows of whom and what to do.
 
+use crate::claim::{AddressUser, user_of};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 use wire::{Errno, Nid};
@@ -7,13 +8,18 @@ use wire::{Errno, Nid};
 /// Why an operation of LNet failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LnetError {
-    /// Another process listens there.
-    #[error("{nid}: port {port} is in use: stop what listens there, or use another address")]
+    /// Another process has the address.
+    #[error(
+        "{nid}: port {port} is in use by {}: stop that, or use another address",
+        by.as_ref().map_or("another process".to_owned(), ToString::to_string)
+    )]
     AddrInUse {
         /// The NID that was to be added.
         nid: Nid,
         /// The acceptor's port.
         port: u16,
+        /// The process, where it is one of ours.
+        by: Option<AddressUser>,
     },
     /// This process may not listen there.
     #[error(
@@ -168,7 +174,11 @@ impl LnetError {
     /// Why this process cannot listen there.
     pub(crate) fn listen(nid: Nid, port: u16, why: &io::Error) -> LnetError {
         match why.kind() {
-            ErrorKind::AddrInUse => LnetError::AddrInUse { nid, port },
+            ErrorKind::AddrInUse => LnetError::AddrInUse {
+                nid,
+                port,
+                by: user_of(nid.addr(), port),
+            },
             ErrorKind::PermissionDenied => LnetError::PermissionDenied { nid, port },
             ErrorKind::AddrNotAvailable => LnetError::AddrNotAvailable { nid },
             _ => LnetError::Listen {

@@ -10,6 +10,7 @@
 //! a number of their own, and what a full [`PutSink`] gives back waits within `tcp`'s limits, after which the
 //! connection is not read any further.
 
+mod claim;
 mod config;
 mod configure;
 mod core;
@@ -36,6 +37,7 @@ mod start;
 mod tasks;
 mod tcp;
 
+pub use claim::{AddressUser, user_of};
 pub use config::LnetConfig;
 pub use counters::Counts;
 pub use cpt::BoxFuture;

@@ -167,7 +167,7 @@ impl Ni {
         self.counters.iter().map(Counters::now).sum()
     }
 
-    /// Accepts connections there.
+    /// Keeps its address, and accepts connections there.
     pub(crate) fn accept_by(&self, acceptor: Arc<Acceptor>) {
         *self.acceptor.lock() = Some(acceptor);
     }
@@ -178,8 +178,8 @@ impl Ni {
     }
 }
 
-/// What accepts connections to one address: one for all interfaces that have it, since networks may share it. It ends with
-/// the last of them.
+/// What holds one address, and accepts connections to it if it may: one for all interfaces that have it, since networks may
+/// share it. It ends with the last of them.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,

@@ -4,11 +4,12 @@
 //! otherwise 7988. On loopback every process needs an address of its own, so that several live side by side: the first
 //! free one from 127.0.0.1 on.
 
-use crate::{Lnet, LnetConfig, LnetError};
+use crate::{Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use wire::Nid;
 
@@ -42,8 +43,8 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Where a process is that is told its networks: its first NID; it listens if it can on all. Nothing if it is not
-    /// told.
+    /// Where a process is that is told its networks: its first NID; it listens if it may. Nothing if it is not told. Fails
+    /// where another process has one of the addresses, or this machine has not.
     pub fn on_networks(
         &self,
         cfg: &LnetConfig,
@@ -54,7 +55,10 @@ impl Wish {
         }
         let nids: Vec<Nid> = crate::resolve(&cfg.networks)?.iter().map(|ni| ni.nid).collect();
         let port = self.port.unwrap_or_else(port);
-        let listen = nids.iter().all(|nid| try_listen(*nid, port).is_ok());
+        let mut listen = true;
+        for nid in &nids {
+            listen &= may_listen(*nid, port)?;
+        }
         let place = |nid: &Nid| Place {
             nid: *nid,
             port,
@@ -63,7 +67,8 @@ impl Wish {
         Ok(nids.first().map(place))
     }
 
-    /// A client's place: on loopback when the MGS is there, otherwise where this machine reaches the MGS from.
+    /// A client's place: on loopback when the MGS is there, otherwise where this machine reaches the MGS from. Fails where another
+    /// process has that address: two nodes with one NID take each other's connections.
     pub fn for_client(&self, cfg: &LnetConfig, mgs: &[Nid]) -> Result<Place, LnetError> {
         let first = *mgs.first().ok_or(LnetError::NotTcp { nid: Nid::LO })?;
         // A router uses the port of its site, too.
@@ -90,7 +95,7 @@ impl Wish {
             };
         }
         let nid = Nid::tcp(address_towards(first)?, first.net_number());
-        Ok(place(nid, try_listen(nid, port).is_ok()))
+        Ok(place(nid, may_listen(nid, port)?))
     }
 }
 
@@ -126,10 +131,39 @@ impl Lnet {
     }
 }
 
-/// Whether this process can listen there now.
+/// Checks that this process can listen there now, and that no other process has the address without listening.
 pub fn try_listen(nid: Nid, port: u16) -> Result<(), LnetError> {
     let refused = |e: std::io::Error| LnetError::listen(nid, port, &e);
-    TcpListener::bind((nid.addr(), port)).map(drop).map_err(refused)
+    TcpListener::bind((nid.addr(), port)).map_err(refused)?;
+    unclaimed(nid, port, true)
+}
+
+/// Whether this process may listen there; an error where it cannot be there at all.
+fn may_listen(nid: Nid, port: u16) -> Result<bool, LnetError> {
+    match try_listen(nid, port) {
+        Ok(()) => Ok(true),
+        Err(LnetError::PermissionDenied { .. }) => unclaimed(nid, port, false).map(|()| false),
+        Err(e) => Err(e),
+    }
+}
+
+fn unclaimed(nid: Nid, port: u16, listens: bool) -> Result<(), LnetError> {
+    match claim::user_of(nid.addr(), port) {
+        Some(by) if claim::excludes(by, port, listens) => Err(LnetError::AddrInUse {
+            nid,
+            port,
+            by: Some(by),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The addresses of this machine, without loopback, that no process of Nacre's has on this port.
+pub fn free_addresses(port: u16) -> Vec<Ipv4Addr> {
+    let all = interfaces::all().into_iter().filter(|i| !i.loopback);
+    all.map(|i| i.addr)
+        .filter(|addr| may_listen(Nid::tcp(*addr, 0), port).is_ok())
+        .collect()
 }
 
 /// 988 where this process may listen on it.
@@ -167,9 +201,11 @@ pub fn free_loopback(port: u16, not: &[Nid]) -> Result<Nid, LnetError> {
     Err(LnetError::NoLoopback { port })
 }
 
-/// A loopback address that no other process of ours takes: made from the process id, outside of what listeners use.
+/// A loopback address outside of what listeners use, another one each time: made from the process id and a count.
 fn unshared_loopback() -> Nid {
-    let [_, a, b, c] = std::process::id().to_be_bytes();
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b1);
+    let [_, a, b, c] = std::process::id().wrapping_add(n).to_be_bytes();
     Nid::tcp(Ipv4Addr::new(127, a | 0x80, b, c), 0)
 }
 
@@ -249,8 +285,40 @@ mod tests {
         assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
     }
 
+    #[tokio::test]
+    async fn a_client_does_not_share_an_address_with_one_that_does_not_listen() {
+        let (addr, port) = ("127.9.9.7@tcp", 17993);
+        let there = || {
+            Ok(super::Place {
+                nid: addr.parse().unwrap(),
+                port,
+                listen: false,
+            })
+        };
+        let (cpts, cfg) = (CptTable::single_current(), LnetConfig::default());
+        let (_, lnet) = Lnet::start::<LnetError>(&cpts, &cfg, false, there).await.unwrap();
+        let told = Wish {
+            listen: Some(addr.parse().unwrap()),
+            ..wish(port)
+        };
+        let mgs = ["127.0.0.1@tcp".parse().unwrap()];
+        let refused = told.for_client(&cfg, &mgs).unwrap_err();
+        let pid = format!("process {}", std::process::id());
+        assert!(refused.to_string().contains(&pid), "{refused}");
+        let networks = LnetConfig {
+            networks: crate::parse_networks("tcp(127.9.9.7)").unwrap(),
+            ..LnetConfig::default()
+        };
+        let refused = wish(port).for_client(&networks, &mgs);
+        assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
+        let second = Lnet::start::<LnetError>(&cpts, &cfg, false, there).await;
+        assert!(matches!(second, Err(LnetError::AddrInUse { .. })));
+        lnet.shutdown().await;
+        assert!(told.for_client(&cfg, &mgs).is_ok());
+    }
+
     #[test]
-    fn who_is_told_where_to_be_is_there_or_nowhere() {
+    fn explicit_address_in_use_is_an_error() {
         let _taken = TcpListener::bind(("127.9.9.8", 17992)).unwrap();
         let listen: Option<Nid> = Some("127.9.9.8@tcp".parse().unwrap());
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];

@@ -70,7 +70,7 @@ pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Pl
 /// What to do about it.
 fn advise(error: LnetError) -> anyhow::Error {
     let (place, advice) = match &error {
-        LnetError::AddrInUse { nid, port } => (
+        LnetError::AddrInUse { nid, port, .. } => (
             format!("{nid} port {port}"),
             "another process listens there: stop it, or choose another --listen or --port",
         ),

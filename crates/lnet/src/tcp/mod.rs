@@ -22,6 +22,7 @@ mod silence;
 mod writer;
 mod zc;
 
+use crate::claim;
 use crate::core::Core;
 use crate::message::Msg;
 use crate::nets::Way;
@@ -126,12 +127,9 @@ impl Tcp {
         })
     }
 
-    /// Checks that an interface can be used, and with `listen` begins to accept connections there.
+    /// Takes the address of an interface for this process, and with `listen` begins to accept connections there.
     pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
         let nid = ni.nid;
-        if !listen {
-            return listen::check_address(nid);
-        }
         let mut acceptors = self.acceptors.lock();
         acceptors.retain(|a| a.strong_count() > 0);
         let mut there = acceptors.iter().filter_map(Weak::upgrade);
@@ -139,12 +137,28 @@ impl Tcp {
             ni.accept_by(acceptor);
             return Ok(());
         }
-        let listener = listen::bind(nid, self.shared.cfg.accept_port)?;
+        let port = self.shared.cfg.accept_port;
+        listen::check_address(nid)?;
+        // Claimed first, so that whoever finds the port in use learns by whom.
+        let claim = match claim::take(nid.addr(), port) {
+            Ok(claim) => claim,
+            Err(Some(by)) if !claim::excludes(by, port, listen) => {
+                tracing::warn!(%nid, "is used by {by}, too, which may not listen on port {port}");
+                None
+            }
+            Err(by) => return Err(LnetError::AddrInUse { nid, port, by }),
+        };
+        let listener = listen.then(|| listen::bind(nid, port)).transpose()?;
         let acceptor = Arc::new(Acceptor::new(nid.addr()));
         acceptors.push(Arc::downgrade(&acceptor));
         let cpt = self.shared.cpts.get(ni.cpt_of(nid));
-        let run = listen::run(self.clone(), acceptor.gone(), listener);
-        self.shared.tasks.spawn(cpt, run);
+        if let Some(claim) = claim {
+            self.shared.tasks.spawn(cpt, claim::hold(claim, acceptor.gone()));
+        }
+        if let Some(listener) = listener {
+            let run = listen::run(self.clone(), acceptor.gone(), listener);
+            self.shared.tasks.spawn(cpt, run);
+        }
         ni.accept_by(acceptor);
         Ok(())
     }

@@ -209,7 +209,7 @@ async fn what_cannot_be_added_says_why() {
     let other = Lnet::new(CptTable::single_current(), config());
     let why = other.add_tcp(na, true).await.unwrap_err();
     assert!(
-        matches!(why, LnetError::AddrInUse { nid, port: 7988 } if nid == na),
+        matches!(why, LnetError::AddrInUse { nid, port: 7988, .. } if nid == na),
         "{why}"
     );
     let elsewhere = "192.0.2.77@tcp".parse().unwrap();

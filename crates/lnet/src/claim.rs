@@ -1,0 +1,139 @@
+//! The claim of a process on an address of this machine: one address is one node of the network, since NIDs have no port.
+//!
+//! The listening port would be claim enough, but a client that may not listen there (port 988 is for root) has none. So each
+//! process also holds a socket in the abstract name space of Unix sockets, which like addresses belongs to the network
+//! namespace, goes with its process, and tells who holds it.
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fmt;
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixListener as StdListener;
+use std::time::Duration;
+use tokio::net::UnixListener;
+
+/// Questions for the holder that the kernel keeps.
+const BACKLOG: i32 = 128;
+/// Between two questions that are taken from there.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Ports below are for privileged processes.
+const RESERVED: u16 = 1024;
+/// Characters of a command that are shown.
+const SHOWN_MAX: usize = 200;
+
+/// A process that has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressUser {
+    /// Its process id; 0 where it is of another PID namespace.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+impl fmt::Display for AddressUser {
+    /// The process, its user, and its command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of user {}", self.pid, self.uid)?;
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let shown: String = line
+            .trim()
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(SHOWN_MAX)
+            .collect();
+        match shown.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({shown})"),
+        }
+    }
+}
+
+fn name(addr: Ipv4Addr, port: u16) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0nacre/lnet/{addr}:{port}"))
+}
+
+/// Who has claimed the address for this port.
+pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).ok()?;
+    socket.set_nonblocking(true).ok()?;
+    socket.connect(&name(addr, port).ok()?).ok()?;
+    let holder = getsockopt(&socket, PeerCredentials).ok()?;
+    Some(AddressUser {
+        pid: u32::try_from(holder.pid()).unwrap_or(0),
+        uid: holder.uid(),
+    })
+}
+
+/// Whether the user of an address keeps a process from it that can listen there, or not. A process that holds a reserved port is not kept
+/// from it by one that may not.
+pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
+    !(listens && port < RESERVED && user.uid != 0)
+}
+
+/// Claims the address for this port, until what this gives is dropped. `Err(None)`: it is claimed, but not said by whom.
+pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Option<AddressUser>> {
+    let bound = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&name(addr, port)?)?;
+        socket.listen(BACKLOG)?;
+        Ok(StdListener::from(socket))
+    };
+    match bound() {
+        Ok(listener) => Ok(Some(listener)),
+        Err(e) if ErrorKind::AddrInUse == io::Error::kind(&e) => Err(user_of(addr, port)),
+        Err(e) => {
+            tracing::warn!("{addr} is not protected from being used by a second process: {e}");
+            Ok(None)
+        }
+    }
+}
+
+/// Holds a claim until `gone`, and takes those who ask for its holder off the queue: the kernel has answered them.
+pub(crate) async fn hold(claim: StdListener, gone: impl Future<Output = ()>) {
+    let listener = UnixListener::from_std(claim);
+    let answering = async {
+        if let Ok(listener) = &listener {
+            loop {
+                let _ = listener.accept().await;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = gone => {}
+        () = answering => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{AddressUser, excludes, take, user_of};
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_claimed_address_is_refused_with_its_user_until_it_is_free() {
+        let (addr, port) = (Ipv4Addr::new(127, 31, 0, 1), 17995);
+        assert_eq!(user_of(addr, port), None);
+        let held = take(addr, port).unwrap().unwrap();
+        let user = take(addr, port).unwrap_err().unwrap();
+        assert_eq!(user.pid, std::process::id());
+        assert!(user.to_string().contains(&format!("process {}", user.pid)));
+        assert!(take(addr, port + 1).is_ok(), "another site's port is another node");
+        drop(held);
+        assert!(take(addr, port).is_ok());
+    }
+
+    #[test]
+    fn an_ordinary_user_keeps_nobody_from_a_reserved_port() {
+        let user = AddressUser { pid: 1, uid: 1000 };
+        assert!(!excludes(user, 988, true));
+        assert!(excludes(user, 988, false) && excludes(user, 7988, true));
+        assert!(excludes(AddressUser { uid: 0, ..user }, 988, true));
+    }
+}
