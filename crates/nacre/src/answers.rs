@@ -60,7 +60,9 @@ impl Parts {
                     .await;
                 Ok(json!(counts.map_err(anyhow::Error::msg)?))
             }
-            Request::Status | Request::Stop { .. } => bail!("not for the node"),
+            Request::Status | Request::Stop { .. } | Request::Mount { .. } | Request::Umount { .. } => {
+                bail!("not for the node")
+            }
             Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
             Request::Path2fid { mountpoint, paths } => {
                 let client = self.client(&mountpoint)?;

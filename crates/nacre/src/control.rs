@@ -17,7 +17,9 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::cmd::lnetctl::Op;
+use crate::node::MountRequest;
 use crate::output;
+use crate::publish::with_short_path;
 
 /// A line longer than this is not a request of ours.
 const LINE_MAX: u64 = 1 << 20;
@@ -34,6 +36,14 @@ pub(crate) enum Request {
     GetParam { pattern: String },
     /// Names of parameters.
     ListParam { pattern: String, recursive: bool },
+    /// Mounts here for a command that was told these start parameters and is in this mount namespace.
+    Mount {
+        mount: MountRequest,
+        told: Vec<String>,
+        mount_ns: String,
+    },
+    /// Undoes a mount; refused while it is in use, unless lazily.
+    Umount { mountpoint: PathBuf, lazy: bool },
     /// Sets parameters here.
     SetParam { pattern: String, value: String },
     /// Keeps a parameter for every node (no value: deletes it).
@@ -63,6 +73,7 @@ impl Request {
     /// Whether only the owner may ask this.
     fn for_owner(&self) -> bool {
         match self {
+            Request::Mount { .. } | Request::Umount { .. } => true,
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
             Request::Lst { .. } | Request::LstCounts { .. } => true,
             // Names below directories that the asking user may not read.
@@ -154,7 +165,7 @@ fn may_change(uid: u32) -> bool {
 /// Asks the process behind a control socket and waits for its answer.
 pub(crate) fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result<Value> {
     let cannot = || format!("no answer at the control socket {}", socket.display());
-    let mut stream = UnixStream::connect(socket).with_context(cannot)?;
+    let mut stream = with_short_path(socket, |path| UnixStream::connect(path)).with_context(cannot)?;
     stream.set_read_timeout(Some(timeout)).with_context(cannot)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');

@@ -22,7 +22,10 @@ const CHILD: &str = "NACRE_BACKGROUND";
 #[serde(rename_all = "snake_case")]
 enum Word {
     Ready(String),
+    /// The process ends.
     Failed(String),
+    /// The process goes on with what others have asked of it meanwhile.
+    Refused(String),
 }
 
 /// Whether this process is the one in the background.
@@ -57,6 +60,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
             let _ = child.wait();
             bail!(why)
         }
+        Ok(Word::Refused(why)) => bail!(why),
         Err(_) => {
             let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
             bail!(
@@ -93,6 +97,13 @@ pub(crate) fn failed(error: &anyhow::Error) {
     }
 }
 
+/// Tells the waiting parent why nothing came of what it wanted, although this process goes on.
+pub(crate) fn refused(error: &anyhow::Error) {
+    if is_child() {
+        say(&Word::Refused(output::describe(error)));
+    }
+}
+
 fn say(word: &Word) {
     let mut out = std::io::stdout();
     if let Ok(text) = serde_json::to_string(word) {
@@ -107,6 +118,21 @@ fn say(word: &Word) {
 fn open_log(path: &Path) -> Result<File> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.with_context(|| format!("cannot write the log {}", path.display()))
+}
+
+/// Writes the log to the file that now has its name, as after `logrotate` has renamed it. In the foreground the log is standard
+/// error, and stays there.
+pub(crate) fn reopen_log(path: &Path) {
+    if !is_child() {
+        return;
+    }
+    match open_log(path) {
+        Ok(file) => {
+            let _ = rustix::stdio::dup2_stderr(&file);
+            tracing::info!("the log begins here");
+        }
+        Err(e) => tracing::warn!("the log stays where it is: {e:#}"),
+    }
 }
 
 /// Starts logging: to standard error, which in the background is the log file. `NACRE_LOG` chooses what is shown.

@@ -14,12 +14,14 @@ use serde::{Deserialize, Serialize};
 use wire::Nid;
 
 use crate::cmd::mkfs;
-use crate::running::write_atomically;
+use crate::running::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
 /// The format that this version writes, and the newest that it reads.
 const FORMAT_VERSION: u32 = 1;
 const DONE: &str = "instance.json";
 const BEGUN: &str = "instance.new";
+/// What [`DONE`] is called while `nacre destroy` deletes the rest.
+const DESTROYED: &str = "instance.destroyed";
 const LOCK: &str = "nacre.lock";
 
 /// Where data is kept.
@@ -118,6 +120,35 @@ impl Instance {
         }
     }
 
+    /// Whether the directory is one of `nacre up`, also one that is half made or half destroyed.
+    pub(crate) fn is_in(dir: &Path) -> bool {
+        let names = [DONE, BEGUN, DESTROYED];
+        names.iter().any(|name| dir.join(name).is_file())
+    }
+
+    /// From now on it cannot be brought up any more.
+    pub(crate) fn begin_to_destroy(dir: &Path) -> Result<()> {
+        match fs::rename(dir.join(DONE), dir.join(DESTROYED)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot rename {}", dir.join(DONE).display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing of it is left but its description.
+    pub(crate) fn end_to_destroy(dir: &Path) -> Result<()> {
+        for name in [BEGUN, DESTROYED] {
+            match fs::remove_file(dir.join(name)) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    return Err(e).with_context(|| format!("cannot remove {}", dir.join(name).display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Where it was the last time.
     pub(crate) fn last_nid(&self) -> Option<Nid> {
         self.nid.as_deref()?.parse().ok()
@@ -204,13 +235,16 @@ fn look(dir: &Path) -> Result<Found> {
         Err(e) => return Err(e).with_context(|| format!("cannot read {here}")),
     };
     let names: Vec<String> = names.collect();
+    if names.iter().any(|n| n == DESTROYED) {
+        bail!("{here} is half deleted (`nacre destroy` was interrupted): finish that with nacre destroy {here}");
+    }
     if !names.iter().any(|n| n == DONE) {
         if names.iter().any(|n| n == BEGUN) {
             bail!(
                 "{here} is half made (its making was interrupted, nothing is in it yet): remove it and try again"
             );
         }
-        let ours = [LOCK, "nacre.log", "mnt", "run.json"];
+        let ours = [LOCK, "nacre.log", "mnt", RECORD_IN_DIR, SOCKET_IN_DIR];
         return match names.iter().find(|n| !ours.contains(&n.as_str())) {
             None => Ok(Found::Nothing),
             Some(other) => bail!(

@@ -17,6 +17,7 @@ mod net;
 mod node;
 mod output;
 mod own_params;
+mod publish;
 mod running;
 mod session;
 mod start;

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 pub(crate) use lnet::place::Place;
 use lnet::place::{self, Wish};
-use lnet::{LnetConfig, LnetError};
+use lnet::{AddressUser, LnetConfig, LnetError};
 use wire::Nid;
 
 use crate::cli::Net;
@@ -67,13 +67,35 @@ pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Pl
     net.wish().for_client(lnet, mgs).map_err(advise)
 }
 
+/// An address that a client is to have, and another process has.
+pub(crate) struct Taken {
+    pub(crate) nid: Nid,
+    pub(crate) port: u16,
+    /// Nothing is known of a process that is not of Nacre.
+    pub(crate) by: Option<AddressUser>,
+}
+
+/// Checks a client's place; says who has it when somebody does.
+pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<Taken>> {
+    net.check(lnet)?;
+    match net.wish().for_client(lnet, mgs) {
+        Ok(_) => Ok(None),
+        Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(Taken { nid, port, by })),
+        Err(e) => Err(advise(e)),
+    }
+}
+
 /// What to do about it.
 fn advise(error: LnetError) -> anyhow::Error {
     let (place, advice) = match &error {
-        LnetError::AddrInUse { nid, port, .. } => (
-            format!("{nid} port {port}"),
-            "another process listens there: stop it, or choose another --listen or --port",
-        ),
+        LnetError::AddrInUse { nid, port, by } => {
+            let by = by.map_or("another process listens there".to_owned(), |by| {
+                format!("that is the address of {by}")
+            });
+            return anyhow!(
+                "cannot listen on {nid} port {port} ({by}: stop it, or choose another --listen or --port)"
+            );
+        }
         LnetError::PermissionDenied { nid, port } => (
             format!("{nid} port {port}"),
             "ports below 1024 are for root: choose --port 7988 for all nodes, or give the binary CAP_NET_BIND_SERVICE",

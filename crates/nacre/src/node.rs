@@ -4,15 +4,18 @@
 //! Started from below: network, MGS, MDTs, OSTs, mounts. Stopped from above, each step in bounded time: a step that
 //! takes longer is given up with a warning, so that a peer that is gone cannot keep a process from ending.
 
+mod mounting;
+
+pub(crate) use mounting::MountRequest;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use client::{Atime, Client, MountOptions};
+use client::Atime;
 use cpt::CptTable;
-use fuse::{FuseOptions, Mounted};
 use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
 use lst::console::{Console, SessionWanted};
@@ -36,18 +39,12 @@ use crate::net::Place;
 use crate::own_params::own_params;
 use crate::running::MountRecord;
 use crate::start::Start;
+use mounting::Mounts;
 
 /// An answer of a process that then ends takes at most so long to its command.
 const TELL: Duration = Duration::from_millis(100);
 /// How long one step of stopping may take.
 const STEP_MAX: Duration = Duration::from_secs(20);
-
-/// A mount: the client, and the kernel's side of it.
-struct MountHere {
-    record: MountRecord,
-    client: Arc<Client>,
-    kernel: Arc<Mounted>,
-}
 
 /// A target that is to run here.
 pub(crate) enum Here {
@@ -111,7 +108,7 @@ pub(crate) struct Node {
     mgcs: Vec<(Vec<Nid>, Arc<Mgc>)>,
     mdts: Vec<Arc<Mdt>>,
     osts: Vec<Arc<Ost>>,
-    mounts: Vec<MountHere>,
+    mounts: Mounts,
     /// Names of the targets that run here, in the order of their start.
     targets: Vec<String>,
     /// Keeps other processes out of the targets' directories.
@@ -169,7 +166,7 @@ impl Node {
             mgcs: Vec::new(),
             mdts: Vec::new(),
             osts: Vec::new(),
-            mounts: Vec::new(),
+            mounts: Mounts::default(),
             targets: Vec::new(),
             dirs: Vec::new(),
             params,
@@ -328,99 +325,23 @@ impl Node {
         if let Some((_, mgc)) = self.mgcs.iter().find(|(at, _)| at == nids) {
             return Ok(mgc.clone());
         }
-        let mgc = Mgc::connect(&self.rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
-        self.keep_params(&mgc).await?;
+        let mgc = connect_mgc(&self.rpc, &self.registry, nids).await?;
         self.mgcs.push((nids.to_vec(), mgc.clone()));
         Ok(mgc)
     }
 
-    /// Sets what the MGS keeps for every node (`lctl set_param -P`), now and after every change.
-    async fn keep_params(&self, mgc: &Mgc) -> Result<()> {
-        let keep = |registry: &Registry, config: &FsConfig| {
-            let values: Vec<_> = config
-                .params
-                .iter()
-                .map(|p| (p.name.clone(), p.value.clone()))
-                .collect();
-            for refused in registry.keep(&values) {
-                tracing::warn!("kept by the MGS: {refused}");
-            }
-        };
-        match mgc.read_config("params").await {
-            Ok(config) => keep(&self.registry, &config),
-            Err(MgcError::NoSuchLog { .. }) => {}
-            Err(e) => return Err(e.into()),
-        }
-        let (mut changes, registry) = (mgc.watch("params"), self.registry.clone());
-        tokio::spawn(async move {
-            while changes.changed().await.is_ok() {
-                keep(&registry, &changes.borrow_and_update().clone());
-            }
-        });
-        Ok(())
-    }
-
-    /// Mounts a file system.
-    pub(crate) async fn mount(
-        &mut self,
-        mgs: &[Nid],
-        fsname: &str,
-        at: &Path,
-        how: &MountFlags,
-    ) -> Result<()> {
-        let options = MountOptions {
-            params: self.registry.clone(),
-            // Reading what cannot be changed is no access.
-            atime: if how.read_only { Atime::Never } else { how.atime },
-            diratime: !how.no_diratime,
-            ..MountOptions::new(mgs.to_vec(), fsname, random()?)
-        };
-        // The mount has a connection of its own; this one is for parameters.
-        self.mgc(mgs)
-            .await
-            .with_context(|| format!("cannot mount file system '{fsname}'"))?;
-        let client = Client::mount(&self.rpc, options).await?;
-        let nids: Vec<String> = mgs.iter().map(Nid::to_string).collect();
-        let source = format!("{}:/{fsname}", nids.join(","));
-        let options = FuseOptions {
-            read_only: how.read_only,
-            ..FuseOptions::new(source.clone())
-        };
-        match fuse::mount(client.clone(), at, options).await {
-            Ok(kernel) => {
-                let record = MountRecord {
-                    mountpoint: kernel.path().to_owned(),
-                    source,
-                };
-                self.mounts.push(MountHere {
-                    record,
-                    client,
-                    kernel: Arc::new(kernel),
-                });
-                Ok(())
-            }
-            Err(e) => {
-                client.umount().await;
-                Err(e.into())
-            }
-        }
-    }
-
-    /// Stops everything that was started, from above. With a mount that is in use, and not `lazy`, it does nothing.
-    pub(crate) async fn stop(&mut self, lazy: bool) -> Result<()> {
-        for mount in &self.mounts {
-            mount
-                .kernel
-                .unmount(lazy)
-                .await
-                .map_err(|e| crate::mounts::in_use(e, &mount.record.mountpoint))?;
+    /// Stops everything that was started, from above. Mounts that are there are detached.
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        self.mounts.close();
+        if let Err(e) = self.unmount_all(true).await {
+            tracing::warn!("{e:#}");
         }
         if let Some((_, console)) = self.console.take() {
             bounded("the session of LNet selftest", console.end()).await;
         }
         self.selftest = None;
-        for mount in self.mounts.drain(..) {
-            bounded("the client", mount.client.umount()).await;
+        for mount in self.mounts.made.drain(..) {
+            mount.end().await;
         }
         for mdt in self.mdts.drain(..) {
             bounded("the MDT", mdt.stop()).await;
@@ -465,7 +386,7 @@ impl Node {
 
     /// Its mounts.
     pub(crate) fn mount_records(&self) -> Vec<MountRecord> {
-        self.mounts.iter().map(|m| m.record.clone()).collect()
+        self.mounts.made.iter().map(|m| m.record.clone()).collect()
     }
 
     /// Begins a session of LNet selftest with its console here; says how.
@@ -487,20 +408,17 @@ impl Node {
         self.console.as_ref().map(|(key, _)| *key)
     }
 
-    /// Returns when what this process is for is gone: its mount was undone by somebody else (`umount`, `fusermount3 -u`),
-    /// its console's session has ended. Never while there is neither.
-    pub(crate) fn over(&self) -> impl Future<Output = ()> + use<> {
-        let kernel = self.mounts.first().map(|m| m.kernel.clone());
+    /// Returns when the session of the console here has ended. Never while there is none.
+    pub(crate) fn session_over(&self) -> impl Future<Output = ()> + use<> {
         let session = self.console.as_ref().map(|(_, console)| console.ended());
         async move {
-            match (kernel, session) {
-                (Some(kernel), _) => kernel.ended().await,
-                (None, Some(session)) => {
+            match session {
+                Some(session) => {
                     session.await;
                     // Whoever has ended it is still to be told.
                     tokio::time::sleep(TELL).await;
                 }
-                (None, None) => std::future::pending().await,
+                None => std::future::pending().await,
             }
         }
     }
@@ -510,6 +428,7 @@ impl Node {
         let mgcs = self.mgcs.iter().map(|(_, m)| m.clone()).collect();
         let clients = self
             .mounts
+            .made
             .iter()
             .map(|m| (m.record.mountpoint.clone(), m.client.clone()))
             .collect();
@@ -523,6 +442,33 @@ impl Node {
             console: self.console.as_ref().map(|(_, console)| console.clone()),
         }
     }
+}
+
+/// Connects to an MGS and sets what it keeps for every node (`lctl set_param -P`), now and after every change.
+async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Result<Arc<Mgc>> {
+    let mgc = Mgc::connect(rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
+    let keep = |registry: &Registry, config: &FsConfig| {
+        let values: Vec<_> = config
+            .params
+            .iter()
+            .map(|p| (p.name.clone(), p.value.clone()))
+            .collect();
+        for refused in registry.keep(&values) {
+            tracing::warn!("kept by the MGS: {refused}");
+        }
+    };
+    match mgc.read_config("params").await {
+        Ok(config) => keep(registry, &config),
+        Err(MgcError::NoSuchLog { .. }) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let (mut changes, registry) = (mgc.watch("params"), registry.clone());
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            keep(&registry, &changes.borrow_and_update().clone());
+        }
+    });
+    Ok(mgc)
 }
 
 /// Awaits one step of stopping, but not forever.

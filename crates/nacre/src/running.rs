@@ -1,16 +1,20 @@
-//! The record of a running process: what it runs, where, and how to talk to it.
+//! The record of a running process: what it runs, where, and how to find and ask it.
 //!
-//! A process writes its record where commands look for it: `run.json` in each directory that it works for, and a file
-//! named for its process id in the run directory of its user, beside its control socket. A record is believed only
-//! while the process of that id has the start time that the record says: ids come round again.
+//! A process publishes its record ([`crate::publish`]) in each directory that it works for, and in the run directory of its
+//! user, beside a control socket each time. The run directory is an index that may be lost: it depends on nothing in the
+//! environment, so that `su -`, cron and a new login find the same one, and a process publishes again what disappears.
+//! A record is believed only while the process of that id has the start time that the record says: ids come round again.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fuse::{MountEntry, MountState};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request};
@@ -19,8 +23,13 @@ use crate::control::{self, Request};
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// How long a process that was killed may take to end.
 const DYING_MAX: Duration = Duration::from_secs(10);
-/// Name of the record in a directory that is being worked for.
-const IN_DIR: &str = "run.json";
+/// A process that lives publishes a record that was lost again within this time.
+const PUBLISHED_AGAIN: Duration = Duration::from_millis(2500);
+/// The record, and the socket beside it, in a directory that is being worked for.
+pub(crate) const RECORD_IN_DIR: &str = "run.json";
+pub(crate) const SOCKET_IN_DIR: &str = "run.sock";
+/// A longer file is not a record.
+const RECORD_MAX: u64 = 1 << 20;
 
 /// A mount that a process has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +49,17 @@ pub(crate) struct Running {
     pub(crate) pid: u32,
     /// When it started, in clock ticks since boot: tells it from a later process of the same id.
     pub(crate) start_ticks: u64,
+    /// The boot that these ticks count from.
+    #[serde(default)]
+    pub(crate) boot_id: String,
     /// Directories that it works for.
     pub(crate) dirs: Vec<PathBuf>,
-    /// Its control socket.
+    /// The control socket beside the place where the record was read.
+    #[serde(skip)]
     pub(crate) control: PathBuf,
+    /// The owner of the file that the record was read from.
+    #[serde(skip)]
+    pub(crate) owner: u32,
     /// Its NIDs, the first its main one.
     pub(crate) nids: Vec<String>,
     /// TCP port of its site.
@@ -62,7 +78,8 @@ pub(crate) struct Running {
 impl Running {
     /// Whether the process is alive and is the one that wrote this.
     pub(crate) fn alive(&self) -> bool {
-        start_ticks(self.pid) == Some(self.start_ticks)
+        (self.boot_id.is_empty() || self.boot_id == boot_id())
+            && start_ticks(self.pid) == Some(self.start_ticks)
     }
 
     /// Whether the process is alive and stays so. One that was killed is still seen for a moment, in which its sockets and
@@ -85,63 +102,88 @@ impl Running {
         true
     }
 
-    /// Writes the record everywhere it is looked for.
-    pub(crate) fn publish(&self) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).context("the record of this process")?;
-        for path in self.files() {
-            write_atomically(&path, &text)?;
+    /// Asks the process by a signal to end, when it cannot be asked otherwise. The user of the process must be this one, or the
+    /// owner of its record: a record that somebody else wrote does not choose which process is stopped.
+    pub(crate) fn terminate(&self) -> Result<()> {
+        let what = || format!("cannot signal process {}", self.pid);
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let fd = pidfd_open(pid.with_context(what)?, PidfdFlags::empty()).with_context(what)?;
+        // Checked after it is held: from here on the number cannot come to belong to another process.
+        let user = user_of(self.pid);
+        if !self.alive() || (user != Some(uid()) && user != Some(self.owner)) {
+            bail!("process {} is not the one that wrote the record", self.pid);
         }
-        Ok(())
+        pidfd_send_signal(fd, Signal::TERM).with_context(what)
     }
 
-    /// Removes the record and the control socket.
-    pub(crate) fn withdraw(&self) {
-        for path in self.files() {
-            // A directory may belong to somebody else by now: only our own record goes.
-            if read(&path).is_ok_and(|r| r.is_some_and(|r| r.pid == self.pid)) {
-                let _ = fs::remove_file(&path);
+    /// Whether it works for this directory.
+    fn works_for(&self, dir: &Path) -> bool {
+        self.dirs.iter().any(|d| d == dir)
+    }
+
+    fn has_mount(&self, path: &Path) -> bool {
+        self.mounts.iter().any(|m| m.mountpoint == path)
+    }
+
+    /// Removes what a process that died left behind. Files of another process, or of another user, stay.
+    pub(crate) fn clear(&self) {
+        let in_dirs = self.dirs.iter().map(|d| (d.join(RECORD_IN_DIR), d.join(SOCKET_IN_DIR)));
+        let in_run_dirs = run_dirs_of(uid()).into_iter().map(|d| in_run_dir(&d, self.pid));
+        for (record, socket) in in_dirs.chain(in_run_dirs) {
+            if read(&record, &socket).is_ok_and(|r| r.is_some_and(|r| r.pid == self.pid)) {
+                let _ = fs::remove_file(&record);
+                let _ = fs::remove_file(&socket);
             }
         }
-        let _ = fs::remove_file(&self.control);
     }
+}
 
-    fn files(&self) -> Vec<PathBuf> {
-        let in_run_dir = self.control.with_extension("json");
-        self.dirs
-            .iter()
-            .map(|d| d.join(IN_DIR))
-            .chain([in_run_dir])
-            .collect()
+/// The record and the socket of a process in a run directory.
+pub(crate) fn in_run_dir(dir: &Path, pid: u32) -> (PathBuf, PathBuf) {
+    (dir.join(format!("{pid}.json")), dir.join(format!("{pid}.sock")))
+}
+
+/// The run directories of a user, the preferred one first. The second is for a user whose first one somebody else took.
+fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
+    match uid {
+        0 => vec!["/run/nacre".into()],
+        _ => vec![
+            format!("/tmp/nacre-{uid}").into(),
+            format!("/run/user/{uid}/nacre").into(),
+        ],
     }
 }
 
 /// The run directory of this user, made if it is not there.
 pub(crate) fn run_dir() -> Result<PathBuf> {
-    let dir = own_run_dir();
-    match fs::DirBuilder::new().mode(0o755).create(&dir) {
+    let mut why = None;
+    for dir in run_dirs_of(uid()) {
+        match make_run_dir(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(e) => why = why.or(Some(e)),
+        }
+    }
+    Err(why.unwrap_or_else(|| anyhow::anyhow!("there is no run directory")))
+}
+
+fn make_run_dir(dir: &Path) -> Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(dir) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e).with_context(|| format!("cannot make the run directory {}", dir.display())),
     }
-    let meta = fs::symlink_metadata(&dir).with_context(|| format!("run directory {}", dir.display()))?;
-    if !meta.is_dir() || meta.uid() != uid() {
+    if !is_dir_of(dir, uid()) {
         bail!(
-            "the run directory {} belongs to somebody else: remove it, or set XDG_RUNTIME_DIR",
+            "the run directory {} belongs to somebody else: have it removed",
             dir.display()
         );
     }
-    Ok(dir)
+    Ok(())
 }
 
-fn own_run_dir() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR")
-        .map(PathBuf::from)
-        .filter(|d| d.is_dir())
-    {
-        _ if uid() == 0 => "/run/nacre".into(),
-        Some(dir) => dir.join("nacre"),
-        None => std::env::temp_dir().join(format!("nacre-{}", uid())),
-    }
+/// Whether this is a directory, not a link to one, of that user.
+fn is_dir_of(dir: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
 }
 
 /// The effective user.
@@ -149,37 +191,107 @@ pub(crate) fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The record in a directory, if one is there.
+/// The record of the process that works for a directory. Where the directory has none, because it was removed, the run
+/// directory is asked.
 pub(crate) fn in_dir(dir: &Path) -> Result<Option<Running>> {
-    read(&dir.join(IN_DIR))
+    let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR))?;
+    let indexed = || everyone_now().into_iter().find(|r| r.works_for(dir));
+    Ok(match found {
+        None => indexed(),
+        // A file system may not have sockets.
+        Some(r) if !r.control.exists() && r.alive() => {
+            indexed().filter(|i| i.pid == r.pid).or(Some(r))
+        }
+        found => found,
+    })
 }
 
-/// Everything that runs and that this user can see: their own and root's. Leftovers of the dead are removed.
+/// Everything that runs and that this user may use: their own and root's. Leftovers of the dead are removed.
 pub(crate) fn all() -> Vec<Running> {
-    let mut found: Vec<Running> = Vec::new();
-    let mut places = vec![own_run_dir(), PathBuf::from("/run/nacre")];
-    places.dedup();
-    for entry in places
-        .iter()
-        .filter_map(|d| fs::read_dir(d).ok())
-        .flatten()
-        .flatten()
-    {
-        let path = entry.path();
-        if path.extension().is_none_or(|e| e != "json") {
-            continue;
+    settled(|| records_of(&[uid(), 0]))
+}
+
+/// The same, and for root what runs for every other user.
+pub(crate) fn everyone() -> Vec<Running> {
+    settled(everyone_now)
+}
+
+fn everyone_now() -> Vec<Running> {
+    let mut users = vec![uid(), 0];
+    if uid() == 0 {
+        let named = |dir: &str, prefix: &str| -> Vec<u32> {
+            let names = fs::read_dir(dir).into_iter().flatten().flatten();
+            names
+                .filter_map(|e| e.file_name().to_str()?.strip_prefix(prefix)?.parse().ok())
+                .collect()
+        };
+        users.extend(named("/tmp", "nacre-"));
+        users.extend(named("/run/user", ""));
+    }
+    records_of(&users)
+}
+
+/// Waits a while for the records of processes whose mounts are there and alive, but whose records were lost.
+fn settled(records: impl Fn() -> Vec<Running>) -> Vec<Running> {
+    let deadline = Instant::now() + PUBLISHED_AGAIN;
+    loop {
+        let found = records();
+        let unknown = |m: &MountEntry| {
+            m.is_ours() && m.user == Some(uid()) && !found.iter().any(|r| r.has_mount(&m.path))
+        };
+        let mounts = fuse::mounts().unwrap_or_default();
+        let mut lost = mounts.iter().filter(|m| unknown(m));
+        let lost = lost.any(|m| fuse::mount_state(&m.path).is_ok_and(|s| s == MountState::Answers));
+        if !lost || Instant::now() > deadline {
+            return found;
         }
-        match read(&path) {
-            Ok(Some(r)) if r.alive() => found.push(r),
-            Ok(Some(r)) => {
-                let _ = fs::remove_file(&path);
-                let _ = fs::remove_file(&r.control);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What the run directories of these users say, the oldest first.
+fn records_of(users: &[u32]) -> Vec<Running> {
+    let mut found: Vec<Running> = Vec::new();
+    let mut users = users.to_vec();
+    users.sort_unstable();
+    users.dedup();
+    for user in users {
+        let dirs = run_dirs_of(user).into_iter().filter(|d| is_dir_of(d, user));
+        for entry in dirs.filter_map(|d| fs::read_dir(d).ok()).flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
             }
-            _ => {}
+            let socket = path.with_extension("sock");
+            match read(&path, &socket) {
+                Ok(Some(r)) if r.alive() && user_of(r.pid) == Some(user) => found.push(of_user(r, user)),
+                Ok(Some(r)) if user == uid() && !r.alive() => {
+                    let _ = fs::remove_file(&path);
+                    let _ = fs::remove_file(&socket);
+                }
+                _ => {}
+            }
         }
     }
-    found.sort_by_key(|r| r.start_ticks);
+    found.sort_by_key(|r| (r.start_ticks, r.pid));
+    found.dedup_by_key(|r| r.pid);
     found
+}
+
+/// A record as far as its user can be believed: a mount that another user made is not this one's.
+fn of_user(record: Running, user: u32) -> Running {
+    if user == uid() || user == 0 {
+        return record;
+    }
+    let table = fuse::mounts().unwrap_or_default();
+    let made = |m: &MountRecord| table.iter().any(|e| e.path == m.mountpoint && e.user == Some(user));
+    let mounts = record.mounts.iter().filter(|m| made(m)).cloned().collect();
+    Running { mounts, ..record }
+}
+
+/// The process that has the mount at this very path.
+pub(crate) fn with_mount(path: &Path) -> Option<Running> {
+    everyone().into_iter().rfind(|r| r.has_mount(path))
 }
 
 /// The process that has a mount at this path, or at a directory above it.
@@ -188,7 +300,7 @@ pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
     // Links may lead into the mount; a path that cannot be resolved (a stale mount) is taken as it is.
     let whole = fs::canonicalize(&whole).unwrap_or(whole);
     let mut best: Option<(Running, MountRecord)> = None;
-    for running in all() {
+    for running in everyone() {
         for mount in &running.mounts {
             let longer = best.as_ref().is_none_or(|(_, m)| m.mountpoint < mount.mountpoint);
             if whole.starts_with(&mount.mountpoint) && longer {
@@ -204,20 +316,34 @@ pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
     })
 }
 
-/// Reads a record; nothing if there is none.
-fn read(path: &Path) -> Result<Option<Running>> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
+/// Reads a record and says by which socket its process is asked; nothing if there is none.
+fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
+    let cannot = || format!("cannot read {}", path.display());
+    // Other users' records are read, too: no link is followed, and nothing that is not a file is waited for.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = match fs::File::options().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        Err(e) => return Err(e).with_context(cannot),
     };
-    let record = serde_json::from_str(&text).with_context(|| {
+    let meta = file.metadata().with_context(cannot)?;
+    let mut text = String::new();
+    if meta.is_file() {
+        file.take(RECORD_MAX)
+            .read_to_string(&mut text)
+            .with_context(cannot)?;
+    }
+    let record: Running = serde_json::from_str(&text).with_context(|| {
         format!(
             "{} is not the record of a running nacre: remove it",
             path.display()
         )
     })?;
-    Ok(Some(record))
+    Ok(Some(Running {
+        control: socket.to_owned(),
+        owner: meta.uid(),
+        ..record
+    }))
 }
 
 /// A file that is there whole or not at all.
@@ -261,6 +387,19 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     Some(stat.start_ticks)
 }
 
+/// The machine's present boot.
+pub(crate) fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+/// The effective user of a process.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let uids = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    uids.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The most memory that a process has had.
 pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -278,8 +417,10 @@ mod tests {
             role: "up".to_owned(),
             pid,
             start_ticks,
+            boot_id: boot_id(),
             dirs: vec![dir.to_owned()],
-            control: dir.join(format!("{pid}.sock")),
+            control: PathBuf::new(),
+            owner: uid(),
             nids: vec!["127.0.0.1@tcp".to_owned()],
             port: 988,
             targets: vec!["MGS".to_owned()],
@@ -289,6 +430,11 @@ mod tests {
         }
     }
 
+    fn write(dir: &Path, record: &Running) {
+        let text = serde_json::to_string(record).unwrap();
+        fs::write(dir.join(RECORD_IN_DIR), text).unwrap();
+    }
+
     #[test]
     fn a_record_is_believed_only_for_the_process_that_wrote_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -296,24 +442,45 @@ mod tests {
         let ours = record(dir.path(), pid, start_ticks(pid).unwrap());
         assert!(ours.alive());
         assert!(!record(dir.path(), pid, 1).alive());
+        let of_another_boot = Running {
+            boot_id: "another".to_owned(),
+            ..ours
+        };
+        assert!(!of_another_boot.alive());
     }
 
     #[test]
-    fn a_record_is_found_in_its_directory_until_withdrawn() {
+    fn a_record_is_found_in_its_directory_until_it_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(in_dir(dir.path()).unwrap(), None);
-        let ours = record(dir.path(), 1, 1);
-        ours.publish().unwrap();
-        assert_eq!(in_dir(dir.path()).unwrap(), Some(ours.clone()));
-        ours.withdraw();
+        let dead = record(dir.path(), 1, 1);
+        write(dir.path(), &dead);
+        let found = in_dir(dir.path()).unwrap().unwrap();
+        assert_eq!(
+            (found.pid, found.control),
+            (1, dir.path().join(SOCKET_IN_DIR)),
+            "the socket is beside the record"
+        );
+        record(dir.path(), 2, 1).clear();
+        assert!(in_dir(dir.path()).unwrap().is_some(), "it is of another process");
+        dead.clear();
         assert_eq!(in_dir(dir.path()).unwrap(), None);
     }
 
     #[test]
-    fn what_is_not_a_record_is_an_error_that_names_the_file() {
+    fn a_file_that_is_not_a_record_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(IN_DIR), "{").unwrap();
+        fs::write(dir.path().join(RECORD_IN_DIR), "{").unwrap();
         let error = in_dir(dir.path()).unwrap_err().to_string();
         assert!(error.contains("run.json"), "{error}");
+    }
+
+    #[test]
+    fn a_record_does_not_choose_which_process_is_signalled() {
+        let dir = tempfile::tempdir().unwrap();
+        // The record of this test's own process with another start time, as of a process whose id came round again.
+        let pid = std::process::id();
+        let error = record(dir.path(), pid, 1).terminate().unwrap_err();
+        assert!(error.to_string().contains("not the one"), "{error}");
     }
 }

@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Status(Status),
     /// Unmount, then stop everything that `up` or `serve` started
     Down(Down),
+    /// Stop a file system or a target, and delete it with all its data
+    Destroy(Destroy),
     /// Make a directory into a target, as mkfs.lustre does with a device
     Mkfs(Mkfs),
     /// Run the targets in some directories
@@ -143,6 +145,15 @@ pub(crate) struct Down {
     /// Detach the mount even while it is in use
     #[arg(long, short)]
     pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Destroy {
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// The directory of `nacre up`, or one made by `nacre mkfs`
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

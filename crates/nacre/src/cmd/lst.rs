@@ -197,7 +197,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
         match node.begin_session(wanted) {
             Ok(said) => Ok((node, said)),
             Err(e) => {
-                let _ = node.stop(true).await;
+                let _ = node.stop().await;
                 Err(e)
             }
         }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod destroy;
 mod down;
 mod fsck;
 mod lctl;
@@ -9,7 +10,7 @@ mod lfs;
 pub(crate) mod lnetctl;
 mod lst;
 pub(crate) mod mkfs;
-mod mount;
+pub(crate) mod mount;
 mod serve;
 mod served;
 mod status;
@@ -24,10 +25,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::{Cli, Command};
 use crate::control::{self, Request};
+use crate::node::MountRequest;
 use crate::running::Running;
+use crate::session::mount_namespace;
 
 /// A process that stops bounds every step; all of them fit into this.
 const STOP_MAX: Duration = Duration::from_secs(120);
+/// How long a process may take to say that it is there.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// A mount waits for servers at most so long.
+const MOUNT_MAX: Duration = Duration::from_secs(600);
 /// How long it may then take to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
@@ -37,6 +44,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Up(args) => up::run(args),
         Command::Status(args) => status::run(args),
         Command::Down(args) => down::run(args),
+        Command::Destroy(args) => destroy::run(args),
         Command::Mkfs(args) => mkfs::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Mount(args) => mount::run(args),
@@ -72,8 +80,28 @@ fn dir_or_default(dir: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Asks a running process to stop, and waits until it is gone.
+/// Asks a running process to mount; `false` when it is about to end.
+fn mount_in(running: &Running, mount: MountRequest, told: Vec<String>) -> Result<bool> {
+    let request = Request::Mount {
+        mount,
+        told,
+        mount_ns: mount_namespace(),
+    };
+    let answer = control::ask(&running.control, &request, MOUNT_MAX)?;
+    Ok(answer["mounted"].as_bool().unwrap_or(false))
+}
+
+/// Asks a running process to stop, and waits until it is gone. One that does not answer is sent a signal, which detaches its
+/// mounts: without `lazy` only if it has none.
 fn stop(running: &Running, lazy: bool) -> Result<()> {
+    if let Err(e) = control::ask(&running.control, &Request::Status, ANSWER_MAX) {
+        if !lazy && !running.mounts.is_empty() {
+            let what = format!("process {} does not answer; --lazy stops it by a signal", running.pid);
+            return Err(e).context(what);
+        }
+        running.terminate()?;
+        return wait_for_end(running);
+    }
     let answer = control::ask(&running.control, &Request::Stop { lazy }, STOP_MAX);
     if let Err(e) = answer {
         // It may have gone between the question and the answer.
@@ -81,6 +109,10 @@ fn stop(running: &Running, lazy: bool) -> Result<()> {
             return Err(e).with_context(|| format!("nacre (process {}) did not stop", running.pid));
         }
     }
+    wait_for_end(running)
+}
+
+fn wait_for_end(running: &Running) -> Result<()> {
     if !running.gone_within(END_MAX) {
         let log = running.log.display();
         bail!(
@@ -99,6 +131,6 @@ fn clean_up_after(running: &Running) -> Result<Vec<String>> {
             done.push(format!("unmounted {}", mount.mountpoint.display()));
         }
     }
-    running.withdraw();
+    running.clear();
     Ok(done)
 }

@@ -1,23 +1,35 @@
 //! `nacre mount`: mounts a file system that is served elsewhere.
+//!
+//! One address is one node of the network: where a process of this user has the address already, it is asked to mount
+//! ([`join`]); otherwise the mount gets a process of its own.
+
+mod join;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use client::{Atime, parse_source};
+use wire::Nid;
 
 use crate::cli::Mount;
-use crate::node::{MountFlags, Node};
-use crate::session::Session;
+use crate::node::{MountFlags, MountRequest, Node};
+use crate::output::say;
+use crate::session::{self, Session, Then};
 use crate::start::Start;
 use crate::{daemon, mounts, net, running};
 
 /// Runs the command.
 pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     let start = Start::new(&args.start, &[])?;
-    let (mgs, fsname) = parse_source(&args.source)?;
-    let flags = parse_options(&args.options)?;
+    let (mgs, _) = parse_source(&args.source)?;
+    parse_options(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
+    let request = MountRequest {
+        source: args.source.clone(),
+        mountpoint: mountpoint.clone(),
+        options: args.options.clone(),
+    };
     if !daemon::is_child() {
         mounts::answers(&mountpoint)?;
         if !mountpoint.is_dir() {
@@ -26,33 +38,71 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
                 mountpoint.display()
             );
         }
-        mounts::prepare(&mountpoint)?;
-        net::for_client(&args.net, &start.lnet, &mgs)?;
     }
-    let log = running::run_dir()?.join(log_name(&mountpoint));
+    let own = || own_process(&args, &start, &mgs, request.clone());
+    if daemon::is_child() || args.foreground {
+        if args.foreground {
+            mounts::prepare(&mountpoint)?;
+        }
+        return own();
+    }
+    let said = |pid| {
+        say!(
+            "{} is mounted on {} (by process {pid}, which has the address)",
+            args.source,
+            mountpoint.display()
+        );
+        Ok(ExitCode::SUCCESS)
+    };
+    let taken = || match net::check_client(&args.net, &start.lnet, &mgs)? {
+        Some(taken) => join::check_user(&taken).map(|()| Some(taken)),
+        None => Ok(None),
+    };
+    loop {
+        let other = taken()?;
+        mounts::prepare(&mountpoint)?;
+        if let Some(taken) = other {
+            if let Some(pid) = join::join(&taken, &request, &start.told())? {
+                return said(pid);
+            }
+            continue;
+        }
+        let failed = match own() {
+            Err(e) => e,
+            done => return done,
+        };
+        // Another mount that began at the same time may have got the address first.
+        match taken() {
+            Ok(Some(_)) => {}
+            _ => return Err(failed),
+        }
+    }
+}
+
+/// Mounts by a process of its own, in the foreground or in the background.
+fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) -> Result<ExitCode> {
+    let log = running::run_dir()?.join(log_name(&request.mountpoint));
     let session = Session {
-        role: "mount",
+        role: session::MOUNT,
         dirs: Vec::new(),
         log,
         foreground: args.foreground,
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_client(&args.net, &start.lnet, &mgs);
-        let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
-        if let Err(e) = node.mount(&mgs, &fsname, &mountpoint, &flags).await {
-            let _ = node.stop(true).await;
-            return Err(e);
-        }
-        Ok((
-            node,
-            format!("{} is mounted on {}", args.source, mountpoint.display()),
-        ))
+        let choose = || net::for_client(&args.net, &start.lnet, mgs);
+        let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
+        let said = format!("{} is mounted on {}", request.source, request.mountpoint.display());
+        let then = Then {
+            mount: Some(request),
+            ..Then::from(said)
+        };
+        Ok((node, then))
     })
 }
 
 /// Options of mount.lustre: those that change something here, and those that are always so.
-fn parse_options(options: &[String]) -> Result<MountFlags> {
+pub(crate) fn parse_options(options: &[String]) -> Result<MountFlags> {
     let mut flags = MountFlags::default();
     for option in options {
         if let Some(atime) = Atime::from_option(option) {

@@ -48,7 +48,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
         let targets = hold.unwrap_or_default().into_iter().map(Here::Dir).collect();
         if let Err(e) = node.serve_all(targets).await {
-            let _ = node.stop(true).await;
+            let _ = node.stop().await;
             return Err(e);
         }
         let place = node.place();

@@ -1,11 +1,12 @@
-//! `nacre status`: what is up, and where.
+//! `nacre status`: what is up, and where; and what is left of what died.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::Value;
+use fuse::{MountEntry, MountState};
+use serde_json::{Value, json};
 
+use super::{ANSWER_MAX, default_dir};
 use crate::cli::Status;
 use crate::control::{self, Request};
 use crate::daemon;
@@ -14,28 +15,46 @@ use crate::running::{self, Running};
 
 /// Exit status when nothing is up, as service managers have it.
 const NOT_UP: u8 = 3;
-const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn run(args: Status) -> Result<ExitCode> {
-    let (found, dead) = match &args.dir {
-        None => (running::all(), None),
+    let mut died = None;
+    let found = match &args.dir {
+        None => everything(),
         Some(dir) => match running::in_dir(&daemon::absolute(dir)?)? {
-            Some(r) if r.alive() => (vec![r], None),
-            dead => (Vec::new(), dead),
+            Some(r) if r.alive() => vec![r],
+            dead => {
+                died = dead;
+                Vec::new()
+            }
         },
     };
-    let live: Vec<Value> = found.iter().map(live_status).collect();
+    let stale = match args.dir {
+        None => stale_mounts(&found),
+        Some(_) => Vec::new(),
+    };
+    let mut live: Vec<Value> = found.iter().map(live_status).collect();
     if args.json {
+        live.extend(stale.iter().map(|(mount, state)| {
+            json!({ "stale_mount": { "mountpoint": mount.path, "source": mount.source, "state": state_name(*state) } })
+        }));
         say!("{}", serde_json::to_string_pretty(&live)?);
     } else {
         for (running, live) in found.iter().zip(&live) {
             show(running, live);
         }
-        if let Some(dead) = dead {
+        for (mount, state) in &stale {
+            let at = mount.path.display();
+            line(format!(
+                "mount of {} on {at} {}: `nacre umount {at}` cleans up",
+                mount.source,
+                state_name(*state)
+            ));
+        }
+        if let Some(died) = died {
             say!(
                 "nacre (process {}) has died; `nacre down` cleans up after it",
-                dead.pid
+                died.pid
             );
         } else if found.is_empty() {
             say!("nothing is up");
@@ -48,12 +67,51 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
     })
 }
 
+/// What runs, for root that of all users; in the default directory also when the run directory does not know it.
+fn everything() -> Vec<Running> {
+    let mut found = running::everyone();
+    let default = default_dir().ok().and_then(|dir| running::in_dir(&dir).ok()?);
+    if let Some(r) = default.filter(|r| r.alive() && !found.iter().any(|f| f.pid == r.pid)) {
+        found.push(r);
+    }
+    found
+}
+
+/// Mounts of ours that no process answers for.
+fn stale_mounts(found: &[Running]) -> Vec<(MountEntry, MountState)> {
+    let known = |m: &MountEntry| found.iter().any(|r| r.mounts.iter().any(|of| of.mountpoint == m.path));
+    let mounts = fuse::mounts().unwrap_or_default().into_iter();
+    let looking: Vec<_> = mounts
+        .filter(|m| m.is_ours() && !known(m))
+        .map(|m| std::thread::spawn(move || fuse::mount_state(&m.path).map(|state| (m, state))))
+        .collect();
+    let looked = looking.into_iter().filter_map(|l| l.join().ok()?.ok());
+    looked.filter(|(_, state)| *state != MountState::Answers).collect()
+}
+
+fn state_name(state: MountState) -> &'static str {
+    match state {
+        MountState::Answers => "answers",
+        MountState::Dead => "is left over from a process that died",
+        MountState::Hangs => "does not answer",
+    }
+}
+
 /// The record, with what the process says of itself now.
 fn live_status(running: &Running) -> Value {
     match control::ask(&running.control, &Request::Status, ANSWER_MAX) {
         Ok(value) => value,
-        Err(e) => serde_json::json!({ "record": running, "error": format!("{e:#}") }),
+        Err(e) => json!({ "record": running, "error": format!("{e:#}") }),
     }
+}
+
+/// Shows a line. What other users' processes say of themselves must not move the cursor.
+fn line(text: String) {
+    let shown: String = text
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect();
+    say!("{shown}");
 }
 
 fn show(r: &Running, live: &Value) {
@@ -63,19 +121,23 @@ fn show(r: &Running, live: &Value) {
     } else {
         format!(" in {}", dirs.join(" "))
     };
-    say!("nacre {}{what} (process {})", r.role, r.pid);
+    let user = match r.owner {
+        owner if owner == running::uid() => String::new(),
+        owner => format!(", user {owner}"),
+    };
+    line(format!("nacre {}{what} (process {}{user})", r.role, r.pid));
     for mount in &r.mounts {
-        say!("  mount    {} on {}", mount.source, mount.mountpoint.display());
+        line(format!("  mount    {} on {}", mount.source, mount.mountpoint.display()));
     }
     if !r.targets.is_empty() {
-        say!("  targets  {}", r.targets.join(" "));
+        line(format!("  targets  {}", r.targets.join(" ")));
     }
-    say!("  listens  {} port {}", r.nids.join(" "), r.port);
-    say!("  log      {}", r.log.display());
+    line(format!("  listens  {} port {}", r.nids.join(" "), r.port));
+    line(format!("  log      {}", r.log.display()));
     if let Some(resident) = live["resident_bytes"].as_u64() {
         say!("  memory   {} MiB", resident >> 20);
     }
     if let Some(error) = live["error"].as_str() {
-        say!("  trouble  {error}");
+        line(format!("  trouble  {error}"));
     }
 }

@@ -1,41 +1,54 @@
-//! `nacre umount`: undo `nacre mount`, or detach a mount whose process died.
+//! `nacre umount`: undo a mount, or detach one whose process died.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::stop;
+use super::{END_MAX, STOP_MAX};
 use crate::cli::Umount;
+use crate::control::{self, Request};
 use crate::output::say;
-use crate::{daemon, mounts, running};
+use crate::{mounts, running};
 
 /// Runs the command.
 pub(crate) fn run(args: Umount) -> Result<ExitCode> {
-    let path = daemon::absolute(&args.mountpoint)?;
-    let owner = running::all()
-        .into_iter()
-        .rfind(|r| r.mounts.iter().any(|m| m.mountpoint == path));
-    let (owner, detached) = match owner {
-        Some(r) if r.up() => (Some(r), false),
-        Some(_) => (None, mounts::detach_of_dead(&path)?),
-        None => (None, mounts::detach_stale(&path)?),
-    };
-    match owner {
-        Some(r) if r.role == "mount" => stop(&r, args.lazy)?,
-        Some(r) => {
-            let dir = r
-                .dirs
-                .first()
-                .map(|d| d.display().to_string())
-                .unwrap_or_default();
-            bail!(
-                "{} belongs to a whole file system: use `nacre down --dir {dir}`",
-                path.display()
-            );
+    // Where not even its directory exists, nothing is mounted.
+    let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
+    match running::with_mount(&path) {
+        Some(owner) if owner.up() => {
+            let request = Request::Umount {
+                mountpoint: path.clone(),
+                lazy: args.lazy,
+            };
+            let ends = match control::ask(&owner.control, &request, STOP_MAX) {
+                Ok(answer) => answer["ends"].as_bool() == Some(true),
+                Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_ours()) => return Err(e),
+                // It ended before its answer left.
+                Err(_) => true,
+            };
+            if ends && !owner.gone_within(END_MAX) {
+                bail!(
+                    "{} is unmounted, but process {} does not end; its log is {}",
+                    path.display(),
+                    owner.pid,
+                    owner.log.display()
+                );
+            }
         }
-        None if detached => say!("its process had died; cleaned up"),
-        None if fuse::mounted_at(&path).is_none() => bail!("{} is not a mount point", path.display()),
-        None => bail!("{} is not a mount of a running nacre", path.display()),
+        Some(_) => {
+            if mounts::detach_of_dead(&path)? {
+                say!("its process had died; cleaned up");
+            }
+        }
+        None if mounts::detach_stale(&path)? => say!("its process had died; cleaned up"),
+        None => match fuse::mounted_at(&path) {
+            None => bail!("{} is not a mount point", path.display()),
+            // Its process ends by itself.
+            Some(m) if m.is_ours() => {
+                fuse::unmount(&path, args.lazy).map_err(|e| mounts::in_use(e, &path))?;
+            }
+            Some(_) => bail!("{} is not a mount of nacre", path.display()),
+        },
     }
     say!("unmounted {}", path.display());
     Ok(ExitCode::SUCCESS)

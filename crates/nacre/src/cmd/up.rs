@@ -7,15 +7,16 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use osd::target::TargetDir;
 
-use super::{clean_up_after, dir_or_default};
+use super::{clean_up_after, dir_or_default, mount_in};
 use crate::cli::Up;
 use crate::instance::{Instance, Store, Wanted};
 use crate::net::{self, Expected};
-use crate::node::{Here, MountFlags, Node, memory_of};
+use crate::node::{Here, MountRequest, Node, memory_of};
 use crate::output::say;
-use crate::session::{Session, log_in};
+use crate::running::{self, Running};
+use crate::session::{Session, Then, log_in};
 use crate::start::Start;
-use crate::{daemon, mounts, running};
+use crate::{daemon, mounts};
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
@@ -32,8 +33,10 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         osts: args.osts,
     };
     // In the background all this has been looked at already, but the directory may have changed hands since.
-    if !daemon::is_child() {
-        not_up_already(&dir)?;
+    if !daemon::is_child()
+        && let Some(process) = not_up_already(&dir)?
+    {
+        return mount_again(&process, &dir, &wanted, mountpoint.as_deref());
     }
     let instance = Instance::plan(&dir, &wanted)?;
     let start = Start::new(&args.start, &instance.start)?;
@@ -59,17 +62,23 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         let choose = || net::for_server(&args.net, &start.lnet, &expected);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance.now_at(node.place().nid).started_with(start.told());
-        let brought = bring_up(&mut node, &instance, &dir, mountpoint.as_deref()).await;
+        let brought = bring_up(&mut node, &instance, &dir).await;
         if let Err(e) = brought {
-            let _ = node.stop(true).await;
+            let _ = node.stop().await;
             return Err(e);
         }
-        let said = summary(&node, &instance, &dir, mountpoint.as_deref(), begun);
-        Ok((node, said))
+        let (nids, port) = (join(&node.nids()), node.port());
+        let mount = mountpoint.clone().map(|mountpoint| MountRequest {
+            source: format!("{nids}:/{}", instance.fsname),
+            mountpoint,
+            options: Vec::new(),
+        });
+        let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, begun);
+        Ok((node, Then { mount, said: Box::new(said) }))
     })
 }
 
-async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path, mountpoint: Option<&Path>) -> Result<()> {
+async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
     let dirs = instance.make(dir)?;
     let mut targets = Vec::new();
     for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {
@@ -82,41 +91,75 @@ async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path, mountpoint: 
         });
     }
     node.serve_all(targets).await?;
-    node.ready().await?;
-    if let Some(path) = mountpoint {
-        let here = node.nids();
-        node.mount(&here, &instance.fsname, path, &MountFlags::default())
-            .await?;
-    }
-    Ok(())
+    node.ready().await
 }
 
-/// Refuses to start twice; cleans up after a process that died.
-fn not_up_already(dir: &Path) -> Result<()> {
+/// The process that is up already; cleans up after one that died.
+fn not_up_already(dir: &Path) -> Result<Option<Running>> {
     let Some(r) = running::in_dir(dir)? else {
-        return Ok(());
+        return Ok(None);
     };
     if r.up() {
-        bail!(
-            "{} is up already (process {}): `nacre status` shows it, `nacre down` stops it",
-            dir.display(),
-            r.pid
-        );
+        return Ok(Some(r));
     }
     for line in clean_up_after(&r)? {
         say!("process {} had died: {line}", r.pid);
     }
-    Ok(())
+    Ok(None)
+}
+
+/// A file system that is up, but not mounted where it is to be, is mounted there. Everything else is refused.
+fn mount_again(
+    process: &Running,
+    dir: &Path,
+    wanted: &Wanted,
+    mountpoint: Option<&Path>,
+) -> Result<ExitCode> {
+    let (here, pid) = (dir.display(), process.pid);
+    let unmounted = mountpoint.filter(|path| {
+        let real = fuse::real_path(path).unwrap_or_else(|_| path.to_path_buf());
+        !fuse::mounted_at(&real).is_some_and(|m| m.is_ours())
+    });
+    let Some(mountpoint) = unmounted.filter(|_| process.role == "up") else {
+        bail!("{here} is up already (process {pid}): `nacre status` shows it, `nacre down` stops it");
+    };
+    let instance = Instance::find(dir)?.with_context(|| {
+        format!("{here} was removed, but process {pid} still works for it: stop that with nacre down --dir {here}")
+    })?;
+    let other = Instance::plan(dir, wanted)? != instance;
+    if other {
+        bail!("{here} is up already (process {pid}): nothing is added while it runs; `nacre down` stops it");
+    }
+    mounts::prepare(mountpoint)?;
+    let request = MountRequest {
+        source: format!("{}:/{}", process.nids.join(","), instance.fsname),
+        mountpoint: mountpoint.to_path_buf(),
+        options: Vec::new(),
+    };
+    if !mount_in(process, request, Vec::new())? {
+        bail!("process {pid} is just stopping: try again");
+    }
+    say!(
+        "{} is up already (process {pid}), now mounted on {}",
+        instance.fsname,
+        mountpoint.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn join(nids: &[wire::Nid]) -> String {
+    let nids: Vec<String> = nids.iter().map(|n| n.to_string()).collect();
+    nids.join(",")
 }
 
 fn summary(
-    node: &Node,
     instance: &Instance,
     dir: &Path,
     mountpoint: Option<&Path>,
+    nids: &str,
+    port: u16,
     begun: Instant,
 ) -> String {
-    let nids: Vec<String> = node.nids().iter().map(|n| n.to_string()).collect();
     let place = mountpoint.map_or_else(
         || "not mounted".to_owned(),
         |m| format!("mounted on {}", m.display()),
@@ -128,7 +171,6 @@ fn summary(
         osts = instance.osts,
         s = if instance.osts == 1 { "" } else { "s" },
         dir = dir.display(),
-        mgs = nids.join(","),
-        port = node.port(),
+        mgs = nids,
     )
 }

@@ -9,3 +9,4 @@ mod fsck;
 mod namespaces;
 mod ordinary_user;
 mod permissions;
+mod processes;

@@ -1,8 +1,9 @@
 //! Servers and two clients in network namespaces of their own, with addresses of their own. Only root can make those.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fixture::{self, Site, is_root, run, sh};
+use crate::fixture::{self, Ended, Site, has_ended, is_root, nacre_ok, run, sh};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
@@ -13,8 +14,10 @@ struct Net {
 
 impl Net {
     fn new() -> Net {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let net = Net {
-            tag: format!("nc{}", std::process::id() % 100_000),
+            tag: format!("c{next}n{}", std::process::id() % 100_000),
         };
         let tag = &net.tag;
         sh(&format!(
@@ -35,14 +38,29 @@ impl Net {
     fn nacre(&self, host: &str, args: &[&str]) -> String {
         nacre_in(&format!("{}{host}", self.tag), args)
     }
+
+    /// Runs a program in one of them.
+    fn run(&self, host: &str, args: &[&str]) -> Ended {
+        run_in(&format!("{}{host}", self.tag), args)
+    }
+
+    /// Brings up servers at host `s`, of a file system `lus` without a mount.
+    fn serve(&self, site: &mut Site) {
+        let dir = site.directory("d");
+        let up = ["up", "--dir", &dir, "--no-mount", "--fsname", "lus", "--listen", "10.231.77.10@tcp"];
+        self.nacre("s", &up);
+    }
+}
+
+fn run_in(namespace: &str, args: &[&str]) -> Ended {
+    // Not `ip netns exec`: that gives the command a mount namespace of its own, and its mounts would be lost.
+    run(Command::new("nsenter")
+        .arg(format!("--net=/run/netns/{namespace}"))
+        .args(args))
 }
 
 fn nacre_in(namespace: &str, args: &[&str]) -> String {
-    // Not `ip netns exec`: that gives the command a mount namespace of its own, and its mounts would be lost.
-    let ended = run(Command::new("nsenter")
-        .arg(format!("--net=/run/netns/{namespace}"))
-        .arg(env!("CARGO_BIN_EXE_nacre"))
-        .args(args));
+    let ended = run_in(namespace, &[&[env!("CARGO_BIN_EXE_nacre")], args].concat());
     assert!(ended.ok, "nacre {}: {}", args.join(" "), ended.err);
     ended.out
 }
@@ -107,6 +125,158 @@ fn servers_and_clients_with_addresses_of_their_own_work_together() {
         fixture::nacre_ok(&["umount", at]);
     }
     fixture::nacre_ok(&["down", "--dir", &dir]);
+}
+
+const SOURCE: &str = "10.231.77.10@tcp:/lus";
+
+/// The process that has a mount.
+fn pid_of(mount: &str) -> u32 {
+    let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).expect("JSON");
+    let has = |r: &&serde_json::Value| {
+        let mounts = r["record"]["mounts"].as_array();
+        mounts.is_some_and(|m| m.iter().any(|m| m["mountpoint"].as_str() == Some(mount)))
+    };
+    let found = all.as_array().and_then(|all| all.iter().find(has));
+    let pid = found.and_then(|r| r["record"]["pid"].as_u64());
+    pid.expect("a process with that mount") as u32
+}
+
+/// Both see at once what the other does.
+fn work_together(a: &str, b: &str) {
+    sh(&format!(
+        "for i in $(seq 20); do echo $i > {a}/f; test $(cat {b}/f) = $i; mv {b}/f {b}/g; test $(cat {a}/g) = $i; rm {a}/g; \
+         test ! -e {b}/g; done"
+    ));
+}
+
+#[test]
+fn mounts_of_one_host_share_a_process_and_its_address() {
+    if !is_root() {
+        eprintln!("!!! NOT TESTED: network namespaces need root");
+        return;
+    }
+    let (net, mut site) = (Net::new(), Site::new());
+    net.serve(&mut site);
+    let mounts = ["m1", "m2", "m3"].map(|name| site.mount_point(name));
+    let [one, two, three] = &mounts;
+    net.nacre("a", &["mount", SOURCE, one]);
+    let said = net.nacre("a", &["mount", "-o", "ro", SOURCE, two]);
+    let pid = pid_of(one);
+    assert!(said.contains(&format!("process {pid}")), "{said}");
+    assert_eq!(pid_of(two), pid);
+    sh(&format!("echo x > {one}/f; test $(cat {two}/f) = x; ! touch {two}/f; rm {one}/f"));
+    let other = site.mount_point("other");
+    net.nacre("b", &["mount", SOURCE, &other]);
+    work_together(one, &other);
+
+    // Each comes and goes by itself, whether nacre or somebody else unmounts it; with the last the process ends.
+    sh(&format!("umount {one}"));
+    net.nacre("a", &["mount", SOURCE, three]);
+    assert_eq!(pid_of(three), pid);
+    nacre_ok(&["umount", two]);
+    work_together(three, &other);
+    assert!(!has_ended(pid));
+    nacre_ok(&["umount", three]);
+    assert!(has_ended(pid));
+    nacre_ok(&["umount", &other]);
+    let log = sh(&format!("cat {}/nacre.log", site.at("d")));
+    assert!(!log.contains("evict"), "{log}");
+}
+
+#[test]
+fn mounts_that_begin_together_on_one_host_share_a_process() {
+    if !is_root() {
+        eprintln!("!!! NOT TESTED: network namespaces need root");
+        return;
+    }
+    let (net, mut site) = (Net::new(), Site::new());
+    net.serve(&mut site);
+    let mounts = ["m1", "m2", "m3", "m4"].map(|name| site.mount_point(name));
+    std::thread::scope(|scope| {
+        for at in &mounts {
+            let net = &net;
+            scope.spawn(move || net.nacre("a", &["mount", SOURCE, at]));
+        }
+    });
+    let pid = pid_of(&mounts[0]);
+    for at in &mounts {
+        assert_eq!(pid_of(at), pid);
+        work_together(at, &mounts[0]);
+    }
+    for at in &mounts {
+        nacre_ok(&["umount", at]);
+    }
+    assert!(has_ended(pid));
+}
+
+#[test]
+fn a_mount_on_the_host_of_a_server_is_made_by_the_server() {
+    if !is_root() {
+        eprintln!("!!! NOT TESTED: network namespaces need root");
+        return;
+    }
+    let (net, mut site) = (Net::new(), Site::new());
+    net.serve(&mut site);
+    let (here, there) = (site.mount_point("m1"), site.mount_point("m2"));
+    net.nacre("s", &["mount", SOURCE, &here]);
+    net.nacre("a", &["mount", SOURCE, &there]);
+    let pid = pid_of(&here);
+    assert_eq!(pid, site.pid_in("d"));
+    work_together(&here, &there);
+    nacre_ok(&["umount", &here]);
+    sh(&format!("echo x > {there}/f"));
+    assert!(!has_ended(pid), "the servers stay");
+    net.nacre("s", &["mount", SOURCE, &here]);
+    sh(&format!("test $(cat {here}/f) = x"));
+    nacre_ok(&["umount", &there]);
+    site.down("d");
+    assert!(has_ended(pid) && sh(&format!("ls -A {here}")).is_empty());
+}
+
+#[test]
+fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
+    if !is_root() {
+        eprintln!("!!! NOT TESTED: network namespaces need root");
+        return;
+    }
+    let (net, mut site) = (Net::new(), Site::new());
+    net.serve(&mut site);
+    let (first, second) = (site.mount_point("m1"), site.mount_point("m2"));
+    net.nacre("a", &["mount", SOURCE, &first]);
+    let pid = pid_of(&first);
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let refused = |args: &[&str]| {
+        let ended = net.run("a", args);
+        assert!(!ended.ok, "{}", ended.out);
+        ended.err
+    };
+    let why = refused(&["unshare", "-m", nacre, "mount", SOURCE, &second]);
+    assert!(why.contains("mount namespace") && why.contains(&format!("process {pid}")), "{why}");
+    let why = refused(&[nacre, "mount", "--param", "peer_credits=16", SOURCE, &second]);
+    assert!(why.contains("without peer_credits=16"), "{why}");
+    let serve = ["up", "--no-mount", "--listen", "10.231.77.11@tcp", "--dir", &site.at("other")];
+    let why = refused(&[&[nacre], &serve[..]].concat());
+    assert!(why.contains(&format!("process {pid}")) && why.contains(&first), "{why}");
+
+    // Another user: the binary and the mount point must be where that user may look.
+    let (binary, theirs) = (site.at("nacre"), site.at("theirs"));
+    sh(&format!(
+        "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {theirs}; chown 4713 {theirs}",
+        site.at("")
+    ));
+    let user = ["setpriv", "--reuid", "4713", "--regid", "4713", "--clear-groups", "--inh-caps=-all"];
+    let mount = [&user[..], &[&binary, "mount", SOURCE, &theirs]].concat();
+    let why = refused(&mount);
+    assert!(why.contains(&format!("process {pid}")) && why.contains("ip addr add"), "{why}");
+    sh(&format!("ip -n {}a addr add 10.231.77.50/24 dev eth0", net.tag));
+    let why = refused(&mount);
+    assert!(why.contains("--listen: 10.231.77.50@tcp"), "{why}");
+    // With an address of its own it is another node.
+    net.nacre("a", &["mount", "--listen", "10.231.77.50@tcp", SOURCE, &second]);
+    assert_ne!(pid_of(&second), pid);
+    work_together(&first, &second);
+    nacre_ok(&["umount", &first]);
+    nacre_ok(&["umount", &second]);
 }
 
 /// A client, a router and a server, each in a namespace: the client on one network, the server on another.

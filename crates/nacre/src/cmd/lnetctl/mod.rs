@@ -49,7 +49,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
             let dir = own_dir(dir.as_deref())?;
             let running = running::in_dir(&dir)?.filter(Running::up);
             let running = running.with_context(|| format!("nothing is up in {}", dir.display()))?;
-            super::stop(&running, true)?;
+            super::stop(&running, false)?;
         }
         Command::Import { del, file, .. } => {
             let process = process()?;

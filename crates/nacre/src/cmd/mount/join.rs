@@ -1,0 +1,110 @@
+//! A mount by a process that runs already: the one that has the address which the mount would need.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lnet::place::{free_addresses, try_listen};
+use lnet::{LnetError, user_of};
+use wire::Nid;
+
+use crate::cmd::mount_in;
+use crate::net::Taken;
+use crate::node::MountRequest;
+use crate::running::{self, Running};
+
+/// How long a process may have an address without being published, or while it ends.
+const STARTING_MAX: Duration = Duration::from_secs(60);
+/// How long a process that ends may have its port without its claim.
+const ENDING_MAX: Duration = Duration::from_secs(1);
+/// How often it is looked for.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Asks the process that has the address to mount; gives its id, or nothing when the address has become free meanwhile. Fails
+/// where that process is not this user's, or refuses.
+pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Result<Option<u32>> {
+    let begun = Instant::now();
+    let (nid, port) = (taken.nid, taken.port);
+    let mut user = taken.by;
+    while user.is_none() {
+        if !matches!(try_listen(nid, port), Err(LnetError::AddrInUse { .. })) {
+            return Ok(None);
+        }
+        // A process that ends gives its claim and its port back, but not in one step.
+        if begun.elapsed() > ENDING_MAX {
+            bail!(
+                "{nid}: a process that is not of Nacre listens on port {port}: stop it, or {}",
+                other_address(nid, port)
+            );
+        }
+        std::thread::sleep(AGAIN);
+        user = user_of(nid.addr(), port);
+    }
+    while let Some(by) = user {
+        check_user(&Taken {
+            by: Some(by),
+            ..*taken
+        })?;
+        if let Some(process) = running::all().into_iter().find(|r| r.pid == by.pid) {
+            let refused = || {
+                let process = describe(by.pid, &by.to_string());
+                format!("{nid} is the address of {process}, which was asked to mount")
+            };
+            match mount_in(&process, request.clone(), told.to_vec()) {
+                Ok(true) => return Ok(Some(by.pid)),
+                // It is about to end.
+                Ok(false) => {}
+                Err(e) if process.alive() => return Err(e).with_context(refused),
+                Err(_) => {}
+            }
+        }
+        if begun.elapsed() > STARTING_MAX {
+            bail!("{nid} is the address of {by}, which does not answer: stop it, or {}", other_address(nid, port));
+        }
+        std::thread::sleep(AGAIN);
+        user = user_of(nid.addr(), port);
+    }
+    Ok(None)
+}
+
+/// Refuses an address that a process of another user has.
+pub(super) fn check_user(taken: &Taken) -> Result<()> {
+    match taken.by {
+        Some(by) if by.uid != running::uid() => bail!(
+            "{} is the address of {}: one address is one node, so that user must mount, or {}",
+            taken.nid,
+            describe(by.pid, &by.to_string()),
+            other_address(taken.nid, taken.port)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A process by what it serves or has mounted, where this user may know that.
+fn describe(pid: u32, otherwise: &str) -> String {
+    let process = running::everyone().into_iter().find(|r| r.pid == pid);
+    let Some(Running {
+        role, dirs, mounts, owner, ..
+    }) = process
+    else {
+        return otherwise.to_owned();
+    };
+    let dirs = dirs.iter().map(|d| format!("in {}", d.display()));
+    let mounts = mounts
+        .iter()
+        .map(|m| format!("with {} on {}", m.source, m.mountpoint.display()));
+    let what: Vec<String> = dirs.chain(mounts).collect();
+    format!("nacre {role} (process {pid}, user {owner}) {}", what.join(", "))
+}
+
+/// What else a mount can do.
+fn other_address(nid: Nid, port: u16) -> String {
+    let net = lnet::net_name(nid.net_number());
+    let free: Vec<String> = free_addresses(port)
+        .iter()
+        .map(|addr| format!("{addr}@{net}"))
+        .collect();
+    match free.is_empty() {
+        true => "give the interface another address (ip addr add) and use that with --listen".to_owned(),
+        false => format!("use another address of this machine with --listen: {}", free.join(", ")),
+    }
+}

@@ -1,0 +1,181 @@
+//! Publishing a process's record and control socket, and keeping them published.
+//!
+//! A process publishes in each directory that it works for (`run.json`, `run.sock`) and in the run directory of its user
+//! (`PID.json`, `PID.sock`). Each record lies beside a socket that leads to the process, so that any one of them may be lost.
+//! What is lost is made again, by [`Publisher::restore`], as long as its directory is there.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use rustix::fs::{Mode, OFlags, open};
+use tokio::task::JoinHandle;
+
+use crate::control::{self, Handler};
+use crate::running::{self, RECORD_IN_DIR, Running, SOCKET_IN_DIR, write_atomically};
+
+/// Where a process is published.
+pub(crate) struct Publisher {
+    places: Vec<Place>,
+}
+
+/// One directory with a record and a socket in it.
+struct Place {
+    home: Home,
+    record: String,
+    socket: String,
+    listening: Option<Listening>,
+}
+
+enum Home {
+    /// A directory that the process works for, held open: it is the same one after it was moved, and one that is put in its
+    /// place is another.
+    Dir(PathBuf, OwnedFd),
+    /// The run directory, made again when it is not there.
+    RunDir,
+}
+
+/// A socket that answers, and which file it is.
+struct Listening {
+    task: JoinHandle<()>,
+    file: (u64, u64),
+}
+
+impl Publisher {
+    /// A process of this id that works for these directories; nothing is published yet.
+    pub(crate) fn new(dirs: &[PathBuf], pid: u32) -> Result<Publisher> {
+        let mut places = Vec::new();
+        for dir in dirs {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let held = open(dir, flags, Mode::empty()).with_context(|| dir.display().to_string())?;
+            places.push(Place {
+                home: Home::Dir(dir.clone(), held),
+                record: RECORD_IN_DIR.to_owned(),
+                socket: SOCKET_IN_DIR.to_owned(),
+                listening: None,
+            });
+        }
+        places.push(Place {
+            home: Home::RunDir,
+            record: format!("{pid}.json"),
+            socket: format!("{pid}.sock"),
+            listening: None,
+        });
+        Ok(Publisher { places })
+    }
+
+    /// Publishes a record everywhere. One place is enough to be found by; fails when there is none.
+    pub(crate) fn publish(&mut self, record: &Running, handler: &Arc<dyn Handler>) -> Result<()> {
+        let text = serde_json::to_string_pretty(record).context("the record of this process")?;
+        let (mut published, mut failed) = (false, None);
+        for place in &mut self.places {
+            match place.publish(&text, handler) {
+                Ok(()) => published = true,
+                Err(e) => {
+                    tracing::warn!("not published in {}: {e:#}", place.home);
+                    failed = failed.or(Some(e));
+                }
+            }
+        }
+        match published {
+            true => Ok(()),
+            false => Err(failed.unwrap_or_else(|| anyhow!("there is no place to publish in"))),
+        }
+    }
+
+    /// Publishes again where the record or the socket was removed.
+    pub(crate) fn restore(&mut self, record: &Running, handler: &Arc<dyn Handler>) -> Result<()> {
+        let text = serde_json::to_string_pretty(record).context("the record of this process")?;
+        for place in self.places.iter_mut().filter(|p| !p.is_whole()) {
+            match place.publish(&text, handler) {
+                Ok(()) => tracing::info!("published again in {}", place.home),
+                // Most likely the directory was removed for good.
+                Err(e) => tracing::debug!("not published in {}: {e:#}", place.home),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes every record and socket.
+    pub(crate) fn withdraw(&mut self) {
+        for place in &mut self.places {
+            let Some(listening) = place.listening.take() else {
+                continue;
+            };
+            listening.task.abort();
+            if let Ok(dir) = place.home.path() {
+                let _ = fs::remove_file(dir.join(&place.record));
+                let _ = fs::remove_file(dir.join(&place.socket));
+            }
+        }
+    }
+}
+
+impl Place {
+    fn publish(&mut self, text: &str, handler: &Arc<dyn Handler>) -> Result<()> {
+        let dir = self.home.path()?;
+        if !self.is_listening(&dir) {
+            let path = dir.join(&self.socket);
+            // Left over from a process that died, or of this one, of a socket that was replaced.
+            let _ = fs::remove_file(&path);
+            let task = control::listen(&path, handler.clone())?;
+            let file = identity(&path).context("the control socket")?;
+            if let Some(old) = self.listening.replace(Listening { task, file }) {
+                old.task.abort();
+            }
+        }
+        write_atomically(&dir.join(&self.record), text)
+    }
+
+    fn is_listening(&self, dir: &Path) -> bool {
+        let there = identity(&dir.join(&self.socket)).ok();
+        there.is_some() && there == self.listening.as_ref().map(|l| l.file)
+    }
+
+    fn is_whole(&self) -> bool {
+        let whole = |dir: PathBuf| self.is_listening(&dir) && dir.join(&self.record).exists();
+        self.home.path().is_ok_and(whole)
+    }
+}
+
+impl Home {
+    /// A path of it that is right now, and short enough for a Unix socket.
+    fn path(&self) -> Result<PathBuf> {
+        match self {
+            Home::Dir(_, held) => Ok(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
+            Home::RunDir => running::run_dir(),
+        }
+    }
+}
+
+impl std::fmt::Display for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Home::Dir(path, _) => write!(f, "{}", path.display()),
+            Home::RunDir => f.write_str("the run directory"),
+        }
+    }
+}
+
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Uses a Unix socket by a path of any length: the address of one has room for 107 bytes, so that a long path is shortened by
+/// way of a descriptor of its directory.
+pub(crate) fn with_short_path<T>(
+    socket: &Path,
+    connect: impl FnOnce(&Path) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    const ADDRESS_MAX: usize = 107;
+    match (socket.parent(), socket.file_name()) {
+        (Some(dir), Some(name)) if socket.as_os_str().len() > ADDRESS_MAX => {
+            let dir = File::from(open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
+            connect(&Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
+        }
+        _ => connect(socket),
+    }
+}
