@@ -5,7 +5,7 @@
 //! `NACRE_CAPTURES` names one.
 #![allow(clippy::unwrap_used)]
 
-use crate::captured::bytes_of;
+use crate::captured::{self, bytes_of};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
