@@ -2,16 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::stage::root;
+use crate::stage::{cargo, root};
 
 /// Every crate and its floor. A crate may use only crates of lower floors (ARCHITECTURE.md).
-const FLOORS: [(&str, u32); 19] = [
+const FLOORS: [(&str, u32); 20] = [
     ("wire", 0),
     ("cpt", 0),
     ("params", 0),
+    ("workspace-hack", 0),
     ("lnet", 1),
     ("rpc", 2),
     ("lst", 2),
@@ -156,4 +158,37 @@ fn links_in_the_documentation_lead_somewhere() {
         }
     }
     assert_none("dead links", dead);
+}
+
+/// Each package with its features, as testing what these arguments select builds it.
+fn features(selected: &[&str]) -> BTreeSet<String> {
+    let mut tree = cargo(["tree", "--locked", "--offline", "--edges", "normal,build,dev"]);
+    let output = tree
+        .args(["--prefix", "none", "--format", "{p} [{f}]"])
+        .args(selected)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let packages = text.lines().map(|l| l.trim_end_matches(" (*)"));
+    packages.map(|l| l.replace(" (proc-macro)", "")).collect()
+}
+
+#[test]
+fn testing_one_crate_compiles_nothing_again() {
+    let all = features(&["--workspace"]);
+    let mut again = Vec::new();
+    for (name, _) in FLOORS {
+        for package in features(&["-p", name]).difference(&all) {
+            again.push(format!("{name}: {package}"));
+        }
+    }
+    assert_none(
+        "other features than `cargo test --workspace` uses: add to crates/workspace-hack/Cargo.toml what is missing here",
+        again,
+    );
 }
