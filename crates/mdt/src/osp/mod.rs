@@ -164,15 +164,17 @@ impl Osts {
     /// The layout of a new file: objects on OSTs that have some at hand, as many as are wanted and there.
     pub(crate) async fn allocate(&self, file: Fid, wanted: &Wanted) -> Result<Bytes, Errno> {
         let wanted = &wanted.clone().or(&self.defaults.wanted());
-        let mut tried = self.try_allocate(wanted);
+        // Once for each file: what a create waits for must not move the files after it to other OSTs.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let mut tried = self.try_allocate(wanted, turn);
         if matches!(tried, Err(Errno::ENOSPC)) {
             // Something may have been removed since they were asked.
             let _ = timeout(STATFS_PATIENCE, self.statfs()).await;
-            tried = self.try_allocate(wanted);
+            tried = self.try_allocate(wanted, turn);
         }
         let objects = match tried? {
             Some(objects) => objects,
-            None => match timeout(PATIENCE, self.wait_and_allocate(wanted)).await {
+            None => match timeout(PATIENCE, self.wait_and_allocate(wanted, turn)).await {
                 Ok(objects) => objects?,
                 Err(_) => {
                     tracing::warn!("{}: no OST has objects for {file}", self.mdt);
@@ -183,12 +185,12 @@ impl Osts {
         Ok(layout::build(file, wanted.stripe_size, wanted.pool, &objects))
     }
 
-    async fn wait_and_allocate(&self, wanted: &Wanted) -> Result<Vec<Object>, Errno> {
+    async fn wait_and_allocate(&self, wanted: &Wanted, turn: u64) -> Result<Vec<Object>, Errno> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut changes = self.changes.subscribe();
         loop {
             changes.borrow_and_update();
-            if let Some(objects) = self.try_allocate(wanted)? {
+            if let Some(objects) = self.try_allocate(wanted, turn)? {
                 return Ok(objects);
             }
             // Fails only when the sender is gone, and it is our own.
@@ -196,9 +198,8 @@ impl Osts {
         }
     }
 
-    fn try_allocate(&self, wanted: &Wanted) -> Result<Option<Vec<Object>>, Errno> {
+    fn try_allocate(&self, wanted: &Wanted, turn: u64) -> Result<Option<Vec<Object>>, Errno> {
         let osts = self.all();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
         let order = lod::order(&candidates, wanted, turn)?;
         let count = wanted.count_of(osts.len()).max(1);
@@ -243,5 +244,40 @@ impl Osts {
         if let Err(e) = settle::note_exact(&self.store) {
             tracing::warn!("{}: objects are looked through at the next start: {e}", self.mdt);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{
+        sync::{Arc, atomic::Ordering},
+        time::Duration,
+    };
+
+    use osd::MemoryIndex;
+    use tokio::time::timeout;
+    use wire::Fid;
+
+    use super::Osts;
+    use crate::{layout::Wanted, store::Store};
+
+    /// How long to poll a create. No OST exists, so it cannot finish, however long this is.
+    const TRY: Duration = Duration::from_millis(1);
+
+    #[tokio::test]
+    async fn a_create_that_waits_takes_one_turn_however_often_it_tries_again() {
+        let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
+        let rpc = rpc::testing::node(1);
+        let osts = Osts::new(rpc, store, "testfs-MDT0000".into(), Default::default());
+        let wanted = Wanted::default();
+        let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &wanted);
+        tokio::pin!(create);
+        for _ in 0..3 {
+            assert!(timeout(TRY, &mut create).await.is_err(), "it waits");
+            osts.changes.send_replace(());
+        }
+        assert_eq!(osts.waits(), 1);
+        assert_eq!(osts.turn.load(Ordering::Relaxed), 1);
     }
 }
