@@ -50,7 +50,8 @@ impl Mdt {
     pub(crate) async fn getattr_name(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
         let name = name_of(req, 3);
-        let _name = self.locks.name_read(body.mbo_fid1, &name).await?;
+        let mut locks = self.locks_of(req);
+        locks.name_read(body.mbo_fid1, &name).await?;
         let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name)?;
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
     }

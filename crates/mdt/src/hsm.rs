@@ -33,7 +33,9 @@ impl Mdt {
         let body: MdtBody = req.get(1)?;
         let set: HsmStateSet = req.get(3)?;
         let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
-        let _inode = self.locks.inode(fid, XATTR).await?;
+        self.store.inode(fid)?;
+        let mut locks = self.locks_of(req);
+        locks.inode(fid, XATTR).await?;
         if !cred.owns(&self.store.inode(fid)?) {
             return Err(Errno::EPERM);
         }

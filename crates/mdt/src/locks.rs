@@ -6,16 +6,27 @@
 //! on. What is removed, replaced or changed is locked itself, which takes it out of the clients' caches.
 //!
 //! A client that changes names keeps its own lock of the directory where that is agreed on
-//! ([`wire::lock_terms`]): `asker` below. Who has made a file and not yet written to it may hold its DOM bit, which opening
+//! ([`wire::lock_terms`]): `keeps_own` below. Who has made a file and not yet written to it may hold its DOM bit, which opening
 //! it to write and changing its size take away.
 //!
 //! With parallel directory operations switched off (`pdo`) the directory's lock excludes the others that change or look up
 //! its names. The name's own lock is taken all the same, so that the switch may be turned while operations are under way.
 //!
-//! The order is: from the root downwards; of directories that are not above each other, by FID; directories before
-//! files, files by FID. Renames across directories go one at a time, because they alone hold two directories. No lock
-//! is asked for against this order, so nobody waits in a circle; clients give locks back without asking the target for
-//! others.
+//! # The order
+//!
+//! Every request takes its locks in one order, so requests never wait for each other in a circle:
+//!
+//! 1. the lock of renames (`RENAMES`);
+//! 2. each directory whose names change, and right after it its names: a directory above another one first, unrelated
+//!    directories by FID, names by their hash;
+//! 3. the inodes that the names lead to: directories first, each kind by FID;
+//! 4. the lock that the client is granted with the reply.
+//!
+//! Unrelated directories have no order that renames leave as it is. So a request that locks two of them, as parents or
+//! as children, holds the lock of renames. Clients give locks back without asking the target for others.
+//!
+//! A request never waits for a lock that it holds itself: [`RequestLocks`] refuses that. What a request says is checked
+//! before its first lock, so this happens only in a damaged name space.
 
 use std::sync::{
     Arc,
@@ -24,7 +35,6 @@ use std::sync::{
 
 use ldlm::{LocalLock, LockMode, LockServer, Policy};
 use rpc::Export;
-use tokio::sync::{Mutex, MutexGuard};
 use wire::{
     Errno, Fid, LdlmResId, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
@@ -32,7 +42,7 @@ use wire::{
 
 use crate::{
     namespace::is_below,
-    store::{NameHash, S_IFDIR, Store},
+    store::{Entry, NameHash, S_IFDIR, Store},
 };
 
 /// The entry that leads to the inode.
@@ -50,16 +60,33 @@ pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
 /// Extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
+/// Renames that lock unrelated directories go one at a time. No name has this hash.
+const RENAMES: LdlmResId = LdlmResId { name: [0, 0, 0, 1] };
+
 /// The target's own use of its lock server.
 pub(crate) struct Locks {
     server: Arc<LockServer>,
     /// Whether operations on different names of one directory go on side by side.
     pdo: Arc<AtomicBool>,
-    renames: Mutex<()>,
 }
 
-/// Locks that are held together; letting go of them is one drop.
-pub(crate) type HeldLocks = Vec<LocalLock>;
+/// The locks that one request holds. Dropping this lets them all go.
+pub(crate) struct RequestLocks<'a> {
+    locks: &'a Locks,
+    /// Whose request it is. When this client is gone, the request does not wait any more.
+    client: Option<&'a Export>,
+    /// The client's own locks of a directory may stay while it changes names.
+    keeps_own: bool,
+    held: Vec<HeldLock>,
+}
+
+/// One of them.
+struct HeldLock {
+    res: LdlmResId,
+    mode: LockMode,
+    bits: u64,
+    _lock: LocalLock,
+}
 
 /// One end of a rename.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +109,6 @@ impl Locks {
         Locks {
             server,
             pdo: Arc::new(true.into()),
-            renames: Mutex::default(),
         }
     }
 
@@ -96,121 +122,171 @@ impl Locks {
         &self.server
     }
 
-    async fn take(&self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<LocalLock, Errno> {
-        self.server.lock(res, mode, Policy::ibits(bits)).await
+    /// For a request of this client, without any lock yet.
+    pub(crate) fn of_request<'a>(&'a self, client: Option<&'a Export>, keeps_own: bool) -> RequestLocks<'a> {
+        RequestLocks {
+            locks: self,
+            client,
+            keeps_own,
+            held: Vec::new(),
+        }
+    }
+}
+
+impl RequestLocks<'_> {
+    /// Refuses a lock that would wait for one that this request holds.
+    fn check_own(&self, res: &LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
+        let conflicts = |h: &HeldLock| h.res == *res && h.bits & bits != 0 && !h.mode.compatible(mode);
+        if !self.held.iter().any(conflicts) {
+            return Ok(());
+        }
+        let client = self.client.map(|c| &c.client_uuid);
+        lnet::warn_seldom!(?client, res = ?res.name, ?mode, bits, "a request needs two locks that exclude each other, and fails");
+        Err(Errno::EDEADLK)
+    }
+
+    fn hold(&mut self, res: LdlmResId, mode: LockMode, bits: u64, lock: LocalLock) {
+        self.held.push(HeldLock {
+            res,
+            mode,
+            bits,
+            _lock: lock,
+        });
+    }
+
+    async fn take(&mut self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
+        self.check_own(&res, mode, bits)?;
+        let server = &self.locks.server;
+        let lock = server.lock(self.client, res, mode, Policy::ibits(bits)).await?;
+        self.hold(res, mode, bits, lock);
+        Ok(())
+    }
+
+    /// What a look at a name locks. The dots lead to directories that are not below: those are locked while this is
+    /// held, against the order.
+    fn to_read(&self, dir: Fid, name: &[u8]) -> impl Iterator<Item = LdlmResId> + use<> {
+        let whole = !self.locks.pdo.load(Relaxed) && !matches!(name, b"." | b"..");
+        let dir_res = whole.then(|| dir.res_id());
+        dir_res.into_iter().chain([name_resource(dir, name)])
     }
 
     /// To read what a name leads to, and to grant locks on it.
-    pub(crate) async fn name_read(&self, dir: Fid, name: &[u8]) -> Result<HeldLocks, Errno> {
-        let mut held = Vec::with_capacity(2);
-        // The dots lead to directories that are not below: they are locked while this is held, against the order.
-        if !self.pdo.load(Relaxed) && !matches!(name, b"." | b"..") {
-            held.push(self.take(dir.res_id(), LockMode::Pr, UPDATE).await?);
+    pub(crate) async fn name_read(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+        for res in self.to_read(dir, name) {
+            self.take(res, LockMode::Pr, UPDATE).await?;
         }
-        held.push(self.take(name_resource(dir, name), LockMode::Pr, UPDATE).await?);
-        Ok(held)
+        Ok(())
     }
 
-    /// The same, if nobody is in the way.
-    pub(crate) async fn try_name_read(&self, dir: Fid, name: &[u8]) -> Result<Option<HeldLocks>, Errno> {
-        let dots = matches!(name, b"." | b"..");
-        let whole = (!self.pdo.load(Relaxed) && !dots).then(|| dir.res_id());
-        let mut held = Vec::with_capacity(2);
-        for res in whole.into_iter().chain([name_resource(dir, name)]) {
+    /// The same, if nobody is in the way; whether it is so.
+    pub(crate) async fn try_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
+        for res in self.to_read(dir, name) {
             let update = Policy::ibits(UPDATE);
-            match self.server.try_lock(res, LockMode::Pr, update).await? {
-                Some(lock) => held.push(lock),
-                None => return Ok(None),
+            match self.locks.server.try_lock(res, LockMode::Pr, update).await? {
+                Some(lock) => self.hold(res, LockMode::Pr, UPDATE, lock),
+                None => return Ok(false),
             }
         }
-        Ok(Some(held))
+        Ok(true)
     }
 
     /// To make or remove a name.
-    pub(crate) async fn name_write(
-        &self,
-        asker: Option<&Export>,
-        dir: Fid,
-        name: &[u8],
-    ) -> Result<HeldLocks, Errno> {
-        Ok(vec![
-            self.dir_write(asker, dir).await?,
-            self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await?,
-        ])
+    pub(crate) async fn name_write(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.dir_write(dir).await?;
+        self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await
     }
 
     /// A directory of which names change.
-    async fn dir_write(&self, asker: Option<&Export>, dir: Fid) -> Result<LocalLock, Errno> {
-        let mode = if self.pdo.load(Relaxed) {
+    async fn dir_write(&mut self, dir: Fid) -> Result<(), Errno> {
+        let mode = if self.locks.pdo.load(Relaxed) {
             LockMode::Cw
         } else {
             LockMode::Pw
         };
-        let (res, update) = (dir.res_id(), Policy::ibits(UPDATE));
-        match asker {
-            Some(client) => self.server.lock_for(client, res, mode, update).await,
-            None => self.server.lock(res, mode, update).await,
-        }
+        let res = dir.res_id();
+        let Some(client) = self.client.filter(|_| self.keeps_own) else {
+            return self.take(res, mode, UPDATE).await;
+        };
+        self.check_own(&res, mode, UPDATE)?;
+        let update = Policy::ibits(UPDATE);
+        let lock = self.locks.server.lock_for(client, res, mode, update).await?;
+        self.hold(res, mode, UPDATE, lock);
+        Ok(())
     }
 
     /// To change an inode: nobody has these bits of it any more.
-    pub(crate) async fn inode(&self, fid: Fid, bits: u64) -> Result<LocalLock, Errno> {
+    pub(crate) async fn inode(&mut self, fid: Fid, bits: u64) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
     /// To take a name from an inode, or an inode away.
-    pub(crate) async fn removal(&self, fid: Fid) -> Result<LocalLock, Errno> {
+    pub(crate) async fn removal(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE).await
     }
 
     /// To rename: both names, then what is renamed and what is replaced.
-    pub(crate) async fn rename<'a>(
-        &'a self,
-        asker: Option<&Export>,
-        store: &Store,
-        src: End<'_>,
-        dst: End<'_>,
-    ) -> Result<(Option<MutexGuard<'a, ()>>, HeldLocks), Errno> {
-        let mut held = Vec::new();
-        let guard = if src.dir == dst.dir {
-            held.push(self.dir_write(asker, src.dir).await?);
-            let mut names = [name_resource(src.dir, src.name), name_resource(dst.dir, dst.name)];
-            names.sort();
-            held.push(self.take(names[0], LockMode::Pw, UPDATE).await?);
-            if names[0] != names[1] {
-                held.push(self.take(names[1], LockMode::Pw, UPDATE).await?);
+    pub(crate) async fn rename(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
+        let mut alone = src.dir != dst.dir;
+        loop {
+            if alone {
+                self.take(RENAMES, LockMode::Ex, UPDATE).await?;
             }
-            None
-        } else {
-            let guard = self.renames.lock().await;
+            self.renamed_names(store, src, dst).await?;
+            let children = renamed_inodes(store, src, dst)?;
+            if !alone && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
+                // One directory replaces another: two unrelated directories.
+                self.held.clear();
+                alone = true;
+                continue;
+            }
+            for child in children {
+                self.removal(child.fid).await?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// The two names of a rename, with their directories.
+    async fn renamed_names(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
+        if src.dir != dst.dir {
             let dst_above = is_below(store, src.dir, dst.dir)?;
             let src_above = is_below(store, dst.dir, src.dir)?;
             let src_first = src_above || (!dst_above && src.dir < dst.dir);
             let ends = if src_first { [src, dst] } else { [dst, src] };
             for end in ends {
-                held.append(&mut self.name_write(asker, end.dir, end.name).await?);
+                self.name_write(end.dir, end.name).await?;
             }
-            Some(guard)
-        };
-        let children = [store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?];
-        let mut children: Vec<_> = children.into_iter().flatten().collect();
-        for (child, other_dir, errno) in [
-            (store.entry(src.dir, src.name)?, dst.dir, Errno::EINVAL),
-            (store.entry(dst.dir, dst.name)?, src.dir, Errno::ENOTEMPTY),
-        ] {
-            // A directory above the other end is not to be waited for: it is held already, or by who waits for us.
-            let dir = child.filter(|c| c.kind == S_IFDIR);
-            if dir.is_some_and(|d| is_below(store, other_dir, d.fid).unwrap_or(true)) {
-                return Err(errno);
-            }
+            return Ok(());
         }
-        children.sort_by_key(|c| (c.kind != S_IFDIR, c.fid));
-        children.dedup();
-        for child in children {
-            held.push(self.removal(child.fid).await?);
+        self.dir_write(src.dir).await?;
+        let mut names = [name_resource(src.dir, src.name), name_resource(dst.dir, dst.name)];
+        names.sort();
+        self.take(names[0], LockMode::Pw, UPDATE).await?;
+        if names[0] != names[1] {
+            self.take(names[1], LockMode::Pw, UPDATE).await?;
         }
-        Ok((guard, held))
+        Ok(())
     }
+}
+
+/// What is renamed and what is replaced, in the order of locks, while the names are locked.
+fn renamed_inodes(store: &Store, src: End<'_>, dst: End<'_>) -> Result<Vec<Entry>, Errno> {
+    let (moved, replaced) = (store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?);
+    for (child, other_dir, errno) in [
+        (moved, dst.dir, Errno::EINVAL),
+        (replaced, src.dir, Errno::ENOTEMPTY),
+    ] {
+        // A directory above the other end cannot be waited for: it is locked already, by this request or by one that
+        // waits for this one.
+        let dir = child.filter(|c| c.kind == S_IFDIR);
+        if dir.is_some_and(|d| is_below(store, other_dir, d.fid).unwrap_or(true)) {
+            return Err(errno);
+        }
+    }
+    let mut children: Vec<Entry> = [moved, replaced].into_iter().flatten().collect();
+    children.sort_by_key(|c| (c.kind != S_IFDIR, c.fid));
+    children.dedup();
+    Ok(children)
 }
 
 #[cfg(test)]
@@ -223,9 +299,15 @@ mod tests {
     };
 
     use ldlm::{LdlmConfig, LockServer, NoLvb};
-    use wire::{Errno, Fid};
+    use osd::MemoryIndex;
+    use wire::{Errno, Fid, Time};
 
-    use super::{HeldLocks, Locks};
+    use super::{End, LOOKUP, Locks, RequestLocks, UPDATE};
+    use crate::{
+        cred::Cred,
+        namespace::{Node, create, make_root},
+        store::Store,
+    };
 
     const DIR: Fid = Fid::new(0x2_0000_0401, 7, 0);
 
@@ -233,12 +315,30 @@ mod tests {
         Locks::new(LockServer::new("mdt", Arc::new(NoLvb), LdlmConfig::default()))
     }
 
-    /// The locks, if they are to be had at once.
-    async fn at_once(taking: impl Future<Output = Result<HeldLocks, Errno>>) -> Option<HeldLocks> {
+    impl Locks {
+        fn any(&self) -> RequestLocks<'_> {
+            self.of_request(None, false)
+        }
+
+        /// The lock of a name to change it, if it is to be had at once.
+        async fn write_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
+            let mut held = self.any();
+            at_once(held.name_write(dir, name)).await.map(|()| held)
+        }
+
+        /// The lock of a name to read it, if it is to be had at once.
+        async fn read_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
+            let mut held = self.any();
+            at_once(held.name_read(dir, name)).await.map(|()| held)
+        }
+    }
+
+    /// The result, if there is no need to wait for it.
+    async fn at_once(taking: impl Future<Output = Result<(), Errno>>) -> Option<()> {
         let taking = pin!(taking);
         tokio::select! {
             biased;
-            held = taking => Some(held.unwrap()),
+            taken = taking => Some(taken.unwrap()),
             () = ready(()) => None,
         }
     }
@@ -246,28 +346,28 @@ mod tests {
     #[tokio::test]
     async fn names_of_one_directory_are_locked_side_by_side() {
         let locks = locks();
-        let _a = locks.name_write(None, DIR, b"a").await.unwrap();
-        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_some());
-        assert!(at_once(locks.name_read(DIR, b"b")).await.is_some());
-        assert!(at_once(locks.name_write(None, DIR, b"a")).await.is_none());
-        assert!(at_once(locks.name_read(DIR, b"a")).await.is_none());
+        let _a = locks.write_now(DIR, b"a").await.unwrap();
+        assert!(locks.write_now(DIR, b"b").await.is_some());
+        assert!(locks.read_now(DIR, b"b").await.is_some());
+        assert!(locks.write_now(DIR, b"a").await.is_none());
+        assert!(locks.read_now(DIR, b"a").await.is_none());
     }
 
     #[tokio::test]
     async fn without_pdo_a_change_locks_the_whole_directory() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
-        let a = locks.name_write(None, DIR, b"a").await.unwrap();
-        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_none());
-        assert!(at_once(locks.name_read(DIR, b"b")).await.is_none());
+        let a = locks.write_now(DIR, b"a").await.unwrap();
+        assert!(locks.write_now(DIR, b"b").await.is_none());
+        assert!(locks.read_now(DIR, b"b").await.is_none());
         let elsewhere = Fid { f_oid: 8, ..DIR };
-        assert!(at_once(locks.name_write(None, elsewhere, b"b")).await.is_some());
+        assert!(locks.write_now(elsewhere, b"b").await.is_some());
         drop(a);
-        let reads = locks.name_read(DIR, b"a").await.unwrap();
-        assert!(at_once(locks.name_read(DIR, b"b")).await.is_some());
-        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_none());
+        let reads = locks.read_now(DIR, b"a").await.unwrap();
+        assert!(locks.read_now(DIR, b"b").await.is_some());
+        assert!(locks.write_now(DIR, b"b").await.is_none());
         drop(reads);
-        assert!(at_once(locks.name_write(None, DIR, b"b")).await.is_some());
+        assert!(locks.write_now(DIR, b"b").await.is_some());
     }
 
     #[tokio::test]
@@ -275,14 +375,14 @@ mod tests {
         let locks = locks();
         for before in [true, false] {
             locks.pdo().store(before, Relaxed);
-            let changes = locks.name_write(None, DIR, b"a").await.unwrap();
+            let changes = locks.write_now(DIR, b"a").await.unwrap();
             locks.pdo().store(!before, Relaxed);
-            assert!(at_once(locks.name_read(DIR, b"a")).await.is_none());
-            assert!(at_once(locks.name_write(None, DIR, b"a")).await.is_none());
+            assert!(locks.read_now(DIR, b"a").await.is_none());
+            assert!(locks.write_now(DIR, b"a").await.is_none());
             drop(changes);
-            let reads = locks.name_read(DIR, b"a").await.unwrap();
+            let reads = locks.read_now(DIR, b"a").await.unwrap();
             locks.pdo().store(before, Relaxed);
-            assert!(at_once(locks.name_write(None, DIR, b"a")).await.is_none());
+            assert!(locks.write_now(DIR, b"a").await.is_none());
             drop(reads);
         }
     }
@@ -291,9 +391,57 @@ mod tests {
     async fn the_dots_are_looked_up_while_somebody_waits_for_the_directory() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
-        let _changes = locks.name_write(None, DIR, b"a").await.unwrap();
+        let _changes = locks.write_now(DIR, b"a").await.unwrap();
         for dots in [&b"."[..], b".."] {
-            assert!(at_once(locks.name_read(DIR, dots)).await.is_some());
+            assert!(locks.read_now(DIR, dots).await.is_some());
         }
+    }
+
+    #[tokio::test]
+    async fn a_request_does_not_wait_for_a_lock_that_it_holds() {
+        let locks = locks();
+        let mut held = locks.write_now(DIR, b"a").await.unwrap();
+        assert_eq!(held.inode(DIR, UPDATE).await, Err(Errno::EDEADLK));
+        assert_eq!(held.removal(DIR).await, Err(Errno::EDEADLK));
+        assert_eq!(held.name_write(DIR, b"a").await, Err(Errno::EDEADLK));
+        held.inode(DIR, LOOKUP).await.unwrap();
+    }
+
+    /// Each of the three would wait for the next one: `y/c` is removed, `x` replaces `y`, and `c/f` moves into `x`.
+    #[tokio::test]
+    async fn renames_of_unrelated_directories_wait_for_each_other_and_not_in_a_circle() {
+        let store = Store::new(Arc::new(MemoryIndex::default()));
+        make_root(&store, (0, 0), Time::default()).unwrap();
+        let fid = |oid| Fid { f_oid: oid, ..DIR };
+        let (c, x, y, f) = (fid(1), fid(2), fid(3), fid(4));
+        for (dir, name, fid, mode) in [
+            (Fid::ROOT, b"x", x, 0o040755),
+            (Fid::ROOT, b"y", y, 0o040755),
+            (y, b"c", c, 0o040755),
+            (c, b"f", f, 0o100644),
+        ] {
+            let node = Node {
+                fid,
+                mode,
+                ..Node::default()
+            };
+            create(&store, &Cred::root(), dir, name, &node).unwrap();
+        }
+        let end = |dir, name| End { dir, name };
+        let locks = locks();
+        let mut removes = locks.write_now(y, b"c").await.unwrap();
+        let (mut replaces, mut moves) = (locks.any(), locks.any());
+        let mut replacing = Box::pin(replaces.rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y")));
+        assert!(at_once(replacing.as_mut()).await.is_none());
+        let mut moving = pin!(moves.rename(&store, end(c, b"f"), end(x, b"f")));
+        assert!(at_once(moving.as_mut()).await.is_none());
+        assert!(
+            at_once(removes.removal(c)).await.is_some(),
+            "it waits in a circle"
+        );
+        drop(removes);
+        replacing.await.unwrap();
+        replaces.held.clear();
+        moving.await.unwrap();
     }
 }

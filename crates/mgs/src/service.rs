@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cpt::BoxFuture;
-use ldlm::{LdlmConfig, LockMode, LockServer, NoLvb, Policy};
+use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
 use osd::{Index, StoreKind};
 use parking_lot::Mutex;
 use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
@@ -52,6 +52,7 @@ impl Mgs {
         let logs = Mutex::new(Logs::load(index.clone())?);
         let cfg = LdlmConfig {
             seed,
+            types: &[LockType::Plain],
             ..LdlmConfig::default()
         };
         let locks = LockServer::new(Mgs::UUID, Arc::new(NoLvb), cfg);
@@ -124,7 +125,7 @@ impl Mgs {
     fn call_back_readers(&self, res: LdlmResId) {
         let locks = self.locks.clone();
         tokio::spawn(async move {
-            if let Err(e) = locks.lock(res, LockMode::Ex, Policy::Plain).await {
+            if let Err(e) = locks.lock(None, res, LockMode::Ex, Policy::Plain).await {
                 tracing::warn!("cannot tell readers of a changed configuration: {e}");
             }
         });

@@ -92,7 +92,8 @@ impl Ost {
             if !self.sequences.is_made(&fid) {
                 break;
             }
-            let _lock = self.locks.lock_to_destroy(fid.res_id()).await?;
+            let client = Some(&*req.export);
+            let _lock = self.locks.lock_to_destroy(client, fid.res_id()).await?;
             self.gone.add(fid);
             transno = self
                 .change(&req.export, fid, "destroy", async |_| {

@@ -62,6 +62,7 @@ impl Ost {
             .attr(fid)
             .await
             .map_err(|e| self.failed("attributes", fid, &e))?;
+        self.check_parent(req, &brw.oa, fid, before.as_ref())?;
         // Fetching the data may have taken long: of a client that has lost its locks meanwhile nothing is written any more.
         let change = req.export.change()?;
         let transaction = self.committer.begin().await;
@@ -243,7 +244,7 @@ impl Ost {
         }
         let (start, end) = brw.extent();
         self.locks
-            .lock(res, mode, Policy::extent(start, end))
+            .lock(Some(&req.export), res, mode, Policy::extent(start, end))
             .await
             .map(Some)
     }

@@ -5,9 +5,9 @@ use osd::{ObjAttr, OsdError, Seek};
 use rpc::{Export, Reply, ServerRequest};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID,
-    OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC, ObdStatfs, Obdo,
-    OstBody, OstId, Precision, WireStruct,
+    Errno, Fid, OBD_CONNECT_MDS, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS,
+    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO,
+    OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId, Precision, WireStruct,
 };
 
 use crate::{Ost, attr};
@@ -78,15 +78,36 @@ impl Ost {
             .map_err(|e| self.failed("attributes", fid, &e))
     }
 
+    /// Refuses a change of an object that names another file than the one that the object belongs to. A metadata target
+    /// may move an object from one file to another.
+    pub(crate) fn check_parent(
+        &self,
+        req: &ServerRequest,
+        oa: &Obdo,
+        fid: Fid,
+        attr: Option<&ObjAttr>,
+    ) -> Result<(), Errno> {
+        let owner = attr.map_or(Fid::ZERO, |a| a.parent);
+        let named = (oa.o_parent_seq, oa.o_parent_oid);
+        let belongs = owner == Fid::ZERO || (owner.f_seq, owner.f_oid) == named;
+        if oa.o_valid & OBD_MD_FLFID == 0 || belongs || req.export.has(OBD_CONNECT_MDS) {
+            return Ok(());
+        }
+        let (client, parent) = (&req.export.client_uuid, Fid::new(named.0, named.1, 0));
+        lnet::warn_seldom!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %owner, %parent, "refusing a change: the client names another file than the object's");
+        Err(Errno::EPERM)
+    }
+
     async fn lock_object(
         &self,
+        req: &ServerRequest,
         id: &OstId,
         mode: LockMode,
         start: u64,
         end: u64,
     ) -> Result<LocalLock, Errno> {
         self.locks
-            .lock(id.res_id(), mode, Policy::extent(start, end))
+            .lock(Some(&req.export), id.res_id(), mode, Policy::extent(start, end))
             .await
     }
 
@@ -126,11 +147,11 @@ impl Ost {
         let _lock = match about.flag(OBD_FL_SRVLOCK) {
             // Flushing takes the data from those who write, else only their sizes are waited for.
             true if about.flag(OBD_FL_FLUSH) => Some(
-                self.lock_object(&about.oa.o_oi, LockMode::Pw, 0, u64::MAX)
+                self.lock_object(req, &about.oa.o_oi, LockMode::Pw, 0, u64::MAX)
                     .await?,
             ),
             true => Some(
-                self.lock_object(&about.oa.o_oi, LockMode::Pr, 0, u64::MAX)
+                self.lock_object(req, &about.oa.o_oi, LockMode::Pr, 0, u64::MAX)
                     .await?,
             ),
             false => None,
@@ -145,6 +166,7 @@ impl Ost {
     /// `OST_SETATTR`.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let about = self.about_to_change(req)?;
+        self.check_parent(req, &about.oa, about.fid, self.attr_of(about.fid).await?.as_ref())?;
         let set = attr::to_set(&about.oa, about.precision);
         if about.has(OBD_MD_FLMTIME) {
             self.sets_times(req, about.fid);
@@ -166,11 +188,16 @@ impl Ost {
             return Err(Errno::EPROTO);
         }
         let (start, end) = (about.oa.o_size, about.oa.o_blocks);
-        if start > end || start > self.offer.maxbytes {
+        let reaches_too_far = end != OBD_OBJECT_EOF && end > self.offer.maxbytes;
+        if start > end || start > self.offer.maxbytes || reaches_too_far {
             return Err(Errno::EFBIG);
         }
+        self.check_parent(req, &about.oa, about.fid, self.attr_of(about.fid).await?.as_ref())?;
         let _lock = match about.flag(OBD_FL_SRVLOCK) {
-            true => Some(self.lock_object(&about.oa.o_oi, LockMode::Pw, start, end).await?),
+            true => Some(
+                self.lock_object(req, &about.oa.o_oi, LockMode::Pw, start, end)
+                    .await?,
+            ),
             false => {
                 self.locks.prolong(&req.export, about.oa.o_oi.res_id());
                 None
@@ -205,7 +232,7 @@ impl Ost {
         }
         let _lock = match about.flag(OBD_FL_SRVLOCK) {
             true => Some(
-                self.lock_object(&about.oa.o_oi, LockMode::Pw, start, end - 1)
+                self.lock_object(req, &about.oa.o_oi, LockMode::Pw, start, end - 1)
                     .await?,
             ),
             false => None,
@@ -214,6 +241,7 @@ impl Ost {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let fid = about.fid;
         let attr = self.attr_of(fid).await?;
+        self.check_parent(req, &about.oa, fid, attr.as_ref())?;
         let size = attr.map_or(0, |a| a.size);
         let transno = self.change(&req.export, fid, "allocate", async |transno| {
             let set = attr::to_change(&about.oa, about.precision, transno);
@@ -264,7 +292,7 @@ impl Ost {
         // before it has the answer.
         let _lock = match about.flag(OBD_FL_SRVLOCK) {
             true => Some(
-                self.lock_object(&about.oa.o_oi, LockMode::Pr, about.oa.o_size, u64::MAX)
+                self.lock_object(req, &about.oa.o_oi, LockMode::Pr, about.oa.o_size, u64::MAX)
                     .await?,
             ),
             false => None,

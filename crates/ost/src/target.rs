@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ldlm::{LdlmConfig, LockLimits, LockServer};
+use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_seldom;
 use mgc::FsConfig;
 use osd::{Index, Objects, RunOfMachine, Space, StoreKind};
@@ -125,6 +125,7 @@ impl Ost {
             LdlmConfig {
                 seed,
                 limits: cfg.locks.clone(),
+                types: &[LockType::Extent],
                 ..LdlmConfig::default()
             },
         );

@@ -78,6 +78,14 @@ impl LockServer {
         if matches!(mode, LockMode::Cos | LockMode::Txn) {
             return Err(Errno::EPROTO);
         }
+        let [.., third, name_hash] = desc.l_resource.lr_name.name;
+        // Inodes are named by the first two words. A hash of a name makes it a lock that only the server takes.
+        let is_servers = ty == LockType::Ibits && (third, name_hash) != (0, 0);
+        if is_servers || !self.types.contains(&ty) {
+            let (ns, client, res) = (&self.name, &req.export.client_uuid, &desc.l_resource.lr_name.name);
+            lnet::warn_seldom!(ns, %client, peer = %req.peer, ?ty, ?res, "refusing a lock: clients do not take such locks of this target");
+            return Err(Errno::EINVAL);
+        }
         let has = |flag: u64| flags & flag != 0;
         Ok(NewLock {
             no_wait: has(wire::LDLM_FL_BLOCK_NOWAIT | wire::LDLM_FL_SPECULATIVE),

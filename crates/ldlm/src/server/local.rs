@@ -1,5 +1,8 @@
-//! Locks that the server takes itself, and locks that it grants to a client as part of an intent. Both wait here, in
-//! this process, for whoever is in the way.
+//! Locks that the server takes itself, and locks that it grants to a client as part of an intent. Requests wait here, in
+//! this process, until the conflicting locks are cancelled.
+//!
+//! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and after three times what a
+//! lock holder has: by then the holder has been evicted, so only locks of the server itself can still be in the way.
 
 use super::{LockServer, holder, shard_of};
 use crate::action::{NewLock, Placed, Refusal};
@@ -7,9 +10,15 @@ use crate::lock::{Holder, LockId};
 use crate::mode::LockMode;
 use crate::policy::{Ibits, Policy};
 use rpc::Export;
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
+
+/// A request waits as long as so many lock holders have, one after the other.
+const HOLDERS_IN_TURN: u32 = 3;
 
 /// A lock of the server's own. Dropping it lets go.
 #[derive(Debug)]
@@ -53,13 +62,22 @@ impl GrantedLock {
 }
 
 impl LockServer {
-    /// Takes a lock for the server itself, once those in the way have let go.
-    pub async fn lock(&self, res: LdlmResId, mode: LockMode, policy: Policy) -> Result<LocalLock, Errno> {
-        self.lock_as(NewLock::local(Holder::SERVER, 0, res, mode, policy))
+    /// Takes a lock for the server itself, once those in the way have let go. `client` is the one whose request needs
+    /// the lock, if any.
+    ///
+    /// `ENOTCONN` when that client goes away while the request waits, `ETIMEDOUT` when the wait takes too long.
+    pub async fn lock(
+        &self,
+        client: Option<&Export>,
+        res: LdlmResId,
+        mode: LockMode,
+        policy: Policy,
+    ) -> Result<LocalLock, Errno> {
+        self.lock_as(client, NewLock::local(Holder::SERVER, 0, res, mode, policy))
             .await
     }
 
-    /// The same for something that a client does: its own locks may stay, because it knows what it does.
+    /// The same, but the client's own locks may stay, because it knows what it does.
     pub async fn lock_for(
         &self,
         client: &Export,
@@ -68,18 +86,19 @@ impl LockServer {
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
         let new = NewLock::local(Holder::SERVER, 0, res, mode, policy);
-        self.lock_as(NewLock {
+        let new = NewLock {
             on_behalf: holder(client),
             ..new
-        })
-        .await
+        };
+        self.lock_as(Some(client), new).await
     }
 
     /// Takes a whole object from all clients for destroying it: what they have not written back is thrown away.
-    pub async fn lock_to_destroy(&self, res: LdlmResId) -> Result<LocalLock, Errno> {
+    /// `client` is the one whose request destroys it, if any.
+    pub async fn lock_to_destroy(&self, client: Option<&Export>, res: LdlmResId) -> Result<LocalLock, Errno> {
         let whole = Policy::Extent(crate::policy::Extent::WHOLE);
         let new = NewLock::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
-        self.lock_as(NewLock { discard: true, ..new }).await
+        self.lock_as(client, NewLock { discard: true, ..new }).await
     }
 
     /// Takes a lock for the server itself, if nobody is in the way; nobody is asked to let go.
@@ -90,16 +109,16 @@ impl LockServer {
         policy: Policy,
     ) -> Result<Option<LocalLock>, Errno> {
         let new = NewLock::local(Holder::SERVER, 0, res, mode, policy);
-        match self.lock_as(NewLock { no_wait: true, ..new }).await {
+        match self.lock_as(None, NewLock { no_wait: true, ..new }).await {
             Ok(lock) => Ok(Some(lock)),
             Err(Errno::EAGAIN) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    async fn lock_as(&self, new: NewLock) -> Result<LocalLock, Errno> {
+    async fn lock_as(&self, client: Option<&Export>, new: NewLock) -> Result<LocalLock, Errno> {
         let server = self.me.upgrade().ok_or(Errno::ESHUTDOWN)?;
-        let id = self.wait_for(&new).await?.ok_or(Errno::EAGAIN)?;
+        let id = self.wait_for(client, &new).await?.ok_or(Errno::EAGAIN)?;
         Ok(LocalLock { server, id })
     }
 
@@ -148,7 +167,7 @@ impl LockServer {
     }
 
     async fn grant(&self, export: &Arc<Export>, new: &NewLock) -> Result<GrantedLock, Errno> {
-        let Some(id) = self.wait_for(new).await? else {
+        let Some(id) = self.wait_for(Some(export), new).await? else {
             return Ok(GrantedLock::default());
         };
         self.still_there(export, id)?;
@@ -171,8 +190,9 @@ impl LockServer {
         });
     }
 
-    /// Waits for a lock. `None` when it must not wait, or only welcome bits were asked for, and there is none at once.
-    async fn wait_for(&self, new: &NewLock) -> Result<Option<LockId>, Errno> {
+    /// Waits for a lock that a request of `client` needs. `None` when it must not wait, or only welcome bits were asked
+    /// for, and there is none at once.
+    async fn wait_for(&self, client: Option<&Export>, new: &NewLock) -> Result<Option<LockId>, Errno> {
         let shard = shard_of(&new.res, new.policy.ty());
         let placed = self.with(shard, |ns, now, out| ns.enqueue(now, new, out));
         let id = match placed {
@@ -203,7 +223,7 @@ impl LockServer {
             }
         };
         let granted = match granted {
-            Some(rx) => rx.await.unwrap_or(false),
+            Some(rx) => self.woken(client, new, rx).await?,
             None => true,
         };
         attempt.given_up = false;
@@ -212,6 +232,40 @@ impl LockServer {
         } else {
             Err(Errno::ENOTCONN)
         }
+    }
+}
+
+impl LockServer {
+    /// Waits until the lock is granted (true) or cancelled (false).
+    async fn woken(
+        &self,
+        client: Option<&Export>,
+        new: &NewLock,
+        granted: oneshot::Receiver<bool>,
+    ) -> Result<bool, Errno> {
+        let limit = self.wait_max(shard_of(&new.res, new.policy.ty()));
+        let client_gone = async {
+            match client {
+                Some(client) => client.gone().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            granted = granted => Ok(granted.unwrap_or(false)),
+            () = client_gone => Err(Errno::ENOTCONN),
+            () = sleep(limit) => {
+                let client = client.map_or("the server itself", |c| &c.client_uuid);
+                let (ns, res, mode, secs) = (&self.name, &new.res.name, new.mode, limit.as_secs());
+                lnet::warn_seldom!(ns, client, ?res, ?mode, secs, "a request fails: its lock was not granted in time");
+                Err(Errno::ETIMEDOUT)
+            }
+        }
+    }
+
+    /// How long a request waits for a lock of this shard.
+    fn wait_max(&self, shard: usize) -> Duration {
+        HOLDERS_IN_TURN * self.shards[shard].lock().ns.allowed()
     }
 }
 

@@ -41,6 +41,9 @@ pub struct LdlmConfig {
     pub enqueue_min: Duration,
     /// How many locks there may be.
     pub limits: Arc<LockLimits>,
+    /// The types of locks that clients may ask for. A resource has locks of one type only, so a lock of a type that the
+    /// target does not use would keep everybody else from the resource.
+    pub types: &'static [LockType],
 }
 
 impl Default for LdlmConfig {
@@ -49,6 +52,12 @@ impl Default for LdlmConfig {
             seed: 0,
             enqueue_min: Duration::from_secs(100),
             limits: Arc::default(),
+            types: &[
+                LockType::Plain,
+                LockType::Extent,
+                LockType::Flock,
+                LockType::Ibits,
+            ],
         }
     }
 }
@@ -70,6 +79,7 @@ pub struct LockServer {
     asking: Arc<Notify>,
     counters: Counters,
     limits: Arc<LockLimits>,
+    types: &'static [LockType],
     me: Weak<LockServer>,
     tasks: Spawner,
 }
@@ -138,6 +148,7 @@ impl LockServer {
             asking: Arc::new(Notify::new()),
             counters: Counters::default(),
             limits: cfg.limits.clone(),
+            types: cfg.types,
             me: me.clone(),
             tasks: Spawner::current(),
         });

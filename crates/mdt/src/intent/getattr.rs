@@ -81,7 +81,7 @@ impl Mdt {
             name,
             wait,
         } = sought;
-        let mut name_lock = None;
+        let mut name_lock = self.locks_of(req);
         let fid = if name.is_empty() {
             if asked.mbo_fid2 == Fid::ZERO {
                 asked.mbo_fid1
@@ -89,11 +89,11 @@ impl Mdt {
                 asked.mbo_fid2
             }
         } else {
-            let held = match wait {
-                true => Some(self.locks.name_read(asked.mbo_fid1, name).await?),
-                false => self.locks.try_name_read(asked.mbo_fid1, name).await?,
-            };
-            name_lock = Some(held.ok_or(Errno::EBUSY)?);
+            match wait {
+                true => name_lock.name_read(asked.mbo_fid1, name).await?,
+                false if name_lock.try_name_read(asked.mbo_fid1, name).await? => {}
+                false => return Err(Errno::EBUSY),
+            }
             let cred = self.cred_of_body(req, asked);
             let found = lookup(&self.store, &cred, asked.mbo_fid1, name)?;
             found.ok_or(Errno::ENOENT)?.fid

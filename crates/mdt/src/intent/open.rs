@@ -20,10 +20,10 @@ use crate::{
     cred::Cred,
     handles::OpenFile,
     layout::Wanted,
-    locks::{self, HeldLocks},
+    locks::{self, RequestLocks},
     namespace::{self, Done, Node, OpenMode, lookup},
     store::{Inode, S_IFDIR, S_IFREG},
-    target::{Mdt, asker, lock_terms, name_of, precision},
+    target::{Mdt, lock_terms, name_of, precision},
 };
 
 /// What an open asks for.
@@ -69,12 +69,12 @@ impl Asked {
 }
 
 /// What is to be opened.
-struct Found {
+struct Found<'a> {
     fid: Fid,
     /// What made it just now, and its maker's lock.
     created: Option<(Done, GrantedLock)>,
     /// What holds the name.
-    _name: HeldLocks,
+    _name: RequestLocks<'a>,
 }
 
 impl Mdt {
@@ -139,12 +139,12 @@ impl Mdt {
     ) -> Result<(Inode, GrantedLock), Errno> {
         let mut inode = self.store.inode(fid)?;
         if inode.is_file() {
-            inode = self.give_layout(asked, fid, inode).await?;
+            inode = self.give_layout(req, asked, fid, inode).await?;
         }
         if asked.flags.writes() {
             // Who made it is not the only one any more who may write; and if it is he, he writes through another handle than
             // the one that he knows to be the only one.
-            self.locks.inode(fid, locks::DOM).await?;
+            self.locks_of(req).inode(fid, locks::DOM).await?;
         }
         // Before the handle: it takes back handles that other clients keep though nobody uses them any more, which would
         // deny this open.
@@ -153,12 +153,12 @@ impl Mdt {
     }
 
     /// `None`: there is no such name, and none is to be made.
-    async fn find_or_create(
-        &self,
-        req: &ServerRequest,
+    async fn find_or_create<'a>(
+        &'a self,
+        req: &'a ServerRequest,
         asked: &Asked,
         out: &mut Outcome,
-    ) -> Result<Option<Found>, Errno> {
+    ) -> Result<Option<Found<'a>>, Errno> {
         let (parent, name) = (asked.rec.cr_fid1, &asked.name);
         if asked.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
             let fid = if asked.rec.cr_fid2 == Fid::ZERO {
@@ -171,20 +171,22 @@ impl Mdt {
             return Ok(Some(Found {
                 fid,
                 created: None,
-                _name: Vec::new(),
+                _name: self.locks_of(req),
             }));
         }
         let find = || lookup(&self.store, &asked.cred, parent, name);
         let creates = asked.flags.has(MDS_OPEN_CREAT);
+        out.disposition |= DISP_LOOKUP_EXECD;
         // A first look without a lock is a guess which lock will do.
-        let mut writes = creates && matches!(find(), Ok(None));
+        let mut writes = creates && find()?.is_none();
         let (held, entry) = loop {
-            let held = if writes {
-                self.locks.name_write(asker(req), parent, name).await?
+            let mut held = self.locks_of(req);
+            if writes {
+                self.check_new_node(req, asked)?;
+                held.name_write(parent, name).await?;
             } else {
-                self.locks.name_read(parent, name).await?
-            };
-            out.disposition |= DISP_LOOKUP_EXECD;
+                held.name_read(parent, name).await?;
+            }
             match find()? {
                 None if creates && !writes => writes = true,
                 entry => break (held, entry),
@@ -205,7 +207,6 @@ impl Mdt {
         if !creates {
             return Ok(None);
         }
-        self.check_new_fid(req, asked.rec.cr_fid2)?;
         let created = self.create_file(req, asked).await?;
         out.disposition |= DISP_OPEN_CREATE;
         Ok(Some(Found {
@@ -213,6 +214,13 @@ impl Mdt {
             created: Some(created),
             _name: held,
         }))
+    }
+
+    /// Checks what an open that creates says of the new file, before any lock is taken for it.
+    fn check_new_node(&self, req: &ServerRequest, asked: &Asked) -> Result<(), Errno> {
+        namespace::check_name(&asked.name)?;
+        namespace::check_fid(asked.rec.cr_fid2)?;
+        self.check_new_fid(req, asked.rec.cr_fid2)
     }
 
     /// Makes a file. Its maker has the lock on it before it is there: who opens it to write, by its FID, can do so only after
@@ -267,7 +275,13 @@ impl Mdt {
     }
 
     /// A file that was made without objects gets them when it is opened for writing, or when the user says which.
-    async fn give_layout(&self, asked: &Asked, fid: Fid, inode: Inode) -> Result<Inode, Errno> {
+    async fn give_layout(
+        &self,
+        req: &ServerRequest,
+        asked: &Asked,
+        fid: Fid,
+        inode: Inode,
+    ) -> Result<Inode, Errno> {
         if !inode.lov.is_empty() {
             return if asked.wanted.is_some() {
                 Err(Errno::EEXIST)
@@ -280,13 +294,19 @@ impl Mdt {
             return Ok(inode);
         }
         asked.cred.check(&inode, crate::cred::MAY_WRITE)?;
-        self.set_layout(fid, asked.wanted.clone().unwrap_or_default())
+        self.set_layout(req, fid, asked.wanted.clone().unwrap_or_default())
             .await
     }
 
     /// Gives a file without objects its layout, and takes the old one from clients.
-    pub(crate) async fn set_layout(&self, fid: Fid, wanted: Wanted) -> Result<Inode, Errno> {
-        let _layout = self.locks.inode(fid, locks::LAYOUT).await?;
+    pub(crate) async fn set_layout(
+        &self,
+        req: &ServerRequest,
+        fid: Fid,
+        wanted: Wanted,
+    ) -> Result<Inode, Errno> {
+        let mut held = self.locks_of(req);
+        held.inode(fid, locks::LAYOUT).await?;
         let inode = self.store.inode(fid)?;
         let parents = crate::store::links::parse(&inode.links).links;
         let parent = parents

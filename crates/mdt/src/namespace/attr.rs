@@ -27,6 +27,9 @@ const KEPT_FLAGS: u32 = IMMUTABLE
 /// What is checked by rules of its own.
 const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
 
+/// The longest file: sizes are signed numbers for programs.
+const SIZE_MAX: u64 = i64::MAX as u64;
+
 /// What goes with every change.
 const NOTED: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET;
 
@@ -102,6 +105,9 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
         }
         if !inode.is_file() {
             return Err(Errno::EINVAL);
+        }
+        if rec.sa_size > SIZE_MAX {
+            return Err(Errno::EFBIG);
         }
         if !set.open_for_write {
             cred.check(inode, MAY_WRITE)?;
@@ -202,7 +208,7 @@ pub fn close_attrs(inode: &mut Inode, what: Closing<'_>, writer: bool) -> bool {
     if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && newer {
         inode.set_times(inode.times().after_change(told));
     }
-    if inode.is_file() && has(MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS) {
+    if inode.is_file() && has(MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS) && rec.sa_size <= SIZE_MAX {
         let grows = inode
             .som
             .is_none_or(|(size, blocks)| (rec.sa_size, rec.sa_blocks) > (size, blocks));

@@ -32,12 +32,17 @@ pub struct Node {
     pub xattrs: Vec<(Bytes, Bytes)>,
 }
 
+/// Checks that something may be made by this FID: one that clients were given, never one of the target's own objects.
+pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
+    match fid.is_normal() && fid.f_oid != 0 {
+        true => Ok(()),
+        false => Err(Errno::EINVAL),
+    }
+}
+
 impl Node {
-    fn check(&self, cred: &Cred) -> Result<(), Errno> {
-        // Only FIDs that clients were given: never the target's own objects.
-        if !self.fid.is_normal() || self.fid.f_oid == 0 {
-            return Err(Errno::EINVAL);
-        }
+    pub(crate) fn check(&self, cred: &Cred) -> Result<(), Errno> {
+        check_fid(self.fid)?;
         match self.mode & S_IFMT {
             S_IFREG | 0o040000 | 0o010000 | 0o140000 => Ok(()),
             // A device that is no device marks what an overlay has removed: anybody may make it.

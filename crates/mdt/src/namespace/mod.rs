@@ -15,6 +15,7 @@ pub mod xattr;
 use wire::{Errno, Fid, Time};
 
 pub use attr::{Closing, SetAttr, close_attrs, setattr};
+pub(crate) use create::check_fid;
 pub use create::{Node, create, link, set_layout};
 pub use open::{OpenMode, accessed, close, let_go, open};
 pub use rename::{Rename, is_below, rename};
@@ -75,6 +76,12 @@ pub(crate) fn searched(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Er
     let dir = directory(store, fid)?;
     cred.check(&dir, MAY_EXEC)?;
     Ok(dir)
+}
+
+/// Checks what a request to change a name says, before any lock is taken for it.
+pub(crate) fn check_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+    check_name(name)?;
+    searched(store, cred, dir).map(drop)
 }
 
 /// Checks that entries may be added to a directory.

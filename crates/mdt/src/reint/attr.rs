@@ -46,7 +46,9 @@ impl Mdt {
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
             bits |= DOM;
         }
-        let _inode = self.locks.inode(set.sa_fid, bits).await?;
+        self.store.inode(set.sa_fid)?;
+        let mut locks = self.locks_of(req);
+        locks.inode(set.sa_fid, bits).await?;
         let changed = namespace::setattr(
             &self.store,
             cred,
@@ -81,7 +83,9 @@ impl Mdt {
         ea: Bytes,
     ) -> Handled {
         let fid = set.sa_fid;
-        let _inode = self.locks.inode(fid, UPDATE | XATTR).await?;
+        self.store.inode(fid)?;
+        let mut locks = self.locks_of(req);
+        locks.inode(fid, UPDATE | XATTR).await?;
         let change = SetXattr {
             fid,
             name: XATTR_LOV,
@@ -102,15 +106,17 @@ impl Mdt {
             _ => return Err(Errno::EINVAL),
         };
         let is_layout = *name == *XATTR_LOV || *name == *XATTR_LUSTRE_LOV;
-        if is_layout && self.store.inode(fid)?.is_file() {
-            return self.set_file_layout(&set, cred, value).await;
+        let inode = self.store.inode(fid)?;
+        if is_layout && inode.is_file() {
+            return self.set_file_layout(req, &set, cred, value).await;
         }
         let bits = match &name[..] {
             XATTR_ACCESS => UPDATE | XATTR | PERM,
             XATTR_DEFAULT => UPDATE | XATTR | PERM,
             _ => UPDATE | XATTR,
         };
-        let _inode = self.locks.inode(fid, bits).await?;
+        let mut locks = self.locks_of(req);
+        locks.inode(fid, bits).await?;
         let change = SetXattr {
             fid,
             name: &name,
@@ -123,7 +129,13 @@ impl Mdt {
     }
 
     /// A file without objects gets them as its owner wants; one that has some keeps them.
-    async fn set_file_layout(&self, set: &MdtRecSetxattr, cred: &Cred, value: Option<Bytes>) -> Handled {
+    async fn set_file_layout(
+        &self,
+        req: &ServerRequest,
+        set: &MdtRecSetxattr,
+        cred: &Cred,
+        value: Option<Bytes>,
+    ) -> Handled {
         let inode = self.store.inode(set.sx_fid)?;
         let wanted = value.map(|ea| Wanted::parse(&ea)).transpose()?.flatten();
         cred.check(&inode, MAY_WRITE)?;
@@ -131,7 +143,7 @@ impl Mdt {
             _ if !inode.lov.is_empty() => Err(Errno::EEXIST),
             None => Err(Errno::ENODATA),
             Some(wanted) => {
-                let inode = self.set_layout(set.sx_fid, wanted).await?;
+                let inode = self.set_layout(req, set.sx_fid, wanted).await?;
                 let body = MdtBody::default().to_bytes();
                 Ok(reply(1, [body]).with_transno(inode.version))
             }

@@ -9,7 +9,7 @@ use crate::{
     locks::{End, UPDATE},
     namespace::{self, Node, Rename, Unlink},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
-    target::{Handled, Mdt, asker, name_of, precision},
+    target::{Handled, Mdt, name_of, precision},
 };
 
 impl Mdt {
@@ -26,8 +26,11 @@ impl Mdt {
         if create.cr_mode & S_IFMT == S_IFLNK {
             node.symlink = text(&req.bytes(4));
         }
+        namespace::check_change(&self.store, cred, create.cr_fid1, &name)?;
+        node.check(cred)?;
         self.check_new_fid(req, node.fid)?;
-        let _name = self.locks.name_write(asker(req), create.cr_fid1, &name).await?;
+        let mut locks = self.locks_of(req);
+        locks.name_write(create.cr_fid1, &name).await?;
         let made = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
         Ok(self.with_directory(req, create.cr_fid1, done(req, &made, 3, true)))
     }
@@ -39,8 +42,11 @@ impl Mdt {
         if self.store.inode(file)?.is_dir() {
             return Err(Errno::EPERM);
         }
-        let _name = self.locks.name_write(asker(req), dir, &name).await?;
-        let _file = self.locks.inode(file, UPDATE).await?;
+        // So the two are not the same: one is a directory, the other is not.
+        namespace::check_change(&self.store, cred, dir, &name)?;
+        let mut locks = self.locks_of(req);
+        locks.name_write(dir, &name).await?;
+        locks.inode(file, UPDATE).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
         // Lustre tells no attributes, and its clients take what is told for the directory's.
         let reply = done(req, &linked, 1, precision(req) == Precision::Nanoseconds);
@@ -57,9 +63,11 @@ impl Mdt {
             dir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
-        let _name = self.locks.name_write(asker(req), parent, &name).await?;
+        namespace::to_unlink(&self.store, cred, what)?;
+        let mut locks = self.locks_of(req);
+        locks.name_write(parent, &name).await?;
         let child = namespace::to_unlink(&self.store, cred, what)?;
-        let _child = self.locks.removal(child.fid).await?;
+        locks.removal(child.fid).await?;
         let removed = namespace::unlink_entry(&self.store, cred, what, child)?;
         Ok(self.with_directory(req, parent, done(req, &removed, 5, true)))
     }
@@ -82,9 +90,10 @@ impl Mdt {
             dir: what.dst_dir,
             name: &dst_name,
         };
-        namespace::searched(&self.store, cred, src.dir)?;
-        namespace::searched(&self.store, cred, dst.dir)?;
-        let _locks = self.locks.rename(asker(req), &self.store, src, dst).await?;
+        namespace::check_change(&self.store, cred, src.dir, src.name)?;
+        namespace::check_change(&self.store, cred, dst.dir, dst.name)?;
+        let mut locks = self.locks_of(req);
+        locks.rename(&self.store, src, dst).await?;
         let renamed = namespace::rename(&self.store, cred, what)?;
         // What it replaced, if that was its last name.
         let gone = renamed.inode.nlink == 0;

@@ -22,7 +22,7 @@ use crate::{
     cred::Cred,
     handles::{Cookies, Handles},
     layout,
-    locks::Locks,
+    locks::{Locks, RequestLocks},
     namespace,
     osp::Osts,
     owners::Owners,
@@ -140,14 +140,23 @@ impl Mdt {
         self.believed(req, claimed)
     }
 
-    /// Checks the FID that a client wants to make something by: of a sequence of its own.
+    /// Checks the FID that a client wants to make something by: of a sequence of its own, and not in use.
     pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
         let was_given = || self.sequences.was_given(fid.f_seq);
         if self.owners.may_use(&req.export, fid.f_seq, was_given) {
-            return Ok(());
+            return match self.store.find(fid)? {
+                None => Ok(()),
+                Some(_) => Err(Errno::EEXIST),
+            };
         }
         lnet::warn_seldom!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create in a sequence that is not the client's");
         Err(Errno::EPERM)
+    }
+
+    /// The locks that a request takes: none yet. Its client keeps its own locks where that is agreed on.
+    pub(crate) fn locks_of<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
+        let keeps_own = lock_terms(req) == LockTerms::Nacre;
+        self.locks.of_request(Some(&req.export), keeps_own)
     }
 
     /// The open files of a client.
@@ -185,12 +194,6 @@ pub(crate) fn wall_clock() -> Time {
 /// How fine the times are that a client and this target tell each other.
 pub(crate) fn precision(req: &ServerRequest) -> Precision {
     Precision::agreed(&req.export.data())
-}
-
-/// Whose own locks stay while a request of this client is done: its own, where that is agreed on.
-pub(crate) fn asker(req: &ServerRequest) -> Option<&Export> {
-    let own = lock_terms(req) == LockTerms::Nacre;
-    own.then_some(&*req.export)
 }
 
 /// On what terms a client has its locks.

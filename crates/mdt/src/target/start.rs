@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ldlm::{LdlmConfig, LockServer, NoLvb};
+use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
 use mgc::{FsConfig, Mgc};
 use osd::{Index, StoreKind, open_index};
 use rpc::{Ptlrpc, services};
@@ -69,6 +69,7 @@ impl Mdt {
         let ldlm = LdlmConfig {
             seed: cfg.seed,
             limits: cfg.locks.clone(),
+            types: &[LockType::Ibits, LockType::Flock],
             ..LdlmConfig::default()
         };
         let mdt = Arc::new(Mdt {

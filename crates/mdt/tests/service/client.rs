@@ -13,10 +13,10 @@ use rpc::{
 };
 use wire::{
     BUT_GETATTR, Errno, Fid, IT_GETATTR, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_AST_SENT,
-    LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResourceDesc, LockTerms,
-    LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch,
-    MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid,
-    ObdConnectData, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
+    LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResId, LdlmResourceDesc,
+    LockTerms, LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody,
+    MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message,
+    Nid, ObdConnectData, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
     REINT_UNLINK, SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
 };
 
@@ -190,15 +190,27 @@ impl Client {
     }
 
     fn dlm(&self, fid: Fid, mode: u32, bits: u64, flags: u32) -> Bytes {
+        let bits = LdlmPolicyData::inodebits(bits, 0);
+        self.dlm_of(13, fid.res_id(), mode, bits, flags)
+    }
+
+    fn dlm_of(
+        &self,
+        lr_type: u32,
+        lr_name: LdlmResId,
+        mode: u32,
+        l_policy_data: LdlmPolicyData,
+        flags: u32,
+    ) -> Bytes {
         let desc = LdlmLockDesc {
             l_resource: LdlmResourceDesc {
-                lr_type: 13,
-                lr_name: fid.res_id(),
+                lr_type,
+                lr_name,
                 ..Default::default()
             },
             l_req_mode: mode,
             l_granted_mode: 0,
-            l_policy_data: LdlmPolicyData::inodebits(bits, 0),
+            l_policy_data,
         };
         let dlm = LdlmRequest {
             lock_flags: flags,
@@ -207,6 +219,12 @@ impl Client {
             ..LdlmRequest::default()
         };
         dlm.to_bytes_with(&[self.cookie.fetch_add(1, Ordering::SeqCst)])
+    }
+
+    /// Asks for an exclusive lock of any type.
+    pub(crate) async fn lock_as(&self, lr_type: u32, lr_name: LdlmResId) -> Result<(), Errno> {
+        let bufs = vec![self.dlm_of(lr_type, lr_name, 1, LdlmPolicyData::default(), 0)];
+        self.call(LDLM_ENQUEUE, bufs).await.map(drop)
     }
 
     async fn enqueue(&self, fid: Fid, opc: u64, bufs: Vec<Bytes>, modifies: bool) -> Result<ReplyMsg, Errno> {

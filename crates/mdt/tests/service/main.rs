@@ -11,6 +11,7 @@ mod names;
 mod open;
 mod refused;
 mod rude;
+mod self_locks;
 mod shared;
 mod survive;
 mod unwritten;

@@ -300,7 +300,8 @@ impl Export {
             .await;
     }
 
-    async fn gone(&self) {
+    /// Resolves when the client has disconnected or was evicted.
+    pub async fn gone(&self) {
         // An error means that the sender is gone, which is `self`.
         let _ = self.generation.subscribe().wait_for(|g| g.gone).await;
     }

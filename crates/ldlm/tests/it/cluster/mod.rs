@@ -4,6 +4,7 @@
 mod cancels;
 mod fixture;
 mod lru;
+mod waits;
 
 use fixture::{Cluster, FILE_A, FILE_B, OBJECT, directory};
 use ldlm::{Enqueue, Flock, LockMode, Policy};
@@ -193,7 +194,7 @@ async fn of_inode_bits_only_those_in_the_way_go() {
     );
     let server = cluster
         .server
-        .lock(dir, LockMode::Pw, Policy::ibits(UPDATE))
+        .lock(None, dir, LockMode::Pw, Policy::ibits(UPDATE))
         .await
         .unwrap();
     assert_eq!(a.owner.asked(), [(dir, UPDATE)]);
@@ -209,7 +210,7 @@ async fn of_inode_bits_only_those_in_the_way_go() {
     drop(
         cluster
             .server
-            .lock(dir, LockMode::Ex, Policy::ibits(LOOKUP | PERM))
+            .lock(None, dir, LockMode::Ex, Policy::ibits(LOOKUP | PERM))
             .await
             .unwrap(),
     );
@@ -231,7 +232,7 @@ async fn a_client_without_conversion_gives_the_whole_lock_back() {
     drop(
         cluster
             .server
-            .lock(dir, LockMode::Pw, Policy::ibits(UPDATE))
+            .lock(None, dir, LockMode::Pw, Policy::ibits(UPDATE))
             .await
             .unwrap(),
     );
@@ -368,7 +369,7 @@ async fn a_lock_that_the_client_does_not_know_is_let_go_when_asked_for() {
     drop(
         cluster
             .server
-            .lock(directory(1), LockMode::Ex, Policy::ibits(UPDATE))
+            .lock(None, directory(1), LockMode::Ex, Policy::ibits(UPDATE))
             .await
             .unwrap(),
     );
@@ -437,7 +438,7 @@ async fn an_object_that_is_destroyed_is_not_written_back_first() {
     let lock = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     a.owner.add_one(lock.info());
     drop(lock);
-    drop(cluster.server.lock_to_destroy(OBJECT).await.unwrap());
+    drop(cluster.server.lock_to_destroy(None, OBJECT).await.unwrap());
     assert_eq!(cluster.disk.size(&OBJECT), 0);
     assert_eq!(cluster.server.stats().locks, 0);
 }

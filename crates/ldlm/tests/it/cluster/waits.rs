@@ -1,0 +1,62 @@
+//! Requests that wait in the server for a lock: each wait has an end.
+
+use crate::cluster::{
+    UPDATE,
+    fixture::{Cluster, ENQUEUE_MIN, directory},
+};
+use ldlm::{LockMode, Policy};
+use rpc::RpcError;
+use tokio::time::Instant;
+use wire::{Errno, LdlmResId};
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_an_evicted_client_stops_waiting() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let bits = Policy::ibits(UPDATE);
+    drop(a.enqueue(directory(2), LockMode::Pr, bits).await.unwrap());
+    let held = cluster.server.lock(None, directory(1), LockMode::Ex, bits).await;
+    let export = cluster.export_of("a");
+    let waiting = tokio::spawn({
+        let (server, export) = (cluster.server.clone(), export.clone());
+        async move {
+            let lock = server.lock(Some(&export), directory(1), LockMode::Pw, bits);
+            lock.await.map(drop)
+        }
+    });
+    cluster.until(|stats| stats.waiting == 1).await;
+    let begun = Instant::now();
+    export.evict("the test wants it").await;
+    assert_eq!(waiting.await.unwrap(), Err(Errno::ENOTCONN));
+    assert!(begun.elapsed() < ENQUEUE_MIN);
+    assert_eq!(cluster.server.stats().waiting, 0);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_never_free_fails_the_request_and_leaves_nothing_behind() {
+    let cluster = Cluster::new().await;
+    let bits = Policy::ibits(UPDATE);
+    let server = &cluster.server;
+    let held = server.lock(None, directory(1), LockMode::Ex, bits).await.unwrap();
+    let begun = Instant::now();
+    let refused = server.lock(None, directory(1), LockMode::Pw, bits).await;
+    assert_eq!(refused.map(drop), Err(Errno::ETIMEDOUT));
+    assert!(begun.elapsed() > ENQUEUE_MIN, "a holder has its time");
+    assert_eq!(server.stats().locks, 1);
+    drop(held);
+    server.lock(None, directory(1), LockMode::Pw, bits).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_does_not_get_a_lock_of_a_name() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let mut name = directory(1).name;
+    name[3] = 7;
+    let refused = a
+        .enqueue(LdlmResId { name }, LockMode::Ex, Policy::ibits(UPDATE))
+        .await;
+    assert!(matches!(refused, Err(RpcError::Status(Errno::EINVAL))));
+    assert_eq!(cluster.server.stats().locks, 0);
+}
