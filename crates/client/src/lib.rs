@@ -26,6 +26,7 @@ mod owner;
 mod pack;
 mod perm;
 mod process;
+mod watch;
 
 pub use atime::Atime;
 pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
@@ -38,4 +39,4 @@ pub use layout::LovLayout;
 pub use ops::{
     DirHandle, DirItem, FlockRange, FlockType, Found, LastName, OpenFile, OpenFlags, StatFs, without_set_id,
 };
-pub use process::ProcessStatus;
+pub use process::{ProcessStatus, is_exiting};

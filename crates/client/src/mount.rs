@@ -132,7 +132,10 @@ impl Client {
             locks: Arc::default(),
         };
         match mount.connect(&mgc).await {
-            Ok(client) => Ok(client),
+            Ok(client) => {
+                tokio::spawn(crate::watch::watch(Arc::downgrade(&client)));
+                Ok(client)
+            }
             Err(e) => {
                 mgc.disconnect().await;
                 Err(e)

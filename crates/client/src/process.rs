@@ -4,6 +4,32 @@ use crate::cred::{Cred, Groups};
 use std::io;
 use std::sync::Arc;
 
+/// The signals by which somebody asks a program to end.
+const END: u64 =
+    set(libc::SIGHUP) | set(libc::SIGINT) | set(libc::SIGQUIT) | set(libc::SIGKILL) | set(libc::SIGTERM);
+/// The signals that stop a program which does not handle them.
+const STOP: u64 = set(libc::SIGSTOP) | set(libc::SIGTSTP) | set(libc::SIGTTIN) | set(libc::SIGTTOU);
+/// Flags of a task, as the kernel shows them in `/proc/PID/stat`: it is exiting, it is the kernel's own.
+const PF_EXITING: u64 = 0x4;
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// The set of one signal.
+const fn set(signal: libc::c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Whether a task exits, or is one of the kernel's, which closes files for those that have exited: no program waits for what
+/// it asks for.
+pub fn is_exiting(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    flags_of(&stat).is_some_and(|flags| flags & (PF_EXITING | PF_KTHREAD) != 0)
+}
+
+/// The flags of a task: the seventh word after its name, which ends with the last parenthesis.
+fn flags_of(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
+}
+
 /// The status of a process, read once.
 pub struct ProcessStatus(String);
 
@@ -27,13 +53,29 @@ impl ProcessStatus {
 
     /// Whether it has a signal that it would act on, were it not waiting for us: then a wait without end must end.
     pub fn is_signalled(&self) -> bool {
-        let mask = |name| {
-            self.field(name)
-                .and_then(|v| u64::from_str_radix(v, 16).ok())
-                .unwrap_or(0)
-        };
-        let pending = mask("SigPnd") | mask("ShdPnd");
-        pending & !mask("SigBlk") & !mask("SigIgn") != 0
+        self.acts_on() != 0
+    }
+
+    /// A set of signals.
+    fn mask(&self, name: &str) -> u64 {
+        let set = self.field(name);
+        set.and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
+    }
+
+    /// The signals that it has and does not block or ignore.
+    fn acts_on(&self) -> u64 {
+        let pending = self.mask("SigPnd") | self.mask("ShdPnd");
+        pending & !self.mask("SigBlk") & !self.mask("SigIgn")
+    }
+
+    /// Whether a signal is about to end it, were it not waiting for us: one that it does not handle.
+    pub fn is_being_ended(&self) -> bool {
+        self.acts_on() & !self.mask("SigCgt") & !STOP != 0
+    }
+
+    /// Whether somebody asks it to end, by a signal that it may handle.
+    pub fn is_asked_to_end(&self) -> bool {
+        self.is_being_ended() || self.acts_on() & END != 0
     }
 
     /// Its effective user or group.
@@ -100,5 +142,31 @@ mod tests {
             assert!(!status(&now).is_signalled());
         }
         assert!(!status("").is_signalled());
+    }
+
+    #[test]
+    fn a_program_is_asked_to_end_by_some_signals_and_ended_by_those_that_it_does_not_handle() {
+        let with = |pending: i32, caught: i32| {
+            let caught = if caught == 0 { 0 } else { super::set(caught) };
+            status(&format!(
+                "ShdPnd:\t{:016x}\nSigCgt:\t{caught:016x}\n",
+                super::set(pending)
+            ))
+        };
+        let of = |status: ProcessStatus| (status.is_asked_to_end(), status.is_being_ended());
+        assert_eq!(of(with(libc::SIGINT, 0)), (true, true));
+        assert_eq!(of(with(libc::SIGINT, libc::SIGINT)), (true, false));
+        assert_eq!(of(with(libc::SIGALRM, 0)), (true, true));
+        assert_eq!(of(with(libc::SIGALRM, libc::SIGALRM)), (false, false));
+        assert_eq!(of(with(libc::SIGTSTP, 0)), (false, false));
+        assert_eq!(of(with(libc::SIGKILL, 0)), (true, true));
+    }
+
+    #[test]
+    fn a_task_of_the_kernel_is_told_from_a_program_whatever_its_name() {
+        let stat = |flags: u64| format!("7 (a) b (c) S 1 7 7 0 -1 {flags} 0 0");
+        assert_eq!(super::flags_of(&stat(0x40_0100)), Some(0x40_0100));
+        assert_eq!(super::flags_of(""), None);
+        assert!(!super::is_exiting(std::process::id()));
     }
 }

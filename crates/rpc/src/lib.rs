@@ -31,7 +31,7 @@ pub use config::RpcConfig;
 pub use cpt::BoxFuture;
 pub use error::RpcError;
 pub use faults::Faults;
-pub use import::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Keep};
+pub use import::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Keep, Unanswered};
 pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};
 pub use server::{Busy, ConnectRequest, Export, Reply, ServerRequest, ServiceStats, Target, TargetExports};

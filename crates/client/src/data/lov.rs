@@ -13,7 +13,7 @@ use ldlm::LockRoom;
 use mgc::FsConfig;
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
-use rpc::Ptlrpc;
+use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
@@ -91,6 +91,15 @@ impl Lov {
     /// The targets, by their index in layouts.
     fn oscs(&self) -> Vec<Arc<Osc>> {
         self.oscs.read().values().cloned().collect()
+    }
+
+    /// The connections to the targets.
+    pub(crate) fn imports(&self) -> Vec<Arc<Import>> {
+        self.oscs
+            .read()
+            .values()
+            .map(|osc| osc.import().clone())
+            .collect()
     }
 
     /// The data of a file: the same object for the same FID as long as it is in use or has anything cached; a newer layout

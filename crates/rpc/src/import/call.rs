@@ -250,6 +250,7 @@ impl Call<'_> {
             match arrived {
                 None => return Err(RpcError::Closed(self.name())),
                 Some(Arrived::Early { timeout_secs }) => {
+                    import.silence.heard();
                     let extended = sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY;
                     deadline = deadline.map(|d| d.max(extended));
                 }
@@ -350,6 +351,7 @@ impl Call<'_> {
     /// Keeps what every reply says: that the server is there, how long it takes, what is committed and what is not.
     fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<Keep> {
         let now = Instant::now();
+        self.import.silence.heard();
         let mut core = self.import.core.lock();
         if body.pb_timeout > 0 {
             self.import

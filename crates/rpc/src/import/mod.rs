@@ -9,11 +9,13 @@ mod drive;
 mod machine;
 mod owner;
 mod replay;
+mod silence;
 mod slots;
 
 pub use machine::ImportState;
 pub use owner::{ImportConfig, ImportEvent, ImportKind, ImportOwner};
 pub use replay::Keep;
+pub use silence::Unanswered;
 
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, connect_data};
 
@@ -25,6 +27,7 @@ use foldhash::HashMap;
 use machine::{Action, Event, Machine};
 use parking_lot::Mutex;
 use replay::ReplayList;
+use silence::Silence;
 use slots::Slots;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -100,6 +103,7 @@ pub struct Import {
     core: Mutex<Core>,
     phase: watch::Sender<Phase>,
     slots: Slots,
+    silence: Silence,
     wake: Arc<Notify>,
     /// Whether the driver has been started.
     driven: AtomicBool,
@@ -134,6 +138,7 @@ impl Import {
             me: me.clone(),
             rpc: rpc.clone(),
             slots: Slots::new(cfg.max_rpcs_in_flight as usize),
+            silence: Silence::new(),
             cfg,
             cookie,
             core: Mutex::new(core),
@@ -183,15 +188,30 @@ impl Import {
     /// servers that come back. Fails with the server's negative status unless the request takes any.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
         let limit = req.timeout;
+        let waiting = self.silence.begin();
         // Some kilobytes, which otherwise were part of every future around this one, also of those that in the end send nothing.
         let call = Box::pin(call::call(self, req));
-        match limit {
+        let result = match limit {
             None => call.await,
             Some(limit) => match tokio::time::timeout(limit, call).await {
                 Ok(result) => result,
                 Err(_) => Err(RpcError::Timeout(self.cfg.name.clone())),
             },
+        };
+        if matches!(result, Ok(_) | Err(RpcError::Status(_) | RpcError::Evicted(_))) {
+            waiting.answered();
         }
+        result
+    }
+
+    /// How long nothing has been heard of the target since a request was made, also of one whose caller has given up.
+    pub fn silence(&self) -> Option<Duration> {
+        self.silence.lasts()
+    }
+
+    /// The requests that wait for the target now.
+    pub fn unanswered(&self) -> Option<Unanswered> {
+        self.silence.unanswered()
     }
 
     /// Asks the server whether it still knows us, unless it was heard of in the last `quiet`: for who waits for what comes by
@@ -314,6 +334,7 @@ impl Import {
     /// The server granted `data`.
     fn granted(&self, data: ObdConnectData) {
         self.core.lock().data = data;
+        self.silence.heard();
         let modifying = match data.ocd_connect_flags & OBD_CONNECT_MULTIMODRPCS {
             0 => 1,
             _ => usize::from(data.ocd_maxmodrpcs),
