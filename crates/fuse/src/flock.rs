@@ -1,6 +1,5 @@
 //! POSIX and BSD locks, as the kernel asks for them.
 
-use crate::convert::errno;
 use crate::state::State;
 use client::{Cred, FlockRange, FlockType, ProcessStatus};
 use fuser::{Errno, FileHandle, ReplyLock};
@@ -39,21 +38,17 @@ pub(crate) fn of_kernel(typ: i32) -> Result<FlockType, Errno> {
     }
 }
 
-/// Answers with the lock that stands in the way of `want`, or that none does.
-pub(crate) async fn get(state: &State, cred: &Cred, fid: Fid, want: FlockRange, reply: ReplyLock) {
-    let (start, end) = (want.start, want.end);
-    match state.client.getlk(cred, fid, want).await {
-        Ok(None) => reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0),
-        Ok(Some(held)) => {
-            let typ = if held.ty == FlockType::Read {
-                libc::F_RDLCK
-            } else {
-                libc::F_WRLCK
-            };
-            reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
-        }
-        Err(e) => reply.error(errno(e)),
-    }
+/// Answers with the lock that stands in the way of one on a range, or that none does.
+pub(crate) fn answer(held: Option<FlockRange>, (start, end): (u64, u64), reply: ReplyLock) {
+    let Some(held) = held else {
+        return reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0);
+    };
+    let typ = if held.ty == FlockType::Read {
+        libc::F_RDLCK
+    } else {
+        libc::F_WRLCK
+    };
+    reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
 }
 
 /// Takes or gives up a lock, through an open file. `waits`: the process that waits until it is free, unless a signal ends the wait.
@@ -76,7 +71,7 @@ pub(crate) async fn set(
     }
 }
 
-/// Returns when the waiting process has a signal. (The kernel's own word that a request is interrupted does not get here.)
+/// Returns when the waiting process has a signal, whichever: fcntl(2) says that it ends the wait for a lock.
 async fn signalled(pid: u32) {
     loop {
         tokio::time::sleep(SIGNAL_POLL).await;

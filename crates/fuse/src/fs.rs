@@ -3,14 +3,16 @@
 //! Permissions: the kernel checks modes and ACLs with the attributes it has (`default_permissions`), because it walks along
 //! names that it keeps without asking anybody; the servers check again whatever reaches them.
 
-use crate::convert::{errno, open_flags, set_time};
+use crate::convert::{generation, open_flags, set_time};
 use crate::creds::cred;
 use crate::flock;
+use crate::opened::Opened;
 use crate::readdir;
-use crate::reply::{empty, xattr};
-use crate::state::State;
+use crate::reply::xattr;
+use crate::state::{State, ttl};
+use crate::wait::Asker;
 use bytes::Bytes;
-use client::{Fallocate, FlockRange, Seek, SetAttr};
+use client::{Client, Cred, DirHandle, DirItem, Fallocate, FlockRange, Found, Seek, SetAttr, StatFs};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -26,8 +28,9 @@ use std::time::{Duration, SystemTime};
 
 /// Bytes of one write request.
 const MAX_WRITE: u32 = 1 << 20;
-/// Requests that the kernel may have under way in the background (read-ahead, asynchronous direct I/O).
-const MAX_BACKGROUND: u16 = 128;
+/// Requests that the kernel may have under way in the background (pages of mappings, asynchronous direct I/O, closes): more
+/// than those that can be expected to wait for a target that does not answer.
+const MAX_BACKGROUND: u16 = 4096;
 
 /// The file system that the kernel sees.
 pub(crate) struct Fs(pub(crate) Arc<State>);
@@ -40,6 +43,23 @@ macro_rules! or_reply {
             Err(e) => return $reply.error(e),
         }
     };
+}
+
+/// The program that made a request.
+fn program(req: &Request) -> Asker {
+    Asker::Program(req.pid())
+}
+
+/// Answers that it is done.
+fn done(_: &State, (): (), reply: ReplyEmpty) {
+    reply.ok();
+}
+
+impl Fs {
+    /// What most calls of the client take.
+    fn call(&self, req: &Request, umask: u32, name: &OsStr) -> (Arc<Client>, Cred, Vec<u8>) {
+        (self.0.client.clone(), cred(req, umask), name.as_bytes().to_vec())
+    }
 }
 
 impl Filesystem for Fs {
@@ -83,11 +103,9 @@ impl Filesystem for Fs {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0.run(async move {
-            let found = state.client.lookup(&cred, parent, &name).await;
-            state.entry(found, reply);
-        });
+        let (client, cred, name) = self.call(req, 0, name);
+        let work = async move { client.lookup(&cred, parent, &name).await };
+        self.0.run(program(req), reply, work, State::entry);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -96,11 +114,9 @@ impl Filesystem for Fs {
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move {
-            let found = state.client.getattr(&cred, fid).await;
-            state.attr(ino, found, reply);
-        });
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { Ok((ino, client.getattr(&cred, fid).await?)) };
+        self.0.run(program(req), reply, work, State::attr);
     }
 
     fn setattr(
@@ -135,21 +151,16 @@ impl Filesystem for Fs {
             .and_then(|fh| self.0.files.get(fh.0))
             .filter(|f| f.flags.write && size.is_some());
         let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move {
-            let found = state.setattr(&cred, fid, &set, file.as_ref()).await;
-            state.attr(ino, found, reply);
-        });
+        let work = async move { Ok((ino, state.setattr(&cred, fid, &set, file.as_ref()).await?)) };
+        self.0.run_to_end(program(req), reply, work, State::attr);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move {
-            match state.client.readlink(&cred, fid).await {
-                Ok(target) => reply.data(&target),
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { client.readlink(&cred, fid).await };
+        let answer = |_: &State, target: Bytes, reply: ReplyData| reply.data(&target);
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn mknod(
@@ -163,44 +174,38 @@ impl Filesystem for Fs {
         reply: ReplyEntry,
     ) {
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, umask), name.as_bytes().to_vec());
-        self.0.run(async move {
-            let found = state.client.mknod(&cred, parent, &name, mode, rdev).await;
-            state.entry(found, reply);
-        });
+        let (client, cred, name) = self.call(req, umask, name);
+        let work = async move { client.mknod(&cred, parent, &name, mode, rdev).await };
+        self.0.run_to_end(program(req), reply, work, State::entry);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, umask), name.as_bytes().to_vec());
-        self.0.run(async move {
-            let found = state.client.mkdir(&cred, parent, &name, mode).await;
-            state.entry(found, reply);
-        });
+        let (client, cred, name) = self.call(req, umask, name);
+        let work = async move { client.mkdir(&cred, parent, &name, mode).await };
+        self.0.run_to_end(program(req), reply, work, State::entry);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0
-            .run(async move { empty(state.client.unlink(&cred, parent, &name).await, reply) });
+        let (client, cred, name) = self.call(req, 0, name);
+        let work = async move { client.unlink(&cred, parent, &name).await };
+        self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0
-            .run(async move { empty(state.client.rmdir(&cred, parent, &name).await, reply) });
+        let (client, cred, name) = self.call(req, 0, name);
+        let work = async move { client.rmdir(&cred, parent, &name).await };
+        self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), link_name.as_bytes().to_vec());
+        let (client, cred, name) = self.call(req, 0, link_name);
         let target = target.as_os_str().as_bytes().to_vec();
-        self.0.run(async move {
-            let found = state.client.symlink(&cred, parent, &name, &target).await;
-            state.entry(found, reply);
-        });
+        let work = async move { client.symlink(&cred, parent, &name, &target).await };
+        self.0.run_to_end(program(req), reply, work, State::entry);
     }
 
     fn rename(
@@ -221,14 +226,10 @@ impl Filesystem for Fs {
             or_reply!(self.0.fid(parent), reply),
             or_reply!(self.0.fid(newparent), reply),
         );
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        let (name, newname) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
-        self.0.run(async move {
-            empty(
-                state.client.rename(&cred, (from, &name), (to, &newname)).await,
-                reply,
-            );
-        });
+        let (client, cred, name) = self.call(req, 0, name);
+        let newname = newname.as_bytes().to_vec();
+        let work = async move { client.rename(&cred, (from, &name), (to, &newname)).await };
+        self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
@@ -236,22 +237,22 @@ impl Filesystem for Fs {
             or_reply!(self.0.fid(ino), reply),
             or_reply!(self.0.fid(newparent), reply),
         );
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), newname.as_bytes().to_vec());
-        self.0.run(async move {
-            let found = state.client.link(&cred, fid, parent, &name).await;
-            state.entry(found, reply);
-        });
+        let (client, cred, name) = self.call(req, 0, newname);
+        let work = async move { client.link(&cred, fid, parent, &name).await };
+        self.0.run_to_end(program(req), reply, work, State::entry);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred, flags) = (self.0.clone(), cred(req, 0), open_flags(flags.0));
-        self.0.run(async move {
-            match state.client.open(&cred, fid, flags).await {
-                Ok(file) => reply.opened(FileHandle(state.files.insert(file)), state.fopen_flags(&flags)),
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        let work = async move {
+            let file = state.client.open(&cred, fid, flags).await?;
+            Ok(Opened::new(state, file))
+        };
+        let answer = move |state: &State, opened: Opened, reply: ReplyOpen| {
+            reply.opened(opened.handle(), state.fopen_flags(&flags));
+        };
+        self.0.run_to_end(program(req), reply, work, answer);
     }
 
     fn create(
@@ -267,29 +268,23 @@ impl Filesystem for Fs {
         let parent = or_reply!(self.0.fid(parent), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, umask), name.as_bytes().to_vec());
         let flags = open_flags(flags);
-        self.0.run(async move {
-            match state.client.create(&cred, parent, &name, mode, flags).await {
-                Ok((found, file)) => {
-                    let fid = found.attr.fid;
-                    let attr = crate::convert::file_attr(state.nodes.reference(fid), &found.attr);
-                    let ttl = crate::state::ttl(found.attr_cached && found.name_cached);
-                    let fh = FileHandle(state.files.insert(file));
-                    reply.created(
-                        &ttl,
-                        &attr,
-                        crate::convert::generation(fid),
-                        fh,
-                        state.fopen_flags(&flags),
-                    );
-                }
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        let work = async move {
+            let (found, file) = state.client.create(&cred, parent, &name, mode, flags).await?;
+            Ok((found, Opened::new(state, file)))
+        };
+        let answer = move |state: &State, (found, opened): (Found, Opened), reply: ReplyCreate| {
+            let fid = found.attr.fid;
+            let attr = state.nodes.attr(state.nodes.reference(fid), &found);
+            let ttl = ttl(found.attr_cached && found.name_cached);
+            let fopen = state.fopen_flags(&flags);
+            reply.created(&ttl, &attr, generation(fid), opened.handle(), fopen);
+        };
+        self.0.run_to_end(program(req), reply, work, answer);
     }
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -300,20 +295,19 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let state = self.0.clone();
-        self.0.run(async move {
-            match state.read(&file, offset, size as usize, lock_owner).await {
-                Ok(pieces) => match &pieces[..] {
-                    [one] => reply.data(one),
-                    many => reply.data(&many.concat()),
-                },
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        // Who waits for a page of the kernel's is let go by the kernel when he is killed.
+        let asker = lock_owner.map_or(Asker::Kernel, |_| program(req));
+        let work = async move { state.read(&file, offset, size as usize, lock_owner).await };
+        let answer = |_: &State, pieces: Vec<Bytes>, reply: ReplyData| match &pieces[..] {
+            [one] => reply.data(one),
+            many => reply.data(&many.concat()),
+        };
+        self.0.run(asker, reply, work, answer);
     }
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -325,25 +319,26 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let (state, data) = (self.0.clone(), Bytes::copy_from_slice(data));
-        self.0.run(async move {
-            match state.write(&file, offset, data, write_flags).await {
-                Ok(n) => reply.written(n as u32),
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        // The kernel does not try again to write a page: its data would be lost.
+        let asker = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            Asker::Kernel
+        } else {
+            program(req)
+        };
+        let work = async move { state.write(&file, offset, data, write_flags).await };
+        let answer = |_: &State, n: usize, reply: ReplyWrite| reply.written(n as u32);
+        self.0.run(asker, reply, work, answer);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let file = or_reply!(self.0.file(fh), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move {
-            let unlocked = state
-                .client
-                .release_locks(&cred, fid, lock_owner.0, cred.pid)
-                .await;
-            empty(state.client.write_back(&file).await.and(unlocked), reply);
-        });
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move {
+            let unlocked = client.release_locks(&cred, fid, lock_owner.0, cred.pid).await;
+            client.write_back(&file).await.and(unlocked)
+        };
+        self.0.run_to_end(Asker::Closer(req.pid()), reply, work, done);
     }
 
     fn release(
@@ -360,39 +355,41 @@ impl Filesystem for Fs {
             return reply.error(Errno::EBADF);
         };
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let owners = self.0.lockers.take(fh.0);
-        self.0.run(async move {
+        let work = async move {
             for owner in owners {
-                let _ = state.client.release_locks(&cred, fid, owner, cred.pid).await;
+                let _ = client.release_locks(&cred, fid, owner, cred.pid).await;
             }
-            empty(state.client.release(&file).await, reply);
-        });
+            client.release(&file).await
+        };
+        self.0.run_to_end(Asker::Kernel, reply, work, done);
     }
 
-    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let file = or_reply!(self.0.file(fh), reply);
-        let state = self.0.clone();
-        self.0
-            .run(async move { empty(state.client.fsync(&file, datasync).await, reply) });
+        let client = self.0.client.clone();
+        let work = async move { client.fsync(&file, datasync).await };
+        self.0.run(program(req), reply, work, done);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0.run(async move {
-            match state.client.opendir(&cred, fid).await {
-                Ok(dir) => reply.opened(FileHandle(state.dirs.insert(dir)), FopenFlags::empty()),
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { client.opendir(&cred, fid).await };
+        let answer = |state: &State, dir: Arc<DirHandle>, reply: ReplyOpen| {
+            reply.opened(FileHandle(state.dirs.insert(dir)), FopenFlags::empty());
+        };
+        self.0.run(program(req), reply, work, answer);
     }
 
-    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
         let dir = or_reply!(self.0.dir(fh), reply);
-        let state = self.0.clone();
-        self.0
-            .run(async move { readdir::plain(&state, &dir, offset, reply).await });
+        let (client, of) = (self.0.client.clone(), dir.clone());
+        let work = async move { client.readdir(&dir, offset).await };
+        let answer =
+            move |state: &State, items: Vec<DirItem>, reply| readdir::plain(state, &of, &items, reply);
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn readdirplus(
@@ -404,9 +401,10 @@ impl Filesystem for Fs {
         reply: ReplyDirectoryPlus,
     ) {
         let dir = or_reply!(self.0.dir(fh), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0
-            .run(async move { readdir::plus(&state, &cred, &dir, offset, reply).await });
+        let (state, cred, of) = (self.0.clone(), cred(req, 0), dir.clone());
+        let work = async move { readdir::found(&state, &cred, &dir, offset).await };
+        let answer = move |state: &State, found, reply| readdir::plus(state, &of, found, reply);
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn releasedir(
@@ -421,23 +419,22 @@ impl Filesystem for Fs {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let state = self.0.clone();
-        self.0
-            .run(async move { empty(state.client.fsyncdir(fid).await, reply) });
+        let client = self.0.client.clone();
+        let work = async move { client.fsyncdir(fid).await };
+        self.0.run(program(req), reply, work, done);
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let state = self.0.clone();
-        self.0.run(async move {
-            match state.client.statfs().await {
-                Ok(s) => reply.statfs(
-                    s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.bsize,
-                ),
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let client = self.0.client.clone();
+        let work = async move { client.statfs().await };
+        let answer = |_: &State, s: StatFs, reply: ReplyStatfs| {
+            reply.statfs(
+                s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.bsize,
+            );
+        };
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn setxattr(
@@ -451,38 +448,33 @@ impl Filesystem for Fs {
         reply: ReplyEmpty,
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        self.0.run(async move {
-            empty(
-                state
-                    .client
-                    .setxattr(&cred, fid, &name, &value, flags as u32)
-                    .await,
-                reply,
-            );
-        });
+        let (client, cred, name) = self.call(req, 0, name);
+        let (value, flags) = (value.to_vec(), flags as u32);
+        let work = async move { client.setxattr(&cred, fid, &name, &value, flags).await };
+        self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0
-            .run(async move { xattr(state.client.getxattr(&cred, fid, &name).await, size, reply) });
+        let (client, cred, name) = self.call(req, 0, name);
+        let work = async move { client.getxattr(&cred, fid, &name).await };
+        let answer = move |_: &State, value, reply| xattr(&value, size, reply);
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0
-            .run(async move { xattr(state.client.listxattr(&cred, fid).await, size, reply) });
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { client.listxattr(&cred, fid).await };
+        let answer = move |_: &State, names, reply| xattr(&names, size, reply);
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        self.0
-            .run(async move { empty(state.client.removexattr(&cred, fid, &name).await, reply) });
+        let (client, cred, name) = self.call(req, 0, name);
+        let work = async move { client.removexattr(&cred, fid, &name).await };
+        self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn getlk(
@@ -508,9 +500,10 @@ impl Filesystem for Fs {
             owner: lock_owner.0,
             pid,
         };
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        self.0
-            .run(async move { flock::get(&state, &cred, fid, want, reply).await });
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { client.getlk(&cred, fid, want).await };
+        let answer = move |_: &State, held, reply| flock::answer(held, (start, end), reply);
+        self.0.run(program(req), reply, work, answer);
     }
 
     fn setlk(
@@ -539,13 +532,13 @@ impl Filesystem for Fs {
         };
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         let waits = sleep.then_some(caller);
-        self.0
-            .run(async move { empty(flock::set(&state, &cred, (fid, fh), want, waits).await, reply) });
+        let work = async move { flock::set(&state, &cred, (fid, fh), want, waits).await };
+        self.0.run(program(req), reply, work, done);
     }
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -561,14 +554,14 @@ impl Filesystem for Fs {
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        let state = self.0.clone();
-        self.0
-            .run(async move { empty(state.client.fallocate(&file, what, offset, length).await, reply) });
+        let client = self.0.client.clone();
+        let work = async move { client.fallocate(&file, what, offset, length).await };
+        self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: i64,
@@ -584,12 +577,9 @@ impl Filesystem for Fs {
         let Ok(offset) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        let state = self.0.clone();
-        self.0.run(async move {
-            match state.client.seek(&file, what, offset).await {
-                Ok(at) => reply.offset(at as i64),
-                Err(e) => reply.error(errno(e)),
-            }
-        });
+        let client = self.0.client.clone();
+        let work = async move { client.seek(&file, what, offset).await };
+        let answer = |_: &State, at: u64, reply: ReplyLseek| reply.offset(at as i64);
+        self.0.run(program(req), reply, work, answer);
     }
 }

@@ -15,10 +15,12 @@ mod hover;
 mod mountpoint;
 mod nodes;
 mod notify;
+mod opened;
 mod readdir;
 mod reply;
 mod session;
 mod state;
+mod wait;
 
 pub use error::FuseError;
 pub use mountpoint::{MountEntry, MountState, abandon, mounted_at, mounts, real_path, state as mount_state, unmount};

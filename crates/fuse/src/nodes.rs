@@ -2,10 +2,13 @@
 //!
 //! Flattening is not one to one. A FID whose number is taken gets another, beyond those that flattening gives.
 
+use crate::convert::file_attr;
+use client::Found;
 use foldhash::HashMap;
+use fuser::FileAttr;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
-use wire::Fid;
+use wire::{Fid, Time};
 
 /// The root directory's number.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -21,6 +24,16 @@ struct Node {
     lookups: u64,
     /// When an answer last named it.
     answered: Instant,
+    /// What the kernel was last told of its data.
+    told: Option<ToldData>,
+}
+
+/// The attributes of a file that its data determines.
+#[derive(Clone, Copy)]
+struct ToldData {
+    size: u64,
+    blocks: u64,
+    times: [Time; 3],
 }
 
 impl Node {
@@ -29,6 +42,7 @@ impl Node {
             fid,
             lookups: 0,
             answered: Instant::now(),
+            told: None,
         }
     }
 
@@ -115,6 +129,27 @@ impl Nodes {
         let mut shard = self.shard(ino).lock();
         shard.entry(ino).or_insert_with(|| Node::new(fid)).named();
         ino
+    }
+
+    /// The attributes to tell the kernel of a file. It takes a size that it is told for true, and programs that have mapped
+    /// the file then get SIGBUS beyond it: where the size is not known now, it is told the last one again.
+    pub(crate) fn attr(&self, ino: u64, found: &Found) -> FileAttr {
+        let mut attr = found.attr.clone();
+        if attr.is_file()
+            && let Some(node) = self.shard(ino).lock().get_mut(&ino)
+        {
+            if found.size_known {
+                node.told = Some(ToldData {
+                    size: attr.size,
+                    blocks: attr.blocks,
+                    times: [attr.atime, attr.mtime, attr.ctime],
+                });
+            } else if let Some(told) = node.told {
+                (attr.size, attr.blocks) = (told.size, told.blocks);
+                [attr.atime, attr.mtime, attr.ctime] = told.times;
+            }
+        }
+        file_attr(ino, &attr)
     }
 
     /// The kernel gives back `count` references.

@@ -16,36 +16,19 @@ use wire::{Errno, Fid};
 /// Names whose attributes are asked for at once.
 const AHEAD: usize = 128;
 
-/// Names and types.
-pub(crate) async fn plain(state: &State, dir: &DirHandle, place: u64, mut reply: ReplyDirectory) {
-    let mut at = place;
-    let mut any = false;
-    loop {
-        let items = match state.client.readdir(dir, at).await {
-            Ok(items) => items,
-            Err(e) if !any => return reply.error(errno(e)),
-            Err(_) => break,
-        };
-        if items.is_empty() {
-            break;
-        }
-        let mut taken = 0;
-        for item in &items {
-            let e = &item.entry;
-            let ino = INodeNo(state.nodes.number(e.fid));
-            let mode = u32::from(e.mode.unwrap_or(0));
-            if reply.add(ino, item.next, kind(mode), OsStr::from_bytes(&e.name)) {
-                break;
-            }
-            taken += 1;
-        }
-        dir.took(&items, taken);
-        any |= taken > 0;
-        if taken < items.len() {
-            break;
-        }
-        at = items[taken - 1].next;
-    }
+/// Entries of a directory, each with its file's attributes or why they are not known; none for `.` and `..`.
+pub(crate) type Entries = Vec<(DirItem, Option<Result<Found, Errno>>)>;
+
+/// Answers with names and types, as many as there is room for.
+pub(crate) fn plain(state: &State, dir: &DirHandle, items: &[DirItem], mut reply: ReplyDirectory) {
+    let has_room = |item: &&DirItem| {
+        let e = &item.entry;
+        let ino = INodeNo(state.nodes.number(e.fid));
+        let kind = kind(u32::from(e.mode.unwrap_or(0)));
+        !reply.add(ino, item.next, kind, OsStr::from_bytes(&e.name))
+    };
+    let taken = items.iter().take_while(has_room).count();
+    dir.took(items, taken);
     reply.ok();
 }
 
@@ -100,53 +83,61 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Names with attributes: the kernel gets a reference to each file but `.` and `..`.
-pub(crate) async fn plus(
+/// Some entries from `place` on, with the attributes of their files.
+pub(crate) async fn found(
     state: &Arc<State>,
     cred: &Cred,
     dir: &DirHandle,
     place: u64,
-    mut reply: ReplyDirectoryPlus,
-) {
+) -> Result<Entries, Errno> {
     let mut at = place;
     loop {
-        let items = match state.client.readdir(dir, at).await {
-            Ok(items) => items,
-            Err(e) => return reply.error(errno(e)),
+        let items = state.client.readdir(dir, at).await?;
+        let Some(last) = items.last() else {
+            return Ok(Vec::new());
         };
-        let Some(last) = items.last() else { break };
         for batch in items.chunks(AHEAD) {
             let found = look_up(state, cred, dir.fid, batch).await;
-            let (mut taken, mut given, mut full) = (0, false, false);
-            for (item, found) in batch.iter().zip(&found) {
-                full = match found {
-                    None => add_dot(state, item, &mut reply),
-                    Some(Ok(found)) => add(state, item, found, &mut reply),
-                    // Gone since it was listed.
-                    Some(Err(Errno::ENOENT | Errno::ESTALE)) => {
-                        taken += 1;
-                        continue;
-                    }
-                    Some(Err(e)) if !given => return reply.error(errno(*e)),
-                    Some(Err(_)) => true,
-                };
-                if full {
-                    break;
-                }
-                (taken, given) = (taken + 1, true);
-            }
-            dir.took(batch, taken);
             // An empty answer would be the directory's end.
-            if given || full {
-                reply.ok();
-                // The kernel has it now: what was said to stay true may be called back.
-                drop(found);
-                return;
+            if found.iter().all(is_gone) {
+                dir.took(batch, batch.len());
+                continue;
             }
+            return Ok(batch.iter().cloned().zip(found).collect());
         }
         at = last.next;
     }
+}
+
+/// Whether a name is gone since it was listed.
+fn is_gone(found: &Option<Result<Found, Errno>>) -> bool {
+    matches!(found, Some(Err(Errno::ENOENT | Errno::ESTALE)))
+}
+
+/// Answers with names and attributes, as many as there is room for: the kernel gets a reference to each file but `.` and `..`.
+pub(crate) fn plus(state: &State, dir: &DirHandle, entries: Entries, mut reply: ReplyDirectoryPlus) {
+    let (items, found): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+    let (mut taken, mut given) = (0, false);
+    for (item, found) in items.iter().zip(&found) {
+        let full = match found {
+            None => add_dot(state, item, &mut reply),
+            Some(Ok(found)) => add(state, item, found, &mut reply),
+            gone if is_gone(gone) => {
+                taken += 1;
+                continue;
+            }
+            Some(Err(e)) if !given => return reply.error(errno(*e)),
+            Some(Err(_)) => true,
+        };
+        if full {
+            break;
+        }
+        (taken, given) = (taken + 1, true);
+    }
+    dir.took(&items, taken);
     reply.ok();
+    // The kernel has it now: what was said to stay true may be called back.
+    drop(found);
 }
 
 fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> bool {
@@ -171,7 +162,7 @@ fn add(state: &State, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryP
     let fid = found.attr.fid;
     let ino = state.nodes.reference(fid);
     let ttl = ttl(found.attr_cached && found.name_cached);
-    let attr = file_attr(ino, &found.attr);
+    let attr = state.nodes.attr(ino, found);
     let full = reply.add(
         INodeNo(ino),
         item.next,

@@ -1,17 +1,21 @@
 //! What all requests of a mount share, and how a request is run.
 
-use crate::convert::{errno, file_attr, generation};
+use crate::convert::{errno, generation};
 use crate::flock::Lockers;
 use crate::handles::Handles;
 use crate::hover::Hover;
 use crate::nodes::Nodes;
+use crate::reply::Refuse;
+use crate::wait::Asker;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags, SetAttr};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wire::Fid;
 
 /// How long the kernel may believe what a lock covers: until it is told otherwise.
@@ -21,6 +25,9 @@ const COVERED: Duration = Duration::from_secs(24 * 3600);
 pub(crate) fn ttl(covered: bool) -> Duration {
     if covered { COVERED } else { Duration::ZERO }
 }
+
+/// Works that may go on although nobody waits for them any more.
+const LEFT_BEHIND: usize = 4096;
 
 /// What all requests of a mount share.
 pub(crate) struct State {
@@ -32,6 +39,8 @@ pub(crate) struct State {
     pub(crate) runtime: Handle,
     /// Whether reads and writes go past the kernel's pages, which then are for mappings only.
     past_pages: AtomicBool,
+    /// Places for works that nobody waits for any more.
+    left_behind: Arc<Semaphore>,
     /// Set once the device is open.
     pub(crate) hover: OnceLock<Hover>,
 }
@@ -46,6 +55,7 @@ impl State {
             lockers: Lockers::default(),
             runtime,
             past_pages: AtomicBool::new(past_pages),
+            left_behind: Arc::new(Semaphore::new(LEFT_BEHIND)),
             hover: OnceLock::new(),
         }
     }
@@ -78,9 +88,73 @@ impl State {
         }
     }
 
+    /// Answers a request that changes nothing: its work is dropped when the asker gives up the wait.
+    pub(crate) fn run<T, R: Refuse>(
+        self: &Arc<Self>,
+        asker: Asker,
+        reply: R,
+        work: impl Future<Output = Result<T, wire::Errno>> + Send + 'static,
+        answer: impl FnOnce(&State, T, R) + Send + 'static,
+    ) where
+        T: Send,
+    {
+        let state = self.clone();
+        self.begin(async move {
+            let result = tokio::select! {
+                biased;
+                result = work => result,
+                () = asker.gave_up() => Err(wire::Errno::EINTR),
+            };
+            match result {
+                Ok(value) => answer(&state, value, reply),
+                Err(e) => reply.refuse(errno(e)),
+            }
+        });
+    }
+
+    /// Answers a request that may change something: its work is done to its end, also when the asker gives up the wait. Too
+    /// many such works are not left behind: then the asker goes on waiting.
+    pub(crate) fn run_to_end<T, R: Refuse>(
+        self: &Arc<Self>,
+        asker: Asker,
+        reply: R,
+        work: impl Future<Output = Result<T, wire::Errno>> + Send + 'static,
+        answer: impl FnOnce(&State, T, R) + Send + 'static,
+    ) where
+        T: Send,
+    {
+        let state = self.clone();
+        self.begin(async move {
+            let mut work = pin!(work);
+            let result = tokio::select! {
+                biased;
+                result = &mut work => result,
+                place = state.leave_behind(asker) => {
+                    reply.refuse(Errno::EINTR);
+                    drop(work.await);
+                    return drop(place);
+                }
+            };
+            match result {
+                Ok(value) => answer(&state, value, reply),
+                Err(e) => reply.refuse(errno(e)),
+            }
+        });
+    }
+
+    /// Returns when the asker gives up the wait for a work that may be left behind. A close always may: there are no more of
+    /// them than open files.
+    async fn leave_behind(&self, asker: Asker) -> Option<OwnedSemaphorePermit> {
+        asker.gave_up().await;
+        match asker {
+            Asker::Closer(_) => None,
+            _ => self.left_behind.clone().acquire_owned().await.ok(),
+        }
+    }
+
     /// Runs a request: as far as it goes without waiting right here, on the thread that read it, the rest on the runtime.
     /// What the caches can answer, or a server of this process, is thus answered without a change of thread.
-    pub(crate) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
+    fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let begin = || cpt::begin_here(&self.runtime, work);
         match self.hover.get() {
             Some(hover) => hover.around(begin),
@@ -159,23 +233,15 @@ impl State {
     }
 
     /// Answers with a name's file: the kernel gets a reference to it.
-    pub(crate) fn entry(&self, found: Result<Found, wire::Errno>, reply: ReplyEntry) {
-        match found {
-            Ok(found) => {
-                let fid = found.attr.fid;
-                let attr = file_attr(self.nodes.reference(fid), &found.attr);
-                let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
-                reply.entry_with_ttls(&attr_ttl, &name_ttl, &attr, generation(fid));
-            }
-            Err(e) => reply.error(errno(e)),
-        }
+    pub(crate) fn entry(&self, found: Found, reply: ReplyEntry) {
+        let fid = found.attr.fid;
+        let attr = self.nodes.attr(self.nodes.reference(fid), &found);
+        let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
+        reply.entry_with_ttls(&attr_ttl, &name_ttl, &attr, generation(fid));
     }
 
     /// Answers with attributes.
-    pub(crate) fn attr(&self, ino: INodeNo, found: Result<Found, wire::Errno>, reply: ReplyAttr) {
-        match found {
-            Ok(found) => reply.attr(&ttl(found.attr_cached), &file_attr(ino.0, &found.attr)),
-            Err(e) => reply.error(errno(e)),
-        }
+    pub(crate) fn attr(&self, (ino, found): (INodeNo, Found), reply: ReplyAttr) {
+        reply.attr(&ttl(found.attr_cached), &self.nodes.attr(ino.0, &found));
     }
 }

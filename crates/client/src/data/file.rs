@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use wire::{Errno, OBD_OBJECT_EOF, Time};
@@ -21,6 +22,9 @@ const AHEAD_MIN: u64 = 256 << 10;
 const AHEAD_MAX: u64 = 8 << 20;
 /// A read this near to where the last one ended counts as the next (the kernel's requests overtake each other).
 const NEAR: u64 = 1 << 20;
+
+/// How long an answer about a name waits for the size of its file: the kernel holds the directory meanwhile.
+const SOON: Duration = Duration::from_millis(500);
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -396,6 +400,24 @@ impl DataFile {
         Ok(self.merge(&attrs))
     }
 
+    /// Size and times, if the targets answer soon. A target that has not answered for a while is not waited for.
+    pub(crate) async fn size_soon(&self) -> Result<Option<DataAttr>, Errno> {
+        if self.waits_for_silent_target() {
+            return Ok(None);
+        }
+        match tokio::time::timeout(SOON, self.size()).await {
+            Ok(Err(e @ (Errno::ENOENT | Errno::ESTALE))) => Err(e),
+            Ok(told) => Ok(told.ok()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Whether one of its targets has not answered for a while.
+    fn waits_for_silent_target(&self) -> bool {
+        let silent = |object: &Arc<Object>| object.osc().import().silence().is_some_and(|s| s >= SOON);
+        self.objects.iter().flatten().any(silent)
+    }
+
     /// Size and times, when a lock says that nobody else can have changed them.
     pub fn cached_size(&self) -> Option<DataAttr> {
         let attrs: Option<Vec<DataAttr>> = self
@@ -407,10 +429,13 @@ impl DataFile {
     }
 
     /// Takes the lock that writing will need, of a file just made that has one object: so its size is known, too. An
-    /// error is met again by who writes.
+    /// error is met again by who writes, and so is a target that does not answer soon.
     pub(crate) async fn claim(&self) {
-        if let [Some(object)] = &self.objects[..] {
-            let _ = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF).await;
+        if let [Some(object)] = &self.objects[..]
+            && !self.waits_for_silent_target()
+        {
+            let claimed = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF);
+            let _ = tokio::time::timeout(SOON, claimed).await;
         }
     }
 

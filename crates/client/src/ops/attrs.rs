@@ -4,7 +4,7 @@ use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::mdc::Mdc;
-use crate::ops::lookup::Found;
+use crate::ops::lookup::{Found, Sizes};
 use crate::ops::open::{OpenFile, OpenFlags};
 use crate::pack;
 use bytes::Bytes;
@@ -71,7 +71,11 @@ impl Client {
         }
         // Without a lock: who changes one attribute often changes the next, and would only have to give it back.
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
-        self.with_data(cred, fid, md, None).await
+        let sizes = match set.size {
+            Some(_) => Sizes::Awaited,
+            None => self.sizes_for_kernel(),
+        };
+        self.with_data(cred, fid, md, None, sizes).await
     }
 
     /// The data that a setattr concerns too: of a truncation or of new times of a regular file. A file that is to become

@@ -89,7 +89,7 @@ impl Client {
         let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(1)?;
         let found = async {
             let md = self.md(cred, fid).await?;
-            self.with_data(cred, fid, md, Some((parent, name))).await
+            self.named(cred, fid, md, (parent, name)).await
         };
         match found.await {
             // Others have removed all its names since. That takes nothing back of what was done.

@@ -42,6 +42,9 @@ pub struct Found {
     pub name_cached: bool,
     /// The attributes are true until the client says otherwise (`KernelCache::inval_inode`).
     pub attr_cached: bool,
+    /// Size, blocks and times are those of the data. Otherwise an object target did not answer soon, and they are what the
+    /// metadata target knows of them.
+    pub size_known: bool,
     /// As long as these are held, no lock that covers this goes. To be dropped when the answer is on its way, at once.
     _held: Vec<LockRef>,
 }
@@ -49,7 +52,10 @@ pub struct Found {
 impl Found {
     /// The same without a lock held: true now, and not known to stay so.
     pub fn let_go(self) -> Found {
-        Found::uncached(self.attr)
+        Found {
+            size_known: self.size_known,
+            ..Found::uncached(self.attr)
+        }
     }
 
     /// A file whose attributes are true now, and not known to stay so.
@@ -58,18 +64,33 @@ impl Found {
             attr,
             name_cached: false,
             attr_cached: false,
+            size_known: true,
             _held: Vec::new(),
         }
     }
 }
 
-/// What is known of a file's data.
-struct KnownData {
-    /// Size and times.
-    attr: DataAttr,
-    /// Whether a lock covers them.
-    covered: bool,
-    file: Arc<DataFile>,
+/// Whether an answer waits for the sizes of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// However long the object targets take.
+    Awaited,
+    /// Only if the object targets answer soon.
+    IfSoon,
+}
+
+/// What is known of the size and times that a file's objects tell.
+enum Data {
+    /// It has no objects.
+    None,
+    /// A target does not answer.
+    Unknown,
+    Known {
+        attr: DataAttr,
+        /// Whether a lock covers them.
+        covered: bool,
+        file: Arc<DataFile>,
+    },
 }
 
 /// Refuses what cannot be a name.
@@ -101,7 +122,7 @@ impl Client {
                     Some(md) => md,
                     None => self.md(cred, fid).await?,
                 };
-                self.with_data(cred, fid, md, Some((parent, name))).await
+                self.named(cred, fid, md, (parent, name)).await
             };
             match found.await {
                 // It was removed since. The name may lead to what took its place: it was never without.
@@ -158,7 +179,7 @@ impl Client {
     /// The attributes of a file.
     pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Found, Errno> {
         let md = self.md(cred, fid).await?;
-        self.with_data(cred, fid, md, None).await
+        self.with_data(cred, fid, md, None, Sizes::Awaited).await
     }
 
     /// What the metadata target says of a file: kept, or asked for together with a lock.
@@ -235,6 +256,27 @@ impl Client {
         md
     }
 
+    /// [`Client::with_data`] of a file that a name leads to. A kernel that asks for a name holds the directory until it is
+    /// answered: it does not wait for the file's data.
+    pub(crate) async fn named(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        md: MdAttr,
+        name: (Fid, &[u8]),
+    ) -> Result<Found, Errno> {
+        self.with_data(cred, fid, md, Some(name), self.sizes_for_kernel())
+            .await
+    }
+
+    /// A kernel asks again for a size that it is not told; nobody else would.
+    pub(crate) fn sizes_for_kernel(&self) -> Sizes {
+        match self.kernel.get() {
+            Some(_) => Sizes::IfSoon,
+            None => Sizes::Awaited,
+        }
+    }
+
     /// Adds a regular file's size and times, and finds the locks under which the answer may be kept. (What was learnt under
     /// one lock may be untrue under the next: what is said to be kept is read again with the lock in hand.) With a name the
     /// kernel holds the directory until it is answered.
@@ -244,9 +286,10 @@ impl Client {
         fid: Fid,
         md: MdAttr,
         name: Option<(Fid, &[u8])>,
+        sizes: Sizes,
     ) -> Result<Found, Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let data = self.data_attr(mdc, fid, &md).await?;
+        let data = self.data_attr(mdc, fid, &md, sizes).await?;
         let attr_lock = self.attr_lock(mdc, fid);
         let has_kernel = self.kernel.get().is_some();
         let kept = attr_lock.as_ref().and_then(|_| {
@@ -258,24 +301,25 @@ impl Client {
             s.md.clone()
         });
         let layout_lock = match &data {
-            None if md.attr.is_file() => self.lock_of_no_objects(mdc, fid),
+            Data::None if md.attr.is_file() => self.lock_of_no_objects(mdc, fid),
             _ => None,
         };
         let data_covered = match &data {
-            Some(data) => data.covered,
-            None => layout_lock.is_some() || !md.attr.is_file(),
+            Data::Known { covered, .. } => *covered,
+            Data::Unknown => false,
+            Data::None => layout_lock.is_some() || !md.attr.is_file(),
         };
         let attr_cached = kept.is_some() && data_covered;
         let md = kept.unwrap_or(md);
-        let attr = data.map_or_else(
-            || md.attr.clone(),
-            |data| {
-                let mut attr = md.with_data(&data.attr);
-                let atime = data.file.access().atime(self.atime, attr.times());
+        let attr = match &data {
+            Data::Known { attr, file, .. } => {
+                let mut attr = md.with_data(attr);
+                let atime = file.access().atime(self.atime, attr.times());
                 attr.atime = mdc.precision().of(atime);
                 attr
-            },
-        );
+            }
+            Data::None | Data::Unknown => md.attr.clone(),
+        };
         if attr.has_other_names() {
             self.take_names_from_kernel(fid, name.is_none()).await;
         }
@@ -289,6 +333,7 @@ impl Client {
             attr,
             name_cached: name_lock.is_some(),
             attr_cached,
+            size_known: !matches!(data, Data::Unknown),
             _held: [name_lock, attr_lock, layout_lock]
                 .into_iter()
                 .flatten()
@@ -324,17 +369,17 @@ impl Client {
         self.inodes.layout(fid)?.is_empty().then_some(lock)
     }
 
-    /// A regular file's data; `None` for anything without objects.
-    async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr) -> Result<Option<KnownData>, Errno> {
+    /// What the objects of a regular file tell.
+    async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr, sizes: Sizes) -> Result<Data, Errno> {
         if !md.attr.is_file() {
-            return Ok(None);
+            return Ok(Data::None);
         }
         let layout = match &md.layout {
             Some(layout) => layout.clone(),
             None => self.layout(fid).await?,
         };
         if layout.is_empty() {
-            return Ok(None);
+            return Ok(Data::None);
         }
         let file = self.lov.file(fid, layout);
         let (attr, covered) = if self.is_unwritten(mdc, fid) {
@@ -342,11 +387,17 @@ impl Client {
         } else if let Some(known) = file.cached_size() {
             (known, true)
         } else {
-            let size = file.size().await?;
+            let told = match sizes {
+                Sizes::Awaited => Some(file.size().await?),
+                Sizes::IfSoon => file.size_soon().await?,
+            };
+            let Some(size) = told else {
+                return Ok(Data::Unknown);
+            };
             // The answer may have come with a lock.
             file.cached_size().map_or((size, false), |known| (known, true))
         };
-        Ok(Some(KnownData { attr, covered, file }))
+        Ok(Data::Known { attr, covered, file })
     }
 
     /// Whether this client has made a file, has not written to it, and a lock says that nobody else has it open to write.

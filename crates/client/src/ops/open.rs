@@ -293,7 +293,7 @@ impl Client {
             let data = file.data.lock().clone();
             data.claim().await;
         }
-        let found = self.with_data(cred, file.fid, md, Some((parent, name))).await?;
+        let found = self.named(cred, file.fid, md, (parent, name)).await?;
         Ok((found, file))
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `user.*`, `security.*`, `trusted.*`, `system.posix_acl_default` | asked for all at once, kept under the lock |
 //! | `system.posix_acl_access` | comes with the attributes |
-//! | `lustre.lov`, `trusted.lov` | a file's layout; a directory's default |
+//! | `lustre.lov`, `trusted.lov`, to read also `system.lustre.lov` | a file's layout; a directory's default |
 //! | `lustre.fid` | the file's FID, as text |
 //! | `lustre.path.[FID]` | of any directory: the path of the file with this FID, from the root |
 
@@ -30,6 +30,9 @@ const ALL_MAX: u32 = 256 << 10;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const PATH: &[u8] = b"lustre.path.";
+/// The layout again, to be read while a file's size cannot be told: before the kernel reads `lustre.lov` it asks for all
+/// attributes of the file, to check who may read it. That is done here for this name.
+const LAYOUT: &[u8] = b"system.lustre.lov";
 
 impl Client {
     /// Reads an extended attribute; `ENODATA` when the file has none of this name.
@@ -37,6 +40,11 @@ impl Client {
         match name {
             b"lustre.fid" => return Ok(Bytes::from(fid.to_string())),
             b"lustre.lov" | b"trusted.lov" => return self.getstripe(cred, fid).await,
+            LAYOUT => {
+                let md = self.md(cred, fid).await?;
+                crate::perm::check(cred, &md, crate::perm::READ)?;
+                return self.getstripe(cred, fid).await;
+            }
             ACL_ACCESS => {
                 if let Some(acl) = self.acl(cred, fid).await? {
                     return if acl.is_empty() {

@@ -22,13 +22,23 @@ use crate::namespaces::{Cable, on_hosts_of_their_own};
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(3 * ENQUEUE_MIN.as_secs() + SLACK.as_secs());
 
 /// A process that is stopped, until this is dropped.
-struct Hung(Pid);
+#[derive(Debug)]
+pub(crate) struct Hung(Pid);
 
 impl Hung {
-    fn new(pid: u64) -> Hung {
-        let pid = Pid::from_raw(pid as i32).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
-        Hung(pid)
+    pub(crate) fn new(pid: u64) -> Hung {
+        let hung = Hung(Pid::from_raw(pid as i32).unwrap());
+        kill_process(hung.0, Signal::STOP).unwrap();
+        // Each of its threads stops when it next looks.
+        let stopped = || {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+            let states = threads.map(|t| fs::read_to_string(t.path().join("stat")).unwrap_or_default());
+            states
+                .into_iter()
+                .all(|stat| stat.is_empty() || stat.contains(") T "))
+        };
+        assert!(within(SLACK, stopped), "it goes on");
+        hung
     }
 }
 

@@ -96,6 +96,13 @@ impl FileSystem {
         }
     }
 
+    /// Makes and starts another OST of four processes, on a host of its own; also again.
+    pub(crate) fn start_second_ost(&mut self, name: &str, host: u8) {
+        let mgs = self.addresses.nid(MGS);
+        let mkfs = ["--ost", "--fsname", "lus", "--index", "1", "--mgsnode", &mgs];
+        self.serve(name, host, &mkfs);
+    }
+
     /// Mounts it at another place, by a process of its own; gives the mount point.
     pub(crate) fn attach(&mut self, name: &str, host: u8) -> PathBuf {
         self.attach_with(name, host, "defaults")

@@ -10,6 +10,7 @@ mod cargo_build;
 mod clients;
 mod crash;
 mod crash_matrix;
+mod dead;
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;

@@ -5,13 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, setxattr};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, StatxFlags, XattrFlags, getxattr, mknodat, setxattr, statx};
 use rustix::io::Errno;
 use wire::LOV_PATTERN_RAID0;
 use wire::striping::{LovLayout, PlainLayout};
 
-/// Where a layout is read and set.
+/// Where a layout is set.
 const ATTRIBUTE: &str = "lustre.lov";
+/// Where it is read, without waiting for the file's size.
+const READ_FROM: &str = "system.lustre.lov";
 /// Largest extended attribute that Linux hands over.
 const VALUE_MAX: usize = 65536;
 /// Stripes are multiples of this.
@@ -112,8 +114,7 @@ pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
 
 /// Shows a file's layout; of a directory its default and, unless it is meant alone, what is in it.
 pub(super) fn show(path: &Path, only: &Only, directory: bool) -> Result<()> {
-    let meta = fs::symlink_metadata(path).with_context(|| format!("{}", path.display()))?;
-    if !meta.is_dir() {
+    if kind_of(path)? != FileType::Directory {
         return show_one(path, false, only);
     }
     show_one(path, true, only)?;
@@ -123,18 +124,26 @@ pub(super) fn show(path: &Path, only: &Only, directory: bool) -> Result<()> {
     let mut entries: Vec<PathBuf> = fs::read_dir(path)?.flatten().map(|e| e.path()).collect();
     entries.sort();
     for entry in entries {
-        let kind = fs::symlink_metadata(&entry)?.file_type();
-        if kind.is_file() || kind.is_dir() {
-            show_one(&entry, kind.is_dir(), only)?;
+        match kind_of(&entry)? {
+            FileType::Directory => show_one(&entry, true, only)?,
+            FileType::RegularFile => show_one(&entry, false, only)?,
+            _ => {}
         }
     }
     Ok(())
 }
 
+/// What a path leads to. Whoever has the file's data is not asked for its size.
+fn kind_of(path: &Path) -> Result<FileType> {
+    let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let known = statx(CWD, path, how, StatxFlags::TYPE).with_context(|| format!("{}", path.display()))?;
+    Ok(FileType::from_raw_mode(known.stx_mode.into()))
+}
+
 fn show_one(path: &Path, is_dir: bool, only: &Only) -> Result<()> {
     let alone = only.stripe_count || only.stripe_size || only.stripe_index;
     let mut value = vec![0; VALUE_MAX];
-    let layout = match getxattr(path, ATTRIBUTE, &mut value) {
+    let layout = match getxattr(path, READ_FROM, &mut value) {
         Ok(len) => Some(LovLayout::parse(&value[..len]).with_context(|| format!("{}", path.display()))?),
         Err(Errno::NODATA) => None,
         Err(Errno::OPNOTSUPP) => bail!("{} is not on a mounted Nacre file system", path.display()),

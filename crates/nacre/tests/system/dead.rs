@@ -1,0 +1,370 @@
+//! A target that does not answer: only what needs it waits, signals end the wait, and the log says what is waited for.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::away::Hung;
+use crate::crash_matrix::{SLACK, within};
+use crate::file_system::{FileSystem, Shape, record_of_mount, text};
+use crate::fixture::{nacre_ok, sh};
+
+/// What does not wait for the dead target is done in this time, also on a busy machine.
+const PROMPT: Duration = Duration::from_secs(30);
+/// Where the second object target is.
+const SECOND_OST: u8 = 6;
+
+/// A file system with two object targets in processes of their own.
+struct Pair {
+    fs: FileSystem,
+    mount: PathBuf,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let mut fs = FileSystem::new(Shape::FourProcesses);
+        fs.start_second_ost("ost2", SECOND_OST);
+        let mount = fs.attach("pair", 7);
+        let both = || nacre_ok(&["lfs", "df", text(&mount)]).contains("OST0001");
+        assert!(within(SLACK, both));
+        Pair { fs, mount }
+    }
+
+    /// Makes a file on one of the targets, with its data on disk.
+    fn file(&self, name: &str, ost: u32) -> PathBuf {
+        let path = self.mount.join(name);
+        nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", &ost.to_string(), text(&path)]);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(name.as_bytes(), 0).unwrap();
+        file.sync_all().unwrap();
+        path
+    }
+
+    /// The second target answers no more.
+    fn hang_second_ost(&self) -> Hung {
+        Hung::new(self.fs.site.pid_in("ost2").into())
+    }
+
+    /// The mount forgets what it has cached, and so does the kernel.
+    fn forget(&self) {
+        let clear = ["set_param", "ldlm.namespaces.*.lru_size=clear"];
+        nacre_ok(&[&["lctl", "--mount", text(&self.mount)], &clear[..]].concat());
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(record_of_mount(&self.mount)["log"].as_str().unwrap()).unwrap()
+    }
+
+    fn stop(self) {
+        nacre_ok(&["umount", text(&self.mount)]);
+        self.fs.site.down("ost2");
+        self.fs.stop();
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id() as i32).unwrap()
+}
+
+/// A program that is killed when this is dropped.
+struct Program {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// A program in Python; `path` is what it works on.
+    fn python(text: &str, path: &Path) -> Program {
+        let mut child = Command::new("python3")
+            .args([
+                "-c",
+                &format!("import fcntl, mmap, os, signal, sys, time\npath = sys.argv[1]\n{text}"),
+            ])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        Program { child, says }
+    }
+
+    fn next(&mut self) -> String {
+        let mut line = String::new();
+        self.says.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn go_on(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    /// Whether it waits for an answer to a request of the kernel's.
+    fn waits(&self) -> bool {
+        let wchan = fs::read_to_string(format!("/proc/{}/wchan", self.child.id()));
+        wchan.is_ok_and(|at| at == "request_wait_answer")
+    }
+
+    fn is_waiting(&self) {
+        assert!(within(SLACK, || self.waits()), "it does not wait for the mount");
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(pid(&self.child), signal).unwrap();
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let mut status = None;
+        within(PROMPT, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command line that has to be done although a target is dead.
+fn prompt(line: &str) -> String {
+    let begun = Instant::now();
+    let out = sh(line);
+    assert!(begun.elapsed() < PROMPT, "{line}: {:?}", begun.elapsed());
+    out
+}
+
+/// What programs do that waits for a target, one each line: with the file closed, and with it open.
+const WAITS: [&str; 7] = [
+    "os.stat(path)",
+    "os.open(path, os.O_RDONLY)",
+    "os.truncate(path, 3)",
+    "os.pread(fd, 9, 0)",
+    "os.lseek(fd, 0, os.SEEK_END)",
+    "os.fsync(fd)",
+    "os.pwrite(fd, b'x' * 9, 0)",
+];
+
+#[test]
+fn every_wait_for_a_dead_target_ends_by_signals() {
+    let pair = Pair::new();
+    for (i, wait) in WAITS.into_iter().enumerate() {
+        for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::KILL, 9)] {
+            let path = pair.file(&format!("f{i}-{number}"), 1);
+            let mut program = Program::python(
+                &format!(
+                    "fd = os.open(path, os.O_RDWR) if 'fd' in '''{wait}''' else None\n\
+                     signal.signal(signal.SIGINT, signal.SIG_DFL)\n\
+                     print('ready', flush=True)\n\
+                     sys.stdin.readline()\n\
+                     {wait}\n\
+                     print('done', flush=True)"
+                ),
+                &path,
+            );
+            assert_eq!(program.next(), "ready");
+            pair.forget();
+            let hung = pair.hang_second_ost();
+            program.go_on();
+            program.is_waiting();
+            program.signal(signal);
+            let status = program.ended();
+            assert_eq!(
+                status.and_then(|s| s.signal()),
+                Some(number),
+                "{wait} at {signal:?}"
+            );
+            drop(hung);
+        }
+    }
+    pair.stop();
+}
+
+#[test]
+fn a_program_that_handles_a_signal_handles_it_while_it_waits() {
+    let pair = Pair::new();
+    let path = pair.file("f", 1);
+    pair.forget();
+    let hung = pair.hang_second_ost();
+    let mut program = Program::python(
+        "try:\n    os.stat(path)\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)",
+        &path,
+    );
+    program.is_waiting();
+    program.signal(Signal::INT);
+    assert_eq!(program.next(), "interrupted");
+    drop(hung);
+    pair.stop();
+}
+
+/// What a program had written before it was killed is written as after a close.
+#[test]
+fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written() {
+    let pair = Pair::new();
+    let path = pair.file("f", 1);
+    let mut program = Program::python(
+        "fd = os.open(path, os.O_RDWR)\n\
+         os.pread(fd, 9, 0)\n\
+         os.pwrite(fd, b'first', 0)\n\
+         os.fsync(fd)\n\
+         print('ready', flush=True)\n\
+         sys.stdin.readline()\n\
+         os.pwrite(fd, b'last', 0)\n\
+         print('written', flush=True)\n\
+         os.close(fd)",
+        &path,
+    );
+    assert_eq!(program.next(), "ready");
+    let hung = pair.hang_second_ost();
+    program.go_on();
+    assert_eq!(program.next(), "written");
+    program.is_waiting();
+    program.signal(Signal::KILL);
+    assert_eq!(program.ended().and_then(|s| s.signal()), Some(9));
+    drop(hung);
+    let other = pair.fs.mount().join("f");
+    assert!(within(SLACK, || fs::read(&other).is_ok_and(|read| read == b"lastt")));
+    pair.stop();
+}
+
+/// Changes of names wait for the metadata target. One that nobody waits for any more is done or not, and a file that it
+/// opened is closed.
+#[test]
+fn every_wait_for_a_dead_metadata_target_ends_by_signals() {
+    let pair = Pair::new();
+    let program = pair.mount.join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    pair.forget();
+    let mdt = Hung::new(pair.fs.site.pid_in("mdt").into());
+    let mut waiting: Vec<Program> = [
+        "os.mkdir(path + '/d')",
+        "os.open(path + '/new', os.O_CREAT | os.O_RDWR)",
+        "os.open(path + '/true', os.O_RDWR)",
+        "os.listdir(path)",
+        "os.chmod(path + '/true', 0o700)",
+        "os.getxattr(path + '/true', 'user.x')",
+        "fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)",
+    ]
+    .into_iter()
+    .map(|wait| Program::python(wait, &pair.mount))
+    .collect();
+    for program in &waiting {
+        // Some wait in the kernel for one that does.
+        let waits = || fs::read_to_string(format!("/proc/{}/wchan", program.child.id()));
+        let inside =
+            |at: String| at == "request_wait_answer" || at.contains("rwsem") || at.contains("d_alloc");
+        assert!(within(SLACK, || waits().is_ok_and(inside)), "{:?}", waits());
+    }
+    waiting.iter().for_each(|program| program.signal(Signal::KILL));
+    for program in &mut waiting {
+        assert_eq!(program.ended().and_then(|s| s.signal()), Some(9));
+    }
+    drop(mdt);
+    let runs = || Command::new(&program).status().is_ok_and(|s| s.success());
+    assert!(within(SLACK, runs), "it is still open to write");
+    pair.stop();
+}
+
+/// How many files on the dead target are waited for at once.
+const WAITING: usize = 200;
+
+/// Threads of this process that wait for an answer of a mount.
+fn threads_that_wait() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let waits =
+        |dir: PathBuf| fs::read_to_string(dir.join("wchan")).is_ok_and(|at| at == "request_wait_answer");
+    tasks.filter(|task| waits(task.path())).count()
+}
+
+#[test]
+fn only_sizes_and_data_on_a_dead_target_wait() {
+    let pair = Pair::new();
+    let at = |name: &str| text(&pair.mount.join(name)).to_owned();
+    let living = pair.file("on0", 0);
+    nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&pair.mount)]);
+    let on_dead = |name: &str| {
+        let path = pair.mount.join(name);
+        fs::write(&path, name).unwrap();
+        path
+    };
+    let dead = on_dead("on1");
+    ["to-remove", "to-move"].map(on_dead);
+    let files: Vec<PathBuf> = (0..WAITING).map(|i| on_dead(&format!("f{i:03}"))).collect();
+    nacre_ok(&["lfs", "setstripe", "-d", text(&pair.mount)]);
+    pair.forget();
+    let hung = pair.hang_second_ost();
+    let stats: Vec<_> = files
+        .into_iter()
+        .map(|path| std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len())))
+        .collect();
+    assert!(
+        within(SLACK, || threads_that_wait() >= WAITING),
+        "{}",
+        threads_that_wait()
+    );
+
+    let names = prompt(&format!("ls -U {}", text(&pair.mount)));
+    assert_eq!(names.lines().count(), WAITING + 4);
+    assert!(prompt(&format!("echo {}", at("f*9"))).contains(&at("f199")));
+    let objects = prompt(&format!(
+        "{} lfs getstripe {}",
+        env!("CARGO_BIN_EXE_nacre"),
+        text(&dead)
+    ));
+    assert!(objects.contains("lmm_stripe_offset: 1"), "{objects}");
+    assert_eq!(prompt(&format!("cat {}", text(&living))), "on0");
+    prompt(&format!("stat {}", text(&living)));
+    // The metadata target notices when it puts files there.
+    let mdt_log = pair.fs.site.path("mdt/nacre.log");
+    let mut probes = 0;
+    let noticed = within(SLACK, || {
+        probes += 1;
+        fs::File::create(at(&format!("probe{probes}"))).unwrap();
+        fs::read_to_string(&mdt_log)
+            .unwrap()
+            .contains("lus-OST0001-osc-MDT0000: does not answer")
+    });
+    assert!(noticed);
+    prompt(&format!("for i in 1 2 3 4; do echo $i > {}$i; done", at("new")));
+    prompt(&format!("cat {} {}", at("new1"), at("new4")));
+    prompt(&format!("mkdir {} && rmdir {}", at("d"), at("d")));
+    prompt(&format!("unlink {}", at("to-remove")));
+    prompt(&format!(
+        "python3 -c 'import os; os.rename(\"{}\", \"{}\")'",
+        at("to-move"),
+        at("moved")
+    ));
+    prompt(&format!(
+        "python3 -c 'import os; os.chmod(\"{}\", 0o600)'",
+        at("moved")
+    ));
+    prompt(&format!(
+        "python3 -c 'import os; os.link(\"{}\", \"{}\")'",
+        at("moved"),
+        at("linked")
+    ));
+
+    assert!(within(SLACK, || pair
+        .log()
+        .contains("waiting for an answer since")));
+    assert!(pair.log().contains("lus-OST0001"));
+    drop(hung);
+    for stat in stats {
+        assert_eq!(stat.join().unwrap().unwrap(), 4);
+    }
+    assert_eq!(fs::read(at("linked")).unwrap(), b"to-move");
+    assert!(within(SLACK, || pair.log().contains("the wait is over")));
+    pair.stop();
+}
