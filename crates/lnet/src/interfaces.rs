@@ -46,6 +46,11 @@ pub(crate) fn with_address(addr: Ipv4Addr) -> Option<Interface> {
         .cloned()
 }
 
+/// Whether an interface of this machine has this address.
+pub fn is_of_this_host(addr: Ipv4Addr) -> bool {
+    with_address(addr).is_some()
+}
+
 /// The interfaces that `networks=` asks for, of those that this machine has.
 pub fn resolve(nets: &[NetSpec]) -> Result<Vec<NiSpec>, LnetError> {
     resolve_among(nets, &all())

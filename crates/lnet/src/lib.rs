@@ -42,7 +42,7 @@ pub use config::LnetConfig;
 pub use counters::Counts;
 pub use cpt::BoxFuture;
 pub use error::LnetError;
-pub use interfaces::resolve;
+pub use interfaces::{is_of_this_host, resolve};
 pub use networks::{
     IfSpec, NetSpec, RouteSpec, check_gateway, net_name, parse_cpt_list, parse_hops, parse_net_name,
     parse_networks, parse_routes,

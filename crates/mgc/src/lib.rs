@@ -2,11 +2,16 @@
 
 mod config;
 mod mgc;
+mod role;
+mod token;
 
 use rpc::RpcError;
+use wire::Nid;
 
 pub use config::{ConfParam, FsConfig, TargetConf};
 pub use mgc::{Mgc, config_resource};
+pub use role::role_of;
+pub use token::JoinToken;
 
 /// Why the MGS could not be asked, or what it refused.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +46,20 @@ pub enum MgcError {
         /// What is wrong with it.
         why: String,
     },
+    /// The MGS does not take this node for one that may register targets.
+    #[error(
+        "the MGS at {mgs} lets no target at {nids} register: on the host of the MGS run \
+         `nacre lctl set_param 'mgs.MGS.server_nids={nids}'` (a list: add to what `get_param` shows), \
+         or copy the file `join-token` from the directory of the MGS into that of {svname}"
+    )]
+    NotAdmitted {
+        /// The target.
+        svname: String,
+        /// The NIDs that it registers.
+        nids: String,
+        /// The NID of the MGS.
+        mgs: Nid,
+    },
     /// A target was not registered.
     #[error("the MGS did not register {svname}: {source}")]
     Register {
@@ -58,6 +77,7 @@ impl MgcError {
             MgcError::Connect { source, .. }
             | MgcError::Read { source, .. }
             | MgcError::Register { source, .. } => source.errno(),
+            MgcError::NotAdmitted { .. } => wire::Errno::EACCES,
             MgcError::NoSuchLog { .. } => wire::Errno::ENOENT,
             MgcError::Bad { .. } => wire::Errno::EIO,
         }

@@ -24,7 +24,7 @@ use wire::{
     OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstLvb, WireStruct, nul_terminated,
 };
 
-use crate::{FsConfig, MgcError};
+use crate::{FsConfig, JoinToken, MgcError};
 
 const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
@@ -209,6 +209,15 @@ impl Mgc {
 
     /// Registers a target; waits for the one that must register before it.
     pub async fn register(&self, info: MgsTargetInfo) -> Result<MgsTargetInfo, MgcError> {
+        self.register_with(info, None).await
+    }
+
+    /// The same, with a proof that the target has the MGS's join token.
+    pub async fn register_with(
+        &self,
+        info: MgsTargetInfo,
+        token: Option<&JoinToken>,
+    ) -> Result<MgsTargetInfo, MgcError> {
         let svname = info.mti_svname.to_string();
         let refused = |source| MgcError::Register {
             svname: svname.clone(),
@@ -217,7 +226,14 @@ impl Mgc {
         let deadline = tokio::time::Instant::now() + REGISTER_MAX;
         let mut pause = PAUSE_MIN;
         loop {
-            let request = Request::new(MGS_TARGET_REG, vec![info.to_bytes()]);
+            let handle = self.import.server_handle();
+            let mut bufs = vec![info.to_bytes()];
+            if let Some(token) = token {
+                // The second buffer is Lustre's list of longer NIDs.
+                let proof = token.prove(handle, &bufs[0]);
+                bufs.extend([Bytes::new(), Bytes::copy_from_slice(&proof)]);
+            }
+            let request = Request::new(MGS_TARGET_REG, bufs);
             match self
                 .import
                 .call(Request {
@@ -231,6 +247,17 @@ impl Mgc {
                     tracing::info!("{svname} waits for the first MDT to register");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                // The proof was for an earlier connection.
+                Err(RpcError::Status(Errno::EACCES))
+                    if token.is_some() && self.import.server_handle() != handle => {}
+                Err(RpcError::Status(Errno::EACCES)) => {
+                    let nids = info.mti_nids.iter().take(info.mti_nid_count as usize);
+                    return Err(MgcError::NotAdmitted {
+                        svname,
+                        nids: nids.map(Nid::to_string).collect::<Vec<_>>().join(" "),
+                        mgs: self.import.peer(),
+                    });
                 }
                 Err(source) => return Err(refused(source)),
             }

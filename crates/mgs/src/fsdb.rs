@@ -13,7 +13,8 @@ use wire::{
 
 use crate::MgsError;
 use crate::logs::{Logs, Section};
-use crate::sections::{self, Kind, Target};
+pub(crate) use crate::sections::Target;
+use crate::sections::{self, Kind};
 
 /// Highest index that a target's name has room for (`OSTffff` means "any").
 const INDEX_MAX: u32 = 0xfffe;
@@ -69,7 +70,7 @@ pub(crate) fn register(logs: &mut Logs, mut info: MgsTargetInfo, now: i64) -> Re
 }
 
 /// Checks what a target says of itself.
-fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
+pub(crate) fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
     let bad = |why: &str| {
         let (svname, why) = (info.mti_svname.to_string(), why.to_owned());
         Err(MgsError::Refused {

@@ -1,4 +1,5 @@
-//! Parameters that are kept for every node (`lctl set_param -P`): sections of the log `params`.
+//! Values that are kept in a log, one section each: parameters for every node (`lctl set_param -P`) in the log `params`,
+//! and what this MGS decides about nodes in the log `nodemap`.
 
 use wire::LCFG_SET_PARAM;
 use wire::config::Config as Record;
@@ -6,15 +7,29 @@ use wire::config::Config as Record;
 use crate::MgsError;
 use crate::logs::{Logs, Section};
 
-/// The log.
-pub(crate) const LOG: &str = "params";
+/// The log of parameters for every node.
+pub(crate) const PARAMS: &str = "params";
+/// The log of what nodes may do.
+pub(crate) const NODEMAP: &str = "nodemap";
 /// What these sections are about.
 const TARGET: &str = "general";
 /// Longest name: it is the section's comment, of 64 bytes with its NUL.
 const NAME_MAX: usize = 63;
 
-/// Keeps a parameter's value; without one, keeps it no longer.
-pub(crate) fn set(logs: &mut Logs, name: &str, value: Option<&str>, now: i64) -> Result<(), MgsError> {
+/// The value that is kept in a log under this name.
+pub(crate) fn get(logs: &Logs, log: &str, name: &str) -> Option<String> {
+    let kept = mgc::FsConfig::from_records(log, &logs.records(log)).params;
+    kept.into_iter().find(|p| p.name == name).map(|p| p.value)
+}
+
+/// Keeps a value in a log; without one, keeps it no longer.
+pub(crate) fn set(
+    logs: &mut Logs,
+    log: &str,
+    name: &str,
+    value: Option<&str>,
+    now: i64,
+) -> Result<(), MgsError> {
     let bad = |why: &str| {
         Err(MgsError::Param {
             name: name.to_owned(),
@@ -24,7 +39,7 @@ pub(crate) fn set(logs: &mut Logs, name: &str, value: Option<&str>, now: i64) ->
     if name.is_empty() || name.len() > NAME_MAX || name.contains(['=', '\0']) {
         return bad("a name has 1 to 63 characters and no '='");
     }
-    let was_kept = logs.skip(LOG, TARGET, name, now);
+    let was_kept = logs.skip(log, TARGET, name, now);
     let Some(value) = value else {
         return if was_kept { Ok(()) } else { bad("it was not kept") };
     };
@@ -32,13 +47,13 @@ pub(crate) fn set(logs: &mut Logs, name: &str, value: Option<&str>, now: i64) ->
         return bad("its value is longer than 1024 characters");
     }
     let section = Section {
-        step: logs.last_step(LOG).max(1) + 1,
+        step: logs.last_step(log).max(1) + 1,
         target: TARGET,
         comment: name,
         made_at: now,
     };
     let record = Record::new(LCFG_SET_PARAM, &[TARGET, &format!("{name}={value}"), "lctl"]);
-    logs.append(LOG, &section, &[record])
+    logs.append(log, &section, &[record])
 }
 
 #[cfg(test)]
@@ -55,27 +70,27 @@ mod tests {
     #[test]
     fn a_real_log_of_parameters_is_rebuilt_byte_for_byte() {
         let mut logs = logs();
-        set(&mut logs, "osc.*.max_dirty_mb", Some("64"), 0x6b00_2800).unwrap();
+        set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("64"), 0x6b00_2800).unwrap();
         let real = crate::fsdb::tests::clean(include_bytes!("../../mgc/testdata/params.llog"));
-        assert!(logs.get(LOG).unwrap().llog.build() == real);
+        assert!(logs.get(PARAMS).unwrap().llog.build() == real);
     }
 
     #[test]
     fn the_last_value_counts_until_it_is_deleted() {
         let mut logs = logs();
         let values = |logs: &Logs| -> Vec<String> {
-            FsConfig::from_records(LOG, &logs.records(LOG))
+            FsConfig::from_records(PARAMS, &logs.records(PARAMS))
                 .params
                 .into_iter()
                 .map(|p| p.value)
                 .collect()
         };
-        set(&mut logs, "osc.*.max_dirty_mb", Some("64"), 1).unwrap();
-        set(&mut logs, "osc.*.max_dirty_mb", Some("32"), 2).unwrap();
+        set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("64"), 1).unwrap();
+        set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("32"), 2).unwrap();
         assert_eq!(values(&logs), ["32"]);
-        set(&mut logs, "osc.*.max_dirty_mb", None, 3).unwrap();
+        set(&mut logs, PARAMS, "osc.*.max_dirty_mb", None, 3).unwrap();
         assert!(values(&logs).is_empty());
-        assert!(set(&mut logs, "osc.*.max_dirty_mb", None, 4).is_err());
-        assert!(set(&mut logs, "a=b", Some("1"), 4).is_err());
+        assert!(set(&mut logs, PARAMS, "osc.*.max_dirty_mb", None, 4).is_err());
+        assert!(set(&mut logs, PARAMS, "a=b", Some("1"), 4).is_err());
     }
 }

@@ -3,15 +3,17 @@
 //! Everything it knows is in its logs, which are kept byte for byte as Lustre's MGS writes them ([`sections`], [`logs`],
 //! [`fsdb`]); [`Mgs`] serves them.
 
+mod admission;
 mod fsdb;
 mod kept;
 mod logs;
+mod params_of;
 mod sections;
 mod service;
 
 use wire::Errno;
 
-pub use service::Mgs;
+pub use service::{Mgs, MgsConfig};
 
 /// Reads all logs of a store, as a start does.
 pub fn check(index: std::sync::Arc<dyn osd::Index>) -> Result<(), MgsError> {

@@ -47,6 +47,11 @@ impl Target {
         format!("{}-{kind}{:04x}", self.fsname, self.index)
     }
 
+    /// NIDs of the node that it is on.
+    pub(crate) fn nids(&self) -> &[Nid] {
+        self.nodes.first().map_or(&[], |node| node)
+    }
+
     fn uuid(&self) -> String {
         format!("{}_UUID", self.name())
     }

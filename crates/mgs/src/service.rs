@@ -9,20 +9,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cpt::BoxFuture;
 use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
+use mgc::JoinToken;
 use osd::{Index, StoreKind};
+use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
 use wire::llog_file::CHUNK;
 use wire::{
     Errno, FID_SEQ_LLOG_NAME, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
-    MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
+    MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, NidList, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
     OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_VERSION,
     OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, WireStruct, before_nul,
 };
 
+use crate::admission::Admission;
 use crate::logs::Logs;
-use crate::{MgsError, fsdb, kept};
+use crate::{MgsError, fsdb, kept, params_of};
 
 /// What is granted of what a client asks for. Not IMP_RECOV: there is no table of NIDs to read.
 const GRANTED: u64 = OBD_CONNECT_VERSION
@@ -33,6 +36,22 @@ const GRANTED: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_FLAGS2;
 const GRANTED2: u64 = OBD_CONNECT2_REP_MBITS;
 
+/// The name that the list of server NIDs is kept under.
+const SERVER_NIDS: &str = "mgs.MGS.server_nids";
+
+/// What an MGS is started with.
+#[derive(Debug, Clone, Default)]
+pub struct MgsConfig {
+    /// Tells the random choices of one run from those of another.
+    pub seed: u64,
+    /// Where its parameters are shown.
+    pub params: Registry,
+    /// Nodes that may register targets, until `mgs.MGS.server_nids` is set for the first time.
+    pub server_nids: NidList,
+    /// Who has this token may register targets from anywhere.
+    pub token: Option<JoinToken>,
+}
+
 /// The management server.
 pub struct Mgs {
     rpc: Arc<Ptlrpc>,
@@ -40,18 +59,37 @@ pub struct Mgs {
     /// Held only for work in memory: applying a change to the store does not wait for the disk.
     logs: Mutex<Logs>,
     locks: Arc<LockServer>,
+    admission: Admission,
+    shown: Mutex<Option<Group>>,
 }
 
 impl Mgs {
     /// Name and UUID of the target: there is one on a node.
     pub const UUID: &'static str = "MGS";
 
-    /// Opens the store and serves it.
+    /// Opens the store and serves it; only targets of this host may register.
     pub async fn start(rpc: &Arc<Ptlrpc>, store: &StoreKind, seed: u64) -> Result<Arc<Mgs>, MgsError> {
-        let index = osd::open_index(store).await?;
-        let logs = Mutex::new(Logs::load(index.clone())?);
-        let cfg = LdlmConfig {
+        let cfg = MgsConfig {
             seed,
+            ..MgsConfig::default()
+        };
+        Mgs::start_with(rpc, store, cfg).await
+    }
+
+    /// The same, with a configuration.
+    pub async fn start_with(
+        rpc: &Arc<Ptlrpc>,
+        store: &StoreKind,
+        config: MgsConfig,
+    ) -> Result<Arc<Mgs>, MgsError> {
+        let index = osd::open_index(store).await?;
+        let logs = Logs::load(index.clone())?;
+        let listed = match kept::get(&logs, kept::NODEMAP, SERVER_NIDS) {
+            Some(text) => parse_nids(&text)?,
+            None => config.server_nids,
+        };
+        let cfg = LdlmConfig {
+            seed: config.seed,
             types: &[LockType::Plain],
             ..LdlmConfig::default()
         };
@@ -59,9 +97,12 @@ impl Mgs {
         let mgs = Arc::new(Mgs {
             rpc: rpc.clone(),
             index,
-            logs,
+            logs: Mutex::new(logs),
             locks,
+            admission: Admission::new(rpc.lnet().clone(), listed, config.token),
+            shown: Mutex::default(),
         });
+        *mgs.shown.lock() = Some(params_of::register(&mgs, &config.params));
         rpc.serve(services::MGS)?;
         rpc.serve(services::LDLM)?;
         rpc.add_target(mgs.clone());
@@ -71,6 +112,7 @@ impl Mgs {
     /// Disconnects everybody and puts everything on disk.
     pub async fn stop(&self) -> Result<(), MgsError> {
         self.rpc.remove_target(Mgs::UUID).await;
+        *self.shown.lock() = None;
         self.index.sync().await?;
         Ok(())
     }
@@ -80,11 +122,11 @@ impl Mgs {
     pub async fn keep_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
         {
             let mut logs = self.logs.lock();
-            kept::set(&mut logs, name, value, now())?;
+            kept::set(&mut logs, kept::PARAMS, name, value, now())?;
             logs.save()?;
         }
         self.index.sync().await?;
-        self.call_back_readers(mgc::config_resource(kept::LOG, MGS_CFG_T_PARAMS));
+        self.call_back_readers(mgc::config_resource(kept::PARAMS, MGS_CFG_T_PARAMS));
         Ok(())
     }
 
@@ -97,12 +139,39 @@ impl Mgs {
             .collect()
     }
 
-    async fn register(&self, info: MgsTargetInfo) -> Result<Reply, Errno> {
+    /// `mgs.MGS.server_nids`: the nodes beside this host that may register targets without a token.
+    pub(crate) fn server_nids(&self) -> String {
+        match self.admission.listed() {
+            none if none.is_empty() => "NONE".to_owned(),
+            list => list.to_string(),
+        }
+    }
+
+    /// Sets that and keeps it. The change is on disk a moment later.
+    pub(crate) fn set_server_nids(&self, text: &str) -> Result<(), MgsError> {
+        let list = parse_nids(text)?;
+        let mut logs = self.logs.lock();
+        kept::set(
+            &mut logs,
+            kept::NODEMAP,
+            SERVER_NIDS,
+            Some(&list.to_string()),
+            now(),
+        )?;
+        logs.save()?;
+        self.admission.set_listed(list);
+        Ok(())
+    }
+
+    async fn register(&self, req: &ServerRequest) -> Result<Reply, Errno> {
+        let info: MgsTargetInfo = req.get(1)?;
         let fsname = info.mti_fsname;
-        let done = {
+        let done = fsdb::parse(&info).and_then(|target| {
+            self.admission.check(req, &target)?;
             let mut logs = self.logs.lock();
-            fsdb::register(&mut logs, info, now()).and_then(|done| logs.save().map(|()| done))
-        };
+            let done = fsdb::register(&mut logs, info, now())?;
+            logs.save().map(|()| done)
+        });
         let done = done.map_err(|e| {
             lnet::warn_seldom!("{e}");
             e.errno()
@@ -173,6 +242,18 @@ impl Mgs {
     }
 }
 
+/// The list of a parameter's text; `NONE` is the empty list.
+fn parse_nids(text: &str) -> Result<NidList, MgsError> {
+    let bad = |e: wire::WireError| MgsError::Param {
+        name: SERVER_NIDS.to_owned(),
+        why: e.to_string(),
+    };
+    match text.trim() {
+        "NONE" => Ok(NidList::default()),
+        ranges => ranges.parse().map_err(bad),
+    }
+}
+
 fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -210,7 +291,7 @@ impl Target for Mgs {
                 LLOG_ORIGIN_HANDLE_CREATE => self.open(req),
                 LLOG_ORIGIN_HANDLE_READ_HEADER => self.read_header(req),
                 LLOG_ORIGIN_HANDLE_NEXT_BLOCK => self.next_block(req),
-                MGS_TARGET_REG => self.register(req.get(1)?).await,
+                MGS_TARGET_REG => self.register(req).await,
                 _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
             }
         })

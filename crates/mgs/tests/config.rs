@@ -5,17 +5,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use mgc::{FsConfig, Mgc, MgcError};
-use mgs::Mgs;
+use mgc::{FsConfig, JoinToken, Mgc, MgcError};
+use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
 use tokio::sync::watch;
 use wire::{
     Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LLOG_ORIGIN_HANDLE_CREATE,
-    LLOG_ORIGIN_HANDLE_DESTROY, LlogdBody, MGS_EXCEPTION, MGS_SET_INFO, MGS_TARGET_DEL, MgsSendParam,
-    MgsTargetInfo, Nid, Text, WireStruct,
+    LLOG_ORIGIN_HANDLE_DESTROY, LlogdBody, MGS_EXCEPTION, MGS_SET_INFO, MGS_TARGET_DEL, MGS_TARGET_REG,
+    MgsSendParam, MgsTargetInfo, Nid, Text, WireStruct,
 };
 
 /// A node at an address of its own, or only on `0@lo`.
@@ -66,20 +67,16 @@ async fn a_file_system_comes_to_be(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs
     let missing = mgc.read_config("fs-client").await.unwrap_err();
     assert!(matches!(missing, MgcError::NoSuchLog { .. }), "{missing}");
 
+    let at = client.lnet().nid();
     let mut seen = mgc.watch("fs-client");
-    let mdt = mgc.register(info(LDD_F_SV_TYPE_MDT, 0, mgs_at)).await.unwrap();
+    let mdt = mgc.register(info(LDD_F_SV_TYPE_MDT, 0, at)).await.unwrap();
     assert_eq!(mdt.mti_svname.as_str(), "fs-MDT0000");
     until(&mut seen, |c| c.mdts.len() == 1).await;
     for index in 0..20 {
-        mgc.register(info(LDD_F_SV_TYPE_OST, index, mgs_at))
-            .await
-            .unwrap();
+        mgc.register(info(LDD_F_SV_TYPE_OST, index, at)).await.unwrap();
     }
     until(&mut seen, |c| c.osts.len() == 20).await;
-    let again = mgc
-        .register(info(LDD_F_SV_TYPE_OST, 3, mgs_at))
-        .await
-        .unwrap_err();
+    let again = mgc.register(info(LDD_F_SV_TYPE_OST, 3, at)).await.unwrap_err();
     assert!(
         again.to_string().contains("fs-OST0003") || again.to_string().contains("in use"),
         "{again}"
@@ -119,6 +116,133 @@ async fn an_mgs_that_is_not_there_is_an_error_that_says_where() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("127.0.0.74@tcp"), "{error}");
+}
+
+/// An OST at `at` that another node, which is not of this host, may serve too.
+fn with_a_foreign_node(index: u32, at: Nid) -> MgsTargetInfo {
+    MgsTargetInfo {
+        mti_svname: Text::truncated(&format!("fs-OST{index:04x}")),
+        mti_params: Text::truncated("failover.node=192.0.2.7@tcp"),
+        ..info(LDD_F_SV_TYPE_OST, index, at)
+    }
+}
+
+/// An MGS, and a connection to it from another node.
+async fn mgs_and_peer(addr: [&str; 2], config: MgsConfig) -> (Arc<Mgs>, Arc<Mgc>, [Arc<Ptlrpc>; 2], Nid) {
+    let (server, client) = (node(Some(addr[0]), 1).await, node(Some(addr[1]), 2).await);
+    let mgs = Mgs::start_with(&server, &StoreKind::Memory(1 << 30), config)
+        .await
+        .unwrap();
+    let mgc = Mgc::connect(&client, vec![addr[0].parse().unwrap()], "peer")
+        .await
+        .unwrap();
+    let at = addr[1].parse().unwrap();
+    mgc.register(info(LDD_F_SV_TYPE_MDT, 0, at)).await.unwrap();
+    (mgs, mgc, [server, client], at)
+}
+
+async fn end(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
+    mgc.disconnect().await;
+    mgs.stop().await.unwrap();
+    for node in nodes {
+        node.shutdown().await;
+        node.lnet().shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_other_hosts_register_only_when_they_are_listed() {
+    let params = params::Registry::default();
+    let config = MgsConfig {
+        params: params.clone(),
+        ..MgsConfig::default()
+    };
+    let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.75@tcp", "127.0.0.76@tcp"], config).await;
+    let refused = mgc.register(with_a_foreign_node(0, at)).await.unwrap_err();
+    assert_eq!(refused.errno(), Errno::EACCES);
+    let why = refused.to_string();
+    for part in [
+        "fs-OST0000",
+        "127.0.0.76@tcp",
+        "127.0.0.75@tcp",
+        "mgs.MGS.server_nids",
+        "join-token",
+    ] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    // A node that registers others, but not itself.
+    let other = "192.0.2.7@tcp".parse().unwrap();
+    let set = |list: &str| params.set("mgs.MGS.server_nids", list);
+    set("192.0.2.[1-9]@tcp").unwrap();
+    let of_another = mgc.register(info(LDD_F_SV_TYPE_OST, 0, other)).await;
+    assert_eq!(of_another.unwrap_err().errno(), Errno::EACCES);
+    mgc.register(with_a_foreign_node(0, at)).await.unwrap();
+    set("NONE").unwrap();
+    assert_eq!(
+        params.get("mgs.MGS.server_nids"),
+        [("mgs.MGS.server_nids".to_owned(), "NONE".to_owned())]
+    );
+    let again = mgc.register(with_a_foreign_node(1, at)).await;
+    assert_eq!(again.unwrap_err().errno(), Errno::EACCES);
+    assert!(set("10.0.0.1").is_err());
+    end(mgs, mgc, nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_other_hosts_register_with_the_join_token() {
+    let token = JoinToken::new([1; 32]);
+    let config = MgsConfig {
+        token: Some(token.clone()),
+        ..MgsConfig::default()
+    };
+    let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], config).await;
+    let ost = with_a_foreign_node(0, at);
+    let wrong = JoinToken::new([2; 32]);
+    let refused = mgc.register_with(ost.clone(), Some(&wrong)).await.unwrap_err();
+    assert_eq!(refused.errno(), Errno::EACCES);
+    // A proof that was made for another connection, or for another registration.
+    let handle = mgc.import().server_handle();
+    let bytes = ost.to_bytes();
+    for proof in [
+        token.prove(handle + 1, &bytes),
+        token.prove(handle, &with_a_foreign_node(1, at).to_bytes()),
+    ] {
+        let bufs = vec![bytes.clone(), Bytes::new(), proof.to_vec().into()];
+        let refused = mgc.import().call(Request::new(MGS_TARGET_REG, bufs)).await;
+        assert_eq!(refused.map(drop).unwrap_err().errno(), Errno::EACCES);
+    }
+    mgc.register_with(ost, Some(&token)).await.unwrap();
+    let seen = mgc.read_config("fs-client").await.unwrap();
+    assert_eq!(seen.osts[0].nids, [at, "192.0.2.7@tcp".parse().unwrap()]);
+    end(mgs, mgc, nodes).await;
+}
+
+#[tokio::test]
+async fn the_list_of_servers_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreKind::Local(dir.path().to_owned());
+    let shown = async |set: Option<&str>| {
+        let node = testing::node(1);
+        let config = MgsConfig {
+            params: params::Registry::default(),
+            server_nids: "10.0.0.1@tcp".parse().unwrap(),
+            ..MgsConfig::default()
+        };
+        let params = config.params.clone();
+        let mgs = Mgs::start_with(&node, &store, config).await.unwrap();
+        if let Some(list) = set {
+            params.set("mgs.MGS.server_nids", list).unwrap();
+        }
+        let shown = params.get("mgs.MGS.server_nids");
+        mgs.stop().await.unwrap();
+        node.shutdown().await;
+        shown[0].1.clone()
+    };
+    assert_eq!(shown(None).await, "10.0.0.1@tcp");
+    assert_eq!(shown(Some("10.0.0.[2-3]@tcp")).await, "10.0.0.[2-3]@tcp");
+    assert_eq!(shown(None).await, "10.0.0.[2-3]@tcp");
+    assert_eq!(shown(Some("NONE")).await, "NONE");
+    assert_eq!(shown(None).await, "NONE");
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod publish;
 mod running;
 mod session;
 mod start;
+mod token;
 
 use std::process::ExitCode;
 

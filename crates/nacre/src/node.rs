@@ -20,12 +20,12 @@ use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
 use lst::console::{Console, SessionWanted};
 use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, Mgc, MgcError};
-use mgs::Mgs;
+use mgc::{FsConfig, JoinToken, Mgc, MgcError};
+use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use ost::{Ost, OstConfig};
-use params::{Group, Param, Registered, Registry};
+use params::{Group, Registered, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
 use wire::{
     LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LUSTRE_VERSION_CODE, MTI_NIDS_MAX,
@@ -40,6 +40,7 @@ use crate::own_params::own_params;
 use crate::running::MountRecord;
 use crate::start::Start;
 use mounting::Mounts;
+use crate::token;
 
 /// An answer of a process that then ends takes at most so long to its command.
 const TELL: Duration = Duration::from_millis(100);
@@ -80,6 +81,15 @@ impl Here {
         }
     }
 
+    /// The join token in its directory: the MGS's own, or the one by which a target proves that it may register.
+    fn token(&self) -> Result<Option<JoinToken>> {
+        match self {
+            Here::Dir(dir) if dir.label().kind == TargetKind::Mgs => token::of_mgs(dir.path()).map(Some),
+            Here::Dir(dir) => token::read(dir.path()),
+            Here::Memory(..) => Ok(None),
+        }
+    }
+
     /// For errors.
     fn describe(&self) -> String {
         match self {
@@ -117,7 +127,7 @@ pub(crate) struct Node {
     selftest: Option<Arc<lst::Node>>,
     console: Option<(u32, Arc<Console>)>,
     /// Parameters of the process itself.
-    params: Vec<Registered>,
+    _params: Vec<Registered>,
     /// How many locks the clients of the targets here may have, and where that is shown.
     locks: Arc<LockLimits>,
     _locks_shown: Group,
@@ -169,7 +179,7 @@ impl Node {
             mounts: Mounts::default(),
             targets: Vec::new(),
             dirs: Vec::new(),
-            params,
+            _params: params,
         };
         Ok(node)
     }
@@ -199,7 +209,7 @@ impl Node {
         }
         // MDT0 before the OSTs, as they are given.
         for target in &others {
-            self.register(target.label())
+            self.register(target.label(), target.token()?)
                 .await
                 .with_context(|| target.describe())?;
         }
@@ -212,31 +222,33 @@ impl Node {
 
     async fn serve(&mut self, target: Here) -> Result<()> {
         let (what, label) = (target.describe(), target.label().clone());
-        let store = target.store();
+        let (store, token) = (target.store(), target.token()?);
         if let Here::Dir(dir) = target {
             self.dirs.push(dir);
         }
-        self.start_target(&label, &store).await.context(what)?;
+        self.start_target(&label, &store, token).await.context(what)?;
         self.targets.push(label.svname());
         Ok(())
     }
 
-    async fn start_target(&mut self, label: &TargetLabel, store: &StoreKind) -> Result<()> {
+    async fn start_target(
+        &mut self,
+        label: &TargetLabel,
+        store: &StoreKind,
+        token: Option<JoinToken>,
+    ) -> Result<()> {
         let (fsname, index) = (label.fsname.clone(), label.index);
         match label.kind {
             TargetKind::Mgs => {
-                let mgs = Mgs::start(&self.rpc, store, random()?).await?;
-                let weak = Arc::downgrade(&mgs);
-                let names = move || {
-                    weak.upgrade()
-                        .map(|m| m.filesystems().join("\n"))
-                        .unwrap_or_default()
+                let listed = label.params.iter().find(|(name, _)| name == mkfs::SERVER_NIDS);
+                let server_nids = listed.map(|(_, list)| list.parse()).transpose()?;
+                let config = MgsConfig {
+                    seed: random()?,
+                    params: self.registry.clone(),
+                    server_nids: server_nids.unwrap_or_default(),
+                    token,
                 };
-                let about = "the file systems that this MGS has configurations of";
-                let param = Param::read_only(names).about(about);
-                self.params
-                    .push(self.registry.register("mgs.MGS.filesystems", param));
-                self.mgs = Some(mgs);
+                self.mgs = Some(Mgs::start_with(&self.rpc, store, config).await?);
             }
             TargetKind::Mdt => {
                 let mgc = self.mgc_of(label).await?;
@@ -287,7 +299,7 @@ impl Node {
     }
 
     /// Tells the MGS that a target is here. It says so at every start: it may have moved since the last.
-    async fn register(&mut self, label: &TargetLabel) -> Result<()> {
+    async fn register(&mut self, label: &TargetLabel, token: Option<JoinToken>) -> Result<()> {
         let mgc = self.mgc_of(label).await?;
         let own = self.nids();
         let kind = if label.kind == TargetKind::Mdt {
@@ -316,7 +328,7 @@ impl Node {
         for (to, nid) in info.mti_nids.iter_mut().zip(nids) {
             *to = *nid;
         }
-        mgc.register(info).await?;
+        mgc.register_with(info, token.as_ref()).await?;
         Ok(())
     }
 

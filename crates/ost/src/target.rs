@@ -8,12 +8,12 @@ use mgc::FsConfig;
 use osd::{Index, Objects, RunOfMachine, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
-use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
+use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
 use tokio::{sync::watch, task::JoinHandle};
 use wire::{
-    Errno, Fid, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_CONNECT_MDS, OST_CREATE, OST_DESTROY,
-    OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO, OST_SETATTR,
-    OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstId, SEQ_QUERY,
+    Errno, Fid, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID,
+    OST_CREATE, OST_DESTROY, OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK,
+    OST_SET_INFO, OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, SEQ_QUERY,
 };
 
 use crate::{
@@ -75,6 +75,8 @@ pub struct Ost {
     pub(crate) svname: String,
     pub(crate) uuid: String,
     rpc: Arc<Ptlrpc>,
+    /// The targets of the file system, as the MGS knows them.
+    config: watch::Receiver<Arc<FsConfig>>,
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) sequences: Arc<Sequences>,
@@ -140,6 +142,7 @@ impl Ost {
             uuid: format!("{svname}_UUID"),
             svname,
             rpc: rpc.clone(),
+            config: config.clone(),
             objects,
             index,
             sequences,
@@ -205,6 +208,21 @@ impl Ost {
         Ok(())
     }
 
+    /// Refuses what only an MDT may ask for: to make and destroy objects, and to change whose they are.
+    fn check_client(&self, req: &ServerRequest) -> Result<(), Errno> {
+        const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
+        let for_mdts = match req.opc {
+            OST_CREATE | OST_DESTROY | SEQ_QUERY => true,
+            OST_SETATTR => req.get::<OstBody>(1)?.oa.o_valid & OWNER != 0,
+            _ => false,
+        };
+        if for_mdts {
+            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a client's request is refused: only an MDT may ask for this");
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
     /// The object of a request that changes it: one that was destroyed does not come back.
     pub(crate) fn object_to_change(&self, id: &OstId) -> Result<Fid, Errno> {
         let fid = self.object(id)?;
@@ -264,6 +282,10 @@ impl Target for Ost {
         &self.uuid
     }
 
+    fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
+        mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_mdt_at(nid))
+    }
+
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
         let mut data = self.offer.answer(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
@@ -287,11 +309,8 @@ impl Target for Ost {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            // Objects come and go as the MDTs say; only they are connected as servers are.
-            let for_servers = matches!(req.opc, OST_CREATE | OST_DESTROY | SEQ_QUERY);
-            if for_servers && !req.export.has(OBD_CONNECT_MDS) {
-                warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "only an MDT may ask this");
-                return Err(Errno::EPERM);
+            if !req.export.is_server() {
+                self.check_client(req)?;
             }
             match req.opc {
                 OST_READ => self.read(req).await,

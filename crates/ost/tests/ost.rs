@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
+mod rights;
 
 use std::sync::{Arc, atomic::Ordering};
 

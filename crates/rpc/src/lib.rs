@@ -34,7 +34,9 @@ pub use faults::Faults;
 pub use import::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Keep, Unanswered};
 pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};
-pub use server::{Busy, ConnectRequest, Export, Reply, ServerRequest, ServiceStats, Target, TargetExports};
+pub use server::{
+    Busy, ConnectRequest, Export, Reply, Role, ServerRequest, ServiceStats, Target, TargetExports,
+};
 pub use services::{ServiceConfig, Spread};
 pub use start::START;
 pub use tuning::{ServicesTuning, Tuning};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use rpc::{BoxFuture, ConnectRequest, Export, Reply, ServerRequest, Target};
+use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use tokio::time::Instant;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
-    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, OBD_CONNECT_LIGHTWEIGHT,
-    ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, ObdConnectData, SEQ_ALLOC_META,
+    SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
 use super::{Handled, Mdt, reply};
@@ -17,6 +17,10 @@ use crate::{connect, fid2path, stats::Op};
 impl Target for Mdt {
     fn uuid(&self) -> &str {
         &self.uuid
+    }
+
+    fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
+        mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_target_at(nid))
     }
 
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
@@ -101,8 +105,10 @@ impl Mdt {
                 self.owners.may_use(&req.export, range.lsr_start, || true);
                 range
             }
-            // Only servers have such: they are connected as servers are.
-            SEQ_ALLOC_SUPER if !req.export.has(OBD_CONNECT_LIGHTWEIGHT) => return Err(Errno::EPERM),
+            SEQ_ALLOC_SUPER if !req.export.is_server() => {
+                lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "a client asks for a super-sequence, which only servers get");
+                return Err(Errno::EPERM);
+            }
             SEQ_ALLOC_SUPER => self.sequences.allocate_super(&req.get(2)?).await?,
             _ => return Err(Errno::EINVAL),
         };

@@ -10,11 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use ldlm::LockLimits;
+use mgc::FsConfig;
 use osd::check::Progress;
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use wire::{Errno, Fid, LockTerms, MdtBody, Precision, Time, WireStruct};
 
 use crate::{
@@ -82,6 +83,8 @@ impl MdtConfig {
 pub struct Mdt {
     uuid: String,
     rpc: Arc<Ptlrpc>,
+    /// The targets of the file system, as the MGS knows them.
+    config: watch::Receiver<Arc<FsConfig>>,
     pub(crate) store: Arc<Store>,
     pub(crate) locks: Locks,
     pub(crate) sequences: Sequences,

@@ -85,6 +85,7 @@ impl Mdt {
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),
+            config: config.clone(),
             sequences,
             store,
             uuid,

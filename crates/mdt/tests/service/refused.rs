@@ -9,7 +9,48 @@ use wire::{
     MdtRecCreate, MdtRecSetattr, REINT_MIGRATE, REINT_RESYNC, WireStruct,
 };
 
-use crate::{fixture::Fixture, log::Log};
+use rpc::{ConnectRequest, Role, Target};
+use wire::{
+    LU_SEQ_RANGE_OST, LuSeqRange, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, ObdConnectData, SEQ_ALLOC_SUPER,
+    SEQ_QUERY,
+};
+
+use crate::{client::MDT, fixture::Fixture, log::Log};
+
+#[tokio::test]
+async fn a_peer_that_is_no_target_of_the_file_system_gets_no_super_sequence() {
+    let log = Log::start();
+    let f = Fixture::new(1).await;
+    let admit = |at: &str, flags| {
+        let data = ObdConnectData {
+            ocd_connect_flags: flags,
+            ..ObdConnectData::default()
+        };
+        f.mdt.admit(&ConnectRequest {
+            client_uuid: "testfs-MDT0000-lwp-OST0000_UUID".into(),
+            peer: at.parse().unwrap(),
+            data,
+        })
+    };
+    for claim in [OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS] {
+        assert_eq!(admit("10.0.0.9@tcp", claim), Err(Errno::EAGAIN));
+        assert_eq!(admit("0@lo", claim), Ok(Role::Server));
+    }
+    assert_eq!(admit("10.0.0.9@tcp", 0), Ok(Role::Client));
+    let lines = log.lines("a connect as a server is refused");
+    assert!(
+        lines[0].contains("10.0.0.9@tcp") && lines[0].contains(MDT),
+        "{lines:?}"
+    );
+    let c = f.client().await;
+    let wanted = LuSeqRange {
+        lsr_flags: LU_SEQ_RANGE_OST,
+        ..LuSeqRange::default()
+    };
+    let opc = SEQ_ALLOC_SUPER.to_le_bytes().to_vec().into();
+    let refused = c.call(SEQ_QUERY, vec![opc, wanted.to_bytes()]).await;
+    assert_eq!(refused.map(|r| r.status), Err(Errno::EPERM));
+}
 
 #[tokio::test]
 async fn operations_that_are_not_there_are_refused_and_logged() {

@@ -185,6 +185,12 @@ pub(crate) struct Mkfs {
     /// NID of a node that can run this target [default: the node that runs it]
     #[arg(long, value_name = "NID", value_delimiter = ',')]
     pub(crate) servicenode: Vec<wire::Nid>,
+    /// For an MGS: nodes beside its own host that may register targets, as NIDs and ranges such as "10.0.0.[1-9]@tcp"
+    #[arg(long, value_name = "NIDS", requires = "mgs")]
+    pub(crate) server_nids: Option<wire::NidList>,
+    /// For a target on another host than the MGS: a copy of the file `join-token` in the MGS's directory
+    #[arg(long, value_name = "FILE", conflicts_with = "mgs")]
+    pub(crate) token_file: Option<PathBuf>,
     /// An empty or new directory
     pub(crate) dir: PathBuf,
 }

@@ -1,17 +1,20 @@
 //! `nacre mkfs`: makes a directory into a target, with mkfs.lustre's notions.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 
 use crate::cli::Mkfs;
-use crate::daemon;
 use crate::output::say;
+use crate::{daemon, token};
 
 /// Longest name of a file system.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
+
+/// The parameter of an MGS's label that names the nodes that may register targets.
+pub(crate) const SERVER_NIDS: &str = "server_nids";
 
 /// Runs the command.
 pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
@@ -28,7 +31,17 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
     let mut label = label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
     label.mgsnode = args.mgsnode;
     label.service_nodes = args.servicenode;
-    TargetDir::create(&dir, &label, |_| Ok(()))?;
+    if let Some(list) = &args.server_nids {
+        label.params.push((SERVER_NIDS.to_owned(), list.to_string()));
+    }
+    let token = match (kind, &args.token_file) {
+        (TargetKind::Mgs, _) => Some(token::new()?),
+        (_, file) => file.as_deref().map(token::read_file).transpose()?,
+    };
+    TargetDir::create(&dir, &label, |dir| match &token {
+        Some(token) => token::write(dir, token).map_err(io::Error::other),
+        None => Ok(()),
+    })?;
     say!("made {} in {}", label.svname(), dir.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::clients::work_together;
-use crate::fixture::{Site, nacre_ok, run, sh};
+use crate::fixture::{Ended, Site, nacre_ok, run, sh};
 
 const HOSTS: [&str; 5] = ["mgs", "mdt", "ost", "a", "b"];
 
@@ -43,12 +43,16 @@ impl Network {
 
     /// Runs nacre on a host.
     fn nacre(&self, host: &str, args: &[&str]) {
+        let ended = self.try_nacre(host, args);
+        assert!(ended.ok, "nacre {args:?} on {host}: {}", ended.err);
+    }
+
+    fn try_nacre(&self, host: &str, args: &[&str]) -> Ended {
         // Not `ip netns exec`: that makes a mount namespace too, in which the mount would be hidden.
-        let ended = run(Command::new("nsenter")
+        run(Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.host(host)))
             .arg(env!("CARGO_BIN_EXE_nacre"))
-            .args(args));
-        assert!(ended.ok, "nacre {args:?} on {host}: {}", ended.err);
+            .args(args))
     }
 }
 
@@ -102,7 +106,7 @@ pub(crate) fn on_hosts_of_their_own(site: &mut Site) -> (Network, [String; 2]) {
     let network = Network::new();
     let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
     let mkfs: [(&str, &str, &[&str]); 3] = [
-        ("mgs", "--mgs", &[]),
+        ("mgs", "--mgs", &["--server-nids", "10.66.0.[2-3]@tcp"]),
         ("mdt", "--mdt", &of_it),
         ("ost", "--ost", &of_it),
     ];
@@ -117,6 +121,49 @@ pub(crate) fn on_hosts_of_their_own(site: &mut Site) -> (Network, [String; 2]) {
         at
     });
     (network, mounts)
+}
+
+#[test]
+fn a_target_of_another_host_registers_when_it_is_listed_or_has_the_token() {
+    let mut site = Site::new();
+    let network = Network::new();
+    let target = |site: &mut Site, host: &str, kind: &str, more: &[&str]| -> String {
+        let dir = site.directory(host);
+        let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
+        let of_it: &[&str] = if kind == "--mgs" { &[] } else { &of_it };
+        nacre_ok(&[&["mkfs", kind, &dir], of_it, more].concat());
+        dir
+    };
+    let mgs = target(&mut site, "mgs", "--mgs", &[]);
+    let token = format!("{mgs}/join-token");
+    let mdt = target(&mut site, "mdt", "--mdt", &[]);
+    let ost = target(&mut site, "ost", "--ost", &["--token-file", &token]);
+    network.nacre("mgs", &["serve", "--listen", "10.66.0.1@tcp", &mgs]);
+    let serve_mdt = ["serve", "--listen", "10.66.0.2@tcp", &mdt];
+    let refused = network.try_nacre("mdt", &serve_mdt);
+    assert!(!refused.ok, "{}", refused.out);
+    for part in [
+        "lus-MDT0000",
+        "10.66.0.2@tcp",
+        "mgs.MGS.server_nids",
+        "join-token",
+    ] {
+        assert!(refused.err.contains(part), "{}", refused.err);
+    }
+    nacre_ok(&[
+        "lctl",
+        "--dir",
+        &mgs,
+        "set_param",
+        "mgs.MGS.server_nids=10.66.0.2@tcp",
+    ]);
+    network.nacre("mdt", &serve_mdt);
+    network.nacre("ost", &["serve", "--listen", "10.66.0.3@tcp", &ost]);
+    let at = site.mount_point("a");
+    network.nacre("a", &["mount", "10.66.0.1@tcp:/lus", &at]);
+    sh(&format!("echo hello > {at}/f && test $(cat {at}/f) = hello"));
+    nacre_ok(&["umount", &at]);
+    ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
 }
 
 #[test]

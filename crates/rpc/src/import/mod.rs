@@ -257,6 +257,11 @@ impl Import {
         self.cfg.nids.get(nid).copied().unwrap_or(Nid::LO)
     }
 
+    /// The server's handle of this connection: another one after each time that the server has forgotten the client.
+    pub fn server_handle(&self) -> u64 {
+        self.core.lock().machine.handle()
+    }
+
     /// How many replied transactions are not known to be durable.
     pub fn uncommitted(&self) -> usize {
         self.core.lock().replay.uncommitted()

@@ -1,6 +1,6 @@
 //! Connecting to a target: who may, as which export, with what granted (guide 3.8, 3.9).
 
-use super::{Arrival, ConnectRequest, Export, Reply, TargetExports};
+use super::{Arrival, ConnectRequest, Export, Reply, Role, TargetExports};
 use crate::Ptlrpc;
 use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
 use lnet::warn_seldom;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use wire::{
     Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, Nid,
-    OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, ObdConnectData, UUID_MAX, WireStruct,
+    OBD_CONNECT_FULL20, ObdConnectData, UUID_MAX, WireStruct,
 };
 
 /// What a connect says of its sender.
@@ -18,8 +18,8 @@ struct Claim {
     cookie: u64,
     conn_cnt: u32,
     initial: bool,
-    /// A server: its UUID is the same in every life of it.
-    server: bool,
+    /// What the target found the peer to be.
+    role: Role,
 }
 
 /// Which export a connect gets.
@@ -33,15 +33,10 @@ impl Claim {
     /// Whether this is a later life of the client that has `export`.
     fn succeeds(&self, export: &Export, from: Nid) -> bool {
         let other_life = export.client_cookie() != self.cookie;
-        // A server may come back from elsewhere: in place of a server.
-        let moved = self.server && is_server(&export.data());
-        other_life && self.initial && (moved || export.peer() == from)
+        // A server's UUID is the same in every life of it, and it may come back at another NID. The target has checked
+        // that NID, so a client that took the name meanwhile has no right to it.
+        other_life && self.initial && (self.role == Role::Server || export.peer() == from)
     }
-}
-
-/// Whether somebody connects as servers do.
-fn is_server(asked: &ObdConnectData) -> bool {
-    asked.ocd_connect_flags & (OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT) != 0
 }
 
 /// Answers a connect: the reply, and what is committed.
@@ -78,12 +73,13 @@ async fn connect_to(
         peer: arrival.from,
         data: asked,
     };
+    let role = target.admit(&req)?;
     let claim = Claim {
         uuid,
         cookie: conn.cookie,
         conn_cnt: arrival.body.pb_conn_cnt,
         initial: arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0,
-        server: is_server(&asked),
+        role,
     };
     let clearing = clear(rpc, exports, &claim, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
@@ -103,7 +99,7 @@ async fn connect_to(
             export
         }
     };
-    export.connected(arrival.from, granted, claim.cookie, claim.conn_cnt);
+    export.connected(arrival.from, role, granted, claim.cookie, claim.conn_cnt);
     rpc.exports().add(&export);
     if exports.is_stopping() {
         export.end(false).await;

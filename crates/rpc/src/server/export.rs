@@ -3,7 +3,7 @@
 use super::active::{Active, Busy};
 use super::once::Once;
 use super::request::Running;
-use super::{Target, TargetExports};
+use super::{Role, Target, TargetExports};
 use crate::exchange::{Arrived, ReplyBuffer, request_body};
 use crate::{Ptlrpc, RpcError, at, opcode};
 use bytes::Bytes;
@@ -30,6 +30,7 @@ const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 struct Connection {
     peer: Nid,
+    role: Role,
     data: ObdConnectData,
     /// The client's handle, for callbacks.
     cookie: u64,
@@ -92,6 +93,7 @@ impl Export {
             exports: exports.clone(),
             connection: RwLock::new(Connection {
                 peer: Nid::LO,
+                role: Role::Client,
                 data: ObdConnectData::default(),
                 cookie: 0,
                 incarnation: 0,
@@ -113,10 +115,11 @@ impl Export {
     }
 
     /// The client has connected, for the first time or again.
-    pub(crate) fn connected(&self, peer: Nid, data: ObdConnectData, cookie: u64, conn_cnt: u32) {
+    pub(crate) fn connected(&self, peer: Nid, role: Role, data: ObdConnectData, cookie: u64, conn_cnt: u32) {
         let link = self.rpc().and_then(|rpc| rpc.lnet().link(peer));
         *self.connection.write() = Connection {
             peer,
+            role,
             data,
             cookie,
             incarnation: link.map_or(0, |link| link.incarnation),
@@ -129,6 +132,11 @@ impl Export {
     /// Where it connected from.
     pub fn peer(&self) -> Nid {
         self.connection.read().peer
+    }
+
+    /// Whether the target found it to be a server of the same file system when it connected.
+    pub fn is_server(&self) -> bool {
+        self.connection.read().role == Role::Server
     }
 
     /// What it was granted.

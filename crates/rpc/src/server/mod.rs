@@ -28,7 +28,7 @@ pub use export::Export;
 pub use part::ServiceStats;
 pub use reply::Reply;
 pub use request::ServerRequest;
-pub use target::{ConnectRequest, Target};
+pub use target::{ConnectRequest, Role, Target};
 pub use targets::TargetExports;
 
 pub(crate) use dispatch::handle;

@@ -3,7 +3,16 @@
 use super::{Export, Reply, ServerRequest};
 use crate::BoxFuture;
 use std::sync::Arc;
-use wire::{Errno, Nid, ObdConnectData};
+use wire::{Errno, Nid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, ObdConnectData};
+
+/// What a peer is to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A client: it uses what the target serves.
+    Client,
+    /// A server of the same file system: an MDT to an OST, any target to an MDT.
+    Server,
+}
 
 /// A request to connect, as far as the target has a say in it.
 #[derive(Debug, Clone)]
@@ -26,12 +35,24 @@ impl ConnectRequest {
     pub fn wants2(&self, flag: u64) -> bool {
         self.wants(wire::OBD_CONNECT_FLAGS2) && self.data.ocd_connect_flags2 & flag == flag
     }
+
+    /// Whether the peer says that it is a server. Anybody can say so: it proves nothing.
+    pub fn claims_server(&self) -> bool {
+        let server = OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT | OBD_CONNECT_MDS_MDS;
+        self.data.ocd_connect_flags & server != 0
+    }
 }
 
 /// A server: an MGS, an MDT or an OST.
 pub trait Target: Send + Sync + 'static {
     /// `testfs-MDT0000_UUID`, `MGS`.
     fn uuid(&self) -> &str;
+
+    /// Decides whether the peer may connect, and what it is to this target. The peer's NID decides, never what the
+    /// request says about the peer. Without an implementation of its own a target takes every peer for a client.
+    fn admit(&self, _req: &ConnectRequest) -> Result<Role, Errno> {
+        Ok(Role::Client)
+    }
 
     /// What is granted: what is asked for and implemented, with the fields that go with it. Flags that were not asked for
     /// are taken out again.

@@ -1,7 +1,7 @@
 //! Two nodes that talk over TCP on loopback addresses, in real time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{addresses, forced, import, node, node_on};
+use crate::common::over_tcp::{addresses, forced, import, many, node, node_on};
 use crate::common::{Scripted, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
@@ -12,7 +12,9 @@ use rpc::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::{MDS_GETATTR, Nid, OST_READ, OST_WRITE};
+use wire::{
+    Errno, MDS_GETATTR, Nid, OBD_CONNECT_FULL20, OBD_CONNECT_MDS, OST_READ, OST_WRITE, ObdConnectData,
+};
 
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
@@ -58,6 +60,49 @@ async fn megabytes_of_bulk_arrive_as_they_left() {
     import.disconnect().await;
     client.lnet().shutdown().await;
     server.lnet().shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_takes_its_name_from_a_client_and_no_client_takes_it_back() {
+    const NAME: &str = "testfs-MDT0000-mdtlov_UUID";
+    let at = many();
+    let (server, mdt, client) = (node(at(1), 1).await, node(at(2), 2).await, node(at(3), 3).await);
+    let target = Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) }));
+    *target.server_at.lock().unwrap() = Some(at(2));
+    let exports = server.add_target(target.clone());
+    let connect = async |rpc: &Arc<rpc::Ptlrpc>, cookie: u64, conn_cnt: u32, flags: u64| {
+        let asked = ObdConnectData {
+            ocd_connect_flags: OBD_CONNECT_FULL20 | flags,
+            ..ObdConnectData::default()
+        };
+        let who = (cookie, conn_cnt, true);
+        let (_, body, _) = connect_to(rpc.lnet(), at(1), MDT, NAME, who, asked).await;
+        body.pb_status
+    };
+    let holder = || -> (Nid, bool) {
+        let export = exports.client(NAME).unwrap();
+        (export.peer(), export.is_server())
+    };
+    // The client was first. What it says of itself makes it no server.
+    assert_eq!(connect(&client, 5, 1, OBD_CONNECT_MDS).await, 0);
+    assert_eq!(holder(), (at(3), false));
+    assert_eq!(connect(&mdt, 6, 2, OBD_CONNECT_MDS).await, 0);
+    assert_eq!(holder(), (at(2), true));
+    let gone = || target.gone.lock().unwrap().clone();
+    assert_eq!(gone(), [true]);
+    for flags in [OBD_CONNECT_MDS, 0] {
+        for (cookie, conn_cnt) in [(5, 3), (7, 4)] {
+            let refused = connect(&client, cookie, conn_cnt, flags).await;
+            assert_eq!(refused, Errno::EALREADY.status());
+        }
+    }
+    assert_eq!((holder(), gone()), ((at(2), true), vec![true]));
+    // The server itself begins a new life as before.
+    assert_eq!(connect(&mdt, 8, 5, OBD_CONNECT_MDS).await, 0);
+    assert_eq!(holder(), (at(2), true));
+    for rpc in [client, mdt, server] {
+        rpc.lnet().shutdown().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

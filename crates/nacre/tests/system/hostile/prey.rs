@@ -93,6 +93,12 @@ impl Prey {
         }
     }
 
+    /// The log does not say so.
+    pub(crate) fn did_not_say(&self, what: &str) {
+        let log = self.log();
+        assert!(!log.contains(what), "{what}\n{log}");
+    }
+
     /// At the end: however much was done, the log is short. Then it is taken down, while somebody still looks at it.
     pub(crate) fn end(self) {
         let Prey { site, work, .. } = self;

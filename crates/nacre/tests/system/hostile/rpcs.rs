@@ -8,12 +8,13 @@ use lnet::{Lnet, Payload};
 use tokio::time::timeout;
 use wire::{
     Errno, Fid, LDLM_ENQUEUE, LUSTRE_MDS_VERSION, LUSTRE_OST_VERSION, LustreMsgV2, MDS_GETATTR, MDS_REINT,
-    MDS_STATFS, MSG_RESENT, MdtRecCreate, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_FULL20, OBD_CONNECT_MDS,
-    OST_READ, ObdConnectData, PtlrpcBody, REINT_CREATE, WireStruct,
+    MDS_STATFS, MSG_RESENT, MdtRecCreate, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_FULL20,
+    OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, OST_READ, ObdConnectData, PtlrpcBody,
+    REINT_CREATE, WireStruct,
 };
 
 use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
-use crate::hostile::prey::{MDT, Prey};
+use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{LIMIT, addresses, node};
 
 /// Clients that one node pretends to be: more than it may.
@@ -93,6 +94,10 @@ async fn messages_that_nobody_may_send_are_refused() {
     prey.goes_on("garbage on portals");
     every_opcode_everywhere(&one).await;
     prey.goes_on("every opcode");
+    pretended_servers(&one).await;
+    prey.said("a connect as a server is refused");
+    prey.did_not_say("evicting");
+    prey.goes_on("pretended servers");
     let two = Stranger::connect(prey.nid, "two").await;
     handles_and_names_of_others(&one, &two).await;
     prey.said("a request with the handle of somebody else is refused");
@@ -175,6 +180,30 @@ async fn every_opcode_everywhere(s: &Stranger) {
     assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
 }
 
+/// Connects as the MDT does to its OSTs and as OSTs do to their MDT, and under the names that these have.
+async fn pretended_servers(s: &Stranger) {
+    let as_mdt = |target: &'static str, uuid: &'static str, flags| async move {
+        let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), asked(flags)).await;
+        body.pb_status
+    };
+    let names = [
+        "nacre-MDT0000-mdtlov_UUID",
+        "nacre-MDT0000-lwp-OST0000_UUID",
+        "nobody",
+    ];
+    for flags in [OBD_CONNECT_MDS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS_MDS] {
+        for (target, uuid) in [MDT, OST].into_iter().flat_map(|t| names.map(|n| (t, n))) {
+            assert_eq!(
+                as_mdt(target, uuid, flags).await,
+                Errno::EAGAIN.status(),
+                "{target} {uuid}"
+            );
+        }
+    }
+    // The MDT is connected to its OST: its name is taken.
+    assert_eq!(as_mdt(OST, names[0], 0).await, Errno::EALREADY.status());
+}
+
 async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
     let stolen = body(MDS_STATFS, LUSTRE_MDS_VERSION, one.handle);
     assert_eq!(two.status(12, stolen, &[]).await, Errno::ENOTCONN.status());
@@ -182,10 +211,14 @@ async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
     assert_eq!(two.status(12, guessed, &[]).await, Errno::ENOTCONN.status());
     let goodbye = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, one.handle);
     assert_eq!(two.status(12, goodbye, &[]).await, Errno::ENOTCONN.status());
-    // In the other's name, as a client, as a server, as itself come back.
-    for (flags, initial) in [(0, false), (0, true), (OBD_CONNECT_MDS, true)] {
+    // In the other's name, as a client, as itself come back, as a server.
+    for (flags, initial, errno) in [
+        (0, false, Errno::EALREADY),
+        (0, true, Errno::EALREADY),
+        (OBD_CONNECT_MDS, true, Errno::EAGAIN),
+    ] {
         let (_, refused, _) = connect_to(&two.lnet, two.to, MDT, "one", (6, 9, initial), asked(flags)).await;
-        assert_eq!(refused.pb_status, Errno::EALREADY.status());
+        assert_eq!(refused.pb_status, errno.status());
     }
     assert_eq!(one.status(12, one.statfs(), &[]).await, 0, "it has lost nothing");
 }

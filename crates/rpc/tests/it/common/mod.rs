@@ -5,7 +5,7 @@ pub mod over_tcp;
 
 use bytes::Bytes;
 use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
-use rpc::{BoxFuture, ConnectRequest, Export, Reply, ServerRequest, Target};
+use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, WireStruct};
@@ -28,6 +28,8 @@ pub struct Scripted {
     pub now: AtomicUsize,
     pub most: AtomicUsize,
     pub gone: Mutex<Vec<bool>>,
+    /// The NID that it takes for a server's.
+    pub server_at: Mutex<Option<Nid>>,
     pub last_done: AtomicU64,
 }
 
@@ -43,6 +45,7 @@ impl Scripted {
             now: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             gone: Mutex::default(),
+            server_at: Mutex::default(),
             last_done: AtomicU64::new(0),
         })
     }
@@ -55,6 +58,11 @@ impl Scripted {
 impl Target for Scripted {
     fn uuid(&self) -> &str {
         &self.uuid
+    }
+
+    fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
+        let is_server = req.claims_server() && *self.server_at.lock().unwrap() == Some(req.peer);
+        Ok(if is_server { Role::Server } else { Role::Client })
     }
 
     fn negotiate(&self, _req: &ConnectRequest) -> Result<ObdConnectData, Errno> {

@@ -1,0 +1,100 @@
+//! What the peer of a connect is to a target: a client, or a server of the same file system.
+//!
+//! A server is found by its NID: the configuration that the MGS gives names the NIDs of every target, and the MGS lets
+//! only the nodes that the administrator trusts register targets.
+
+use lnet::warn_seldom;
+use rpc::{ConnectRequest, Role};
+use wire::{Errno, Nid};
+
+use crate::{FsConfig, TargetConf};
+
+impl FsConfig {
+    /// Whether a metadata target of the file system is at this NID.
+    pub fn has_mdt_at(&self, nid: Nid) -> bool {
+        is_one_at(&self.mdts, nid)
+    }
+
+    /// Whether a target of the file system is at this NID.
+    pub fn has_target_at(&self, nid: Nid) -> bool {
+        self.has_mdt_at(nid) || is_one_at(&self.osts, nid)
+    }
+}
+
+fn is_one_at(targets: &[TargetConf], nid: Nid) -> bool {
+    targets.iter().any(|t| t.nids.contains(&nid))
+}
+
+/// The role of a peer that asks `target` to connect. `registered` says whether the configuration has a server of the right
+/// kind at a NID. A peer that says that it is a server and is not is told to try again: it may have registered just now,
+/// and the target has not read the new configuration yet.
+pub fn role_of(
+    target: &str,
+    req: &ConnectRequest,
+    registered: impl FnOnce(Nid) -> bool,
+) -> Result<Role, Errno> {
+    if !req.claims_server() {
+        return Ok(Role::Client);
+    }
+    // 0@lo is this process itself.
+    if req.peer == Nid::LO || registered(req.peer) {
+        return Ok(Role::Server);
+    }
+    warn_seldom!(
+        target_uuid = target, peer = %req.peer, client = %req.client_uuid,
+        "a connect as a server is refused: the MGS has registered no server of this file system at the peer's NID"
+    );
+    Err(Errno::EAGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, ObdConnectData};
+
+    fn nid(text: &str) -> Nid {
+        text.parse().expect("a NID")
+    }
+
+    fn role(from: &str, flags: u64) -> Result<Role, Errno> {
+        let at = |text| TargetConf {
+            nids: vec![nid(text)],
+            ..TargetConf::default()
+        };
+        let config = FsConfig {
+            mdts: vec![at("10.0.0.1@tcp")],
+            osts: vec![at("10.0.0.2@tcp")],
+            ..FsConfig::default()
+        };
+        assert!(config.has_target_at(nid("10.0.0.2@tcp")));
+        let data = ObdConnectData {
+            ocd_connect_flags: flags,
+            ..ObdConnectData::default()
+        };
+        let req = ConnectRequest {
+            // The name does not matter.
+            client_uuid: "fs-MDT0000-mdtlov_UUID".into(),
+            peer: nid(from),
+            data,
+        };
+        role_of("fs-OST0000_UUID", &req, |nid| config.has_mdt_at(nid))
+    }
+
+    #[test]
+    fn only_a_registered_nid_makes_a_server() {
+        for claim in [OBD_CONNECT_MDS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS_MDS] {
+            assert_eq!(role("10.0.0.1@tcp", claim), Ok(Role::Server));
+            assert_eq!(role("0@lo", claim), Ok(Role::Server));
+            for other in ["10.0.0.2@tcp", "10.0.0.3@tcp", "10.0.0.1@tcp1"] {
+                assert_eq!(role(other, claim), Err(Errno::EAGAIN), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_at_a_servers_nid_is_a_client() {
+        for from in ["10.0.0.1@tcp", "0@lo", "10.0.0.3@tcp"] {
+            assert_eq!(role(from, 0), Ok(Role::Client));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The parameters of the MGS, `mgs.MGS.*`.
+
+use std::sync::Arc;
+
+use params::{Group, Param, Registry};
+
+use crate::Mgs;
+
+/// Shows the MGS as long as the group lives.
+pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
+    let mut group = registry.group("mgs.MGS");
+    let read = |show: fn(&Mgs) -> String| {
+        let mgs = Arc::downgrade(mgs);
+        move || mgs.upgrade().map(|mgs| show(&mgs)).unwrap_or_default()
+    };
+    let set = Arc::downgrade(mgs);
+    group
+        .add(
+            "filesystems",
+            Param::read_only(read(|mgs| mgs.filesystems().join("\n")))
+                .about("the file systems that this MGS has configurations of"),
+        )
+        .add(
+            "server_nids",
+            Param::read_write(read(Mgs::server_nids), move |text| match set.upgrade() {
+                Some(mgs) => mgs.set_server_nids(text).map_err(|e| e.to_string()),
+                None => Ok(()),
+            })
+            .about(
+                "nodes beside this host that may register targets without a join token: NIDs and ranges such as \
+                 `10.0.0.[1-9]@tcp`, or `NONE`; kept",
+            ),
+        );
+    group
+}

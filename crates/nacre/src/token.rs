@@ -1,0 +1,96 @@
+//! The join token of an MGS, as a file: `join-token` in the MGS's directory, and a copy in that of each target that proves
+//! by it that it may register.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use mgc::JoinToken;
+
+/// The file's name.
+const NAME: &str = "join-token";
+
+/// The token in a target's directory, if it has one.
+pub(crate) fn read(dir: &Path) -> Result<Option<JoinToken>> {
+    let path = dir.join(NAME);
+    match fs::read_to_string(&path) {
+        Ok(text) => parse(&text, &path).map(Some),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// The token in a file that the administrator names.
+pub(crate) fn read_file(path: &Path) -> Result<JoinToken> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text, path)
+}
+
+/// The token of the MGS in this directory. One that has none gets a new one: it was made by an older version, or its token
+/// was removed so that nobody else has it any more.
+pub(crate) fn of_mgs(dir: &Path) -> Result<JoinToken> {
+    if let Some(token) = read(dir)? {
+        return Ok(token);
+    }
+    let token = new()?;
+    write(dir, &token)?;
+    Ok(token)
+}
+
+/// A token that nobody has.
+pub(crate) fn new() -> Result<JoinToken> {
+    let mut bytes = [0; 32];
+    let mut source = fs::File::open("/dev/urandom").context("/dev/urandom")?;
+    source.read_exact(&mut bytes).context("/dev/urandom")?;
+    Ok(JoinToken::new(bytes))
+}
+
+/// Puts a token into a target's directory, for its owner alone; there when the power fails, too.
+pub(crate) fn write(dir: &Path, token: &JoinToken) -> Result<()> {
+    let path = dir.join(NAME);
+    let new = dir.join(format!("{NAME}.new"));
+    let written = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        writeln!(file, "{}", token.to_text())?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        fs::File::open(dir)?.sync_all()
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn parse(text: &str, path: &Path) -> Result<JoinToken> {
+    let token = text.parse().map_err(anyhow::Error::msg);
+    token.with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn an_mgs_keeps_its_token_and_gets_a_new_one_when_it_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = of_mgs(dir.path()).unwrap();
+        assert_eq!(of_mgs(dir.path()).unwrap(), first);
+        let path = dir.path().join(NAME);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_file(&path).unwrap();
+        assert_ne!(of_mgs(dir.path()).unwrap(), first);
+        fs::write(&path, "nonsense").unwrap();
+        let why = format!("{:#}", of_mgs(dir.path()).unwrap_err());
+        assert!(
+            why.contains("join-token") && why.contains("64 hexadecimal"),
+            "{why}"
+        );
+    }
+}
