@@ -155,6 +155,7 @@ impl Servers {
             params: params::Registry::default(),
             locks: Arc::default(),
             clock: mdt::WallClock::default(),
+            nodemaps: Arc::default(),
         };
         let index = Arc::new(MemoryIndex::default());
         let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);

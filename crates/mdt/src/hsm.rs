@@ -32,6 +32,7 @@ impl Mdt {
     pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
         let set: HsmStateSet = req.get(3)?;
+        self.check_change(req)?;
         let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
         self.store.inode(fid)?;
         let mut locks = self.locks_of(req);

@@ -32,13 +32,7 @@ impl Squash {
         if fsuid == 0 || self.exempt.read().has(peer) {
             return claimed;
         }
-        Cred {
-            fsuid,
-            fsgid,
-            suppgids: [u32::MAX; 2],
-            cap: 0,
-            umask: claimed.umask,
-        }
+        squashed(&claimed, fsuid, fsgid)
     }
 
     fn root(&self) -> (u32, u32) {
@@ -123,6 +117,17 @@ impl Squash {
         }
         self.caps_of_users.store(caps, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// A squashed identity: this user and group, no other groups and no capabilities.
+pub(crate) fn squashed(claimed: &Cred, fsuid: u32, fsgid: u32) -> Cred {
+    Cred {
+        fsuid,
+        fsgid,
+        suppgids: [u32::MAX; 2],
+        cap: 0,
+        umask: claimed.umask,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod config;
 mod mgc;
+mod nodemap;
 mod role;
 mod token;
 
@@ -9,7 +10,8 @@ use rpc::RpcError;
 use wire::Nid;
 
 pub use config::{ConfParam, FsConfig, TargetConf};
-pub use mgc::{Mgc, config_resource};
+pub use mgc::{Mgc, NODEMAPS, config_resource};
+pub use nodemap::{DEFAULT, KnownRights, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};
 pub use role::role_of;
 pub use token::JoinToken;
 

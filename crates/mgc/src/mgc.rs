@@ -12,19 +12,19 @@ use cpt::BoxFuture;
 use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
 use parking_lot::Mutex;
 use rpc::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::JoinHandle;
 use wire::config::Config as Record;
 use wire::llog_file::{CHUNK, records};
 use wire::{
     Errno, LLOG_CONFIG_ORIG_CTXT, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogHdr, LlogdBody, MGS_CFG_T_CONFIG,
-    MGS_CFG_T_PARAMS, MGS_TARGET_REG, MdtBody, Message, MgsTargetInfo, Nid, OBD_CFG_REC, OBD_CONNECT_AT,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
+    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MdtBody, Message, MgsTargetInfo, Nid, OBD_CFG_REC,
+    OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
     OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstLvb, WireStruct, nul_terminated,
 };
 
-use crate::{FsConfig, JoinToken, MgcError};
+use crate::{FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps};
 
 const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
@@ -42,12 +42,16 @@ const QUIET: Duration = Duration::from_secs(10);
 /// How long a target waits for the one that must register before it.
 const REGISTER_MAX: Duration = Duration::from_secs(60);
 
+/// The log of the nodemaps. Lustre keeps its own in another form, under another name.
+pub const NODEMAPS: &str = "nodemaps";
+
 /// A client of the MGS.
 pub struct Mgc {
     import: Arc<Import>,
     locks: Arc<LockClient>,
     hub: Arc<Hub>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    nodemaps: OnceCell<Arc<Nodemaps>>,
     me: Weak<Mgc>,
 }
 
@@ -124,14 +128,12 @@ pub fn config_resource(logname: &str, kind: u32) -> LdlmResId {
 }
 
 fn resource_of(logname: &str) -> LdlmResId {
-    config_resource(
-        logname,
-        if logname == "params" {
-            MGS_CFG_T_PARAMS
-        } else {
-            MGS_CFG_T_CONFIG
-        },
-    )
+    let kind = match logname {
+        "params" => MGS_CFG_T_PARAMS,
+        NODEMAPS => MGS_CFG_T_NODEMAP,
+        _ => MGS_CFG_T_CONFIG,
+    };
+    config_resource(logname, kind)
 }
 
 impl Mgc {
@@ -179,6 +181,7 @@ impl Mgc {
             locks,
             hub,
             tasks: Mutex::default(),
+            nodemaps: OnceCell::new(),
             me: me.clone(),
         }))
     }
@@ -205,6 +208,23 @@ impl Mgc {
             .lock()
             .push(tokio::spawn(keep_reading(me, logname, res, changed, tx)));
         rx
+    }
+
+    /// The nodemaps as the MGS has them now, and as they change.
+    pub async fn nodemaps(&self) -> Result<Arc<Nodemaps>, MgcError> {
+        let first = self.nodemaps.get_or_try_init(async || {
+            let nodemaps = Arc::new(Nodemaps::default());
+            let changes = self.watch(NODEMAPS);
+            match self.read_config(NODEMAPS).await {
+                Ok(config) => nodemaps.set(table(&config)?),
+                Err(MgcError::NoSuchLog { .. }) => {}
+                Err(e) => return Err(e),
+            }
+            let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
+            self.tasks.lock().push(tokio::spawn(following));
+            Ok(nodemaps)
+        });
+        first.await.cloned()
     }
 
     /// Registers a target; waits for the one that must register before it.
@@ -363,6 +383,29 @@ impl Mgc {
             }
         }
         Ok(out)
+    }
+}
+
+/// The table that the log of the nodemaps makes.
+fn table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
+    NodemapTable::from_params(&config.params).map_err(|why| MgcError::Bad {
+        logname: NODEMAPS.to_owned(),
+        why,
+    })
+}
+
+/// Takes over each change of the nodemaps. One that makes no sense changes nothing.
+async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<Arc<FsConfig>>) {
+    while changes.changed().await.is_ok() {
+        let Some(nodemaps) = nodemaps.upgrade() else {
+            return;
+        };
+        let config = changes.borrow_and_update().clone();
+        match table(&config) {
+            Ok(table) if table == *nodemaps.table() => {}
+            Ok(table) => nodemaps.set(table),
+            Err(e) => tracing::error!("{e}; the nodemaps stay as they were"),
+        }
     }
 }
 

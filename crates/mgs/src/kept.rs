@@ -1,5 +1,5 @@
 //! Values that are kept in a log, one section each: parameters for every node (`lctl set_param -P`) in the log `params`,
-//! and what this MGS decides about nodes in the log `nodemap`.
+//! and what this MGS decides about nodes in the log `nodemaps`.
 
 use wire::LCFG_SET_PARAM;
 use wire::config::Config as Record;
@@ -9,8 +9,6 @@ use crate::logs::{Logs, Section};
 
 /// The log of parameters for every node.
 pub(crate) const PARAMS: &str = "params";
-/// The log of what nodes may do.
-pub(crate) const NODEMAP: &str = "nodemap";
 /// What these sections are about.
 const TARGET: &str = "general";
 /// Longest name: it is the section's comment, of 64 bytes with its NUL.

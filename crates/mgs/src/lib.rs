@@ -51,6 +51,12 @@ pub enum MgsError {
         /// Why not.
         why: String,
     },
+    /// A change of the nodemaps that cannot be made.
+    #[error("{why}")]
+    Nodemap {
+        /// Why not.
+        why: String,
+    },
     /// A registration that cannot be granted.
     #[error("registration of {svname} refused: {why}")]
     Refused {
@@ -71,7 +77,7 @@ impl MgsError {
             MgsError::Osd(e) => e.errno(),
             MgsError::Rpc(e) => e.errno(),
             MgsError::Log { .. } => Errno::ENOSPC,
-            MgsError::Param { .. } => Errno::EINVAL,
+            MgsError::Param { .. } | MgsError::Nodemap { .. } => Errno::EINVAL,
             MgsError::Refused { errno, .. } => *errno,
         }
     }

@@ -35,6 +35,7 @@ pub(crate) struct Log {
 }
 
 /// Every log.
+#[derive(Clone)]
 pub(crate) struct Logs {
     index: Arc<dyn Index>,
     logs: BTreeMap<String, Log>,

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cpt::BoxFuture;
 use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
-use mgc::JoinToken;
+use mgc::{FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
 use osd::{Index, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
@@ -18,9 +18,9 @@ use wire::llog_file::CHUNK;
 use wire::{
     Errno, FID_SEQ_LLOG_NAME, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
-    MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, NidList, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
-    OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_VERSION,
-    OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, WireStruct, before_nul,
+    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, NidList, OBD_CONNECT_AT,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, WireStruct, before_nul,
 };
 
 use crate::admission::Admission;
@@ -60,6 +60,7 @@ pub struct Mgs {
     logs: Mutex<Logs>,
     locks: Arc<LockServer>,
     admission: Admission,
+    nodemaps: Nodemaps,
     shown: Mutex<Option<Group>>,
 }
 
@@ -84,10 +85,13 @@ impl Mgs {
     ) -> Result<Arc<Mgs>, MgsError> {
         let index = osd::open_index(store).await?;
         let logs = Logs::load(index.clone())?;
-        let listed = match kept::get(&logs, kept::NODEMAP, SERVER_NIDS) {
+        let listed = match kept::get(&logs, NODEMAPS, SERVER_NIDS) {
             Some(text) => parse_nids(&text)?,
             None => config.server_nids,
         };
+        let nodemaps = Nodemaps::default();
+        nodemaps.set(nodemaps_of(&logs)?);
+        nodemaps.show_in(&config.params);
         let cfg = LdlmConfig {
             seed: config.seed,
             types: &[LockType::Plain],
@@ -100,6 +104,7 @@ impl Mgs {
             logs: Mutex::new(logs),
             locks,
             admission: Admission::new(rpc.lnet().clone(), listed, config.token),
+            nodemaps,
             shown: Mutex::default(),
         });
         *mgs.shown.lock() = Some(params_of::register(&mgs, &config.params));
@@ -151,15 +156,39 @@ impl Mgs {
     pub(crate) fn set_server_nids(&self, text: &str) -> Result<(), MgsError> {
         let list = parse_nids(text)?;
         let mut logs = self.logs.lock();
-        kept::set(
-            &mut logs,
-            kept::NODEMAP,
-            SERVER_NIDS,
-            Some(&list.to_string()),
-            now(),
-        )?;
+        kept::set(&mut logs, NODEMAPS, SERVER_NIDS, Some(&list.to_string()), now())?;
         logs.save()?;
         self.admission.set_listed(list);
+        Ok(())
+    }
+
+    /// Changes the nodemaps. The targets follow a moment later; the change is on disk when this returns.
+    pub async fn change_nodemaps(
+        &self,
+        change: impl FnOnce(&mut NodemapTable) -> Result<(), String>,
+    ) -> Result<(), MgsError> {
+        {
+            let mut logs = self.logs.lock();
+            let old = nodemaps_of(&logs)?;
+            let mut new = old.clone();
+            change(&mut new).map_err(|why| MgsError::Nodemap { why })?;
+            let (before, after) = (old.records(), new.records());
+            // All of the change or nothing.
+            let mut changed = logs.clone();
+            for name in before.keys().filter(|name| !after.contains_key(*name)) {
+                kept::set(&mut changed, NODEMAPS, name, None, now())?;
+            }
+            for (name, value) in &after {
+                if before.get(name) != Some(value) {
+                    kept::set(&mut changed, NODEMAPS, name, Some(value), now())?;
+                }
+            }
+            changed.save()?;
+            *logs = changed;
+            self.nodemaps.set(new);
+        }
+        self.index.sync().await?;
+        self.call_back_readers(mgc::config_resource(NODEMAPS, MGS_CFG_T_NODEMAP));
         Ok(())
     }
 
@@ -240,6 +269,14 @@ impl Mgs {
         block.resize(CHUNK, 0);
         Ok(Reply::new(vec![answer.to_bytes(), block.into()]))
     }
+}
+
+/// The nodemaps that the logs have.
+fn nodemaps_of(logs: &Logs) -> Result<NodemapTable, MgsError> {
+    let config = FsConfig::from_records(NODEMAPS, &logs.records(NODEMAPS));
+    NodemapTable::from_params(&config.params).map_err(|why| MgsError::Store {
+        what: format!("log '{NODEMAPS}': {why}"),
+    })
 }
 
 /// The list of a parameter's text; `NONE` is the empty list.

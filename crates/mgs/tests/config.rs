@@ -217,6 +217,59 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
     end(mgs, mgc, nodes).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nodemaps_reach_the_targets_and_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreKind::Local(dir.path().to_owned());
+    let client: Nid = "10.0.0.5@tcp".parse().unwrap();
+    for round in 0..2 {
+        let node = node(None, round + 1).await;
+        let params = params::Registry::default();
+        let config = MgsConfig {
+            params: params.clone(),
+            ..MgsConfig::default()
+        };
+        let mgs = Mgs::start_with(&node, &store, config).await.unwrap();
+        let mgc = Mgc::connect(&node, vec![Nid::LO], "a target").await.unwrap();
+        let nodemaps = mgc.nodemaps().await.unwrap();
+        let mut changes = nodemaps.changes();
+        assert_eq!(nodemaps.table().rights(client).readonly_mount, round == 1);
+        if round == 0 {
+            let refused = mgs.change_nodemaps(|table| {
+                table.add("lab")?;
+                table.add_range("lab", "nonsense")
+            });
+            assert!(refused.await.is_err());
+            assert_eq!(nodemaps.table().maps().count(), 1, "all of a change or nothing");
+            let changed = mgs.change_nodemaps(|table| {
+                table.add("lab")?;
+                table.add_range("lab", "10.0.0.*@tcp")?;
+                table.modify("lab", "readonly_mount", "1")
+            });
+            changed.await.unwrap();
+            let seen = async {
+                while !nodemaps.table().rights(client).readonly_mount {
+                    changes.changed().await.unwrap();
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), seen)
+                .await
+                .expect("the targets learn of it");
+        } else {
+            mgs.change_nodemaps(|table| table.remove("lab")).await.unwrap();
+        }
+        let shown = params.get("nodemap.*.readonly_mount");
+        let maps: Vec<&str> = shown.iter().map(|(name, _)| name.as_str()).collect();
+        let lab = "nodemap.lab.readonly_mount";
+        let default = "nodemap.default.readonly_mount";
+        let expected: &[&str] = if round == 0 { &[default, lab] } else { &[default] };
+        assert_eq!(maps, expected);
+        mgc.disconnect().await;
+        mgs.stop().await.unwrap();
+        node.shutdown().await;
+    }
+}
+
 #[tokio::test]
 async fn the_list_of_servers_is_kept() {
     let dir = tempfile::tempdir().unwrap();

@@ -39,10 +39,11 @@ impl Parts {
             }
             Request::SetParam { pattern, value } => Ok(json!(self.registry.set(&pattern, &value)?)),
             Request::KeepParam { name, value } => {
-                let Some(mgs) = &self.mgs else {
-                    bail!("the MGS is not in this process: say which process has it with --dir");
-                };
-                mgs.keep_param(&name, value.as_deref()).await?;
+                self.mgs()?.keep_param(&name, value.as_deref()).await?;
+                Ok(Value::Null)
+            }
+            Request::Nodemap(change) => {
+                self.mgs()?.change_nodemaps(|table| change.apply(table)).await?;
                 Ok(Value::Null)
             }
             Request::Ping { nid, timeout_s } => {
@@ -87,6 +88,11 @@ impl Parts {
                 Ok(json!(paths))
             }
         }
+    }
+
+    fn mgs(&self) -> Result<&Mgs> {
+        let mgs = self.mgs.as_deref();
+        mgs.context("the MGS is not in this process: say which process has it with --dir")
     }
 
     fn console(&self) -> Result<&lst::console::Console> {

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::cmd::lnetctl::Op;
+use crate::cmd::nodemap::Change;
 use crate::node::MountRequest;
 use crate::output;
 use crate::publish::with_short_path;
@@ -48,6 +49,8 @@ pub(crate) enum Request {
     SetParam { pattern: String, value: String },
     /// Keeps a parameter for every node (no value: deletes it).
     KeepParam { name: String, value: Option<String> },
+    /// Changes the nodemaps of the MGS here.
+    Nodemap(Change),
     /// NIDs of a node.
     Ping { nid: String, timeout_s: u64 },
     /// Targets and imports.
@@ -75,7 +78,7 @@ impl Request {
         match self {
             Request::Mount { .. } | Request::Umount { .. } => true,
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
-            Request::Lst { .. } | Request::LstCounts { .. } => true,
+            Request::Lst { .. } | Request::LstCounts { .. } | Request::Nodemap(_) => true,
             // Names below directories that the asking user may not read.
             Request::Fid2path { .. } => true,
             Request::Lnet(op) => op.changes(),

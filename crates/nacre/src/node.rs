@@ -20,7 +20,7 @@ use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
 use lst::console::{Console, SessionWanted};
 use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, JoinToken, Mgc, MgcError};
+use mgc::{FsConfig, JoinToken, Mgc, MgcError, Nodemaps};
 use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
@@ -259,21 +259,31 @@ impl Node {
                     seed: random()?,
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
+                    nodemaps: self.nodemaps_of(&mgc).await?,
                 };
                 self.mdts
                     .push(Mdt::start(self.rpc.clone(), &mgc, store, config).await?);
             }
             TargetKind::Ost => {
-                let log = self.mgc_of(label).await?.watch(&format!("{fsname}-client"));
+                let mgc = self.mgc_of(label).await?;
+                let log = mgc.watch(&format!("{fsname}-client"));
                 let config = OstConfig {
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
+                    nodemaps: self.nodemaps_of(&mgc).await?,
                     ..OstConfig::new(&fsname, index)
                 };
                 self.osts.push(Ost::start(&self.rpc, log, store, config).await?);
             }
         }
         Ok(())
+    }
+
+    /// The nodemaps that targets of this MGS go by, shown here.
+    async fn nodemaps_of(&self, mgc: &Mgc) -> Result<Arc<Nodemaps>> {
+        let nodemaps = mgc.nodemaps().await?;
+        nodemaps.show_in(&self.registry);
+        Ok(nodemaps)
     }
 
     /// The connection to the MGS that a target belongs to: its own node's when it names none.

@@ -4,16 +4,17 @@ use std::sync::{Arc, OnceLock};
 
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_seldom;
-use mgc::FsConfig;
+use mgc::{FsConfig, KnownRights, Nodemaps, Rights};
 use osd::{Index, Objects, RunOfMachine, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
 use tokio::{sync::watch, task::JoinHandle};
 use wire::{
-    Errno, Fid, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID,
-    OST_CREATE, OST_DESTROY, OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK,
-    OST_SET_INFO, OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, SEQ_QUERY,
+    Errno, Fid, LCK_CW, LCK_EX, LCK_GROUP, LCK_PW, LDLM_ENQUEUE, LdlmRequest, OBD_CONNECT_BRW_SIZE,
+    OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID, OST_CREATE, OST_DESTROY, OST_FALLOCATE,
+    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO, OST_SETATTR, OST_STATFS,
+    OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, SEQ_QUERY,
 };
 
 use crate::{
@@ -37,6 +38,9 @@ const MAXBYTES: u64 = (16 << 40) - 4096;
 /// Transfers of a client that did not agree on a size are one page.
 const BRW_SIZE_NOT_AGREED: u32 = 4096;
 
+/// Modes of locks that are for writing.
+const WRITE_MODES: u32 = LCK_EX | LCK_PW | LCK_CW | LCK_GROUP;
+
 /// What a target is started with.
 #[derive(Clone)]
 pub struct OstConfig {
@@ -50,6 +54,8 @@ pub struct OstConfig {
     pub params: Registry,
     /// How many locks its clients may have.
     pub locks: Arc<LockLimits>,
+    /// What its clients may do.
+    pub nodemaps: Arc<Nodemaps>,
 }
 
 impl OstConfig {
@@ -61,6 +67,7 @@ impl OstConfig {
             brw_size: BRW_SIZE_MAX,
             params: Registry::default(),
             locks: Arc::default(),
+            nodemaps: Arc::default(),
         }
     }
 
@@ -77,6 +84,7 @@ pub struct Ost {
     rpc: Arc<Ptlrpc>,
     /// The targets of the file system, as the MGS knows them.
     config: watch::Receiver<Arc<FsConfig>>,
+    nodemaps: Arc<Nodemaps>,
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) sequences: Arc<Sequences>,
@@ -143,6 +151,7 @@ impl Ost {
             svname,
             rpc: rpc.clone(),
             config: config.clone(),
+            nodemaps: cfg.nodemaps.clone(),
             objects,
             index,
             sequences,
@@ -176,6 +185,8 @@ impl Ost {
         rpc.serve(services::LDLM)?;
         let exports = rpc.add_target(ost.clone());
         *ost.params.lock() = params_of::register(&ost, &exports, &cfg.params);
+        let evicting = mgc::evict_denied(cfg.nodemaps, Arc::downgrade(&exports));
+        ost.tasks.lock().push(tokio::spawn(evicting));
         Ok(ost)
     }
 
@@ -208,7 +219,8 @@ impl Ost {
         Ok(())
     }
 
-    /// Refuses what only an MDT may ask for: to make and destroy objects, and to change whose they are.
+    /// Refuses what this client may not ask for: to make and destroy objects and to change whose they are, which only
+    /// MDTs do; and changes where it may only read.
     fn check_client(&self, req: &ServerRequest) -> Result<(), Errno> {
         const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
         let for_mdts = match req.opc {
@@ -220,7 +232,22 @@ impl Ost {
             warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a client's request is refused: only an MDT may ask for this");
             return Err(Errno::EPERM);
         }
+        let changes = match req.opc {
+            OST_WRITE | OST_PUNCH | OST_SETATTR | OST_FALLOCATE => true,
+            // The holder of such a lock tells others how long the object is.
+            LDLM_ENQUEUE => req.get::<LdlmRequest>(1)?.lock_desc.l_req_mode & WRITE_MODES != 0,
+            _ => false,
+        };
+        if changes && self.rights(&req.export).readonly_mount {
+            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a change is refused: the nodemap of the client's NID has readonly_mount=1");
+            return Err(Errno::EROFS);
+        }
         Ok(())
+    }
+
+    /// What the nodemap of a client lets it do.
+    fn rights(&self, export: &Arc<Export>) -> Rights {
+        self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
     }
 
     /// The object of a request that changes it: one that was destroyed does not come back.
@@ -283,7 +310,8 @@ impl Target for Ost {
     }
 
     fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
-        mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_mdt_at(nid))
+        let role = mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_mdt_at(nid))?;
+        self.nodemaps.admit(&self.uuid, req, role)
     }
 
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {

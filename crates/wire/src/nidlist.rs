@@ -37,6 +37,10 @@ impl Numbers {
         self.0[usize::from(n / 128)] >> (n % 128) & 1 == 1
     }
 
+    fn overlaps(self, other: Numbers) -> bool {
+        self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
+    }
+
     fn parse(text: &str) -> Option<Numbers> {
         if text == "*" {
             return Some(Numbers::ALL);
@@ -93,6 +97,11 @@ impl Range {
         Some(Range { text, net, bytes })
     }
 
+    fn overlaps(&self, other: &Range) -> bool {
+        let mut bytes = self.bytes.iter().zip(&other.bytes);
+        self.net == other.net && bytes.all(|(a, b)| a.overlaps(*b))
+    }
+
     fn has(&self, nid: Nid) -> bool {
         let octets = nid.addr().octets();
         self.net == nid.net() && self.bytes.iter().zip(octets).all(|(numbers, n)| numbers.has(n))
@@ -103,6 +112,12 @@ impl NidList {
     /// Whether a NID is in one of the ranges.
     pub fn has(&self, nid: Nid) -> bool {
         self.ranges.iter().any(|range| range.has(nid))
+    }
+
+    /// Whether some NID is in both lists.
+    pub fn overlaps(&self, other: &NidList) -> bool {
+        let with = |range: &Range| other.ranges.iter().any(|r| r.overlaps(range));
+        self.ranges.iter().any(with)
     }
 
     /// Whether there are no ranges.
@@ -164,6 +179,21 @@ mod tests {
         assert!("".parse::<NidList>().unwrap().is_empty());
         let kept: NidList = " 10.0.0.*@tcp \n 0@lo".parse().unwrap();
         assert_eq!(kept.to_string(), "10.0.0.*@tcp 0@lo");
+    }
+
+    #[test]
+    fn lists_overlap_when_a_nid_is_in_both() {
+        let overlap = |a: &str, b: &str| {
+            let (a, b): (NidList, NidList) = (a.parse().unwrap(), b.parse().unwrap());
+            assert_eq!(a.overlaps(&b), b.overlaps(&a));
+            a.overlaps(&b)
+        };
+        assert!(overlap("10.0.0.[1-9]@tcp", "10.*.0.9@tcp 10.1.1.1@tcp"));
+        assert!(overlap("*@tcp", "1.2.3.4@tcp") && overlap("0@lo", "0@lo"));
+        assert!(!overlap("10.0.0.[1-9]@tcp", "10.0.0.[10-20]@tcp"));
+        assert!(!overlap("10.0.[0-254/2].*@tcp", "10.0.[1-255/2].*@tcp"));
+        assert!(!overlap("10.0.0.1@tcp", "10.0.0.1@tcp1") && !overlap("", "*@tcp"));
+        assert!(!overlap("*@tcp", "0@lo"));
     }
 
     #[test]

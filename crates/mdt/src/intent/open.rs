@@ -97,6 +97,9 @@ impl Mdt {
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "an open is refused: there are no leases here, and so no mirrors, migration of files or HSM");
             return Err(Errno::EOPNOTSUPP);
         }
+        if asked.flags.changes() || asked.wanted.is_some() {
+            self.check_change(req)?;
+        }
         self.room().await;
         let Some(found) = self.find_or_create(req, asked, out).await? else {
             return Ok(());
@@ -207,6 +210,7 @@ impl Mdt {
         if !creates {
             return Ok(None);
         }
+        self.check_change(req)?;
         let created = self.create_file(req, asked).await?;
         out.disposition |= DISP_OPEN_CREATE;
         Ok(Some(Found {

@@ -26,12 +26,17 @@ impl OpenMode {
         self.has(MDS_FMODE_WRITE)
     }
 
+    /// Whether it changes the file or asks for the right to.
+    pub(crate) fn changes(self) -> bool {
+        self.has(MDS_FMODE_WRITE | MDS_OPEN_TRUNC | MDS_OPEN_APPEND)
+    }
+
     fn wants(self) -> u32 {
         let mut want = 0;
         if self.has(MDS_FMODE_READ) {
             want |= MAY_READ;
         }
-        if self.has(MDS_FMODE_WRITE | MDS_OPEN_TRUNC | MDS_OPEN_APPEND) {
+        if self.changes() {
             want |= MAY_WRITE;
         }
         if self.has(MDS_FMODE_EXEC) {

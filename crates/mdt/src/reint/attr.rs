@@ -175,7 +175,8 @@ impl Mdt {
         let file = handles
             .remove(epoch.mio_open_handle.cookie)
             .ok_or(Errno::ESTALE)?;
-        let attrs = (file.fid == rec.sa_fid).then_some(Closing {
+        let may_change = !self.rights(&req.export).readonly_mount;
+        let attrs = (file.fid == rec.sa_fid && may_change).then_some(Closing {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });

@@ -32,6 +32,7 @@ impl Mdt {
             _ => return Err(Errno::ENOTSUPP),
         };
         self.give_up(req, &ldlm::handles(req.buf(dlm_req), 0));
+        self.check_change(req)?;
         self.room().await;
         let cred = self.believed(req, claimed(&rec));
         match rec.rr_opcode {

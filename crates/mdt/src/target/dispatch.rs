@@ -20,7 +20,8 @@ impl Target for Mdt {
     }
 
     fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
-        mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_target_at(nid))
+        let role = mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_target_at(nid))?;
+        self.nodemaps.admit(&self.uuid, req, role)
     }
 
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {

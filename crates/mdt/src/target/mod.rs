@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use ldlm::LockLimits;
-use mgc::FsConfig;
+use mgc::{FsConfig, KnownRights, Nodemaps, Rights};
 use osd::check::Progress;
 use params::{Group, Registry};
 use parking_lot::Mutex;
@@ -28,7 +28,7 @@ use crate::{
     osp::Osts,
     owners::Owners,
     sequences::Sequences,
-    squash::Squash,
+    squash::{self, Squash},
     stats::MdStats,
     store::Store,
 };
@@ -48,6 +48,8 @@ pub struct MdtConfig {
     pub locks: Arc<LockLimits>,
     /// What files' times are compared with.
     pub clock: WallClock,
+    /// What its clients may do.
+    pub nodemaps: Arc<Nodemaps>,
 }
 
 /// Tells the time of day: the system's, or another's in tests.
@@ -85,6 +87,7 @@ pub struct Mdt {
     rpc: Arc<Ptlrpc>,
     /// The targets of the file system, as the MGS knows them.
     config: watch::Receiver<Arc<FsConfig>>,
+    nodemaps: Arc<Nodemaps>,
     pub(crate) store: Arc<Store>,
     pub(crate) locks: Locks,
     pub(crate) sequences: Sequences,
@@ -128,7 +131,27 @@ impl Mdt {
 
     /// The identity that a request is handled with: what it claims, as far as that is believed.
     pub(crate) fn believed(&self, req: &ServerRequest, claimed: Cred) -> Cred {
-        self.squash.believed(claimed, req.peer)
+        match self.rights(&req.export).squash(claimed.fsuid) {
+            Some((uid, gid)) => squash::squashed(&claimed, uid, gid),
+            None => self.squash.believed(claimed, req.peer),
+        }
+    }
+
+    /// What the nodemap of a client lets it do.
+    pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
+        if export.is_server() {
+            return Rights::ALL;
+        }
+        self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
+    }
+
+    /// Refuses a change by a client that may only read.
+    pub(crate) fn check_change(&self, req: &ServerRequest) -> Result<(), Errno> {
+        if self.rights(&req.export).readonly_mount {
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a change is refused: the nodemap of the client's NID has readonly_mount=1");
+            return Err(Errno::EROFS);
+        }
+        Ok(())
     }
 
     /// The identity in a request's body.

@@ -86,6 +86,7 @@ impl Mdt {
             groups: Default::default(),
             rpc: rpc.clone(),
             config: config.clone(),
+            nodemaps: cfg.nodemaps.clone(),
             sequences,
             store,
             uuid,
@@ -111,7 +112,10 @@ impl Mdt {
                 Err(e) => tracing::error!("{uuid}: objects that are nobody's may be left: {e}"),
             });
         let following = tokio::spawn(follow(Arc::downgrade(&mdt), config));
-        mdt.tasks.lock().extend([settling, following]);
+        let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
+        mdt.tasks
+            .lock()
+            .extend([settling, following, tokio::spawn(evicting)]);
         Ok(mdt)
     }
 

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, TargetConf};
+use mgc::{FsConfig, NodemapTable, Nodemaps, TargetConf};
 use osd::{Index, MemoryIndex};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
@@ -132,6 +132,7 @@ pub(crate) struct Fixture {
     pub(crate) index: Arc<dyn Index>,
     pub(crate) mdt: Arc<Mdt>,
     pub(crate) params: params::Registry,
+    pub(crate) nodemaps: Arc<Nodemaps>,
     config: watch::Sender<Arc<FsConfig>>,
 }
 
@@ -148,11 +149,12 @@ impl Fixture {
         }
         let config = watch::Sender::new(Arc::new(config_of(&osts)));
         let params = params::Registry::default();
+        let nodemaps = Arc::<Nodemaps>::default();
         let mdt = Mdt::start_on(
             rpc.clone(),
             index.clone(),
             config.subscribe(),
-            mdt_config(&params),
+            mdt_config(&params, &nodemaps),
         )
         .await
         .unwrap();
@@ -162,6 +164,7 @@ impl Fixture {
             index,
             mdt,
             params,
+            nodemaps,
             config,
         }
     }
@@ -173,6 +176,17 @@ impl Fixture {
     /// One that has its locks on Nacre's terms.
     pub(crate) async fn own_client(&self) -> Arc<Client> {
         Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
+    }
+
+    /// A nodemap for the clients of this node has these properties; all users are who they say, if nothing else is given.
+    pub(crate) fn map_clients(&self, properties: &[(&str, &str)]) {
+        let mut table = NodemapTable::default();
+        table.add("here").unwrap();
+        table.add_range("here", "0@lo").unwrap();
+        for (property, value) in [("admin", "1"), ("trusted", "1")].iter().chain(properties) {
+            table.modify("here", property, value).unwrap();
+        }
+        self.nodemaps.set(table);
     }
 
     /// One OST more joins the file system.
@@ -198,16 +212,22 @@ impl Fixture {
     async fn begin_again(&mut self) {
         let config = self.config.subscribe();
         let index = self.index.clone();
-        self.mdt = Mdt::start_on(self.rpc.clone(), index, config, mdt_config(&self.params))
-            .await
-            .unwrap();
+        self.mdt = Mdt::start_on(
+            self.rpc.clone(),
+            index,
+            config,
+            mdt_config(&self.params, &self.nodemaps),
+        )
+        .await
+        .unwrap();
     }
 }
 
-fn mdt_config(params: &params::Registry) -> MdtConfig {
+fn mdt_config(params: &params::Registry, nodemaps: &Arc<Nodemaps>) -> MdtConfig {
     MdtConfig {
         clock: Default::default(),
         locks: Arc::default(),
+        nodemaps: nodemaps.clone(),
         fsname: "testfs".into(),
         index: 0,
         seed: 7,

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_CTIME, MDS_ATTR_FROM_OPEN, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE,
-    MDS_ATTR_OVERRIDE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID,
-    MDS_OPEN_CREAT, MdtRecCreate, MdtRecSetattr, REINT_CREATE, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    MDS_ATTR_MTIME, MDS_ATTR_OVERRIDE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_READ, MDS_FMODE_WRITE,
+    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_TRUNC, MdtRecCreate, MdtRecSetattr, REINT_CREATE,
+    SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
 use crate::{client::Client, fixture::Fixture};
@@ -133,6 +134,105 @@ async fn a_squashed_root_is_nobody_and_an_exempt_one_is_root() {
     f.params.set("mdt.*.root_squash", "0:0").unwrap();
     c.make(Fid::ROOT, "y", 0o010666, "").await.unwrap();
     assert!(f.params.set("mdt.*.root_squash", "nobody").is_err());
+}
+
+#[tokio::test]
+async fn a_nodemap_squashes_root_or_all_users() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let open = c.mkdir(Fid::ROOT, "open").await;
+    let mode = MdtRecSetattr {
+        sa_mode: 0o040777,
+        ..set(open, MDS_ATTR_MODE)
+    };
+    c.setattr(mode, &[]).await.unwrap();
+    let owner_of_new = async |name: &str| {
+        c.make(open, name, 0o010666, "").await.unwrap();
+        let made = c.getattr(open, name).await.body;
+        (made.mbo_uid, made.mbo_gid)
+    };
+    f.map_clients(&[("admin", "0"), ("squash_uid", "99"), ("squash_gid", "98")]);
+    assert_eq!(owner_of_new("a").await, (99, 98));
+    assert_eq!(c.make(Fid::ROOT, "x", 0o010666, "").await, Err(Errno::EACCES));
+    *c.creds.lock() = (7, 8, u32::MAX);
+    assert_eq!(owner_of_new("b").await, (7, 8));
+    f.map_clients(&[("trusted", "0")]);
+    assert_eq!(owner_of_new("c").await, (65534, 65534));
+    // Exempt from root_squash is not exempt from the nodemap.
+    *c.creds.lock() = (0, 0, u32::MAX);
+    f.params.set("mdt.*.nosquash_nids", "0@lo").unwrap();
+    assert_eq!(owner_of_new("d").await, (0, 0));
+    f.map_clients(&[("admin", "0")]);
+    assert_eq!(owner_of_new("e").await, (65534, 65534));
+}
+
+#[tokio::test]
+async fn a_client_whose_nodemap_is_read_only_changes_nothing() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let dir = c.mkdir(Fid::ROOT, "d").await;
+    let file = c.open(dir, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let erofs = Errno::EROFS;
+    f.map_clients(&[("readonly_mount", "1")]);
+    assert_eq!(c.make(dir, "x", 0o010666, "").await, Err(erofs));
+    assert_eq!(c.make(dir, "x", 0o040777, "").await, Err(erofs));
+    assert_eq!(c.unlink(dir, "file", false).await.map(drop), Err(erofs));
+    assert_eq!(
+        c.rename((dir, "file"), (dir, "other")).await.map(drop),
+        Err(erofs)
+    );
+    assert_eq!(c.link(file.fid(), dir, "more").await.map(drop), Err(erofs));
+    assert_eq!(
+        c.setattr(set(file.fid(), MDS_ATTR_MODE), &[]).await.map(drop),
+        Err(erofs)
+    );
+    assert_eq!(c.setxattr(file.fid(), "user.a", b"b").await.map(drop), Err(erofs));
+    for (name, flags) in [
+        ("file", MDS_FMODE_WRITE),
+        ("file", MDS_FMODE_READ | MDS_OPEN_TRUNC),
+        ("new", MDS_OPEN_CREAT | MDS_FMODE_READ),
+    ] {
+        let opened = c.open(dir, name, flags).await;
+        assert_eq!(
+            (opened.status, opened.handle()),
+            (erofs.status(), 0),
+            "{name} {flags:#x}"
+        );
+    }
+    // What was open is closed; the time that the close tells is not noted.
+    let before = c.getattr(dir, "file").await.body.mbo_mtime;
+    let rec = MdtRecSetattr {
+        sa_mtime: 77,
+        ..set(file.fid(), MDS_ATTR_MTIME | MDS_ATTR_CTIME)
+    };
+    c.close_with(file.handle(), rec).await.unwrap();
+    assert_eq!(c.getattr(dir, "file").await.body.mbo_mtime, before);
+    let opened = c.open(dir, "file", MDS_OPEN_CREAT | MDS_FMODE_READ).await;
+    assert_eq!(opened.status, 0);
+    assert_eq!(c.readdir(dir).await, [".", "..", "file"]);
+    f.map_clients(&[]);
+    c.make(dir, "x", 0o010666, "").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_whose_nodemap_denies_it_is_evicted_and_stays_out() {
+    let f = Fixture::new(0).await;
+    let c = f.client().await;
+    c.mkdir(Fid::ROOT, "d").await;
+    f.map_clients(&[("deny_mount", "1")]);
+    // It learns of the eviction by a request, comes again, and is refused.
+    let refused = async {
+        while c.import.state() != rpc::ImportState::Closed {
+            let _ = c.call(wire::MDS_STATFS, Vec::new()).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), refused)
+        .await
+        .unwrap();
+    f.map_clients(&[]);
+    let again = f.client().await;
+    assert_eq!(again.getattr(Fid::ROOT, "d").await.status, 0);
 }
 
 #[tokio::test]

@@ -368,6 +368,8 @@ pub(crate) enum LctlCommand {
         #[arg(required = true)]
         patterns: Vec<String>,
     },
+    #[command(flatten)]
+    Nodemap(crate::cmd::nodemap::Change),
     /// Ask a node for its NIDs over LNet
     Ping {
         /// The node

@@ -69,6 +69,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 say!("{}: {}{set}", item.name, item.about);
             }
         }
+        LctlCommand::Nodemap(change) => drop(ask(Request::Nodemap(change))?),
         LctlCommand::Ping { nid, timeout } => {
             let request = Request::Ping {
                 nid: nid.to_string(),

@@ -11,6 +11,7 @@ pub(crate) mod lnetctl;
 mod lst;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
+pub(crate) mod nodemap;
 mod serve;
 mod served;
 mod status;

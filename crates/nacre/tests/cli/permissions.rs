@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::fixture::{Ended, Site, is_root, nacre_ok, nacre_refuses, run, sh};
+use crate::fixture::{Ended, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
 
 /// Runs a line of shell as a user that owns nothing.
 fn as_user(line: &str) -> Ended {
@@ -93,4 +93,99 @@ fn other_users_and_a_squashed_root_are_held_to_their_rights() {
     sh(&format!("touch {at}/probe"));
     let why = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "mdt.*.root_squash=nobody"]);
     assert!(why.contains("UID:GID"), "{why}");
+}
+
+/// How long what the MGS decides may take to reach the targets, on a machine that has much else to do.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Tries a line of shell until it ends as it should: what the MGS decides reaches the targets a moment later.
+fn in_time(line: &str, ok: bool) -> Ended {
+    let begun = std::time::Instant::now();
+    loop {
+        let ended = run(Command::new("bash").args(["-ec", line]));
+        if ended.ok == ok {
+            return ended;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{line}: {}{}", ended.out, ended.err);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
+    let mut site = Site::new();
+    let (dir, port) = (site.directory("d"), "17945");
+    let net = ["--port", port, "--listen"];
+    nacre_ok(
+        &[
+            &["up", "--dir", &dir, "--no-mount"],
+            &net[..],
+            &["127.0.45.1@tcp"],
+        ]
+        .concat(),
+    );
+    let source = "127.0.45.1@tcp:/nacre";
+    let at = site.mount(source, "mnt", &[&net[..], &["127.0.45.2@tcp"]].concat());
+    sh(&format!("echo data > {at}/f"));
+    let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
+    let modify = |name: &str, property: &str, value: &str| {
+        let what = ["--name", name, "--property", property, "--value", value];
+        lctl(&[&["nodemap_modify"], &what[..]].concat())
+    };
+    lctl(&["nodemap_add", "lab"]);
+    modify("lab", "trusted", "1");
+    modify("lab", "admin", "1");
+    modify("lab", "readonly_mount", "1");
+    lctl(&[
+        "nodemap_add_range",
+        "--name",
+        "lab",
+        "--range",
+        "127.0.45.[2-3]@tcp",
+    ]);
+    let refused = in_time(&format!("echo x > {at}/f"), false);
+    assert!(refused.err.contains("Read-only file system"), "{}", refused.err);
+    sh(&format!("test $(cat {at}/f) = data"));
+    modify("lab", "readonly_mount", "0");
+    in_time(&format!("echo more > {at}/f"), true);
+    let twice = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
+    assert!(twice.contains("there is a nodemap 'lab' already"), "{twice}");
+
+    // Only those that are in a range may mount.
+    modify("default", "deny_mount", "1");
+    let stranger = site.mount_point("other");
+    let mount = [&["mount", source, &stranger], &net[..], &["127.0.45.9@tcp"]].concat();
+    let until_mount = |ok: bool| {
+        let begun = std::time::Instant::now();
+        while nacre(&mount).ok != ok {
+            assert!(begun.elapsed() < PATIENCE, "the mount does not become {ok}");
+            if !ok {
+                nacre_ok(&["umount", &stranger]);
+            }
+        }
+    };
+    until_mount(false);
+    sh(&format!("test $(cat {at}/f) = more"));
+    modify("lab", "deny_mount", "1");
+    in_time(&format!("touch {at}/f"), false);
+    nacre_ok(&["umount", "--lazy", &at]);
+
+    // It is kept.
+    site.down("d");
+    nacre_ok(
+        &[
+            &["up", "--dir", &dir, "--no-mount"],
+            &net[..],
+            &["127.0.45.1@tcp"],
+        ]
+        .concat(),
+    );
+    let shown = lctl(&["get_param", "nodemap.*.deny_mount", "nodemap.lab.ranges"]);
+    let expected =
+        "nodemap.default.deny_mount=1\nnodemap.lab.deny_mount=1\nnodemap.lab.ranges=127.0.45.[2-3]@tcp\n";
+    assert_eq!(shown, expected);
+    nacre_refuses(&mount);
+    modify("default", "deny_mount", "0");
+    until_mount(true);
+    sh(&format!("test $(cat {stranger}/f) = more"));
 }

@@ -1,13 +1,16 @@
-//! Who may ask for what: peers that say they are servers, and clients that ask for what only MDTs do.
+//! Who may ask for what: peers that say they are servers, clients that ask for what only MDTs do, and nodemaps.
 
+use bytes::Bytes;
+use ldlm::{Enqueue, LockMode, Policy};
 use osd::StoreKind;
-use rpc::{ConnectRequest, Role, RpcError, Target};
+use rpc::{ConnectRequest, ImportState, Role, RpcError, Target};
 use wire::{
-    Errno, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID,
-    OST_DESTROY, OST_SETATTR, ObdConnectData, Obdo,
+    Errno, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_MD_FLBLOCKS, OBD_MD_FLGID, OBD_MD_FLPROJID,
+    OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE, OST_PUNCH, OST_SETATTR,
+    OST_STATFS, ObdConnectData, Obdo,
 };
 
-use crate::fixture::Node;
+use crate::fixture::{How, Node};
 use crate::{about, with_object};
 
 #[tokio::test]
@@ -58,4 +61,52 @@ async fn a_client_makes_and_destroys_no_objects_and_gives_none_away() {
     }
     assert_eq!(client.read(fid, 0, 100).await, b"data");
     assert_eq!(osp.create(fid.f_seq, 33, false).await.unwrap(), 33);
+}
+
+#[tokio::test]
+async fn a_client_whose_nodemap_is_read_only_changes_no_object() {
+    let (node, _ost, osp, client, fid) = with_object().await;
+    client.write(fid, 0, b"data").await;
+    node.map_clients("readonly_mount", "1");
+    let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EROFS))));
+    let parts = [(0, Bytes::from_static(b"x"))];
+    let written = client.write_how(fid, &parts, How::default()).await;
+    assert_eq!(Errno::from_status(written.status), Some(Errno::EROFS));
+    let range = Obdo {
+        o_valid: about(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+        o_size: 0,
+        o_blocks: OBD_OBJECT_EOF,
+        ..about(fid)
+    };
+    for opc in [OST_PUNCH, OST_FALLOCATE, OST_SETATTR] {
+        refused(client.ask(opc, range).await.map(drop));
+    }
+    let locks = client.locks.get().unwrap();
+    let lock = |mode| locks.enqueue(Enqueue::new(fid.res_id(), mode, Policy::extent(0, u64::MAX)));
+    for mode in [LockMode::Pw, LockMode::Ex, LockMode::Group] {
+        refused(lock(mode).await.map(drop));
+    }
+    lock(LockMode::Pr).await.unwrap();
+    assert_eq!(client.read(fid, 0, 100).await, b"data");
+    // The MDT is no client.
+    osp.ask(OST_SETATTR, about(fid)).await.unwrap();
+    node.map_clients("readonly_mount", "0");
+    client.write(fid, 0, b"more").await;
+}
+
+#[tokio::test]
+async fn a_client_whose_nodemap_denies_it_is_evicted_and_the_mdt_stays() {
+    let (node, _ost, osp, client, fid) = with_object().await;
+    node.map_clients("deny_mount", "1");
+    // It learns of the eviction by a request, comes again, and is refused.
+    let refused = async {
+        while client.import().state() != ImportState::Closed {
+            let _ = client.call(OST_STATFS, Vec::new()).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), refused)
+        .await
+        .unwrap();
+    assert_eq!(osp.create(fid.f_seq, 40, false).await.unwrap(), 40);
 }

@@ -101,6 +101,10 @@ async fn connect_to(
     };
     export.connected(arrival.from, role, granted, claim.cookie, claim.conn_cnt);
     rpc.exports().add(&export);
+    // What the target decides by may have changed, and whoever reviews its clients may not have seen this one.
+    if target.admit(&req) != Ok(role) {
+        export.evict("the target has just changed who may connect").await;
+    }
     if exports.is_stopping() {
         export.end(false).await;
         return Err(Errno::ENODEV);

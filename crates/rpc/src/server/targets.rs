@@ -1,7 +1,7 @@
 //! The targets of this node by UUID, the exports of each, and all exports by handle.
 
 use super::active::Active;
-use super::{Export, Target};
+use super::{ConnectRequest, Export, Target};
 use foldhash::HashMap;
 use params::Param;
 use parking_lot::{Mutex, RwLock};
@@ -59,6 +59,20 @@ impl TargetExports {
     /// The client with this UUID, if it is connected.
     pub fn client(&self, uuid: &str) -> Option<Arc<Export>> {
         self.by_client.lock().get(uuid).cloned()
+    }
+
+    /// Evicts the clients that the target does not admit any more.
+    pub fn review(&self) {
+        for export in self.all() {
+            let req = ConnectRequest {
+                client_uuid: export.client_uuid.clone(),
+                peer: export.peer(),
+                data: export.data(),
+            };
+            if self.target.admit(&req).is_err() {
+                export.evict_soon("the target does not admit it any more");
+            }
+        }
     }
 
     /// `evict_client`, a parameter as Lustre has it: to be rid of a client, by its UUID or by `nid:` and its NID. Setting it

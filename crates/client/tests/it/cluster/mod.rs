@@ -118,6 +118,7 @@ impl Cluster {
         let cfg = MdtConfig {
             clock: Default::default(),
             locks: Arc::default(),
+            nodemaps: Arc::default(),
             fsname: FSNAME.to_owned(),
             index: 0,
             seed: 2,

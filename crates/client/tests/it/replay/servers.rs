@@ -106,6 +106,7 @@ impl Servers {
         let cfg = MdtConfig {
             clock: WallClock::new(move || Time::secs(now.load(Ordering::SeqCst) as i64)),
             locks: Arc::default(),
+            nodemaps: Arc::default(),
             fsname: FSNAME.to_owned(),
             index: 0,
             seed: 2,

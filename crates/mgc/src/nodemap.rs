@@ -1,0 +1,544 @@
+//! Nodemaps: what clients may do follows from the range of NIDs that they are in.
+//!
+//! The MGS keeps the table in its log `nodemaps`, a record `nodemap.NAME.PROPERTY=VALUE` each, and the targets follow that
+//! log. Names and meanings are Lustre's, with one difference: the map `default`, for clients that are in no range, lets
+//! everybody do everything until the administrator changes it, and there is no switch that turns nodemaps off.
+//!
+//! The table ([`NodemapTable`]) is a plain value. What the targets look at with each request is [`Nodemaps`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use lnet::warn_seldom;
+use params::{Param, Registered, Registry};
+use parking_lot::{Mutex, RwLock};
+use rpc::{ConnectRequest, Role, TargetExports};
+use tokio::sync::watch;
+use wire::{Errno, Nid, NidList};
+
+use crate::ConfParam;
+
+/// The map of clients that are in no range.
+pub const DEFAULT: &str = "default";
+/// Longest name of a map, as in Lustre.
+const NAME_MAX: usize = 16;
+/// Maps at most, with the default.
+const MAPS_MAX: usize = 256;
+/// Longest text of all ranges of a map: what fits into a record.
+const RANGES_MAX: usize = wire::MGS_PARAM_MAXLEN as usize;
+/// Begins the name of each record.
+const PREFIX: &str = "nodemap.";
+/// The user and group that squashed users become, unless the map says otherwise: nobody.
+const NOBODY: u32 = 65534;
+
+/// What the clients of a map may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// They may not connect.
+    pub deny_mount: bool,
+    /// They may change nothing.
+    pub readonly_mount: bool,
+    /// Their root is root; else it is squashed.
+    pub admin: bool,
+    /// Their users are who they say; else all are squashed.
+    pub trusted: bool,
+    /// The user that a squashed user becomes.
+    pub squash_uid: u32,
+    /// Its group.
+    pub squash_gid: u32,
+}
+
+impl Rights {
+    /// Everything: a server, and a client in the process of the server itself.
+    pub const ALL: Rights = Rights {
+        deny_mount: false,
+        readonly_mount: false,
+        admin: true,
+        trusted: true,
+        squash_uid: NOBODY,
+        squash_gid: NOBODY,
+    };
+
+    /// A new map's.
+    const NEW: Rights = Rights {
+        admin: false,
+        trusted: false,
+        ..Rights::ALL
+    };
+
+    /// The user and group that this user becomes, if it is squashed.
+    pub fn squash(&self, uid: u32) -> Option<(u32, u32)> {
+        let believed = if uid == 0 { self.admin } else { self.trusted };
+        (!believed).then_some((self.squash_uid, self.squash_gid))
+    }
+
+    /// All properties but the ranges, by name.
+    fn properties(&self) -> [(&'static str, u32); 6] {
+        [
+            ("admin", self.admin.into()),
+            ("deny_mount", self.deny_mount.into()),
+            ("readonly_mount", self.readonly_mount.into()),
+            ("squash_gid", self.squash_gid),
+            ("squash_uid", self.squash_uid),
+            ("trusted", self.trusted.into()),
+        ]
+    }
+
+    fn set(&mut self, property: &str, value: &str) -> Result<(), String> {
+        let flag = || match value {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err(format!("'{value}' is no value of '{property}': expected 0 or 1")),
+        };
+        let id = || {
+            let id = value.parse().ok().filter(|id| *id != u32::MAX);
+            id.ok_or_else(|| format!("'{value}' is no value of '{property}': expected a number"))
+        };
+        match property {
+            "admin" => self.admin = flag()?,
+            "deny_mount" => self.deny_mount = flag()?,
+            "readonly_mount" => self.readonly_mount = flag()?,
+            "squash_gid" => self.squash_gid = id()?,
+            "squash_uid" => self.squash_uid = id()?,
+            "trusted" => self.trusted = flag()?,
+            _ => {
+                let known = Rights::ALL.properties().map(|(name, _)| name).join(", ");
+                return Err(format!("there is no property '{property}': there are {known}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nodemap {
+    /// The clients that it is for.
+    pub ranges: NidList,
+    /// What they may do.
+    pub rights: Rights,
+}
+
+/// All maps by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodemapTable(BTreeMap<String, Nodemap>);
+
+impl Default for NodemapTable {
+    fn default() -> NodemapTable {
+        let default = Nodemap {
+            ranges: NidList::default(),
+            rights: Rights::ALL,
+        };
+        NodemapTable(BTreeMap::from([(DEFAULT.to_owned(), default)]))
+    }
+}
+
+impl NodemapTable {
+    /// The table that the records of the log make.
+    pub fn from_params(params: &[ConfParam]) -> Result<NodemapTable, String> {
+        let mut table = NodemapTable::default();
+        for param in params {
+            let Some(name) = param.name.strip_prefix(PREFIX) else {
+                continue;
+            };
+            let bad = |why: String| format!("'{}={}': {why}", param.name, param.value);
+            let (name, property) = name.split_once('.').ok_or_else(|| bad("no property".into()))?;
+            check_name(name).map_err(bad)?;
+            let map = table.0.entry(name.to_owned()).or_insert_with(Nodemap::new);
+            if property == "ranges" {
+                map.ranges = parse_ranges(&param.value).map_err(bad)?;
+            } else {
+                map.rights.set(property, &param.value).map_err(bad)?;
+            }
+        }
+        Ok(table)
+    }
+
+    /// The records of the log, names and values. The default map has none until it is changed.
+    pub fn records(&self) -> BTreeMap<String, String> {
+        let mut out = BTreeMap::new();
+        for (name, map) in &self.0 {
+            if name == DEFAULT && map.rights == Rights::ALL {
+                continue;
+            }
+            out.extend(
+                map.shown()
+                    .map(|(property, value)| (format!("{PREFIX}{name}.{property}"), value)),
+            );
+        }
+        out
+    }
+
+    /// All maps, by name.
+    pub fn maps(&self) -> impl Iterator<Item = (&str, &Nodemap)> {
+        self.0.iter().map(|(name, map)| (name.as_str(), map))
+    }
+
+    /// The rights of the clients at a NID. A client in the server's own process (`0@lo`) may do everything, unless a map
+    /// has it in a range.
+    pub fn rights(&self, nid: Nid) -> Rights {
+        let of = self.0.values().find(|map| map.ranges.has(nid));
+        match of {
+            Some(map) => map.rights,
+            None if nid == Nid::LO => Rights::ALL,
+            None => self.0.get(DEFAULT).map_or(Rights::ALL, |map| map.rights),
+        }
+    }
+
+    /// Adds a map without ranges, whose users are all squashed.
+    pub fn add(&mut self, name: &str) -> Result<(), String> {
+        check_name(name)?;
+        if self.0.contains_key(name) {
+            return Err(format!("there is a nodemap '{name}' already"));
+        }
+        if self.0.len() >= MAPS_MAX {
+            return Err(format!("there are {MAPS_MAX} nodemaps, and no more are possible"));
+        }
+        self.0.insert(name.to_owned(), Nodemap::new());
+        Ok(())
+    }
+
+    /// Removes a map: its clients are in the default map from then on.
+    pub fn remove(&mut self, name: &str) -> Result<(), String> {
+        self.not_default(name)?;
+        self.0.remove(name);
+        Ok(())
+    }
+
+    /// Adds ranges to a map. No NID may be in two maps.
+    pub fn add_range(&mut self, name: &str, range: &str) -> Result<(), String> {
+        self.not_default(name)?;
+        let more = parse_ranges(range)?;
+        if more.is_empty() {
+            return Err("expected a range, such as 10.0.0.[1-9]@tcp".to_owned());
+        }
+        let other = self.0.iter().find(|(_, map)| map.ranges.overlaps(&more));
+        if let Some((other, map)) = other {
+            return Err(format!(
+                "'{range}' overlaps with '{}' of nodemap '{other}'",
+                map.ranges
+            ));
+        }
+        let map = self.map(name)?;
+        let all = parse_ranges(&format!("{} {range}", map.ranges))?;
+        if all.to_string().len() > RANGES_MAX {
+            return Err(format!(
+                "the ranges of nodemap '{name}' are longer than {RANGES_MAX} characters: write them shorter, with brackets"
+            ));
+        }
+        map.ranges = all;
+        Ok(())
+    }
+
+    /// Removes a range from a map, written as it was added.
+    pub fn remove_range(&mut self, name: &str, range: &str) -> Result<(), String> {
+        self.not_default(name)?;
+        let map = self.map(name)?;
+        let all = map.ranges.to_string();
+        let left: Vec<&str> = all.split_whitespace().filter(|r| *r != range.trim()).collect();
+        if left.len() == all.split_whitespace().count() {
+            return Err(format!("nodemap '{name}' has no range '{range}': it has '{all}'"));
+        }
+        map.ranges = parse_ranges(&left.join(" "))?;
+        Ok(())
+    }
+
+    /// Sets a property of a map.
+    pub fn modify(&mut self, name: &str, property: &str, value: &str) -> Result<(), String> {
+        self.map(name)?.rights.set(property, value)
+    }
+
+    fn map(&mut self, name: &str) -> Result<&mut Nodemap, String> {
+        self.0
+            .get_mut(name)
+            .ok_or_else(|| format!("there is no nodemap '{name}'"))
+    }
+
+    fn not_default(&mut self, name: &str) -> Result<(), String> {
+        if name == DEFAULT {
+            return Err("the default nodemap has no ranges and cannot be removed".to_owned());
+        }
+        self.map(name).map(drop)
+    }
+}
+
+impl Nodemap {
+    fn new() -> Nodemap {
+        Nodemap {
+            ranges: NidList::default(),
+            rights: Rights::NEW,
+        }
+    }
+
+    /// Its properties and their values.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let rights = self.rights.properties().map(|(name, n)| (name, n.to_string()));
+        rights.into_iter().chain([("ranges", self.ranges.to_string())])
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
+        return Err(format!(
+            "a nodemap's name has 1 to {NAME_MAX} letters, digits, '_' or '-'"
+        ));
+    }
+    Ok(())
+}
+
+fn parse_ranges(text: &str) -> Result<NidList, String> {
+    text.parse().map_err(|e: wire::WireError| e.to_string())
+}
+
+/// The table that a target goes by, as it changes.
+pub struct Nodemaps {
+    table: RwLock<Arc<NodemapTable>>,
+    generation: watch::Sender<u64>,
+    /// The same number, read with each request.
+    now: AtomicU64,
+    shown: Mutex<Option<(Registry, Vec<Registered>)>>,
+}
+
+impl fmt::Debug for Nodemaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Nodemaps").field(&self.table()).finish()
+    }
+}
+
+impl Default for Nodemaps {
+    fn default() -> Nodemaps {
+        Nodemaps {
+            table: RwLock::default(),
+            generation: watch::Sender::new(0),
+            now: AtomicU64::new(0),
+            shown: Mutex::default(),
+        }
+    }
+}
+
+/// Evicts the clients of a target that may not connect any more, after each change. Ends with the target.
+pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>) {
+    let mut changes = nodemaps.changes();
+    while changes.changed().await.is_ok() {
+        let Some(exports) = exports.upgrade() else { return };
+        exports.review();
+    }
+}
+
+/// The name of a property as a parameter: Lustre's, which differ for two.
+fn param_name(property: &str) -> String {
+    match property {
+        "admin" | "trusted" => format!("{property}_nodemap"),
+        _ => property.to_owned(),
+    }
+}
+
+fn about(property: &str) -> &'static str {
+    match property {
+        "admin" => "1: root of these clients is root; 0: it is squashed",
+        "deny_mount" => "1: these clients may not connect",
+        "readonly_mount" => "1: these clients may change nothing",
+        "squash_gid" => "the group of squashed users",
+        "squash_uid" => "the user that squashed users become",
+        "trusted" => "1: users of these clients are who they say; 0: they are squashed",
+        _ => "the NIDs of the clients that the nodemap is for (set by `nacre lctl nodemap_add_range`)",
+    }
+}
+
+/// The rights of one client as they were found last; kept with its export.
+#[derive(Debug, Default)]
+pub struct KnownRights(Mutex<Option<(u64, Nid, Rights)>>);
+
+impl Nodemaps {
+    /// Goes by this table from now on.
+    pub fn set(&self, table: NodemapTable) {
+        *self.table.write() = Arc::new(table);
+        self.now.fetch_add(1, Ordering::SeqCst);
+        self.generation.send_modify(|n| *n += 1);
+        self.show();
+    }
+
+    /// Shows the maps as parameters, `nodemap.NAME.*`, from now on.
+    pub fn show_in(&self, registry: &Registry) {
+        *self.shown.lock() = Some((registry.clone(), Vec::new()));
+        self.show();
+    }
+
+    fn show(&self) {
+        let mut shown = self.shown.lock();
+        let Some((registry, params)) = shown.as_mut() else {
+            return;
+        };
+        params.clear();
+        for (name, map) in self.table().maps() {
+            params.extend(map.shown().map(|(property, value)| {
+                let param = Param::read_only(move || value.clone()).about(about(property));
+                registry.register(format!("{PREFIX}{name}.{}", param_name(property)), param)
+            }));
+        }
+    }
+
+    /// Refuses the connect of a client that may not connect to `target`.
+    pub fn admit(&self, target: &str, req: &ConnectRequest, role: Role) -> Result<Role, Errno> {
+        if role == Role::Client && self.table().rights(req.peer).deny_mount {
+            warn_seldom!(
+                target_uuid = target, peer = %req.peer, client = %req.client_uuid,
+                "a connect is refused: the nodemap of the client's NID has deny_mount=1"
+            );
+            return Err(Errno::EACCES);
+        }
+        Ok(role)
+    }
+
+    /// The table.
+    pub fn table(&self) -> Arc<NodemapTable> {
+        self.table.read().clone()
+    }
+
+    /// Changes with each change of the table.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    /// The rights of the client at this NID. Looks into the table only if that has changed since `known` was found.
+    pub fn rights(&self, known: &KnownRights, nid: Nid) -> Rights {
+        let now = self.now.load(Ordering::SeqCst);
+        let mut known = known.0.lock();
+        match *known {
+            Some((at, of, rights)) if (at, of) == (now, nid) => rights,
+            _ => {
+                let rights = self.table().rights(nid);
+                *known = Some((now, nid, rights));
+                rights
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn at(nid: &str) -> Nid {
+        nid.parse().unwrap()
+    }
+
+    fn params(table: &NodemapTable) -> Vec<ConfParam> {
+        let param = |(name, value)| ConfParam {
+            target: "general".to_owned(),
+            name,
+            value,
+        };
+        table.records().into_iter().map(param).collect()
+    }
+
+    #[test]
+    fn everybody_may_do_everything_until_something_is_changed() {
+        let table = NodemapTable::default();
+        for nid in ["10.0.0.1@tcp", "127.0.0.1@tcp", "0@lo"] {
+            assert_eq!(table.rights(at(nid)), Rights::ALL);
+        }
+        assert!(table.records().is_empty());
+        assert_eq!(NodemapTable::from_params(&[]), Ok(table));
+    }
+
+    #[test]
+    fn rights_follow_from_the_range() {
+        let mut table = NodemapTable::default();
+        table.add("lab").unwrap();
+        table.add_range("lab", "10.0.0.[1-9]@tcp 10.0.1.*@tcp").unwrap();
+        table.modify("lab", "trusted", "1").unwrap();
+        table.modify("lab", "squash_uid", "99").unwrap();
+        table.modify("lab", "readonly_mount", "1").unwrap();
+        table.modify(DEFAULT, "deny_mount", "1").unwrap();
+        let lab = table.rights(at("10.0.1.77@tcp"));
+        assert!(lab.readonly_mount && !lab.deny_mount);
+        assert_eq!((lab.squash(0), lab.squash(1000)), (Some((99, 65534)), None));
+        let others = table.rights(at("10.0.0.10@tcp"));
+        assert!(others.deny_mount && others.squash(0).is_none());
+        // The server's own process stays in, unless it is named.
+        assert_eq!(table.rights(Nid::LO), Rights::ALL);
+        table.add_range("lab", "0@lo").unwrap();
+        assert!(table.rights(Nid::LO).readonly_mount);
+        assert_eq!(NodemapTable::from_params(&params(&table)), Ok(table.clone()));
+        table.remove_range("lab", "10.0.1.*@tcp").unwrap();
+        assert!(table.rights(at("10.0.1.77@tcp")).deny_mount);
+        table.remove("lab").unwrap();
+        assert!(table.rights(at("10.0.0.1@tcp")).deny_mount);
+    }
+
+    #[test]
+    fn a_new_map_squashes_all_users_as_in_lustre() {
+        let mut table = NodemapTable::default();
+        table.add("new").unwrap();
+        table.add_range("new", "10.0.0.1@tcp").unwrap();
+        let rights = table.rights(at("10.0.0.1@tcp"));
+        assert_eq!(rights.squash(0), Some((65534, 65534)));
+        assert_eq!(rights.squash(1000), Some((65534, 65534)));
+    }
+
+    #[test]
+    fn changes_that_make_no_sense_are_refused() {
+        let mut table = NodemapTable::default();
+        table.add("a").unwrap();
+        table.add("b").unwrap();
+        table.add_range("a", "10.0.0.[1-9]@tcp").unwrap();
+        let before = table.clone();
+        for name in ["", "a.b", "a=b", "seventeen-letters", "a b", "a", DEFAULT] {
+            assert!(table.add(name).is_err(), "{name}");
+        }
+        for (name, range) in [
+            ("b", "10.0.*.9@tcp"),
+            ("a", "10.0.0.5@tcp"),
+            ("b", ""),
+            ("b", "10.0.0.1"),
+            ("c", "10.0.0.1@tcp"),
+            (DEFAULT, "10.1.0.1@tcp"),
+        ] {
+            assert!(table.add_range(name, range).is_err(), "{name} {range}");
+        }
+        for (name, property, value) in [
+            ("c", "admin", "1"),
+            ("a", "admin", "2"),
+            ("a", "admin", ""),
+            ("a", "squash_uid", "-1"),
+            ("a", "squash_uid", "4294967295"),
+            ("a", "ranges", "10.0.0.1@tcp"),
+            ("a", "unheard_of", "1"),
+        ] {
+            assert!(table.modify(name, property, value).is_err(), "{name} {property}");
+        }
+        assert!(table.remove(DEFAULT).is_err() && table.remove("c").is_err());
+        assert!(table.remove_range("a", "10.0.0.1@tcp").is_err());
+        assert_eq!(table, before);
+        for (name, value) in [
+            ("nodemap.a", "1"),
+            ("nodemap.a.unheard_of", "1"),
+            ("nodemap.a.ranges", "x"),
+            ("nodemap..admin", "1"),
+        ] {
+            let param = ConfParam {
+                target: "general".to_owned(),
+                name: name.to_owned(),
+                value: value.to_owned(),
+            };
+            assert!(NodemapTable::from_params(&[param]).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn known_rights_change_with_the_table_and_with_the_nid() {
+        let (nodemaps, known) = (Nodemaps::default(), KnownRights::default());
+        assert_eq!(nodemaps.rights(&known, at("10.0.0.1@tcp")), Rights::ALL);
+        let mut table = NodemapTable::default();
+        table.add("a").unwrap();
+        table.add_range("a", "10.0.0.1@tcp").unwrap();
+        nodemaps.set(table);
+        assert_eq!(nodemaps.rights(&known, at("10.0.0.1@tcp")), Rights::NEW);
+        assert_eq!(nodemaps.rights(&known, at("10.0.0.2@tcp")), Rights::ALL);
+    }
+}
