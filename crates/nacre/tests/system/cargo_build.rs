@@ -32,7 +32,7 @@ fn cargo(dir: &str, args: &[&str]) -> String {
 fn put(place: &Place) {
     let dir = &place.dir;
     sh(&format!(
-        "mkdir {dir}/crates && cp -a {ROOT}/Cargo.toml {ROOT}/Cargo.lock {dir} && cp -a {ROOT}/crates/wire {dir}/crates && \
+        "mkdir {dir}/crates && cp -a {ROOT}/Cargo.toml {ROOT}/Cargo.lock {dir} && cp -a {ROOT}/crates/wire {ROOT}/crates/workspace-hack {dir}/crates && \
          mkdir {dir}/crates/wire/src/bin && \
          echo 'fn main() {{ println!(\"{{}}\", wire::Nid::default()); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
