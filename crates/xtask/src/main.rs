@@ -7,6 +7,7 @@ mod demo;
 mod fuzz;
 mod setup;
 mod stage;
+mod suite;
 #[cfg(test)]
 mod tidy;
 
@@ -17,7 +18,7 @@ use stage::{Stage, cargo};
 const HELP: &str = "usage: cargo xtask COMMAND
 
   check   format, lints, documentation, licences and advisories
-  test    install what the tests need, then run them all
+  test    install what the tests need, then run them: [-p CRATE]... [--jobs N] [PART OF A NAME]...
   model   random sequences on several mounts against a model: [--sequences N] [--seed S], a sequence a seed
   linear  what several mounts do in one directory at once, checked: [--rounds N] [--seed S], a round a seed
   fuzz    the fuzz targets, or some of them: [--seconds N] [TARGET...]; one input again: TARGET FILE
@@ -45,7 +46,10 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("{why}");
+            // Failed tests have been printed already, and the sum is the last line.
+            if !why.is_empty() {
+                eprintln!("{why}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -109,13 +113,14 @@ fn advisories() -> Result<(), String> {
     Ok(())
 }
 
-/// Every test; further arguments go to `cargo test`.
-fn test(more: &[String]) -> Result<(), String> {
-    setup::packages()?;
-    setup::test_programs()?;
-    setup::mounts_work()?;
-    let mut tests = cargo(["test", "--workspace", "--locked", "--no-fail-fast"]);
-    Stage::new("tests").run(tests.args(more))
+/// Every test, or those that the arguments select.
+fn test(selected: &[String]) -> Result<(), String> {
+    if suite::needs_programs(selected) {
+        setup::packages()?;
+        setup::test_programs()?;
+        setup::mounts_work()?;
+    }
+    suite::run(selected)
 }
 
 /// A test that tries what its seeds say, alone and optimised: as many of them as wanted, from one on.

@@ -67,10 +67,17 @@ pub(crate) fn cargo_deny() -> Result<(), String> {
 
 /// Installs the file-system test programs that tests run.
 pub(crate) fn test_programs() -> Result<(), String> {
-    let stage = Stage::new("set-up: file-system tests");
-    // Those of this version that are installed already cost no time.
+    let installed = cargo(["install", "--list"]).output();
+    let installed = installed
+        .map_err(|e| format!("!!! cannot run cargo: {e}"))?
+        .stdout;
+    let installed = String::from_utf8_lossy(&installed);
     for (program, version) in [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")] {
-        stage.run(cargo(["install", "--locked", program, "--version", version]))?;
+        let line = format!("{program} v{version}:");
+        if !installed.lines().any(|l| l == line) {
+            let stage = Stage::new("set-up: file-system tests");
+            stage.run(cargo(["install", "--locked", program, "--version", version]))?;
+        }
     }
     Ok(())
 }

@@ -1,0 +1,91 @@
+//! Builds the test binaries with cargo, and learns from its messages where they are.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::stage::cargo;
+
+/// A test binary.
+pub(super) struct Binary {
+    /// Its crate.
+    pub(super) package: String,
+    /// The target's name: the crate's for unit tests.
+    pub(super) name: String,
+    /// Whether it holds unit tests.
+    pub(super) unit: bool,
+    pub(super) path: PathBuf,
+    /// The crate's directory, where its tests run.
+    pub(super) dir: PathBuf,
+}
+
+/// Builds the test binaries of these crates, of all when there are none.
+pub(super) fn binaries(packages: &[String]) -> Result<Vec<Binary>, String> {
+    println!("=== building the tests");
+    // Unit tests too; examples are left to the lints.
+    let mut build = cargo(["test", "--no-run", "--locked", "--tests"]);
+    build.arg("--message-format=json-render-diagnostics");
+    if packages.is_empty() {
+        build.arg("--workspace");
+    }
+    for package in packages {
+        build.args(["-p", package]);
+    }
+    let mut child = build
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("!!! cannot run cargo: {e}"))?;
+    let messages = child.stdout.take().map(BufReader::new);
+    let lines = messages.into_iter().flat_map(|m| m.lines().map_while(Result::ok));
+    let found = lines.filter_map(|line| binary(&line)).collect();
+    match child.wait() {
+        Ok(status) if status.success() => Ok(found),
+        _ => Err("!!! the tests do not build".to_owned()),
+    }
+}
+
+/// The test binary that a message of cargo is about, if any.
+fn binary(message: &str) -> Option<Binary> {
+    if !message.contains("\"test\":true}") {
+        return None;
+    }
+    let path = text_of(message, "\"executable\":\"")?;
+    let dir = Path::new(text_of(message, "\"manifest_path\":\"")?).parent()?;
+    let target = &message[message.find("\"target\":{")?..];
+    Some(Binary {
+        package: dir.file_name()?.to_string_lossy().into_owned(),
+        name: text_of(target, "\"name\":\"")?.to_owned(),
+        unit: text_of(target, "\"kind\":[\"")? != "test",
+        path: path.into(),
+        dir: dir.to_owned(),
+    })
+}
+
+/// What stands between this and the next quotation mark.
+fn text_of<'a>(message: &'a str, after: &str) -> Option<&'a str> {
+    let rest = &message[message.find(after)? + after.len()..];
+    rest.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::binary;
+
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///n/crates/client#0.1.0","manifest_path":"/n/crates/client/Cargo.toml","target":{"kind":["KIND"],"crate_types":["bin"],"name":"it","src_path":"/n/crates/client/tests/it/main.rs"},"profile":{"opt_level":"1","debuginfo":1,"test":TEST},"features":[],"filenames":[],"executable":"/n/target/debug/deps/it-0","fresh":true}"#;
+
+    #[test]
+    fn cargo_messages_name_the_test_binaries() {
+        let found = binary(&MESSAGE.replace("KIND", "test").replace("TEST", "true")).unwrap();
+        assert_eq!((found.package.as_str(), found.name.as_str()), ("client", "it"));
+        assert_eq!(found.path.to_str(), Some("/n/target/debug/deps/it-0"));
+        assert_eq!(found.dir.to_str(), Some("/n/crates/client"));
+        assert!(!found.unit);
+        assert!(
+            binary(&MESSAGE.replace("KIND", "lib").replace("TEST", "true"))
+                .unwrap()
+                .unit
+        );
+        assert!(binary(&MESSAGE.replace("TEST", "false")).is_none(), "a program");
+    }
+}

@@ -1,0 +1,166 @@
+//! One process that runs tests: a unit test binary, or one integration test.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::build::Binary;
+use super::isolation::Isolation;
+use crate::stage::root;
+
+/// Crates whose integration tests mount file systems.
+const MOUNTING: [&str; 3] = ["nacre", "fuse", "capi"];
+
+/// A process to start.
+pub(super) struct Job {
+    /// What people call it.
+    pub(super) label: String,
+    /// The tests that it runs.
+    pub(super) tests: Vec<String>,
+    /// Whether it mounts file systems, and starts processes for them.
+    pub(super) mounts: bool,
+    /// The command that runs it again.
+    pub(super) again: String,
+    args: Vec<String>,
+    path: PathBuf,
+    dir: PathBuf,
+}
+
+/// How the tests of a job ended.
+pub(super) struct End {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    /// What they printed.
+    pub(super) output: String,
+}
+
+/// A job whose process runs.
+pub(super) struct Running {
+    pub(super) job: Job,
+    pub(super) begun: Instant,
+    process: Child,
+    log: PathBuf,
+}
+
+impl Job {
+    /// Selected unit tests of a binary, in one process.
+    pub(super) fn unit(binary: &Binary, tests: Vec<String>, all: bool) -> Job {
+        let label = format!("{} ({} unit tests)", binary.package, tests.len());
+        let exact = || std::iter::once("--exact".to_owned()).chain(tests.iter().cloned());
+        let args = if all { Vec::new() } else { exact().collect() };
+        let again = format!("cargo test -p {}", binary.package);
+        Job::new(binary, label, tests, args, again)
+    }
+
+    /// One integration test.
+    pub(super) fn integration(binary: &Binary, test: String) -> Job {
+        let (package, name) = (&binary.package, &binary.name);
+        let label = format!("{package} {name} {test}");
+        let again = format!("cargo xtask test -p {package} '{label}'");
+        let args = ["--exact", &test, "--nocapture"].map(str::to_owned).to_vec();
+        let mut job = Job::new(binary, label, vec![test], args, again);
+        job.mounts = MOUNTING.contains(&package.as_str());
+        job
+    }
+
+    fn new(binary: &Binary, label: String, tests: Vec<String>, args: Vec<String>, again: String) -> Job {
+        Job {
+            label,
+            tests,
+            mounts: false,
+            again,
+            args,
+            path: binary.path.clone(),
+            dir: binary.dir.clone(),
+        }
+    }
+
+    /// Starts its process.
+    pub(super) fn start(self, isolation: &Isolation) -> Result<Running, String> {
+        let logs = root().join("target/test-logs");
+        let name = self.label.replace(|c: char| !c.is_alphanumeric(), "_");
+        let log = logs.join(format!("{name}.log"));
+        let open = || {
+            std::fs::create_dir_all(&logs)?;
+            let out = File::create(&log)?;
+            Ok((out.try_clone()?, out))
+        };
+        let (out, err) =
+            open().map_err(|e: std::io::Error| format!("!!! cannot write {}: {e}", log.display()))?;
+        let process = isolation
+            .command(&self.path)
+            .args(&self.args)
+            .current_dir(&self.dir)
+            .env("CARGO_MANIFEST_DIR", &self.dir)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .map_err(|e| format!("!!! cannot run {}: {e}", self.path.display()))?;
+        Ok(Running {
+            job: self,
+            begun: Instant::now(),
+            process,
+            log,
+        })
+    }
+}
+
+impl Running {
+    /// How its tests ended, once the process has; one that runs for longer than `limit` is killed.
+    pub(super) fn ended(&mut self, limit: Duration) -> Result<Option<End>, String> {
+        let look = |e| format!("!!! {}: {e}", self.job.label);
+        if let Some(status) = self.process.try_wait().map_err(look)? {
+            return Ok(Some(self.end(status, "")));
+        }
+        if self.begun.elapsed() < limit {
+            return Ok(None);
+        }
+        let killed = self.process.kill().and_then(|()| self.process.wait());
+        let status = killed.map_err(|e| format!("!!! {} cannot be killed: {e}", self.job.label))?;
+        Ok(Some(self.end(status, "killed: it ran too long\n")))
+    }
+
+    fn end(&self, status: ExitStatus, remark: &str) -> End {
+        let read = std::fs::read(&self.log).unwrap_or_default();
+        let output = format!("{}{remark}", String::from_utf8_lossy(&read));
+        let all = self.job.tests.len();
+        // A process that dies says nothing of the tests that it had still to run: all of them failed.
+        let passed = if status.success() {
+            all
+        } else {
+            passed_in(&output).min(all - 1)
+        };
+        End {
+            passed,
+            failed: all - passed,
+            output,
+        }
+    }
+}
+
+/// How many passed, by the summary of a test binary.
+fn passed_in(output: &str) -> usize {
+    let summary = output
+        .lines()
+        .rev()
+        .find_map(|l| l.strip_prefix("test result: FAILED. "));
+    summary
+        .and_then(|s| s.split(' ').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passed_in;
+
+    #[test]
+    fn only_a_summary_tells_how_many_passed() {
+        assert_eq!(
+            passed_in("x\ntest result: FAILED. 12 passed; 1 failed; 0 ignored\n\n"),
+            12
+        );
+        assert_eq!(passed_in("thread panicked\nSIGSEGV\n"), 0);
+    }
+}

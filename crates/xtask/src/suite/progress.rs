@@ -1,0 +1,98 @@
+//! What the runner prints: which tests run and how many are left, failures, and the sum.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use super::job::{End, Running};
+
+/// How often the state is printed into a file; on a terminal it is one line that is always there.
+const EVERY: Duration = Duration::from_secs(15);
+const ON_TERMINAL: Duration = Duration::from_millis(200);
+/// A test that took longer is named with its time.
+const LONG: Duration = Duration::from_secs(10);
+
+/// The state of a run.
+pub(super) struct Progress {
+    left: usize,
+    passed: usize,
+    failed: usize,
+    failures: Vec<String>,
+    begun: Instant,
+    shown: Instant,
+    terminal: bool,
+}
+
+impl Progress {
+    /// Before so many tests.
+    pub(super) fn new(tests: usize) -> Progress {
+        println!("=== {tests} tests");
+        Progress {
+            left: tests,
+            passed: 0,
+            failed: 0,
+            failures: Vec::new(),
+            begun: Instant::now(),
+            shown: Instant::now(),
+            terminal: std::io::stdout().is_terminal(),
+        }
+    }
+
+    /// A job ended.
+    pub(super) fn ended(&mut self, job: &Running, end: End) {
+        self.left -= end.passed + end.failed;
+        self.passed += end.passed;
+        self.failed += end.failed;
+        let (label, took) = (&job.job.label, job.begun.elapsed());
+        if end.failed > 0 {
+            self.line(&format!("FAILED {label} ({})", seconds(took)));
+            let again = &job.job.again;
+            self.failures.push(format!(
+                "--- {label}\n{}\nrun it again: {again}\n",
+                end.output.trim_end()
+            ));
+        } else if took > LONG {
+            self.line(&format!("passed {label} ({})", seconds(took)));
+        } else if end.output.contains("!!! NOT TESTED") {
+            let why = end.output.lines().find(|l| l.contains("!!! NOT TESTED"));
+            self.line(&format!("{label}: {}", why.unwrap_or_default()));
+        }
+    }
+
+    /// Says what runs, if it is time to.
+    pub(super) fn show(&mut self, running: &[Running]) {
+        if self.shown.elapsed() < if self.terminal { ON_TERMINAL } else { EVERY } {
+            return;
+        }
+        self.shown = Instant::now();
+        let mut oldest: Vec<&Running> = running.iter().collect();
+        oldest.sort_by_key(|r| r.begun);
+        let names: Vec<String> = oldest
+            .iter()
+            .map(|r| format!("{} {}", r.job.label, seconds(r.begun.elapsed())))
+            .collect();
+        let state = format!("{} left; running: {}", self.left, names.join(", "));
+        if self.terminal {
+            print!("\r\x1b[2K{}", state.chars().take(160).collect::<String>());
+            let _ = std::io::stdout().flush();
+        } else {
+            println!("{state}");
+        }
+    }
+
+    fn line(&self, text: &str) {
+        println!("{}{text}", if self.terminal { "\r\x1b[2K" } else { "" });
+    }
+
+    /// Prints the failures and the sum; gives how many failed.
+    pub(super) fn finish(self) -> usize {
+        self.line("");
+        self.failures.iter().for_each(|failure| println!("{failure}"));
+        println!("=== tests done in {}", seconds(self.begun.elapsed()));
+        println!("{} passed, {} failed", self.passed, self.failed);
+        self.failed
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
