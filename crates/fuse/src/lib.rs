@@ -23,5 +23,7 @@ mod state;
 mod wait;
 
 pub use error::FuseError;
-pub use mountpoint::{MountEntry, MountState, abandon, mounted_at, mounts, real_path, state as mount_state, unmount};
+pub use mountpoint::{
+    MountEntry, MountState, abandon, mounted_at, mounts, real_path, state as mount_state, unmount,
+};
 pub use session::{FuseOptions, Mounted, mount};

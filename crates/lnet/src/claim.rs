@@ -124,7 +124,10 @@ mod tests {
         let user = take(addr, port).unwrap_err().unwrap();
         assert_eq!(user.pid, std::process::id());
         assert!(user.to_string().contains(&format!("process {}", user.pid)));
-        assert!(take(addr, port + 1).is_ok(), "another site's port is another node");
+        assert!(
+            take(addr, port + 1).is_ok(),
+            "another site's port is another node"
+        );
         drop(held);
         assert!(take(addr, port).is_ok());
     }

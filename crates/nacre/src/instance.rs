@@ -236,7 +236,9 @@ fn look(dir: &Path) -> Result<Found> {
     };
     let names: Vec<String> = names.collect();
     if names.iter().any(|n| n == DESTROYED) {
-        bail!("{here} is half deleted (`nacre destroy` was interrupted): finish that with nacre destroy {here}");
+        bail!(
+            "{here} is half deleted (`nacre destroy` was interrupted): finish that with nacre destroy {here}"
+        );
     }
     if !names.iter().any(|n| n == DONE) {
         if names.iter().any(|n| n == BEGUN) {

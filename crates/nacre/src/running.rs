@@ -127,7 +127,10 @@ impl Running {
 
     /// Removes what a process that died left behind. Files of another process, or of another user, stay.
     pub(crate) fn clear(&self) {
-        let in_dirs = self.dirs.iter().map(|d| (d.join(RECORD_IN_DIR), d.join(SOCKET_IN_DIR)));
+        let in_dirs = self
+            .dirs
+            .iter()
+            .map(|d| (d.join(RECORD_IN_DIR), d.join(SOCKET_IN_DIR)));
         let in_run_dirs = run_dirs_of(uid()).into_iter().map(|d| in_run_dir(&d, self.pid));
         for (record, socket) in in_dirs.chain(in_run_dirs) {
             if read(&record, &socket).is_ok_and(|r| r.is_some_and(|r| r.pid == self.pid)) {
@@ -199,9 +202,7 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<Running>> {
     Ok(match found {
         None => indexed(),
         // A file system may not have sockets.
-        Some(r) if !r.control.exists() && r.alive() => {
-            indexed().filter(|i| i.pid == r.pid).or(Some(r))
-        }
+        Some(r) if !r.control.exists() && r.alive() => indexed().filter(|i| i.pid == r.pid).or(Some(r)),
         found => found,
     })
 }
@@ -284,7 +285,11 @@ fn of_user(record: Running, user: u32) -> Running {
         return record;
     }
     let table = fuse::mounts().unwrap_or_default();
-    let made = |m: &MountRecord| table.iter().any(|e| e.path == m.mountpoint && e.user == Some(user));
+    let made = |m: &MountRecord| {
+        table
+            .iter()
+            .any(|e| e.path == m.mountpoint && e.user == Some(user))
+    };
     let mounts = record.mounts.iter().filter(|m| made(m)).cloned().collect();
     Running { mounts, ..record }
 }

@@ -290,12 +290,12 @@ impl Signals {
     }
 }
 
-/// What the commands ask of, and what the process is about.
+/// A running process, as its commands and its signals see it.
 struct Life {
     role: &'static str,
     /// Start parameters.
     told: Vec<String>,
-    /// What was published last. It is known without waiting for the node, which has a caller for long when it stops.
+    /// What was published last. It has a lock of its own: that of the node is held for long while the node stops.
     record: Mutex<Running>,
     node: Mutex<Node>,
     publisher: Arc<Mutex<Publisher>>,
@@ -360,10 +360,7 @@ impl Life {
     async fn umount(self: &Arc<Self>, path: &Path, lazy: bool) -> Result<bool> {
         let kernel = self.node.lock().await.mounted(path);
         let kernel = kernel.with_context(|| format!("{} is not a mount of this process", path.display()))?;
-        kernel
-            .unmount(lazy)
-            .await
-            .map_err(|e| mounts::in_use(e, path))?;
+        kernel.unmount(lazy).await.map_err(|e| mounts::in_use(e, path))?;
         self.undo(&kernel).await;
         let ends = self.role == MOUNT && self.node.lock().await.close_if_unused();
         let life = self.clone();
@@ -400,7 +397,9 @@ impl Life {
             bail!("it was started without {other}: leave that out, or use another address with --listen");
         }
         if mount_ns != mount_namespace() {
-            bail!("it is in another mount namespace, so that its mounts would not be seen here: use another address with --listen");
+            bail!(
+                "it is in another mount namespace, so that its mounts would not be seen here: use another address with --listen"
+            );
         }
         Ok(())
     }

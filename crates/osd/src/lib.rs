@@ -5,6 +5,7 @@
 //! the same time. The traits assume neither cheap synchronous commits nor local paths.
 
 pub mod check;
+mod destroy;
 mod error;
 mod index;
 mod journals;

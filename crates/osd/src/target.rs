@@ -18,10 +18,10 @@ use wire::Nid;
 /// The on-disk format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-const LABEL: &str = "target";
-const LABEL_NEW: &str = "target.new";
-const LABEL_DESTROYED: &str = "target.destroyed";
-const LOCK: &str = "lock";
+pub(crate) const LABEL: &str = "target";
+pub(crate) const LABEL_NEW: &str = "target.new";
+pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
+pub(crate) const LOCK: &str = "lock";
 const LABEL_MAX_BYTES: u64 = 64 << 10;
 
 /// What kind of target it is.
@@ -325,39 +325,6 @@ impl TargetDir {
         })
     }
 
-    /// Whether the directory is a target's, also one that is half made or half destroyed.
-    pub fn is_one(path: &Path) -> bool {
-        let labels = [LABEL, LABEL_NEW, LABEL_DESTROYED];
-        path.is_dir() && labels.iter().any(|label| path.join(label).is_file())
-    }
-
-    /// Deletes a target that no server runs on, and leaves in its directory what is not the target's. When that is interrupted, the
-    /// target is known to be half deleted, and is not served; this then goes on where it was. Fails when it is in use, or when the
-    /// file system refuses.
-    pub fn destroy(path: &Path) -> Result<(), TargetError> {
-        let _lock = lock(path)?;
-        let (old, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
-        let io = |path: &Path, e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(TargetError::Io {
-                path: path.into(),
-                source: e,
-            }),
-        };
-        let sync = || fs::File::open(path).and_then(|dir| dir.sync_all());
-        fs::rename(&old, &marker).or_else(|e| io(&old, e))?;
-        sync().or_else(|e| io(path, e))?;
-        for name in ["objects", "index", "index.new"] {
-            let part = path.join(name);
-            fs::remove_dir_all(&part).or_else(|e| io(&part, e))?;
-        }
-        for name in [LABEL_NEW, LABEL_DESTROYED, LOCK] {
-            let part = path.join(name);
-            fs::remove_file(&part).or_else(|e| io(&part, e))?;
-        }
-        Ok(())
-    }
-
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -402,7 +369,7 @@ impl TargetLabel {
 }
 
 /// Takes the directory's lock and writes this process's number into it, for whoever finds it taken.
-fn lock(dir: &Path) -> Result<fs::File, TargetError> {
+pub(crate) fn lock(dir: &Path) -> Result<fs::File, TargetError> {
     let path = dir.join(LOCK);
     let io = |source| TargetError::Io {
         path: path.clone(),
@@ -446,41 +413,6 @@ mod tests {
 
     fn no_fill(_: &Path) -> io::Result<()> {
         Ok(())
-    }
-
-    #[test]
-    fn a_destroyed_target_leaves_only_foreign_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t");
-        let held = TargetDir::create(&path, &label(), no_fill).unwrap();
-        assert!(matches!(
-            TargetDir::destroy(&path),
-            Err(TargetError::InUse { .. })
-        ));
-        drop(held);
-        fs::create_dir_all(path.join("objects/1/2")).unwrap();
-        fs::write(path.join("objects/1/2/3"), "x").unwrap();
-        fs::write(path.join("thesis"), "mine").unwrap();
-        TargetDir::destroy(&path).unwrap();
-        let left: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();
-        assert_eq!(left.len(), 1);
-        assert_eq!(left[0].file_name(), "thesis");
-    }
-
-    #[test]
-    fn a_half_deleted_target_is_not_served_and_its_deletion_goes_on() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t");
-        drop(TargetDir::create(&path, &label(), no_fill).unwrap());
-        fs::rename(path.join(LABEL), path.join(LABEL_DESTROYED)).unwrap();
-        assert!(matches!(
-            TargetDir::open(&path),
-            Err(TargetError::HalfDestroyed(_))
-        ));
-        assert!(TargetDir::create(&path, &label(), no_fill).is_err());
-        assert!(TargetDir::is_one(&path));
-        TargetDir::destroy(&path).unwrap();
-        assert!(!TargetDir::is_one(&path));
     }
 
     #[test]

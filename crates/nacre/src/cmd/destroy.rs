@@ -90,8 +90,12 @@ fn look(dir: &Path) -> Result<Found> {
         }
         targets.sort();
         let names: Vec<String> = targets.iter().map(|t| name_of(t)).collect();
+        let what = match names.is_empty() {
+            true => "the file system".to_owned(),
+            false => format!("the file system with {}", names.join(" ")),
+        };
         return Ok(Found {
-            what: format!("the file system with {}", names.join(" ")),
+            what,
             targets,
             instance: true,
         });
@@ -111,7 +115,10 @@ fn look(dir: &Path) -> Result<Found> {
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Asks on a terminal; elsewhere `--yes` is needed.
@@ -155,7 +162,9 @@ fn remove_dir(dir: &Path) -> Option<String> {
         Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => {
             let other = fs::read_dir(dir).into_iter().flatten().flatten().next();
             let name = other.map(|e| name_of(&e.path())).unwrap_or_default();
-            Some(format!("{here} stays: '{name}' is in it, which Nacre did not make"))
+            Some(format!(
+                "{here} stays: '{name}' is in it, which Nacre did not make"
+            ))
         }
         // A mount point, or a symbolic link to where the target is.
         Err(e) => Some(format!("{here} stays: {e}")),

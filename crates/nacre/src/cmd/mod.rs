@@ -97,7 +97,10 @@ fn mount_in(running: &Running, mount: MountRequest, told: Vec<String>) -> Result
 fn stop(running: &Running, lazy: bool) -> Result<()> {
     if let Err(e) = control::ask(&running.control, &Request::Status, ANSWER_MAX) {
         if !lazy && !running.mounts.is_empty() {
-            let what = format!("process {} does not answer; --lazy stops it by a signal", running.pid);
+            let what = format!(
+                "process {} does not answer; --lazy stops it by a signal",
+                running.pid
+            );
             return Err(e).context(what);
         }
         running.terminate()?;

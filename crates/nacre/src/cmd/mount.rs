@@ -92,7 +92,11 @@ fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) 
     session.run(async move |cpts| {
         let choose = || net::for_client(&args.net, &start.lnet, mgs);
         let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
-        let said = format!("{} is mounted on {}", request.source, request.mountpoint.display());
+        let said = format!(
+            "{} is mounted on {}",
+            request.source,
+            request.mountpoint.display()
+        );
         let then = Then {
             mount: Some(request),
             ..Then::from(said)

@@ -79,14 +79,20 @@ fn everything() -> Vec<Running> {
 
 /// Mounts of ours that no process answers for.
 fn stale_mounts(found: &[Running]) -> Vec<(MountEntry, MountState)> {
-    let known = |m: &MountEntry| found.iter().any(|r| r.mounts.iter().any(|of| of.mountpoint == m.path));
+    let known = |m: &MountEntry| {
+        found
+            .iter()
+            .any(|r| r.mounts.iter().any(|of| of.mountpoint == m.path))
+    };
     let mounts = fuse::mounts().unwrap_or_default().into_iter();
     let looking: Vec<_> = mounts
         .filter(|m| m.is_ours() && !known(m))
         .map(|m| std::thread::spawn(move || fuse::mount_state(&m.path).map(|state| (m, state))))
         .collect();
     let looked = looking.into_iter().filter_map(|l| l.join().ok()?.ok());
-    looked.filter(|(_, state)| *state != MountState::Answers).collect()
+    looked
+        .filter(|(_, state)| *state != MountState::Answers)
+        .collect()
 }
 
 fn state_name(state: MountState) -> &'static str {
@@ -127,7 +133,11 @@ fn show(r: &Running, live: &Value) {
     };
     line(format!("nacre {}{what} (process {}{user})", r.role, r.pid));
     for mount in &r.mounts {
-        line(format!("  mount    {} on {}", mount.source, mount.mountpoint.display()));
+        line(format!(
+            "  mount    {} on {}",
+            mount.source,
+            mount.mountpoint.display()
+        ));
     }
     if !r.targets.is_empty() {
         line(format!("  targets  {}", r.targets.join(" ")));

@@ -74,7 +74,13 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             options: Vec::new(),
         });
         let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, begun);
-        Ok((node, Then { mount, said: Box::new(said) }))
+        Ok((
+            node,
+            Then {
+                mount,
+                said: Box::new(said),
+            },
+        ))
     })
 }
 
@@ -124,7 +130,9 @@ fn mount_again(
         bail!("{here} is up already (process {pid}): `nacre status` shows it, `nacre down` stops it");
     };
     let instance = Instance::find(dir)?.with_context(|| {
-        format!("{here} was removed, but process {pid} still works for it: stop that with nacre down --dir {here}")
+        format!(
+            "{here} was removed, but process {pid} still works for it: stop that with nacre down --dir {here}"
+        )
     })?;
     let other = Instance::plan(dir, wanted)? != instance;
     if other {

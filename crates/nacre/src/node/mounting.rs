@@ -146,7 +146,9 @@ impl Node {
             return None;
         }
         self.mounts.making += 1;
-        let mgs = parse_source(&request.source).map(|(mgs, _)| mgs).unwrap_or_default();
+        let mgs = parse_source(&request.source)
+            .map(|(mgs, _)| mgs)
+            .unwrap_or_default();
         let known = self.mgcs.iter().find(|(at, _)| *at == mgs);
         Some(Mounter {
             rpc: self.rpc.clone(),
@@ -182,7 +184,11 @@ impl Node {
 
     /// Takes out a mount that the kernel does not have any more; gives what is left to be done for it, if nobody else does it.
     pub(crate) fn take_mount(&mut self, kernel: &Arc<Mounted>) -> Option<impl Future<Output = ()> + use<>> {
-        let at = self.mounts.made.iter().position(|m| Arc::ptr_eq(&m.kernel, kernel))?;
+        let at = self
+            .mounts
+            .made
+            .iter()
+            .position(|m| Arc::ptr_eq(&m.kernel, kernel))?;
         Some(self.mounts.made.remove(at).end())
     }
 

@@ -47,7 +47,16 @@ impl Net {
     /// Brings up servers at host `s`, of a file system `lus` without a mount.
     fn serve(&self, site: &mut Site) {
         let dir = site.directory("d");
-        let up = ["up", "--dir", &dir, "--no-mount", "--fsname", "lus", "--listen", "10.231.77.10@tcp"];
+        let up = [
+            "up",
+            "--dir",
+            &dir,
+            "--no-mount",
+            "--fsname",
+            "lus",
+            "--listen",
+            "10.231.77.10@tcp",
+        ];
         self.nacre("s", &up);
     }
 }
@@ -164,7 +173,9 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     let pid = pid_of(one);
     assert!(said.contains(&format!("process {pid}")), "{said}");
     assert_eq!(pid_of(two), pid);
-    sh(&format!("echo x > {one}/f; test $(cat {two}/f) = x; ! touch {two}/f; rm {one}/f"));
+    sh(&format!(
+        "echo x > {one}/f; test $(cat {two}/f) = x; ! touch {two}/f; rm {one}/f"
+    ));
     let other = site.mount_point("other");
     net.nacre("b", &["mount", SOURCE, &other]);
     work_together(one, &other);
@@ -251,12 +262,25 @@ fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
         ended.err
     };
     let why = refused(&["unshare", "-m", nacre, "mount", SOURCE, &second]);
-    assert!(why.contains("mount namespace") && why.contains(&format!("process {pid}")), "{why}");
+    assert!(
+        why.contains("mount namespace") && why.contains(&format!("process {pid}")),
+        "{why}"
+    );
     let why = refused(&[nacre, "mount", "--param", "peer_credits=16", SOURCE, &second]);
     assert!(why.contains("without peer_credits=16"), "{why}");
-    let serve = ["up", "--no-mount", "--listen", "10.231.77.11@tcp", "--dir", &site.at("other")];
+    let serve = [
+        "up",
+        "--no-mount",
+        "--listen",
+        "10.231.77.11@tcp",
+        "--dir",
+        &site.at("other"),
+    ];
     let why = refused(&[&[nacre], &serve[..]].concat());
-    assert!(why.contains(&format!("process {pid}")) && why.contains(&first), "{why}");
+    assert!(
+        why.contains(&format!("process {pid}")) && why.contains(&first),
+        "{why}"
+    );
 
     // Another user: the binary and the mount point must be where that user may look.
     let (binary, theirs) = (site.at("nacre"), site.at("theirs"));
@@ -264,10 +288,21 @@ fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
         "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {theirs}; chown 4713 {theirs}",
         site.at("")
     ));
-    let user = ["setpriv", "--reuid", "4713", "--regid", "4713", "--clear-groups", "--inh-caps=-all"];
+    let user = [
+        "setpriv",
+        "--reuid",
+        "4713",
+        "--regid",
+        "4713",
+        "--clear-groups",
+        "--inh-caps=-all",
+    ];
     let mount = [&user[..], &[&binary, "mount", SOURCE, &theirs]].concat();
     let why = refused(&mount);
-    assert!(why.contains(&format!("process {pid}")) && why.contains("ip addr add"), "{why}");
+    assert!(
+        why.contains(&format!("process {pid}")) && why.contains("ip addr add"),
+        "{why}"
+    );
     sh(&format!("ip -n {}a addr add 10.231.77.50/24 dev eth0", net.tag));
     let why = refused(&mount);
     assert!(why.contains("--listen: 10.231.77.50@tcp"), "{why}");

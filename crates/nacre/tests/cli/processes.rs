@@ -40,8 +40,12 @@ fn a_mount_is_unmounted_when_the_run_directory_has_lost_it() {
     let at = site.mount(&source, "m", &[]);
     let status = nacre_ok(&["status", "--json"]);
     let all: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let of_mount = |r: &&serde_json::Value| r["record"]["mounts"][0]["mountpoint"].as_str() == Some(at.as_str());
-    let record = all.as_array().and_then(|all| all.iter().find(of_mount)).expect("the mount");
+    let of_mount =
+        |r: &&serde_json::Value| r["record"]["mounts"][0]["mountpoint"].as_str() == Some(at.as_str());
+    let record = all
+        .as_array()
+        .and_then(|all| all.iter().find(of_mount))
+        .expect("the mount");
     let pid = record["record"]["pid"].as_u64().expect("its process") as u32;
     lose_index(pid);
     nacre_ok(&["umount", &at]);
@@ -163,7 +167,10 @@ fn root_sees_what_runs_for_other_users() {
         "{status}"
     );
     // Another session of the user, with another environment, finds it too.
-    sh(&format!("XDG_RUNTIME_DIR={} {as_user} status | grep -q {dir}", site.at("")));
+    sh(&format!(
+        "XDG_RUNTIME_DIR={} {as_user} status | grep -q {dir}",
+        site.at("")
+    ));
     sh(&format!("rm -rf /tmp/nacre-4713; {as_user} status --dir {dir}"));
     sh(&format!("{as_user} down --dir {dir}; rm -rf /tmp/nacre-4713"));
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lnet::place::{free_addresses, try_listen};
-use lnet::{LnetError, user_of};
+use lnet::{AddressUser, LnetError, user_of};
 use wire::Nid;
 
 use crate::cmd::mount_in;
@@ -58,7 +58,10 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
             }
         }
         if begun.elapsed() > STARTING_MAX {
-            bail!("{nid} is the address of {by}, which does not answer: stop it, or {}", other_address(nid, port));
+            bail!(
+                "{nid} is the address of {by}, which does not answer: stop it, or {}",
+                other_address(nid, port)
+            );
         }
         std::thread::sleep(AGAIN);
         user = user_of(nid.addr(), port);
@@ -66,9 +69,14 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
     Ok(None)
 }
 
-/// Refuses an address that a process of another user has.
+/// Refuses an address that a process has which cannot be asked: one of another user, or in another container.
 pub(super) fn check_user(taken: &Taken) -> Result<()> {
     match taken.by {
+        Some(AddressUser { pid: 0, .. }) => bail!(
+            "{} is the address of a process in another PID namespace: stop that, or {}",
+            taken.nid,
+            other_address(taken.nid, taken.port)
+        ),
         Some(by) if by.uid != running::uid() => bail!(
             "{} is the address of {}: one address is one node, so that user must mount, or {}",
             taken.nid,
@@ -83,7 +91,11 @@ pub(super) fn check_user(taken: &Taken) -> Result<()> {
 fn describe(pid: u32, otherwise: &str) -> String {
     let process = running::everyone().into_iter().find(|r| r.pid == pid);
     let Some(Running {
-        role, dirs, mounts, owner, ..
+        role,
+        dirs,
+        mounts,
+        owner,
+        ..
     }) = process
     else {
         return otherwise.to_owned();
@@ -105,6 +117,9 @@ fn other_address(nid: Nid, port: u16) -> String {
         .collect();
     match free.is_empty() {
         true => "give the interface another address (ip addr add) and use that with --listen".to_owned(),
-        false => format!("use another address of this machine with --listen: {}", free.join(", ")),
+        false => format!(
+            "use another address of this machine with --listen: {}",
+            free.join(", ")
+        ),
     }
 }
