@@ -67,8 +67,8 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
     })
 }
 
-/// Whether the user of an address keeps a process from it that can listen there, or not. A process that holds a reserved port is not kept
-/// from it by one that may not.
+/// Whether the user of an address keeps another process off it. An unprivileged process does not keep one off that may listen on
+/// a reserved port: otherwise any local user could block a server by claiming its address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
     !(listens && port < RESERVED && user.uid != 0)
 }

@@ -39,8 +39,8 @@ use crate::net::Place;
 use crate::own_params::own_params;
 use crate::running::MountRecord;
 use crate::start::Start;
-use mounting::Mounts;
 use crate::token;
+use mounting::Mounts;
 
 /// An answer of a process that then ends takes at most so long to its command.
 const TELL: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use mgc::JoinToken;
 
 /// The file's name.
-const NAME: &str = "join-token";
+pub(crate) const NAME: &str = "join-token";
 
 /// The token in a target's directory, if it has one.
 pub(crate) fn read(dir: &Path) -> Result<Option<JoinToken>> {

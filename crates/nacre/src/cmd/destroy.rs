@@ -14,7 +14,7 @@ use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
 use crate::output::say;
-use crate::{daemon, running};
+use crate::{daemon, running, token};
 
 /// What a process leaves in a directory that it works for.
 const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", "run.new", "run.sock"];
@@ -59,6 +59,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     for target in &found.targets {
         TargetDir::destroy(target)?;
         remove(target, &OF_PROCESSES)?;
+        remove(target, &[token::NAME])?;
         if *target != dir {
             kept.extend(remove_dir(target));
         }
