@@ -223,6 +223,76 @@ fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_
     assert!(checked.ok, "{}{}", checked.out, checked.err);
 }
 
+/// Others need not wait for the time that a client has to cancel a lock, which is 100 s here.
+#[test]
+fn others_go_on_soon_when_the_host_of_a_client_dies() {
+    // 10 s after the loss, as `unreachable_timeout` says, and what a busy machine takes.
+    const SOON: Duration = Duration::from_secs(30);
+    let mut site = Site::new();
+    let (network, mounts) = on_hosts_of_their_own(&mut site);
+    let [a, b] = mounts.each_ref().map(Path::new);
+    fs::write(a.join("f"), "of A").unwrap();
+    let file = open(&a.join("f"));
+    file.sync_all().unwrap();
+    assert_eq!(fs::read_dir(a).unwrap().count(), 1);
+    let pid = pid_of_mount(a);
+    let mut cable = Cable::beyond_the_switch(&network, "a");
+    cable.set("down");
+    kill(pid as u32);
+    drop(file);
+    // The OST's lock on the data, and the MDT's on the directory.
+    let steps: [(&str, &dyn Fn()); 2] = [
+        ("write", &|| {
+            let file = open(&b.join("f"));
+            file.write_all_at(b"of B", 0).unwrap();
+            file.sync_all().unwrap();
+        }),
+        ("create", &|| fs::write(b.join("new"), "").unwrap()),
+    ];
+    for (what, step) in steps {
+        let begun = Instant::now();
+        step();
+        let waited = begun.elapsed();
+        assert!(waited < SOON, "{what} waited for {waited:?}");
+    }
+    for server in ["mdt", "ost"] {
+        let log = fs::read_to_string(site.path(server).join("nacre.log")).unwrap();
+        assert!(log.contains("it blocks others"), "{server}: {log}");
+    }
+    nacre_ok(&["umount", text(b)]);
+}
+
+/// TCP by itself would be as late as the network was away: up to 12 s here.
+#[test]
+fn a_client_goes_on_soon_after_its_network_works_again() {
+    const SOON: Duration = Duration::from_secs(6);
+    let mut site = Site::new();
+    let (network, mounts) = on_hosts_of_their_own(&mut site);
+    let a = Path::new(&mounts[0]);
+    fs::write(a.join("f"), "content").unwrap();
+    let file = open(&a.join("f"));
+    file.sync_all().unwrap();
+    let mut cable = Cable::beyond_the_switch(&network, "a");
+    cable.set("down");
+    let waited = thread::scope(|s| {
+        let new = a.join("new");
+        let write = s.spawn(move || {
+            fs::write(&new, "of A").unwrap();
+            File::open(&new).unwrap().sync_all().unwrap();
+            Instant::now()
+        });
+        // TCP has asked 12.6 s after the first time, and asks again after 25.4 s.
+        thread::sleep(Duration::from_secs(14));
+        assert!(!write.is_finished());
+        let begun = Instant::now();
+        cable.set("up");
+        write.join().unwrap() - begun
+    });
+    assert!(waited < SOON, "it took {waited:?}");
+    assert_eq!(fs::read(a.join("new")).unwrap(), b"of A");
+    mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
+}
+
 #[test]
 fn what_a_killed_client_held_is_free_again() {
     const BYTES: usize = 20 << 20;

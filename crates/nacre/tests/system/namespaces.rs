@@ -66,9 +66,21 @@ pub(crate) struct Cable {
 impl Cable {
     pub(crate) fn of(network: &Network, host: &str) -> Cable {
         let host = network.host(host);
-        let each = format!("while read state; do ip -n {host} link set eth0 $state; echo $state; done");
+        Cable::by(&format!("ip -n {host} link set eth0 $state"))
+    }
+
+    /// The same for one beyond the switch: the host sees nothing of it but that nobody answers.
+    pub(crate) fn beyond_the_switch(network: &Network, host: &str) -> Cable {
+        let switch = network.host("sw");
+        let port = 1 + HOSTS.iter().position(|h| *h == host).unwrap();
+        Cable::by(&format!(
+            "case $state in up) n=3;; down) n=0;; esac; ip -n {switch} link set port{port} type bridge_slave state $n"
+        ))
+    }
+
+    fn by(line: &str) -> Cable {
         let mut ip = Command::new("bash")
-            .args(["-c", &each])
+            .args(["-c", &format!("while read state; do {line}; echo $state; done")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
