@@ -1,6 +1,8 @@
 //! The data of one file: its bytes spread over objects as the layout says, with the size that the objects
 //! together prove, and read-ahead for who reads in order.
 
+use super::assembled::Assembled;
+use super::change_seq::ChangeSeq;
 use super::object::Object;
 use crate::atime::Access;
 use crate::attr::DataAttr;
@@ -25,8 +27,6 @@ const NEAR: u64 = 1 << 20;
 
 /// How long an answer about a name waits for the size of its file: the kernel holds the directory meanwhile.
 const SOON: Duration = Duration::from_millis(500);
-
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What to do with a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,10 @@ pub struct DataFile {
     access: Mutex<Access>,
     /// Appends and changes of the space exclude each other and other writes.
     appending: RwLock<()>,
+    /// Writes by this mount, so that a read notices one that overlaps it.
+    writes: ChangeSeq,
+    /// The same for changes that remove data: truncate and fallocate.
+    removals: ChangeSeq,
 }
 
 impl DataFile {
@@ -105,6 +109,8 @@ impl DataFile {
             ahead: Mutex::default(),
             access: Mutex::default(),
             appending: RwLock::new(()),
+            writes: ChangeSeq::default(),
+            removals: ChangeSeq::default(),
         }
     }
 
@@ -176,8 +182,27 @@ impl DataFile {
     /// Reads; short at the end of the file.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
-        let locks = self.lock(LockMode::Pr, offset, end).await?;
-        self.read_locked(locks, offset, len).await
+        let read = || async {
+            let locks = self.lock(LockMode::Pr, offset, end).await?;
+            self.read_locked(locks, offset, len).await
+        };
+        self.read_consistently(read).await
+    }
+
+    /// Runs `read` such that its bytes and the size that it ends at belong together. When a write by this mount overlaps
+    /// it, the zeros that it adds may be wrong; when a truncation does, so may be all of it. Then it runs once more, with
+    /// changes excluded. The lock that excludes changes comes before extent locks, as in a write.
+    async fn read_consistently<F>(&self, read: impl Fn() -> F) -> Result<Vec<Bytes>, Errno>
+    where
+        F: Future<Output = Result<Assembled, Errno>>,
+    {
+        let (writes, removals) = (self.writes.watch(), self.removals.watch());
+        let out = read().await?;
+        if removals.is_quiet() && (writes.is_quiet() || !out.has_added_zeros) {
+            return Ok(out.data);
+        }
+        let _no_changes = self.appending.write().await;
+        Ok(read().await?.data)
     }
 
     /// Reads pages of the kernel's, for a mapping. Of one that may be written to nobody says when it is, so that it is
@@ -190,14 +215,16 @@ impl DataFile {
         let awaited = first.map(|object| object.osc().kernel().await_pages(object.file(), offset..end));
         let locks = self.lock(mode, offset, end).await?;
         drop(awaited);
-        self.read_locked(locks, offset, len).await
+        // Without `read_consistently`: the kernel holds these pages, and a change may wait for them to be dropped. A
+        // change invalidates the kernel's pages at its end.
+        Ok(self.read_locked(locks, offset, len).await?.data)
     }
 
     /// Reads what is locked.
-    async fn read_locked(&self, locks: Vec<LockRef>, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+    async fn read_locked(&self, locks: Vec<LockRef>, offset: u64, len: usize) -> Result<Assembled, Errno> {
         let end = offset.saturating_add(len as u64);
         if self.objects.is_empty() || len == 0 {
-            return Ok(Vec::new());
+            return Ok(Assembled::default());
         }
         let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
         if pieces.len() > 1 {
@@ -221,16 +248,20 @@ impl DataFile {
 
     /// A piece ends where its object was last written, as far as locks prove it; the file may go on, here or in another
     /// object. Call with a lock on the range: what is missing of it is then zeros, and stays so.
-    async fn end_at_size(&self, mut out: Assembled, offset: u64, end: u64) -> Result<Vec<Bytes>, Errno> {
+    async fn end_at_size(&self, mut out: Assembled, offset: u64, end: u64) -> Result<Assembled, Errno> {
         if out.missing > 0 {
             let size = self.size().await?.size;
             out.fill_to(size.min(end).saturating_sub(offset));
         }
-        Ok(out.data)
+        Ok(out)
     }
 
-    /// Reads past the cache.
+    /// Reads past the cache; short at the end of the file.
     pub async fn read_direct(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        self.read_consistently(|| self.read_direct_once(offset, len)).await
+    }
+
+    async fn read_direct_once(&self, offset: u64, len: usize) -> Result<Assembled, Errno> {
         let end = offset.saturating_add(len as u64);
         let _locks = self.lock(LockMode::Pr, offset, end).await?;
         let mut out = Assembled::default();
@@ -303,6 +334,7 @@ impl DataFile {
     /// the server wants back is not found in the cache, and a new one waits for it to go.)
     async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
         let len = self.fit(offset, data.len())?;
+        let _write = self.writes.begin();
         let mut written = Written::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
@@ -331,6 +363,7 @@ impl DataFile {
     pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
         let len = self.fit(offset, data.len())?;
+        let _write = self.writes.begin();
         let mut written = Written::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
@@ -442,6 +475,7 @@ impl DataFile {
     /// Cuts or extends it.
     pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
         let _writing = self.appending.write().await;
+        let _removal = self.removals.begin();
         self.each(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
             async move { object.truncate(size).await }
@@ -453,6 +487,7 @@ impl DataFile {
     /// Allocates, punches or zeroes a range.
     pub async fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
         let _alone = self.appending.write().await;
+        let _removal = self.removals.begin();
         let end = offset.saturating_add(len);
         self.may_end_at(end)?;
         for stripe in 0..self.objects.len() {
@@ -524,36 +559,6 @@ fn lock_on<'a>(locks: &'a [LockRef], object: &Object) -> Result<&'a LockRef, Err
         .ok_or(Errno::EIO)
 }
 
-/// Pieces of a read put together; what an object does not have is zeros if anything follows.
-#[derive(Default)]
-struct Assembled {
-    data: Vec<Bytes>,
-    len: u64,
-    missing: u64,
-}
-
-impl Assembled {
-    fn push(&mut self, data: Vec<Bytes>, wanted: u64) {
-        let got: u64 = data.iter().map(|d| d.len() as u64).sum();
-        if got > 0 {
-            self.fill_to(self.len + self.missing);
-            self.len += got;
-            self.data.extend(data);
-        }
-        self.missing += wanted - got.min(wanted);
-    }
-
-    /// Zeros up to `len` bytes in all.
-    fn fill_to(&mut self, len: u64) {
-        while self.len < len {
-            let zeros = (len - self.len).min(ZEROS.len() as u64);
-            self.data.push(Bytes::from_static(&ZEROS[..zeros as usize]));
-            self.len += zeros;
-        }
-        self.missing = 0;
-    }
-}
-
 /// How far a write came. Who wrote a part is told how much; the error comes with the next write.
 #[derive(Default)]
 struct Written {
@@ -576,21 +581,5 @@ impl Written {
             Some(e) if self.bytes == 0 => Err(e),
             _ => Ok(self.bytes as usize),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hole_between_pieces_reads_as_zeros_and_the_end_stays_short() {
-        let mut out = Assembled::default();
-        out.push(vec![Bytes::from_static(b"ab")], 4);
-        out.push(vec![Bytes::from_static(b"cd")], 4);
-        assert_eq!(out.data.concat(), b"ab\0\0cd");
-        assert_eq!(out.missing, 2);
-        out.fill_to(7);
-        assert_eq!(out.data.concat(), b"ab\0\0cd\0");
     }
 }

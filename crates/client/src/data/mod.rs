@@ -3,10 +3,12 @@
 //! [`Lov`] knows the targets, an `Osc` is the client of one of them, an `Object` is one object's cache under its locks,
 //! and a [`DataFile`] spreads a file over its objects as its layout says.
 
+mod assembled;
 mod brw;
 mod budget;
 mod cache;
 mod cached;
+mod change_seq;
 mod file;
 mod losses;
 mod lov;

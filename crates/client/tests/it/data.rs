@@ -169,6 +169,59 @@ async fn direct_and_cached_access_see_each_other() {
     cluster.stop().await;
 }
 
+/// A read takes the bytes and the size of a file one after the other: a write or truncation on the same mount that comes
+/// between them must not turn the difference into zeros.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_beside_changes_of_the_same_mount_returns_no_zeros_that_nobody_wrote() {
+    let cluster = Cluster::start(2).await;
+    let a = cluster.mount().await;
+    for (name, direct, append) in [
+        ("truncated", false, false),
+        ("truncated-direct", true, false),
+        ("log", false, true),
+        ("log-direct", true, true),
+    ] {
+        let (fid, file) = create(&a, name).await;
+        a.release(&file).await.unwrap();
+        let writer = tokio::spawn({
+            let a = a.clone();
+            async move {
+                let flags = OpenFlags { append, ..RW };
+                let file = a.open(&Cred::root(), fid, flags).await.unwrap();
+                let empty = SetAttr {
+                    size: Some(0),
+                    ..SetAttr::default()
+                };
+                for _ in 0..1500 {
+                    if !append {
+                        a.setattr(&Cred::root(), fid, &empty, Some(&file)).await.unwrap();
+                    }
+                    a.write(&file, 0, Bytes::from(vec![b'x'; 3000])).await.unwrap();
+                }
+                a.release(&file).await.unwrap();
+            }
+        });
+        let flags = OpenFlags {
+            direct,
+            ..OpenFlags::READ
+        };
+        let file = a.open(&Cred::root(), fid, flags).await.unwrap();
+        let mut at = 0;
+        while !writer.is_finished() {
+            let bytes = read(&a, &file, at, 1 << 20).await;
+            assert!(
+                bytes.iter().all(|&byte| byte == b'x'),
+                "{name}: zeros that nobody wrote"
+            );
+            at += if append { bytes.len() as u64 } else { 0 };
+        }
+        writer.await.unwrap();
+        a.release(&file).await.unwrap();
+    }
+    a.umount().await;
+    cluster.stop().await;
+}
+
 /// Servers of Lustre answer it with the rest of a block, as zeros.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_direct_read_asks_for_nothing_behind_the_end() {

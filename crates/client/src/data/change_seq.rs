@@ -1,0 +1,76 @@
+//! Detects that a change of a file overlapped a section of code, without a lock: a sequence lock for any number of writers.
+//!
+//! A read takes its bytes and the file's size one after the other. When a write or truncation on this mount comes
+//! between them, the two do not belong together. Changes by other mounts cannot come between: the read holds its extent
+//! locks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts the changes of a file that began and that ended.
+#[derive(Debug, Default)]
+pub(super) struct ChangeSeq {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A change in progress, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ChangeGuard<'a>(&'a ChangeSeq);
+
+/// Watches for changes, from the moment of its creation on.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    seq: &'a ChangeSeq,
+    /// How many changes had begun; none: one was in progress.
+    begun: Option<u64>,
+}
+
+impl ChangeSeq {
+    /// Begins a change.
+    pub(super) fn begin(&self) -> ChangeGuard<'_> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        ChangeGuard(self)
+    }
+
+    /// Watches for changes from now on.
+    pub(super) fn watch(&self) -> Watch<'_> {
+        // In this order: a change that ends between the two loads counts as in progress.
+        let ended = self.ended.load(Ordering::SeqCst);
+        let begun = self.begun.load(Ordering::SeqCst);
+        Watch {
+            seq: self,
+            begun: (begun == ended).then_some(begun),
+        }
+    }
+}
+
+impl Watch<'_> {
+    /// Whether no change has been in progress since the watch began.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.begun == Some(self.seq.begun.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for ChangeGuard<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ChangeSeq;
+
+    #[test]
+    fn a_change_that_overlaps_a_section_is_detected() {
+        let seq = ChangeSeq::default();
+        let before = seq.watch();
+        assert!(before.is_quiet());
+        let change = seq.begin();
+        let during = seq.watch();
+        assert!(!before.is_quiet() && !during.is_quiet());
+        drop(change);
+        assert!(!before.is_quiet() && !during.is_quiet());
+        assert!(seq.watch().is_quiet());
+    }
+}
