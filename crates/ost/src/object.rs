@@ -5,9 +5,9 @@ use osd::{ObjAttr, OsdError, Seek};
 use rpc::{Export, Reply, ServerRequest};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, OBD_CONNECT_MDS, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS,
-    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO,
-    OS_STATFS_ENOSPC, ObdStatfs, Obdo, OstBody, OstId, Precision, WireStruct,
+    Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP,
+    OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC,
+    ObdStatfs, Obdo, OstBody, OstId, Precision, WireStruct,
 };
 
 use crate::{Ost, attr};
@@ -90,7 +90,7 @@ impl Ost {
         let owner = attr.map_or(Fid::ZERO, |a| a.parent);
         let named = (oa.o_parent_seq, oa.o_parent_oid);
         let belongs = owner == Fid::ZERO || (owner.f_seq, owner.f_oid) == named;
-        if oa.o_valid & OBD_MD_FLFID == 0 || belongs || req.export.has(OBD_CONNECT_MDS) {
+        if oa.o_valid & OBD_MD_FLFID == 0 || belongs || req.export.is_server() {
             return Ok(());
         }
         let (client, parent) = (&req.export.client_uuid, Fid::new(named.0, named.1, 0));

@@ -14,9 +14,9 @@ use osd::StoreKind;
 use rpc::RpcError;
 use wire::{
     Errno, Fid, LDLM_FL_HAS_INTENT, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_MD_FLBLOCKS,
-    OBD_MD_FLFID, OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY,
-    OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC,
-    ObdStatfs, Obdo, OstBody, OstId, OstLvb, WireStruct, checksum::ChecksumType, nul_terminated,
+    OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE,
+    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC, ObdStatfs, Obdo,
+    OstBody, OstId, OstLvb, WireStruct, checksum::ChecksumType, nul_terminated,
 };
 
 const ELDLM_LOCK_ABORTED: i32 = 301;
@@ -576,60 +576,4 @@ async fn what_was_synced_is_there_after_a_restart() {
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_change_that_names_another_file_than_the_objects_is_refused() {
-    let (_node, _ost, osp, client, fid) = with_object().await;
-    let of = |f_oid| Obdo {
-        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
-        o_parent_seq: 0x2_0000_0401,
-        o_parent_oid: f_oid,
-        o_blocks: OBD_OBJECT_EOF,
-        ..about(fid)
-    };
-    client.ask(OST_SETATTR, of(1)).await.unwrap();
-    for opc in [OST_SETATTR, OST_PUNCH] {
-        client.ask(opc, of(1)).await.unwrap();
-        let refused = client.ask(opc, of(2)).await;
-        assert!(
-            matches!(refused, Err(RpcError::Status(Errno::EPERM))),
-            "{refused:?}"
-        );
-    }
-    client.write(fid, 0, b"no parent is named").await;
-    let other = How {
-        parent: Some(Fid::new(0x2_0000_0401, 2, 0)),
-        ..How::default()
-    };
-    let data = [(0, Bytes::from_static(b"another file"))];
-    let refused = client.write_how(fid, &data, other).await;
-    assert_eq!(refused.status, Errno::EPERM.status());
-    assert_eq!(client.read(fid, 0, 18).await, b"no parent is named");
-    // The MDT decides which file an object belongs to.
-    osp.ask(OST_SETATTR, of(2)).await.unwrap();
-    client.ask(OST_SETATTR, of(2)).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_truncation_beyond_the_longest_object_is_refused() {
-    let (_node, _ost, _osp, client, fid) = with_object().await;
-    for (start, end) in [
-        (1 << 63, OBD_OBJECT_EOF),
-        (u64::MAX, OBD_OBJECT_EOF),
-        (0, 1 << 63),
-        (16 << 40, OBD_OBJECT_EOF),
-    ] {
-        let oa = Obdo {
-            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
-            o_size: start,
-            o_blocks: end,
-            ..about(fid)
-        };
-        let refused = client.ask(OST_PUNCH, oa).await;
-        assert!(
-            matches!(refused, Err(RpcError::Status(Errno::EFBIG))),
-            "{refused:?}"
-        );
-    }
 }

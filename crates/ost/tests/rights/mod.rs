@@ -1,13 +1,14 @@
-//! Who may ask for what: peers that say they are servers, clients that ask for what only MDTs do, and nodemaps.
+//! What a target refuses: peers that say they are servers, clients that ask for what only MDTs do or what their nodemap does
+//! not allow, and changes that cannot be right.
 
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};
 use osd::StoreKind;
 use rpc::{ConnectRequest, ImportState, Role, RpcError, Target};
 use wire::{
-    Errno, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_MD_FLBLOCKS, OBD_MD_FLGID, OBD_MD_FLPROJID,
-    OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE, OST_PUNCH, OST_SETATTR,
-    OST_STATFS, ObdConnectData, Obdo,
+    Errno, Fid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLGID,
+    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_OBJECT_EOF, OST_DESTROY,
+    OST_FALLOCATE, OST_PUNCH, OST_SETATTR, OST_STATFS, ObdConnectData, Obdo,
 };
 
 use crate::fixture::{How, Node};
@@ -109,4 +110,60 @@ async fn a_client_whose_nodemap_denies_it_is_evicted_and_the_mdt_stays() {
         .await
         .unwrap();
     assert_eq!(osp.create(fid.f_seq, 40, false).await.unwrap(), 40);
+}
+
+#[tokio::test]
+async fn a_change_that_names_another_file_than_the_objects_is_refused() {
+    let (_node, _ost, osp, client, fid) = with_object().await;
+    let of = |f_oid| Obdo {
+        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+        o_parent_seq: 0x2_0000_0401,
+        o_parent_oid: f_oid,
+        o_blocks: OBD_OBJECT_EOF,
+        ..about(fid)
+    };
+    client.ask(OST_SETATTR, of(1)).await.unwrap();
+    for opc in [OST_SETATTR, OST_PUNCH] {
+        client.ask(opc, of(1)).await.unwrap();
+        let refused = client.ask(opc, of(2)).await;
+        assert!(
+            matches!(refused, Err(RpcError::Status(Errno::EPERM))),
+            "{refused:?}"
+        );
+    }
+    client.write(fid, 0, b"no parent is named").await;
+    let other = How {
+        parent: Some(Fid::new(0x2_0000_0401, 2, 0)),
+        ..How::default()
+    };
+    let data = [(0, Bytes::from_static(b"another file"))];
+    let refused = client.write_how(fid, &data, other).await;
+    assert_eq!(refused.status, Errno::EPERM.status());
+    assert_eq!(client.read(fid, 0, 18).await, b"no parent is named");
+    // The MDT decides which file an object belongs to.
+    osp.ask(OST_SETATTR, of(2)).await.unwrap();
+    client.ask(OST_SETATTR, of(2)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_truncation_beyond_the_longest_object_is_refused() {
+    let (_node, _ost, _osp, client, fid) = with_object().await;
+    for (start, end) in [
+        (1 << 63, OBD_OBJECT_EOF),
+        (u64::MAX, OBD_OBJECT_EOF),
+        (0, 1 << 63),
+        (16 << 40, OBD_OBJECT_EOF),
+    ] {
+        let oa = Obdo {
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+            o_size: start,
+            o_blocks: end,
+            ..about(fid)
+        };
+        let refused = client.ask(OST_PUNCH, oa).await;
+        assert!(
+            matches!(refused, Err(RpcError::Status(Errno::EFBIG))),
+            "{refused:?}"
+        );
+    }
 }
