@@ -89,7 +89,6 @@ pub struct Client {
     pub(crate) atime: Atime,
     pub(crate) diratime: bool,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
-    pub(crate) flocks: crate::ops::Flocks,
     pub(crate) gone: AtomicBool,
     /// The parameters, as long as it is mounted.
     pub(crate) shown: Mutex<Vec<Group>>,

@@ -6,6 +6,7 @@ use crate::cred::Cred;
 use crate::fidgen::FidGen;
 use crate::inode::{ATTR_BITS, Changing, Denying, Inodes, Moment};
 use crate::kernel::Kernel;
+use crate::ops::Flocks;
 use bytes::Bytes;
 use ldlm::{Enqueue, Enqueued, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
@@ -32,6 +33,7 @@ pub(crate) struct Mdc {
     inodes: Arc<Inodes>,
     kernel: Kernel,
     pub(crate) closes: Closes,
+    pub(crate) flocks: Flocks,
     fids: tokio::sync::Mutex<FidGen>,
 }
 
@@ -156,6 +158,7 @@ impl Mdc {
             inodes,
             kernel,
             closes: Closes::default(),
+            flocks: Flocks::default(),
             fids: tokio::sync::Mutex::default(),
         }
     }
@@ -183,13 +186,15 @@ impl Mdc {
         fids.next().ok_or(Errno::EPROTO)
     }
 
-    /// A request that changes something: `REINT_*`, with its buffers.
+    /// A request that changes something: `REINT_*`, with its buffers. From its beginning to its end, also when its caller
+    /// does not wait any more: its place among the changes is taken until the target has answered.
     pub(crate) async fn reint(&self, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN,
             ..Request::modifying(MDS_REINT, bufs)
         };
-        Ok(self.import.call(req).await?)
+        let import = self.import.clone();
+        Ok(cpt::to_its_end(async move { import.call(req).await }).await?)
     }
 
     /// A request that changes nothing.

@@ -8,7 +8,6 @@ use crate::inode::Inodes;
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
-use crate::ops::Flocks;
 use crate::owner::MdcOwner;
 use ldlm::{LockClient, LockClientConfig, LockRoom};
 use mgc::{FsConfig, Mgc, TargetConf};
@@ -236,7 +235,6 @@ impl Mounting<'_> {
             atime: self.opts.atime,
             diratime: self.opts.diratime,
             statfs: tokio::sync::Mutex::default(),
-            flocks: Flocks::default(),
             gone: AtomicBool::new(false),
             shown: Mutex::new(shown),
         }))

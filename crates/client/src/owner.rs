@@ -112,6 +112,7 @@ impl ImportOwner for MdcOwner {
         tracing::warn!("evicted: locks and caches of this target are gone");
         if let Some(mdc) = self.mdc() {
             mdc.locks.clear();
+            mdc.flocks.lose_all();
         }
         let fids = self.inodes.clear();
         let kernel = self.kernel.clone();

@@ -7,8 +7,16 @@ use std::sync::Arc;
 /// The signals by which somebody asks a program to end.
 const END: u64 =
     set(libc::SIGHUP) | set(libc::SIGINT) | set(libc::SIGQUIT) | set(libc::SIGKILL) | set(libc::SIGTERM);
-/// The signals that stop a program which does not handle them.
-const STOP: u64 = set(libc::SIGSTOP) | set(libc::SIGTSTP) | set(libc::SIGTTIN) | set(libc::SIGTTOU);
+/// The signals that do not end a program which does not handle them: they stop it, or do nothing (but are there to be seen
+/// by a debugger).
+const HARMLESS: u64 = set(libc::SIGSTOP)
+    | set(libc::SIGTSTP)
+    | set(libc::SIGTTIN)
+    | set(libc::SIGTTOU)
+    | set(libc::SIGCONT)
+    | set(libc::SIGCHLD)
+    | set(libc::SIGURG)
+    | set(libc::SIGWINCH);
 /// Flags of a task, as the kernel shows them in `/proc/PID/stat`: it is exiting, it is the kernel's own.
 const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -70,7 +78,7 @@ impl ProcessStatus {
 
     /// Whether a signal is about to end it, were it not waiting for us: one that it does not handle.
     pub fn is_being_ended(&self) -> bool {
-        self.acts_on() & !self.mask("SigCgt") & !STOP != 0
+        self.acts_on() & !self.mask("SigCgt") & !HARMLESS != 0
     }
 
     /// Whether somebody asks it to end, by a signal that it may handle.
@@ -159,6 +167,7 @@ mod tests {
         assert_eq!(of(with(libc::SIGALRM, 0)), (true, true));
         assert_eq!(of(with(libc::SIGALRM, libc::SIGALRM)), (false, false));
         assert_eq!(of(with(libc::SIGTSTP, 0)), (false, false));
+        assert_eq!(of(with(libc::SIGCHLD, 0)), (false, false));
         assert_eq!(of(with(libc::SIGKILL, 0)), (true, true));
     }
 

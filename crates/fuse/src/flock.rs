@@ -62,11 +62,19 @@ pub(crate) async fn set(
     if want.ty != FlockType::Unlock {
         state.lockers.note(fh.0, want.owner);
     }
+    // A directory's handle may have the number of another file's.
+    let file = state.files.get(fh.0).filter(|file| file.fid == fid);
+    let set = async {
+        match &file {
+            Some(file) => state.client.setlk_through(file, want, waits.is_some()).await,
+            None => state.client.setlk(cred, fid, want, waits.is_some()).await,
+        }
+    };
     let Some(caller) = waits else {
-        return state.client.setlk(cred, fid, want, false).await;
+        return set.await;
     };
     tokio::select! {
-        done = state.client.setlk(cred, fid, want, true) => done,
+        done = set => done,
         () = signalled(caller) => Err(wire::Errno::EINTR),
     }
 }

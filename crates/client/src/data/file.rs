@@ -313,12 +313,25 @@ impl DataFile {
     }
 
     /// Writes pages of a mapping. They are within the file, wherever somebody appends: he is not waited for. What has become
-    /// of pages that were read before an eviction nobody can know: they are refused, and the kernel drops them.
+    /// of pages that were read before an eviction nobody can know: they are refused. The kernel drops what is refused, so it
+    /// is lost.
     pub async fn write_mapped(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let (end, bytes) = (offset.saturating_add(data.len() as u64), data.len());
+        let written = self.write_pages(offset..end, data).await;
+        if let (Err(error), Some(object)) = (written, self.objects.iter().flatten().next()) {
+            let (osc, file) = (object.osc(), object.file());
+            if osc.lost(file, error) > 0 {
+                tracing::error!(ost = osc.name(), %file, %error, bytes,
+                    "what a program changed in a mapping could not be written and is lost; the descriptors that have the file open fail with EIO");
+            }
+        }
+        written
+    }
+
+    async fn write_pages(&self, range: Range<u64>, data: Bytes) -> Result<usize, Errno> {
         let mut locks = Vec::with_capacity(1);
-        let end = offset.saturating_add(data.len() as u64);
         for stripe in 0..self.objects.len() {
-            if let Some(range) = self.object_range(stripe, offset, end) {
+            if let Some(range) = self.object_range(stripe, range.start, range.end) {
                 let object = self.object(stripe)?;
                 let tenure = object.page_tenure()?;
                 locks.push(object.lock_page(range).await?);
@@ -327,7 +340,7 @@ impl DataFile {
                 }
             }
         }
-        self.write_locked(offset, data, &locks).await
+        self.write_locked(range.start, data, &locks).await
     }
 
     /// Writes into the cache under locks that the caller holds. (Asking for them again could wait for ever: a lock that

@@ -1,10 +1,14 @@
-//! Which files have lost data that could not be written back, and who has been told: Linux's rule of `errseq_t`.
+//! Which files have lost data that could not be written back, and who has been told.
 //!
-//! Every open file is told once of each loss, when it asks on purpose (fsync). A close tells too, but does not count: many
-//! programs do not look. Who opens the file later is told of a loss that nobody has been told of yet.
+//! What a program wrote and what then was lost without a reason that it could act on (an eviction, an error of the disk)
+//! makes every descriptor fail for good that the file had at that time ([`super::descriptors`]). For want of space, Linux's rule
+//! of `errseq_t` holds: every open file is told once of each loss, when it asks on purpose (fsync). A close tells too, but does
+//! not count: many programs do not look. A file that is opened later is told of a loss that nobody has been told of yet.
 
+use super::descriptors::{Descriptor, Descriptors};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{Errno, Fid};
 
@@ -18,6 +22,7 @@ pub(crate) struct Losses {
     /// The number of the last loss of all: who has seen that one need not look further.
     last: AtomicU64,
     files: Mutex<HashMap<Fid, Loss>>,
+    descriptors: Arc<Descriptors>,
 }
 
 /// The last loss of a file.
@@ -30,11 +35,29 @@ struct Loss {
 
 /// Up to which loss an open file has been told.
 #[derive(Debug)]
-pub(crate) struct Told(AtomicU64);
+pub(crate) struct SeenLosses(AtomicU64);
 
 impl Losses {
-    /// Data of a file is lost.
-    pub(crate) fn add(&self, file: Fid, error: Errno) {
+    /// The descriptor of a file that is opened.
+    pub(crate) fn descriptor(&self, file: Fid) -> Descriptor {
+        self.descriptors.open(file)
+    }
+
+    /// Whether the file has a descriptor that lost data.
+    pub(crate) fn has_lost_data(&self, file: Fid) -> bool {
+        self.descriptors.has_lost_data(file)
+    }
+
+    /// Data of a file is lost. How many of its descriptors fail from now on.
+    pub(crate) fn add(&self, file: Fid, error: Errno) -> usize {
+        self.note(file, error);
+        if matches!(error, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) {
+            return 0;
+        }
+        self.descriptors.data_lost(file)
+    }
+
+    fn note(&self, file: Fid, error: Errno) {
         let mut files = self.files.lock();
         let number = self.last.load(Ordering::Relaxed) + 1;
         if files.len() >= FILES_MAX {
@@ -52,7 +75,7 @@ impl Losses {
     }
 
     /// What somebody who opens a file now need not be told.
-    pub(crate) fn opened(&self, file: Fid) -> Told {
+    pub(crate) fn opened(&self, file: Fid) -> SeenLosses {
         let last = self.last.load(Ordering::Acquire);
         let untold = |loss: &&Loss| !loss.told;
         let known = match last {
@@ -64,20 +87,20 @@ impl Losses {
                 .filter(untold)
                 .map_or(last, |loss| loss.number - 1),
         };
-        Told(AtomicU64::new(known))
+        SeenLosses(AtomicU64::new(known))
     }
 
     /// The error of a loss that an open file has not been told of; it will be told again.
-    pub(crate) fn check(&self, file: Fid, told: &Told) -> Result<(), Errno> {
+    pub(crate) fn check(&self, file: Fid, told: &SeenLosses) -> Result<(), Errno> {
         self.unseen(file, told, false)
     }
 
     /// The same, once.
-    pub(crate) fn tell(&self, file: Fid, told: &Told) -> Result<(), Errno> {
+    pub(crate) fn tell(&self, file: Fid, told: &SeenLosses) -> Result<(), Errno> {
         self.unseen(file, told, true)
     }
 
-    fn unseen(&self, file: Fid, told: &Told, counts: bool) -> Result<(), Errno> {
+    fn unseen(&self, file: Fid, told: &SeenLosses, counts: bool) -> Result<(), Errno> {
         let last = self.last.load(Ordering::Acquire);
         if told.0.load(Ordering::Acquire) >= last {
             return Ok(());
@@ -122,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_fail_unless_there_was_only_no_space() {
+        let losses = Losses::default();
+        let descriptor = losses.descriptor(FILE);
+        assert_eq!(losses.add(FILE, Errno::ENOSPC), 0);
+        assert_eq!(descriptor.check(), Ok(()));
+        assert_eq!(losses.add(FILE, Errno::EIO), 1);
+        assert_eq!(descriptor.check(), Err(Errno::EIO));
+    }
+
+    #[test]
     fn a_close_does_not_take_the_error_from_a_later_fsync() {
         let losses = Losses::default();
         let told = losses.opened(FILE);
@@ -152,10 +185,10 @@ mod tests {
         losses.add(file(0), Errno::EIO);
         let told = losses.opened(file(0));
         assert_eq!(losses.tell(file(0), &told), Err(Errno::EIO));
-        (1..FILES_MAX).for_each(|i| losses.add(file(i), Errno::EIO));
+        (1..FILES_MAX).for_each(|i| losses.note(file(i), Errno::EIO));
         assert!(!losses.files.lock().contains_key(&file(0)));
         assert_eq!(losses.tell(OTHER, &losses.opened(OTHER)), Err(Errno::EIO));
-        (FILES_MAX..2 * FILES_MAX).for_each(|i| losses.add(file(i), Errno::EIO));
+        (FILES_MAX..2 * FILES_MAX).for_each(|i| losses.note(file(i), Errno::EIO));
         assert!(losses.files.lock().len() <= FILES_MAX);
         let last = file(2 * FILES_MAX - 1);
         assert_eq!(losses.tell(last, &losses.opened(last)), Err(Errno::EIO));

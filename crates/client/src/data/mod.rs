@@ -9,6 +9,7 @@ mod budget;
 mod cache;
 mod cached;
 mod change_seq;
+mod descriptors;
 mod file;
 mod losses;
 mod lov;
@@ -19,4 +20,6 @@ mod ranges;
 pub use file::{DataFile, Fallocate, Seek};
 pub use lov::{DataConfig, Lov};
 
-pub(crate) use losses::Told;
+pub(crate) use descriptors::Descriptor;
+pub(crate) use losses::SeenLosses;
+pub(crate) use ranges::RangeSet;

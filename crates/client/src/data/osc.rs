@@ -212,9 +212,16 @@ impl Osc {
         self.import().evictions()
     }
 
-    /// Which files have lost data.
-    pub(super) fn losses(&self) -> &Losses {
-        &self.losses
+    /// Data of a file is lost. The descriptors that it has fail from now on, and the kernel drops the pages that their
+    /// mappings show. How many of them did not fail before.
+    pub(super) fn lost(&self, file: Fid, error: Errno) -> usize {
+        let newly = self.losses.add(file, error);
+        if newly > 0
+            && let Some(osc) = self.me.upgrade()
+        {
+            self.spawn(async move { osc.forget_in_kernel(file).await });
+        }
+        newly
     }
 
     /// How fine the times are that the target keeps and tells.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Disjoint, non-adjacent, non-empty ranges of `u64` offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RangeSet {
+pub(crate) struct RangeSet {
     /// start -> end
     ranges: BTreeMap<u64, u64>,
     /// Bytes in all.
@@ -14,7 +14,7 @@ pub(super) struct RangeSet {
 
 impl RangeSet {
     /// Bytes in it.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
@@ -24,7 +24,7 @@ impl RangeSet {
     }
 
     /// Adds a range; what touches it is merged with it.
-    pub(super) fn insert(&mut self, range: Range<u64>) {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
         }
@@ -43,7 +43,7 @@ impl RangeSet {
     }
 
     /// Takes a range out; what is left of those that it cuts stays.
-    pub(super) fn remove(&mut self, range: Range<u64>) {
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
         }

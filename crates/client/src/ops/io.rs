@@ -26,7 +26,9 @@ pub fn without_set_id(mode: u32) -> Option<u32> {
 impl Client {
     /// The data of an open file, by its layout of now: a layout whose lock was called back is asked for again. Where the
     /// server has no layout locks, layouts do not change.
+    /// Fails if data or locks of this open file were lost.
     pub(crate) async fn data_of(&self, file: &OpenFile) -> Result<Arc<DataFile>, Errno> {
+        file.descriptor.check()?;
         let mdc = self.lmv.of(file.fid).await?;
         let current = file.data.lock().clone();
         if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK)
@@ -60,6 +62,7 @@ impl Client {
         } else {
             data.read(offset, len).await?
         };
+        file.descriptor.check()?;
         if self.atime != Atime::Never {
             data.access().read((self.clock)());
         }
@@ -68,12 +71,26 @@ impl Client {
 
     /// Reads pages for a mapping, which somebody who may write may change without a word.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        self.may_map(file)?;
         let data = self.data_of(file).await?;
-        data.read_pages(offset, len, file.flags.write).await
+        let pages = data.read_pages(offset, len, file.flags.write).await?;
+        // A loss meanwhile has these pages left out of what the kernel drops.
+        self.may_map(file)?;
+        Ok(pages)
+    }
+
+    /// All mappings of a file show the same pages: there are none while one of them has lost data.
+    fn may_map(&self, file: &OpenFile) -> Result<(), Errno> {
+        file.descriptor.check()?;
+        match self.lov.losses().has_lost_data(file.fid) {
+            false => Ok(()),
+            true => Err(Errno::EIO),
+        }
     }
 
     /// Writes pages of a mapping back.
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
+        self.may_map(file)?;
         self.begin_write(file);
         // Not by a layout that is asked for anew: giving a lock back may be waiting for this.
         let data = file.data.lock().clone();
@@ -115,6 +132,7 @@ impl Client {
         } else {
             (offset, data.write(offset, bytes).await?)
         };
+        file.descriptor.check()?;
         if file.flags.sync {
             self.fsync(file, false).await?;
         }
@@ -156,17 +174,24 @@ impl Client {
     /// descriptor is closed: sync(2) does not come to a FUSE file system. The closer learns of data that could not be
     /// written; a later fsync says it again.
     pub async fn write_back(&self, file: &OpenFile) -> Result<(), Errno> {
+        file.descriptor.check()?;
         if !file.has_written() {
             return Ok(());
         }
         let data = file.data.lock().clone();
         data.flush().await?;
+        file.descriptor.check()?;
         self.lov.losses().check(file.fid, &file.told)
     }
 
-    /// Data and attributes are on the servers' disks; or the error that kept data from getting there, once for each open
-    /// file. There is nothing that `datasync` could leave out.
+    /// Data and attributes are on the servers' disks; or the error that kept data from getting there: for want of space once
+    /// for each open file, otherwise from now on. There is nothing that `datasync` could leave out.
     pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
+        if let Err(failed) = file.descriptor.check() {
+            // Now somebody has been told.
+            let _ = self.lov.losses().tell(file.fid, &file.told);
+            return Err(failed);
+        }
         let data = self.data_of(file).await?;
         let synced = data.fsync().await;
         self.lov.losses().tell(file.fid, &file.told)?;

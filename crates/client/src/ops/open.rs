@@ -4,7 +4,7 @@ use crate::attr::{MdAttr, S_IFREG, SetAttr};
 use crate::client::Client;
 use crate::closes::Closing;
 use crate::cred::Cred;
-use crate::data::{DataFile, Told};
+use crate::data::{DataFile, Descriptor, SeenLosses};
 use crate::inode::Denying;
 use crate::layout::LovLayout;
 use crate::mdc::{IntentAsk, IntentReply};
@@ -116,7 +116,9 @@ pub struct OpenFile {
     pub(crate) layout: Mutex<Arc<LovLayout>>,
     wrote: AtomicBool,
     /// Which losses of data it has been told of.
-    pub(crate) told: Told,
+    pub(crate) told: SeenLosses,
+    /// Whether it fails because data or locks were lost.
+    pub(crate) descriptor: Descriptor,
     /// Its times at the metadata target when it was opened.
     pub(crate) opened_times: Times,
     /// Whether this open made the file.
@@ -318,6 +320,7 @@ impl Client {
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
             told: self.lov.losses().opened(fid),
+            descriptor: self.lov.losses().descriptor(fid),
             opened_times: md.attr.times(),
             created: reply.made_file(),
             keep: Mutex::new(reply.reply.keep.clone()),

@@ -5,7 +5,7 @@
 
 use crate::cluster::Cluster;
 use bytes::Bytes;
-use client::{Client, Cred, OpenFile, OpenFlags};
+use client::{Client, Cred, FlockRange, FlockType, OpenFile, OpenFlags};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::Errno;
@@ -21,23 +21,27 @@ async fn create(c: &Client, name: &[u8]) -> Arc<OpenFile> {
 
 /// Evicts everybody from the object targets, and waits until the client works again.
 async fn evict_all(cluster: &Cluster, c: &Client) {
-    let file = create(c, b"another").await;
+    let fid = create(c, b"another").await.fid;
     cluster
         .params
         .set("obdfilter.*.evict_client", "nid:0@lo")
         .unwrap();
-    // In the middle of it calls fail; then data is written and stays.
+    // In the middle of it calls fail, and so does a descriptor whose data is lost; then data is written and stays.
     let works = async {
-        while c.write(&file, 0, Bytes::from_static(b"x")).await.is_err()
-            || c.fsync(&file, false).await.is_err()
-        {
+        loop {
+            let file = c.open(&Cred::root(), fid, RW).await.unwrap();
+            let written = c.write(&file, 0, Bytes::from_static(b"x")).await;
+            let synced = c.fsync(&file, false).await;
+            c.release(&file).await.unwrap();
+            if written.is_ok() && synced.is_ok() {
+                return;
+            }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::time::timeout(SOON, works)
         .await
         .expect("it connects again");
-    c.release(&file).await.unwrap();
     c.unlink(&Cred::root(), c.root(), b"another").await.unwrap();
 }
 
@@ -58,19 +62,36 @@ async fn data_that_was_only_cached_at_an_eviction_is_reported_as_lost() {
     a.write(&file, 0, Bytes::from_static(b"new")).await.unwrap();
     evict_all(&cluster, &a).await;
 
-    assert_eq!(a.write_back(&file).await, Err(Errno::EIO), "a close tells");
-    assert_eq!(a.write_back(&file).await, Err(Errno::EIO), "and the next");
-    assert_eq!(a.fsync(&file, false).await, Err(Errno::EIO), "fsync too");
-    assert_eq!(a.fsync(&file, false).await, Ok(()), "once");
-    assert_eq!(a.fsync(&reader, false).await, Err(Errno::EIO), "each open file");
+    for _ in 0..2 {
+        for open in [&file, &reader] {
+            assert_eq!(a.write_back(open).await, Err(Errno::EIO), "close");
+            assert_eq!(a.fsync(open, false).await, Err(Errno::EIO));
+            assert_eq!(a.read(open, 0, 9).await, Err(Errno::EIO));
+            assert_eq!(a.read_mapped(open, 0, 9).await, Err(Errno::EIO));
+        }
+        let more = Bytes::from_static(b"more");
+        assert_eq!(a.write(&file, 0, more.clone()).await, Err(Errno::EIO));
+        assert_eq!(a.write_mapped(&file, 0, more).await, Err(Errno::EIO));
+        let space = client::Fallocate::Allocate { keep_size: false };
+        assert_eq!(a.fallocate(&file, space, 0, 9).await, Err(Errno::EIO));
+    }
     assert_eq!(a.fsync(&untouched, false).await, Ok(()));
-    let later = a.open(&root, file.fid, RW).await.unwrap();
-    assert_eq!(a.fsync(&later, false).await, Ok(()), "it has been told");
-    assert_eq!(a.read(&file, 0, 9).await.unwrap().concat(), b"old");
+    assert_eq!(a.read(&untouched, 0, 9).await.unwrap().concat(), b"kept");
 
-    a.write(&file, 0, Bytes::from_static(b"newer")).await.unwrap();
-    a.fsync(&file, false).await.unwrap();
+    let later = a.open(&root, file.fid, RW).await.unwrap();
+    assert_eq!(a.fsync(&later, false).await, Ok(()), "others have been told");
+    assert_eq!(a.read(&later, 0, 9).await.unwrap().concat(), b"old");
+    a.write(&later, 0, Bytes::from_static(b"newer")).await.unwrap();
+    a.fsync(&later, false).await.unwrap();
     assert_eq!(a.read(&later, 0, 9).await.unwrap().concat(), b"newer");
+    assert_eq!(a.read(&file, 0, 9).await, Err(Errno::EIO), "still");
+    // A mapping of those descriptors would show what a new one reads.
+    assert_eq!(a.read_mapped(&later, 0, 9).await, Err(Errno::EIO));
+    for failed in [&file, &reader] {
+        a.release(failed).await.unwrap();
+    }
+    drop((file, reader));
+    assert_eq!(a.read_mapped(&later, 0, 9).await.unwrap().concat(), b"newer");
     a.umount().await;
     cluster.stop().await;
 }
@@ -98,15 +119,12 @@ async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     let fid = create(&a, b"f").await.fid;
-    let (mine, others) = (
-        a.open(&root, fid, RW).await.unwrap(),
-        b.open(&root, fid, RW).await.unwrap(),
-    );
     let direct = OpenFlags { direct: true, ..RW };
-    let at_server = b.open(&root, fid, direct).await.unwrap();
     for round in 0..200u32 {
         let old = Bytes::from(format!("a {round:08}"));
         let new = Bytes::from(format!("b {round:08}"));
+        // Those of the last round may have failed for good.
+        let mine = a.open(&root, fid, RW).await.unwrap();
         // May fail: the last eviction is perhaps noticed only now.
         let written = a.write(&mine, 0, old).await;
         cluster
@@ -118,16 +136,26 @@ async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
             async move { a.fsync(&mine, false).await }
         });
         let synced = async {
-            while b.write(&others, 0, new.clone()).await.is_err() || b.fsync(&others, false).await.is_err() {
-                tokio::task::yield_now().await;
+            loop {
+                let others = b.open(&root, fid, RW).await.unwrap();
+                let written = b.write(&others, 0, new.clone()).await;
+                let synced = b.fsync(&others, false).await;
+                b.release(&others).await.unwrap();
+                if written.is_ok() && synced.is_ok() {
+                    return;
+                }
             }
         };
         tokio::time::timeout(SOON, synced).await.expect("B goes on");
         let told = late.await.unwrap();
+        a.release(&mine).await.unwrap();
         // Past the caches: A may not have noticed yet.
         let read = async {
             loop {
-                if let Ok(read) = b.read(&at_server, 0, 99).await {
+                let at_server = b.open(&root, fid, direct).await.unwrap();
+                let read = b.read(&at_server, 0, 99).await;
+                b.release(&at_server).await.unwrap();
+                if let Ok(read) = read {
                     return read.concat();
                 }
             }
@@ -141,5 +169,67 @@ async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
     }
     a.umount().await;
     b.umount().await;
+    cluster.stop().await;
+}
+
+fn range(ty: FlockType, start: u64, end: u64) -> FlockRange {
+    FlockRange {
+        ty,
+        start,
+        end,
+        owner: 7,
+        pid: 7,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_descriptor_whose_lock_is_lost_fails_and_others_go_on() {
+    let cluster = Cluster::start(1).await;
+    let a = cluster.mount().await;
+    let root = Cred::root();
+    let (locked, unlocked) = (create(&a, b"f").await, create(&a, b"g").await);
+    let beside = a.open(&root, locked.fid, RW).await.unwrap();
+    a.write(&locked, 0, Bytes::from_static(b"data")).await.unwrap();
+    a.fsync(&locked, false).await.unwrap();
+    let all = |ty| range(ty, 0, FlockRange::END);
+    a.setlk_through(&locked, all(FlockType::Write), false)
+        .await
+        .unwrap();
+    a.setlk_through(&locked, range(FlockType::Unlock, 10, 19), false)
+        .await
+        .unwrap();
+    // Given back in parts.
+    a.setlk_through(&unlocked, range(FlockType::Write, 0, 99), false)
+        .await
+        .unwrap();
+    for part in [range(FlockType::Unlock, 50, 99), range(FlockType::Unlock, 0, 49)] {
+        a.setlk_through(&unlocked, part, false).await.unwrap();
+    }
+    cluster.params.set("mdt.*.evict_client", "nid:0@lo").unwrap();
+    let noticed = async {
+        while a.read(&locked, 0, 9).await.is_ok() {
+            // Whatever asks the metadata target.
+            let _ = a.fsyncdir(a.root()).await;
+        }
+    };
+    tokio::time::timeout(SOON, noticed).await.expect("it is told");
+    for _ in 0..2 {
+        assert_eq!(a.read(&locked, 0, 9).await, Err(Errno::EIO));
+        assert_eq!(a.fsync(&locked, false).await, Err(Errno::EIO));
+        let more = Bytes::from_static(b"more");
+        assert_eq!(a.write(&locked, 0, more).await, Err(Errno::EIO));
+        for ty in [FlockType::Write, FlockType::Unlock] {
+            assert_eq!(a.setlk_through(&locked, all(ty), false).await, Err(Errno::EIO));
+        }
+    }
+    a.release_locks(&root, locked.fid, 7, 7).await.unwrap();
+    assert_eq!(a.read(&beside, 0, 9).await.unwrap().concat(), b"data");
+    assert_eq!(a.read(&unlocked, 0, 9).await.unwrap().concat(), b"");
+    let later = a.open(&root, locked.fid, RW).await.unwrap();
+    a.setlk_through(&later, all(FlockType::Write), false)
+        .await
+        .unwrap();
+    assert_eq!(a.read(&later, 0, 9).await.unwrap().concat(), b"data");
+    a.umount().await;
     cluster.stop().await;
 }

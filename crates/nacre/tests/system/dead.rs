@@ -211,7 +211,7 @@ fn a_program_that_handles_a_signal_handles_it_while_it_waits() {
 /// What a program had written before it was killed is written as after a close.
 #[test]
 fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written() {
-    let pair = Pair::new();
+    let mut pair = Pair::new();
     let path = pair.file("f", 1);
     let mut program = Program::python(
         "fd = os.open(path, os.O_RDWR)\n\
@@ -233,8 +233,10 @@ fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written(
     program.signal(Signal::KILL);
     assert_eq!(program.ended().and_then(|s| s.signal()), Some(9));
     drop(hung);
-    let other = pair.fs.mount().join("f");
-    assert!(within(SLACK, || fs::read(&other).is_ok_and(|read| read == b"lastt")));
+    let other = pair.fs.attach("other", 8);
+    let written = || fs::read(other.join("f")).is_ok_and(|read| read == b"lastt");
+    assert!(within(SLACK, written));
+    nacre_ok(&["umount", text(&other)]);
     pair.stop();
 }
 
@@ -300,7 +302,8 @@ fn only_sizes_and_data_on_a_dead_target_wait() {
         path
     };
     let dead = on_dead("on1");
-    ["to-remove", "to-move"].map(on_dead);
+    on_dead("to-remove");
+    on_dead("to-move");
     let files: Vec<PathBuf> = (0..WAITING).map(|i| on_dead(&format!("f{i:03}"))).collect();
     nacre_ok(&["lfs", "setstripe", "-d", text(&pair.mount)]);
     pair.forget();
@@ -366,5 +369,125 @@ fn only_sizes_and_data_on_a_dead_target_wait() {
     }
     assert_eq!(fs::read(at("linked")).unwrap(), b"to-move");
     assert!(within(SLACK, || pair.log().contains("the wait is over")));
+    pair.stop();
+}
+
+/// Each act of a program, and the error that it gets.
+const TRY: &str = "def attempt(act):\n\
+                   \x20   try:\n\
+                   \x20       act(); return 0\n\
+                   \x20   except OSError as e:\n\
+                   \x20       return e.errno\n";
+
+/// An OST that is killed and started again evicts its clients. What a program has only in its mapping, or in the cache of the
+/// mount, is lost then.
+#[test]
+fn programs_whose_data_is_lost_when_a_target_restarts_fail_for_good() {
+    let mut pair = Pair::new();
+    for (name, change) in [
+        ("mapped", "m[100:103] = b'new'"),
+        ("written", "os.pwrite(fd, b'new', 100)"),
+    ] {
+        let path = pair.file(name, 1);
+        fs::write(&path, vec![b'-'; 8192]).unwrap();
+        fs::write(path.with_extension("clean"), "clean").unwrap();
+        sh(&format!(
+            "sync {} {}",
+            text(&path),
+            text(&path.with_extension("clean"))
+        ));
+        let mut program = Program::python(
+            &format!(
+                "{TRY}\
+                 fd = os.open(path, os.O_RDWR)\n\
+                 reader = os.open(path, os.O_RDONLY)\n\
+                 clean = os.open(path + '.clean', os.O_RDWR)\n\
+                 os.pread(clean, 9, 0)\n\
+                 os.pwrite(fd, b'-', 0)\n\
+                 os.fsync(fd)\n\
+                 m = mmap.mmap(fd, 8192)\n\
+                 m[0], m[4096]\n\
+                 print('ready', flush=True)\n\
+                 sys.stdin.readline()\n\
+                 {change}\n\
+                 print('changed', flush=True)\n\
+                 sys.stdin.readline()\n\
+                 for at in (4096, 100):\n\
+                 \x20   for i in range(600):\n\
+                 \x20       child = os.fork()\n\
+                 \x20       if child == 0:\n\
+                 \x20           m[at]; os._exit(0)\n\
+                 \x20       died = os.WTERMSIG(os.waitpid(child, 0)[1])\n\
+                 \x20       if died: break\n\
+                 \x20       time.sleep(0.1)\n\
+                 \x20   print(died, flush=True)\n\
+                 acts = [lambda: os.pread(fd, 9, 0), lambda: os.pwrite(fd, b'x', 0), lambda: os.fsync(fd),\n\
+                 \x20   lambda: os.pread(reader, 9, 0), lambda: os.pread(clean, 9, 0), lambda: os.fsync(clean)]\n\
+                 print([attempt(act) for act in acts], flush=True)\n\
+                 print([attempt(act) for act in acts], flush=True)\n\
+                 new = os.open(path, os.O_RDWR)\n\
+                 print(os.pread(new, 3, 100), os.pwrite(new, b'N', 0), attempt(lambda: os.fsync(new)), flush=True)\n\
+                 print(attempt(lambda: os.close(fd)), flush=True)"
+            ),
+            &path,
+        );
+        assert_eq!(program.next(), "ready");
+        let said = pair.log().matches("could not be written and is lost").count();
+        let hung = pair.hang_second_ost();
+        program.go_on();
+        assert_eq!(program.next(), "changed");
+        pair.fs.site.kill("ost2");
+        drop(hung);
+        pair.fs.start_second_ost("ost2", SECOND_OST);
+        let lost = || pair.log().matches("could not be written and is lost").count() > said;
+        assert!(within(SLACK, lost), "{}", pair.log());
+        program.go_on();
+        let sigbus = Signal::BUS.as_raw().to_string();
+        assert_eq!([program.next(), program.next()], [sigbus.clone(), sigbus]);
+        for _ in 0..2 {
+            assert_eq!(program.next(), "[5, 5, 5, 5, 0, 0]", "{name}");
+        }
+        assert_eq!(program.next(), "b'---' 1 0");
+        assert_eq!(program.next(), "5");
+        assert_eq!(program.ended().and_then(|s| s.code()), Some(0));
+    }
+    pair.stop();
+}
+
+/// Others may have the locks of a program when the metadata target has evicted its client.
+#[test]
+fn descriptors_whose_locks_are_lost_when_the_metadata_target_restarts_fail_for_good() {
+    let mut pair = Pair::new();
+    let path = pair.file("f", 0);
+    let mut program = Program::python(
+        &format!(
+            "{TRY}\
+             fds = [os.open(path, os.O_RDWR) for i in range(2)]\n\
+             fcntl.lockf(fds[0], fcntl.LOCK_EX, 10, 0)\n\
+             print('ready', flush=True)\n\
+             sys.stdin.readline()\n\
+             acts = [lambda fd: os.pread(fd, 9, 0), lambda fd: os.fsync(fd), lambda fd: fcntl.lockf(fd, fcntl.LOCK_SH)]\n\
+             print([attempt(lambda: act(fds[0])) for act in acts], flush=True)\n\
+             print(attempt(lambda: os.pread(fds[1], 9, 0)), flush=True)\n\
+             new = os.open(path, os.O_RDWR)\n\
+             print([attempt(lambda: act(new)) for act in acts], flush=True)"
+        ),
+        &path,
+    );
+    assert_eq!(program.next(), "ready");
+    pair.fs.site.kill("mdt");
+    pair.fs.start_server("mdt");
+    // Whatever asks the metadata target.
+    let told = || {
+        let _ = fs::metadata(pair.mount.join("no-such-name"));
+        pair.log()
+            .contains("are lost; the descriptors through which they were taken fail")
+    };
+    assert!(within(SLACK, told), "{}", pair.log());
+    program.go_on();
+    assert_eq!(program.next(), "[5, 5, 5]");
+    assert_eq!(program.next(), "0");
+    assert_eq!(program.next(), "[0, 0, 0]");
+    assert_eq!(program.ended().and_then(|s| s.code()), Some(0));
     pair.stop();
 }

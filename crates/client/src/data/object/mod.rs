@@ -263,7 +263,7 @@ impl Object {
             let lost = s.cache.dirty_in(range.clone());
             if lost > 0 {
                 // Before anybody can see that nothing is dirty any more.
-                self.osc.losses().add(self.id.parent, Errno::EIO);
+                self.osc.lost(self.id.parent, Errno::EIO);
             }
             (lost, s.cache.discard(range))
         };
@@ -276,7 +276,7 @@ impl Object {
 
     fn say_lost(&self, bytes: u64, error: Errno) {
         tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error, bytes,
-            "data could not be written and is lost; fsync or close tells the program");
+            "data could not be written and is lost; the descriptors that have the file open fail with EIO, or tell of it at fsync and close if there was no space");
     }
 
     /// A lock is gone, and with it what only it proved of the size.

@@ -59,7 +59,7 @@ impl Object {
     }
 
     /// Sends `data` at once and waits for it: no grant, or O_DIRECT. How much of it was written: on a full target a part
-    /// may be.
+    /// may be. A caller that does not wait any more leaves it to be done, with its lock and its place among the writes.
     async fn write_through(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -68,6 +68,23 @@ impl Object {
     ) -> Result<u64, Errno> {
         let tenure = self.tenure(lock)?;
         self.flush(range.clone()).await;
+        let slot = self.osc.write_slot().await;
+        let (object, lock) = (self.clone(), lock.clone());
+        let whole = async move {
+            let written = object.write_now(range, data, &lock, tenure).await;
+            drop(slot);
+            written
+        };
+        cpt::to_its_end(whole).await
+    }
+
+    async fn write_now(
+        &self,
+        range: Range<u64>,
+        data: Bytes,
+        lock: &LockRef,
+        tenure: u64,
+    ) -> Result<u64, Errno> {
         let now = self.osc.now().max(self.state.lock().attr.times.ctime);
         let times = Times {
             mtime: now,
@@ -154,7 +171,7 @@ impl Object {
         {
             let mut s = self.state.lock();
             if let Err(error) = result {
-                self.osc.losses().add(self.id.parent, error);
+                self.osc.lost(self.id.parent, error);
             }
             for (range, _) in &taken.ranges {
                 s.changed_at_server(range);

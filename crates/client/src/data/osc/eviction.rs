@@ -32,11 +32,11 @@ impl Osc {
             tracing::error!(
                 ost,
                 files,
-                "data that was written and not synced is lost: the target's machine had stopped"
+                "data that was written and not synced is lost: the target's machine had stopped. The descriptors that have the files open fail with EIO"
             );
         }
         for file in files {
-            self.losses.add(file, Errno::EIO);
+            self.lost(file, Errno::EIO);
         }
     }
 
