@@ -1,19 +1,61 @@
 //! LNet's and socklnd's tunables, under the names and with the defaults of Lustre's module parameters.
 
 use crate::{NetSpec, PortalRotor, RouteSpec};
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+
+/// Which connections the acceptor takes, as Lustre's module parameter `accept` says it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// From another host only those that come from a reserved port (below 1024), as only root may use there. The same
+    /// holds for this host where the acceptor itself listens on a reserved port.
+    #[default]
+    Secure,
+    /// From any port.
+    All,
+    /// None: this node does not listen.
+    None,
+}
+
+impl fmt::Display for Accept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accept::Secure => "secure",
+            Accept::All => "all",
+            Accept::None => "none",
+        })
+    }
+}
+
+impl FromStr for Accept {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Accept, String> {
+        let all = [Accept::Secure, Accept::All, Accept::None];
+        let found = all.into_iter().find(|accept| accept.to_string() == text);
+        found.ok_or_else(|| "expected secure, all or none".to_owned())
+    }
+}
 
 /// What an administrator may set. The timeouts are ordered: connecting < socket <= transaction.
 #[derive(Debug, Clone)]
 pub struct LnetConfig {
     /// TCP port of every acceptor, here and at the peers.
     pub accept_port: u16,
+    /// Which connections the acceptor takes.
+    pub accept: Accept,
     /// How long an accepted connection may take to say who it is.
     pub accept_timeout: Duration,
     /// How many accepted connections may be saying who they are at once.
     pub accept_pending_max: usize,
-    /// How many connections one host may have opened.
+    /// How many connections one host may have opened. This host is one host, whichever of its addresses is used.
     pub accept_host_max: usize,
+    /// How many connections all hosts together may have opened.
+    pub accept_max: usize,
+    /// A peer that no session needs is disconnected when it neither sent nor got a message for so long (at most twice
+    /// that). Zero: never.
+    pub unused_peer_timeout: Duration,
     /// Peers that one partition remembers.
     pub peers_max: usize,
     /// Bytes of messages that wait for room in their services, of all connections; what comes then is dropped.
@@ -69,9 +111,12 @@ impl Default for LnetConfig {
     fn default() -> LnetConfig {
         LnetConfig {
             accept_port: 988,
+            accept: Accept::default(),
             accept_timeout: Duration::from_secs(5),
             accept_pending_max: 127,
             accept_host_max: 1024,
+            accept_max: 1 << 16,
+            unused_peer_timeout: Duration::from_secs(60),
             peers_max: 1 << 16,
             parked_bytes_max: 256 << 20,
             credits: 256,

@@ -36,6 +36,13 @@ pub struct Counts {
     pub bytes: [u64; 4],
 }
 
+impl Counts {
+    /// Messages sent, received and dropped.
+    pub(crate) fn messages(&self) -> u64 {
+        [self.sent, self.received, self.dropped].iter().flatten().sum()
+    }
+}
+
 impl Counters {
     pub(crate) fn sent(&self, op: &LnetMsg, len: usize) {
         add(&self.sent, op);

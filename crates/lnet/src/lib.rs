@@ -38,7 +38,7 @@ mod tasks;
 mod tcp;
 
 pub use claim::{AddressUser, user_of};
-pub use config::LnetConfig;
+pub use config::{Accept, LnetConfig};
 pub use counters::Counts;
 pub use cpt::BoxFuture;
 pub use error::LnetError;

@@ -11,6 +11,7 @@ use crate::tasks::Tasks;
 use crate::tcp::{Link, Tcp};
 use crate::{LnetConfig, LnetError, Payload, PingInfo, lo};
 use cpt::{CptId, CptTable};
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -147,6 +148,22 @@ impl Lnet {
         let nets = self.core.nets.now();
         let ni = nets.ni_for(nid).filter(|_| !nets.is_local(nid))?;
         Some(self.tcp.link(nid, ni))
+    }
+
+    /// From now on peers that `sessions` does not name lose their connections when they are silent for
+    /// `unused_peer_timeout`, so that they take no descriptors from others. Ends when `sessions` gives `None`.
+    pub fn close_unused_peers(&self, sessions: impl Fn() -> Option<HashSet<Nid>> + Send + 'static) {
+        let (tcp, pause) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
+        if pause.is_zero() {
+            return;
+        }
+        self.tasks.spawn(self.cpts.get(self.cpts.current()), async move {
+            loop {
+                tokio::time::sleep(pause).await;
+                let Some(in_use) = sessions() else { return };
+                tcp.close_unused(&in_use);
+            }
+        });
     }
 
     /// Closes all connections and acceptors and waits until nothing of this stack runs any more. What was handed over

@@ -4,7 +4,7 @@
 //! otherwise 7988. On loopback every process needs an address of its own, so that several live side by side: the first
 //! free one from 127.0.0.1 on.
 
-use crate::{Lnet, LnetConfig, LnetError, claim, interfaces};
+use crate::{Accept, Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -55,7 +55,7 @@ impl Wish {
         }
         let nids: Vec<Nid> = crate::resolve(&cfg.networks)?.iter().map(|ni| ni.nid).collect();
         let port = self.port.unwrap_or_else(port);
-        let mut listen = true;
+        let mut listen = cfg.accept != Accept::None;
         for nid in &nids {
             listen &= may_listen(*nid, port)?;
         }
@@ -87,6 +87,9 @@ impl Wish {
             return Ok(place(nid, true));
         }
         if first.addr().is_loopback() {
+            if cfg.accept == Accept::None {
+                return Ok(place(unshared_loopback(), false));
+            }
             return match free_loopback(port, mgs) {
                 Ok(nid) => Ok(place(nid, true)),
                 // A user's client of a site that uses a privileged port: it only makes connections.
@@ -95,7 +98,8 @@ impl Wish {
             };
         }
         let nid = Nid::tcp(address_towards(first)?, first.net_number());
-        Ok(place(nid, may_listen(nid, port)?))
+        let listen = may_listen(nid, port)? && cfg.accept != Accept::None;
+        Ok(place(nid, listen))
     }
 }
 

@@ -37,6 +37,13 @@ pub const START: &[StartParam<LnetConfig>] = &[
     },
     StartParam {
         module: "lnet",
+        name: "accept",
+        about: "connections that are accepted: secure (other hosts only from ports below 1024), all, none",
+        show: |c| c.accept.to_string(),
+        set: |c, text| text.trim().parse().map(|accept| c.accept = accept),
+    },
+    StartParam {
+        module: "lnet",
         name: "accept_timeout",
         about: "seconds that an accepted connection may take to say who it is",
         show: |c| c.accept_timeout.as_secs().to_string(),

@@ -36,8 +36,37 @@ pub(crate) fn enough_for(targets: usize) -> Result<()> {
     }
 }
 
-/// How many connections one host may have opened: some of the descriptors are for the others, and for the targets.
-pub(crate) fn connections_of_a_host() -> usize {
-    let has = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(has / 8).unwrap_or(usize::MAX).clamp(64, 1024)
+/// How many connections this process may be asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Connections {
+    /// By one host.
+    pub(crate) host_max: usize,
+    /// By all hosts together.
+    pub(crate) max: usize,
+}
+
+/// Shares of the descriptors: half are for connections that other hosts open, and no host takes more than a part of those.
+pub(crate) fn connections() -> Connections {
+    connections_of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+fn connections_of(descriptors: u64) -> Connections {
+    let part = |n| usize::try_from(descriptors / n).unwrap_or(usize::MAX);
+    Connections {
+        host_max: part(8).clamp(64, 1024),
+        max: part(2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connections_of;
+
+    #[test]
+    fn one_host_takes_only_a_part_of_the_descriptors() {
+        for descriptors in [256, 1024, 4096, 20_000, 1 << 20] {
+            let share = connections_of(descriptors);
+            assert!(2 * share.host_max <= share.max && 2 * share.max as u64 <= descriptors);
+        }
+    }
 }

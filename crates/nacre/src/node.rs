@@ -143,8 +143,10 @@ impl Node {
         choose: impl Fn() -> Result<Place>,
     ) -> Result<Node> {
         start.rpc.services.check(cpts.len())?;
+        let connections = files::connections();
         let config = LnetConfig {
-            accept_host_max: crate::files::connections_of_a_host(),
+            accept_host_max: connections.host_max,
+            accept_max: connections.max,
             ..start.lnet.clone()
         };
         let (place, lnet) = Lnet::start(&cpts, &config, chosen_freely, choose).await?;

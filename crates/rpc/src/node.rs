@@ -8,7 +8,7 @@ use crate::{Faults, RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, ca
 use cpt::{Cpt, CptTable};
 use lnet::Lnet;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -61,6 +61,9 @@ impl Ptlrpc {
             faults: Faults::default(),
             me: me.clone(),
         });
+        let of_sessions = rpc.me.clone();
+        rpc.lnet
+            .close_unused_peers(move || Some(of_sessions.upgrade()?.peers_with_sessions()));
         rpc.serve_with(&CALLBACKS, callbacks::handle);
         evictor::start(&rpc);
         rpc
@@ -171,6 +174,15 @@ impl Ptlrpc {
 
     pub(crate) fn forget_import(&self, cookie: u64) {
         self.imports.write().remove(&cookie);
+    }
+
+    /// The peers that are clients of a target here, or servers of an import.
+    fn peers_with_sessions(&self) -> HashSet<Nid> {
+        let mut peers: HashSet<Nid> = self.exports.peers().collect();
+        // Not under the lock: the last user of an import may let it go meanwhile, and takes the lock then.
+        let imports: Vec<_> = self.imports.read().values().cloned().collect();
+        peers.extend(imports.iter().filter_map(|i| Some(i.upgrade()?.peer())));
+        peers
     }
 
     /// The import whose handle the server has put into a callback.

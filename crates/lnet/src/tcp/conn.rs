@@ -16,7 +16,7 @@ use cpt::CptId;
 use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -115,8 +115,6 @@ pub(super) struct Conn {
     pub(super) cpt: CptId,
     pub(super) ctype: ConnType,
     pub(super) stream: OwnedWriteHalf,
-    /// Where the peer is; not known when it is gone already.
-    pub(super) host: Option<IpAddr>,
     /// When it was made.
     pub(super) since: Instant,
     /// Something was written that the peer's host is not known to have acknowledged.
@@ -155,7 +153,6 @@ impl Conn {
             ni,
             cpt,
             ctype,
-            host: stream.peer_addr().ok().map(|addr| addr.ip()),
             stream,
             since: Instant::now(),
             unproven: AtomicBool::new(false),

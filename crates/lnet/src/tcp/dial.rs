@@ -4,9 +4,9 @@
 use super::conn::set_options;
 use super::hello::{Answered, ConnType, hello, judge};
 use super::peer::Peer;
-use super::ports;
+use super::{access, ports};
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -96,9 +96,14 @@ async fn open(peer: &Arc<Peer>, ctype: ConnType) -> Result<bool, Failure> {
 async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
     let shared = &peer.shared;
     let port = shared.cfg.accept_port;
-    let to = SocketAddr::from((peer.nid.addr(), port));
+    let to = SocketAddrV4::new(peer.nid.addr(), port);
     let stream = loop {
-        match timeout(HANDSHAKE, ports::connect(peer.ni.nid.addr(), to, &shared.ports)).await {
+        match timeout(
+            HANDSHAKE,
+            ports::connect(peer.ni.nid.addr(), to.into(), &shared.ports),
+        )
+        .await
+        {
             Ok(connected) => break connected,
             Err(_) => tracing::debug!(peer = %peer.nid, "no answer within {HANDSHAKE:?}, connecting anew"),
         }
@@ -120,12 +125,21 @@ async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
 /// Says hello and hears the peer's; `false` if it asks to try again.
 async fn greet(peer: &Arc<Peer>, ctype: ConnType, mut stream: TcpStream) -> Result<bool, String> {
     let (shared, local) = (&peer.shared, peer.ni.nid);
+    let to = SocketAddrV4::new(peer.nid.addr(), shared.cfg.accept_port);
     let mut greeting = LnetAcceptorConnreq::to(peer.nid).to_bytes().to_vec();
     greeting.extend_from_slice(&hello(local, peer.nid, shared.incarnation, ctype.to_wire()).to_bytes());
-    stream.write_all(&greeting).await.map_err(|e| e.to_string())?;
-    let reply = read_hello(&mut stream).await?;
+    let own = stream.local_addr().map_err(|e| e.to_string())?;
+    let reply = match converse(&mut stream, &greeting).await {
+        Ok(reply) => reply,
+        Err(Silence::Closed) => {
+            let why = access::why_refused(own, to).unwrap_or_else(|| "is this one of its NIDs?".to_owned());
+            return Err(format!("it closed the connection without an answer: {why}"));
+        }
+        Err(Silence::Bad(why)) => return Err(why),
+    };
     match judge(peer.nid, ctype, &reply) {
         Answered::Accepted => {
+            access::check_server(&stream)?;
             peer.add(stream, peer.ni.clone(), ctype, reply.kshm_src_incarnation, None);
             Ok(true)
         }
@@ -134,32 +148,39 @@ async fn greet(peer: &Arc<Peer>, ctype: ConnType, mut stream: TcpStream) -> Resu
     }
 }
 
-async fn read_hello(stream: &mut TcpStream) -> Result<KsockHelloMsgNid4, String> {
-    let closed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
-            "it closed the connection without an answer (is this one of its NIDs, and does its acceptor take \
-             connections from this port?)"
-                .to_owned()
+/// Why there is no answer to a greeting.
+enum Silence {
+    /// The peer closed the connection.
+    Closed,
+    /// Another reason.
+    Bad(String),
+}
+
+impl From<std::io::Error> for Silence {
+    fn from(e: std::io::Error) -> Silence {
+        match e.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Silence::Closed,
+            _ => Silence::Bad(e.to_string()),
         }
-        _ => e.to_string(),
-    };
-    let mut bytes = [0; KsockHelloMsgNid4::SIZE];
-    stream
-        .read_exact(&mut bytes[..LnetAcceptorConnreq::SIZE])
-        .await
-        .map_err(closed)?;
-    let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(|e| e.to_string())?;
-    if connreq.acr_magic == LNET_PROTO_ACCEPTOR_MAGIC {
-        return Err(format!("its acceptor speaks version {}", connreq.acr_version));
     }
-    stream
-        .read_exact(&mut bytes[LnetAcceptorConnreq::SIZE..])
-        .await
-        .map_err(closed)?;
-    let reply = KsockHelloMsgNid4::from_bytes(&bytes).map_err(|e| e.to_string())?;
-    reply.check().map_err(|e| e.to_string())?;
+}
+
+/// Says who we are and reads the peer's hello.
+async fn converse(stream: &mut TcpStream, greeting: &[u8]) -> Result<KsockHelloMsgNid4, Silence> {
+    let bad = |e: wire::WireError| Silence::Bad(e.to_string());
+    stream.write_all(greeting).await?;
+    let mut bytes = [0; KsockHelloMsgNid4::SIZE];
+    stream.read_exact(&mut bytes[..LnetAcceptorConnreq::SIZE]).await?;
+    let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(bad)?;
+    if connreq.acr_magic == LNET_PROTO_ACCEPTOR_MAGIC {
+        let why = format!("its acceptor speaks version {}", connreq.acr_version);
+        return Err(Silence::Bad(why));
+    }
+    stream.read_exact(&mut bytes[LnetAcceptorConnreq::SIZE..]).await?;
+    let reply = KsockHelloMsgNid4::from_bytes(&bytes).map_err(bad)?;
+    reply.check().map_err(bad)?;
     for _ in 0..reply.kshm_nips {
-        stream.read_u32_le().await.map_err(closed)?;
+        stream.read_u32_le().await?;
     }
     Ok(reply)
 }

@@ -1,14 +1,14 @@
 //! The acceptor: says hello to peers that connect, and hands their connections on.
 //!
-//! A peer is who its hello says it is, from whatever port it comes (what Lustre calls `accept=all`): who must not be
-//! believed must not reach the port. But a NID that is connected from one host is not taken over from another, unless from
-//! the one that has its address.
+//! [`access`] says which connections are taken at all. The NID in a peer's hello must have the address that the connection
+//! comes from: nobody connects under the NID of another host. A router connects as itself, too; it may bring messages of
+//! other NIDs later (`forward::judge`).
 
-use super::Tcp;
 use super::conn::set_options;
 use super::hello::{ConnType, RETRY, hello};
 use super::hosts::{Guest, Hosts};
 use super::peer::Admission;
+use super::{Tcp, access};
 use crate::{LnetError, warn_seldom};
 use socket2::{Domain, Socket, Type};
 use std::future::Future;
@@ -25,8 +25,8 @@ use wire::{
     LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct,
 };
 
-/// Connections of one host that are saying who they are: some are silent for all the time that they have, and others
-/// want to be heard. A peer opens three at once.
+/// Connections of another host that are saying who they are: some are silent for all the time that they have, and others
+/// want to be heard. A peer opens three at once. This host, with all its processes, has half of all.
 const PENDING_PER_HOST: usize = 16;
 /// The version of a connection request that names a NID which is no IPv4 one.
 const LARGE_NIDS: u32 = 2;
@@ -76,22 +76,35 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
         Err(e) => return tracing::error!("cannot accept connections: {e}"),
     };
     let pending = Arc::new(Semaphore::new(tcp.shared.cfg.accept_pending_max.max(1)));
-    let (unknown, all) = (
-        Hosts::new(PENDING_PER_HOST),
-        Hosts::new(tcp.shared.cfg.accept_host_max),
-    );
+    let cfg = &tcp.shared.cfg;
+    let unknown = Hosts::new(usize::MAX);
+    let all = Hosts::new(cfg.accept_max);
     // Never closed: the loop ends with its task.
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let Some(pending_guest) = unknown.enter(from.ip()) else {
-                    warn_seldom!(%from, "connection refused: {PENDING_PER_HOST} others of this host have not said who they are");
+                // Before they count: connections that may not be here take no room from those that may.
+                let host = match access::admit(&stream, cfg.accept) {
+                    Ok(host) => host,
+                    Err(why) => {
+                        warn_seldom!(%from, "connection refused: {why}");
+                        continue;
+                    }
+                };
+                let pending_max = match host.is_loopback() {
+                    true => cfg.accept_pending_max / 2,
+                    false => PENDING_PER_HOST,
+                };
+                let Ok(pending_guest) = unknown.enter(host, pending_max) else {
+                    warn_seldom!(%from, "connection refused: {pending_max} others of this host have not said who they are");
                     continue;
                 };
-                let Some(guest) = all.enter(from.ip()) else {
-                    let has = tcp.shared.cfg.accept_host_max;
-                    warn_seldom!(%from, "connection refused: this host has {has} others");
-                    continue;
+                let guest = match all.enter(host, cfg.accept_host_max) {
+                    Ok(guest) => guest,
+                    Err(full) => {
+                        warn_seldom!(%from, "connection refused: {full}");
+                        continue;
+                    }
                 };
                 let at = tcp.clone();
                 let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
@@ -144,19 +157,17 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<()
     if shared.core.is_local(nid) {
         return Err(format!("it says that it is {nid}, which is this node"));
     }
+    let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
+    if host != nid.addr() {
+        return Err(format!("it says that it is {nid}, but it connects from {host}"));
+    }
     let ctype = ConnType::from_wire(theirs.kshm_ctype)
         .ok_or("its connection has no type")?
         .inverse();
     let towards = shared.core.nets.now().ni_for(nid).cloned();
     let towards = towards.ok_or("its network is gone")?;
     let peer = tcp.peer(nid, &towards).map_err(|e| e.to_string())?;
-    let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
-    let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation, host);
-    if admission == Admission::Refuse {
-        return Err(format!(
-            "it says that it is {nid}, which is connected from another host"
-        ));
-    }
+    let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation);
     let answer = if admission == Admission::Accept {
         ctype.to_wire()
     } else {

@@ -4,6 +4,7 @@
 //! A [`peer::Peer`] has up to one connection per type and direction; each [`conn::Conn`] has a [`reader`] and a
 //! [`writer`], on the partition that the peer's NID names. [`listen`] takes connections, [`dial`] opens them.
 
+mod access;
 mod conn;
 mod diag;
 mod dial;
@@ -13,11 +14,13 @@ mod hosts;
 mod input;
 mod link;
 mod listen;
+mod netlink;
 mod parked;
 mod peer;
 mod pool;
 mod ports;
 mod reader;
+mod route;
 mod silence;
 mod writer;
 mod zc;
@@ -29,15 +32,16 @@ use crate::nets::Way;
 use crate::ni::{Acceptor, Ni};
 use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
-use crate::{LnetConfig, LnetError, PeerEvent};
+use crate::{Accept, LnetConfig, LnetError, PeerEvent};
 use cpt::{CptId, CptTable};
 pub use link::Link;
 use parking_lot::{Mutex, RwLock};
 pub(crate) use peer::Peer;
 use pool::Pool;
 use ports::Ports;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -130,6 +134,7 @@ impl Tcp {
     /// Takes the address of an interface for this process, and with `listen` begins to accept connections there.
     pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
         let nid = ni.nid;
+        let listen = listen && self.shared.cfg.accept != Accept::None;
         let mut acceptors = self.acceptors.lock();
         acceptors.retain(|a| a.strong_count() > 0);
         let mut there = acceptors.iter().filter_map(Weak::upgrade);
@@ -156,6 +161,7 @@ impl Tcp {
             self.shared.tasks.spawn(cpt, claim::hold(claim, acceptor.gone()));
         }
         if let Some(listener) = listener {
+            access::check_host(SocketAddrV4::new(nid.addr(), port), self.shared.cfg.accept);
             let run = listen::run(self.clone(), acceptor.gone(), listener);
             self.shared.tasks.spawn(cpt, run);
         }
@@ -237,6 +243,20 @@ impl Tcp {
     pub(crate) fn link(&self, nid: Nid, ni: &Ni) -> Link {
         let table = self.peers[ni.cpt_of(nid).0].read();
         table.get(&nid).map(|peer| peer.link()).unwrap_or_default()
+    }
+
+    /// Disconnects peers that are not in use and have been silent since this was last called. A router keeps all: it does
+    /// not know for whom it forwards.
+    pub(crate) fn close_unused(&self, in_use: &HashSet<Nid>) {
+        let nets = self.shared.core.nets.now();
+        if nets.forwarding {
+            return;
+        }
+        let unused = |peer: &Arc<Peer>| !in_use.contains(&peer.nid) && !nets.is_gateway(peer.nid);
+        self.peers()
+            .iter()
+            .filter(|p| unused(p))
+            .for_each(|p| p.close_if_unused());
     }
 
     /// All peers.

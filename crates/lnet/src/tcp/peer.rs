@@ -20,9 +20,8 @@ use crate::ni::{Ni, Tunables};
 use crate::{LnetError, PeerEvent};
 use cpt::CptId;
 use parking_lot::Mutex;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -52,6 +51,8 @@ pub(crate) struct Peer {
     /// Of a router's buffers, those that this peer's messages may hold.
     pub(crate) router_credits: Arc<Credits>,
     counters: Counters,
+    /// How many messages there were when [`Peer::close_if_unused`] last looked; 0 for a peer that has connected since.
+    seen: AtomicU64,
     answers: Arc<Semaphore>,
     /// The last message came by itself, so that what is sent now has none to leave with.
     quiet: AtomicBool,
@@ -78,8 +79,6 @@ struct State {
 pub(super) enum Admission {
     Accept,
     Retry,
-    /// It is not the one that it says it is.
-    Refuse,
 }
 
 impl Peer {
@@ -100,6 +99,7 @@ impl Peer {
             credits: Credits::new(peer_credits),
             router_credits: Credits::new(buffers),
             counters: Counters::default(),
+            seen: AtomicU64::new(0),
             ni,
             answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
             quiet: AtomicBool::new(true),
@@ -301,24 +301,8 @@ impl Peer {
         self.changed.notify_waiters();
     }
 
-    /// Judges a peer's wish for a connection from `host`, which is of type `ctype` as this node, `own`, sees it.
-    pub(super) fn admit(
-        self: &Arc<Self>,
-        own: Nid,
-        ctype: ConnType,
-        incarnation: u64,
-        host: IpAddr,
-    ) -> Admission {
-        let elsewhere = |c: &Arc<Conn>| c.host.is_some_and(|of| of != host);
-        if self.state.lock().conns.iter().any(elsewhere) {
-            if host != IpAddr::from(self.nid.addr()) {
-                return Admission::Refuse;
-            }
-            self.close(&LnetError::PeerLost {
-                peer: self.nid,
-                why: "the host of this address has connected itself".into(),
-            });
-        }
+    /// Judges a peer's wish for a connection, which is of type `ctype` as this node, `own`, sees it.
+    pub(super) fn admit(self: &Arc<Self>, own: Nid, ctype: ConnType, incarnation: u64) -> Admission {
         self.restarted(incarnation);
         let state = self.state.lock();
         let racing =
@@ -376,6 +360,7 @@ impl Peer {
             }
             state.conns.push(conn.clone());
             state.link.incarnation = incarnation;
+            self.seen.store(0, Ordering::Relaxed);
             let first = state.conns.len() == 1;
             if first {
                 state.link.connected();
@@ -441,6 +426,17 @@ impl Peer {
         // An error means that nobody listens.
         let _ = self.shared.events.send(PeerEvent::Down(self.nid));
         self.changed.notify_waiters();
+    }
+
+    /// Disconnects a peer with which no message was exchanged since this was last called.
+    pub(super) fn close_if_unused(&self) {
+        let messages = self.counters.now().messages() + 1;
+        if self.seen.swap(messages, Ordering::Relaxed) == messages {
+            self.close(&LnetError::PeerLost {
+                peer: self.nid,
+                why: "it has no session and sends nothing".into(),
+            });
+        }
     }
 
     /// Closes all connections for good: whoever still has this peer learns that it is not to be used.

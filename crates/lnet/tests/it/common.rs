@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};
 
@@ -89,11 +89,29 @@ pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpS
     (socket, reply.kshm_ctype)
 }
 
-/// The same without waiting for an answer: perhaps the connection is closed before all is said.
+/// The same without waiting for an answer: perhaps the connection is closed before all is said. It comes from the address
+/// of `me`, if that is one of this host.
 pub async fn say_hello(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> TcpStream {
-    let mut socket = TcpStream::connect(SocketAddr::from((to.addr(), 7988)))
-        .await
-        .unwrap();
+    let from = if me.addr().is_loopback() {
+        me.addr()
+    } else {
+        Ipv4Addr::LOCALHOST
+    };
+    say_hello_from(from, to, me, incarnation, kshm_ctype).await
+}
+
+/// The same from any address of this host.
+pub async fn say_hello_from(
+    from: Ipv4Addr,
+    to: Nid,
+    me: Nid,
+    incarnation: u64,
+    kshm_ctype: i32,
+) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    let to_addr = SocketAddr::from((to.addr(), 7988));
+    let mut socket = socket.connect(to_addr).await.unwrap();
     let hello = KsockHelloMsgNid4 {
         kshm_magic: LNET_PROTO_MAGIC,
         kshm_version: 3,

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, Queue, addresses, at, closed, config, greet, last_words, node, node_with, pattern, say_hello,
-    until,
+    LIMIT, Queue, addresses, at, closed, config, greet, node, node_with, pattern, say_hello, until,
 };
 use lnet::{LnetConfig, LnetError, Md, Payload, PeerEvent};
 use std::net::SocketAddr;
@@ -295,27 +294,6 @@ async fn a_stopped_node_takes_nothing_and_frees_its_port() {
 }
 
 #[tokio::test]
-async fn a_nid_is_not_taken_over_from_another_host() {
-    let (na, nb) = addresses();
-    let (a, b) = (node(na).await, node(nb).await);
-    // This test's own sockets come from another address than that of either.
-    let (mut squatter, ctype) = greet(na, nb, 1, 1).await;
-    assert_eq!(ctype, 1, "nobody else is there");
-    let mut events = a.peer_events();
-    b.ping(na, LIMIT).await.unwrap();
-    assert!(closed(&mut squatter).await, "who has the address has the NID");
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
-    for incarnation in [1, 7] {
-        let mut liar = say_hello(na, nb, incarnation, 1).await;
-        assert!(last_words(&mut liar).await.is_empty(), "it gets no answer");
-    }
-    b.ping(na, LIMIT).await.unwrap();
-    a.ping(nb, LIMIT).await.unwrap();
-    assert!(events.try_recv().is_err(), "and nobody notices");
-}
-
-#[tokio::test]
 async fn a_message_of_another_closes_the_connection() {
     let (na, nb) = addresses();
     let a = node(na).await;
@@ -337,67 +315,6 @@ async fn a_message_of_another_closes_the_connection() {
     let b = node(nb).await;
     a.ping(nb, LIMIT).await.unwrap();
     b.ping(na, LIMIT).await.unwrap();
-}
-
-#[tokio::test]
-async fn silent_connections_of_one_host_keep_no_other_host_out() {
-    let (na, nb) = addresses();
-    let cfg = LnetConfig {
-        accept_timeout: 10 * LIMIT,
-        ..config()
-    };
-    let _a = node_with(na, cfg).await;
-    let mut silent = Vec::new();
-    for _ in 0..200 {
-        silent.push(
-            TcpStream::connect(SocketAddr::from((na.addr(), 7988)))
-                .await
-                .unwrap(),
-        );
-    }
-    let begun = std::time::Instant::now();
-    while silent.len() > 16 {
-        assert!(
-            begun.elapsed() < LIMIT,
-            "{} of 200 are still listened to",
-            silent.len()
-        );
-        // Those that are turned away can be read to their end at once.
-        silent.retain(|socket| {
-            let read = socket.try_read(&mut [0]);
-            matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
-        });
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    node(nb).await.ping(na, LIMIT).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_host_has_no_more_than_its_share_of_connections() {
-    let (na, nb) = addresses();
-    let cfg = LnetConfig {
-        accept_host_max: 8,
-        ..config()
-    };
-    let _a = node_with(na, cfg).await;
-    let nid = |n: u8| Nid::tcp(std::net::Ipv4Addr::new(127, 200, 200, n), 0);
-    let mut held = Vec::new();
-    for n in 0..8 {
-        held.push(greet(na, nid(n), 1, 1).await.0);
-    }
-    let mut one_more = say_hello(na, nid(8), 1, 1).await;
-    assert!(last_words(&mut one_more).await.is_empty());
-    node(nb).await.ping(na, LIMIT).await.unwrap();
-    held.clear();
-    let begun = std::time::Instant::now();
-    loop {
-        let mut again = say_hello(na, nid(9), 1, 1).await;
-        if again.read_u8().await.is_ok() {
-            break;
-        }
-        assert!(begun.elapsed() < LIMIT, "those that are closed do not count");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test]

@@ -227,6 +227,15 @@ impl ExportTable {
         self.shard(handle).read().get(&handle).cloned()
     }
 
+    /// Where the clients are connected from.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = Nid> {
+        let of = |shard: &RwLock<HashMap<u64, Arc<Export>>>| {
+            let exports: Vec<_> = shard.read().values().cloned().collect();
+            exports.into_iter().map(|export| export.peer())
+        };
+        self.0.iter().flat_map(of)
+    }
+
     pub(crate) fn remove(&self, handle: u64) {
         self.shard(handle).write().remove(&handle);
     }

@@ -5,10 +5,11 @@ use crate::common::over_tcp::{addresses, forced, import, many, node, node_on};
 use crate::common::{Scripted, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
-use lnet::Payload;
+use lnet::{Lnet, LnetConfig, Payload};
 use rpc::testing::{Echo, Witness, import_config};
 use rpc::{
     Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, TargetExports,
+    services,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -319,4 +320,40 @@ async fn a_node_that_restarts_is_not_held_up_by_its_clients_of_before() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(target.client("client-1026").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
+    let of = many();
+    let cpts = CptTable::single_current();
+    let cfg = LnetConfig {
+        accept_port: 7987,
+        unused_peer_timeout: Duration::from_secs(1),
+        ..LnetConfig::default()
+    };
+    let lnet = Lnet::new(cpts.clone(), cfg);
+    lnet.add_tcp(of(1), true).await.unwrap();
+    let server = Ptlrpc::start(lnet, cpts, RpcConfig::default());
+    server.serve(services::MDS).unwrap();
+    server.add_target(Echo::new(MDT));
+    let (client, stranger) = (node(of(2), 2).await, node(of(3), 3).await);
+    let (import, witness) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+    let connected = |nid| {
+        let peers = server.lnet().show_peers();
+        peers.iter().any(|peer| peer.nid == nid && peer.connections > 0)
+    };
+    // Twice, so that the client has been silent for at least two looks.
+    for _ in 0..2 {
+        let limit = Duration::from_secs(60);
+        stranger.lnet().ping(of(1), limit).await.unwrap();
+        let begun = Instant::now();
+        while connected(of(3)) {
+            assert!(begun.elapsed() < limit, "the stranger stays connected");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert!(connected(of(2)));
+    import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
+    let events = witness.events.lock();
+    assert_eq!(*events, ["connected"], "the client did not have to connect again");
 }

@@ -1,0 +1,232 @@
+//! Which connections are trusted, judged before a byte of them is read.
+//!
+//! A connection from this host belongs to the user that made its socket, as the kernel says: root and the user of this
+//! process may connect, all others may not. Which port it comes from proves less: a user namespace or
+//! `net.ipv4.ip_unprivileged_port_start` gives every user the reserved ones. Of a connection from another host only the
+//! source port is known: root of a trusted host alone may use the reserved ones there (`accept=secure`).
+
+use super::diag::Diag;
+use super::route::is_local_address;
+use crate::Accept;
+use rustix::process::geteuid;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::AsFd;
+use std::sync::Once;
+use tokio::net::TcpStream;
+
+/// Ports below are reserved.
+const RESERVED: u16 = 1024;
+const ROOT: u32 = 0;
+/// What the kernel calls all users that are not in this process's user namespace.
+const UNKNOWN: u32 = 65534;
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From this host, by a socket of this user.
+    ThisHost { uid: u32 },
+    /// From another host, or from another network namespace.
+    OtherHost,
+}
+
+/// Judges a connection that the acceptor has got.
+///
+/// Gives the address that it is to be counted under: all addresses of this host are one host.
+///
+/// # Errors
+/// Why it is refused.
+pub(super) fn admit(stream: &TcpStream, accept: Accept) -> Result<Ipv4Addr, String> {
+    let (own, peer) = ends(stream)?;
+    let origin = origin(stream, own, peer)?;
+    judge(origin, geteuid().as_raw(), own.port(), peer.port(), accept)?;
+    Ok(match origin {
+        Origin::ThisHost { .. } => Ipv4Addr::LOCALHOST,
+        Origin::OtherHost => *peer.ip(),
+    })
+}
+
+/// Judges the other end of a connection that this process has made and that has been answered: on this host another
+/// user's process could listen at the address of a server that is not running.
+///
+/// # Errors
+/// Why it is not trusted.
+pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
+    let (own, peer) = ends(stream)?;
+    match origin(stream, own, peer)? {
+        Origin::OtherHost => Ok(()),
+        Origin::ThisHost { uid } if may_serve(uid, geteuid().as_raw(), peer.port()) => Ok(()),
+        Origin::ThisHost { uid } => Err(format!(
+            "the process that listens there belongs to user {uid}, and on this host only root and user {} are trusted",
+            geteuid().as_raw()
+        )),
+    }
+}
+
+/// Root may use a user's file system: it has chosen the port, at which any user may listen.
+fn may_serve(uid: u32, own: u32, port: u16) -> bool {
+    uid == ROOT || uid == own || own == ROOT && port >= RESERVED
+}
+
+fn judge(origin: Origin, own: u32, own_port: u16, from_port: u16, accept: Accept) -> Result<(), String> {
+    if let Origin::ThisHost { uid } = origin
+        && uid != ROOT
+        && uid != own
+    {
+        return Err(format!(
+            "its socket belongs to user {uid}, and from this host only root and user {own} may connect"
+        ));
+    }
+    let proven = matches!(origin, Origin::ThisHost { .. }) && own_port >= RESERVED;
+    if accept == Accept::Secure && from_port >= RESERVED && !proven {
+        return Err(format!(
+            "it comes from port {from_port}, and only ports below {RESERVED} are accepted (start parameter accept=secure)"
+        ));
+    }
+    Ok(())
+}
+
+/// Why an acceptor at `to` has closed a connection from `own` without a word, as far as that can be seen from here.
+pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
+    let me = geteuid().as_raw();
+    let apart = in_user_namespace();
+    if let Ok(Some(listener)) = Diag::open().and_then(|mut diag| diag.listener(to))
+        && listener.uid != me
+        && (me != ROOT || apart)
+    {
+        let owner = match apart && listener.uid == UNKNOWN {
+            true => "a user outside of this user namespace".to_owned(),
+            false => format!("user {}", listener.uid),
+        };
+        return Some(format!(
+            "it belongs to {owner} and accepts connections of this host only from root and that user; this process runs as \
+             user {me}"
+        ));
+    }
+    (own.port() >= RESERVED).then(|| {
+        format!(
+            "does it accept only ports below {RESERVED}? Then run this as root, or start the other end with accept=all"
+        )
+    })
+}
+
+/// Says at the start of an acceptor what cannot be relied on here.
+pub(super) fn check_host(at: SocketAddrV4, accept: Accept) {
+    static PORTS: Once = Once::new();
+    static OWNERS: Once = Once::new();
+    // An acceptor's own socket is there: a kernel that does not know it knows none.
+    match Diag::open().and_then(|mut diag| diag.listener(at)) {
+        Ok(Some(_)) => {}
+        found => OWNERS.call_once(|| {
+            let why = found.map_or_else(|e| e.to_string(), |_| "no socket is found".to_owned());
+            tracing::error!(
+                "the kernel does not say to whom TCP sockets belong ({why}): connections from this host are refused; load the \
+                 module tcp_diag"
+            );
+        }),
+    }
+    if accept == Accept::Secure && at.port() < RESERVED && first_port_of_users() < RESERVED {
+        PORTS.call_once(|| {
+            tracing::warn!(
+                "net.ipv4.ip_unprivileged_port_start lets every user of this host use ports below {RESERVED}: a source \
+                 port proves nothing, and only the owner of a connection's socket is relied on"
+            );
+        });
+    }
+}
+
+fn first_port_of_users() -> u16 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(RESERVED)
+}
+
+/// Whether other users than those of the whole host have the numbers that this process sees.
+fn in_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    !map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// The two ends of a connection: this process's, and the peer's.
+fn ends(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(SocketAddr::V4(own)), Ok(SocketAddr::V4(peer))) => Ok((own, peer)),
+        (Err(e), _) | (_, Err(e)) => Err(e.to_string()),
+        _ => Err("it is not an IPv4 connection".to_owned()),
+    }
+}
+
+/// Asks the kernel for the socket at the other end of `stream`.
+fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Origin, String> {
+    let failed = |e: io::Error| format!("the kernel does not say to whom its socket belongs: {e}");
+    let mut diag = Diag::open().map_err(failed)?;
+    let Some(theirs) = diag.ask(peer, own).map_err(failed)? else {
+        if is_local_address(*peer.ip()).map_err(failed)? {
+            return Err(
+                "it comes from this host, and the kernel knows no such socket: it is closed, or bound to an \
+                        interface"
+                    .to_owned(),
+            );
+        }
+        return Ok(Origin::OtherHost);
+    };
+    // The peer may have closed its socket, and another process may have the same address and port by now. But not while
+    // our end is connected: there is one connection with these two ends.
+    let inode = rustix::fs::fstat(stream).map_err(|e| failed(e.into()))?.st_ino as u32;
+    let ours = diag.ask(own, peer).map_err(failed)?;
+    let connected = ours.is_some_and(|ours| ours.is_connected() && ours.inode == inode);
+    if !theirs.is_connected() || !connected {
+        return Err("it has closed the connection".to_owned());
+    }
+    if theirs.uid == UNKNOWN && in_user_namespace() {
+        return Err("its socket belongs to a user outside of this process's user namespace".to_owned());
+    }
+    Ok(Origin::ThisHost { uid: theirs.uid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Origin, judge, may_serve};
+    use crate::Accept;
+
+    const USER: u32 = 1000;
+
+    fn accepted(uid: Option<u32>, own: u32, own_port: u16, from_port: u16, accept: Accept) -> bool {
+        let origin = uid.map_or(Origin::OtherHost, |uid| Origin::ThisHost { uid });
+        judge(origin, own, own_port, from_port, accept).is_ok()
+    }
+
+    #[test]
+    fn only_root_and_the_own_user_may_connect_from_this_host() {
+        for accept in [Accept::Secure, Accept::All] {
+            for (own, port) in [(0, 988), (USER, 7988)] {
+                assert!(accepted(Some(0), own, port, 1023, accept));
+                assert!(accepted(Some(own), own, port, 1023, accept));
+                assert!(!accepted(Some(1001), own, port, 1023, accept));
+                assert!(!accepted(Some(65534), own, port, 40000, accept));
+            }
+        }
+        assert!(accepted(Some(USER), USER, 7988, 40000, Accept::Secure));
+        assert!(!accepted(Some(USER), 0, 7988, 40000, Accept::Secure));
+    }
+
+    #[test]
+    fn a_secure_acceptor_takes_other_hosts_only_from_reserved_ports() {
+        for port in [988, 7988] {
+            assert!(accepted(None, 0, port, 1023, Accept::Secure));
+            assert!(!accepted(None, 0, port, 1024, Accept::Secure));
+            assert!(accepted(None, 0, port, 1024, Accept::All));
+        }
+        assert!(!accepted(Some(0), 0, 988, 1024, Accept::Secure));
+        assert!(accepted(Some(0), 0, 988, 1024, Accept::All));
+    }
+
+    #[test]
+    fn a_server_of_another_user_is_trusted_by_root_alone_and_only_at_a_users_port() {
+        assert!(may_serve(0, USER, 988) && may_serve(USER, USER, 7988) && may_serve(USER, 0, 7988));
+        assert!(!may_serve(USER, 0, 988));
+        assert!(!may_serve(1001, USER, 7988));
+    }
+}

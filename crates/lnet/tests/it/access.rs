@@ -1,0 +1,211 @@
+//! Which connections a node takes: from which users, hosts and addresses, and how many.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{
+    LIMIT, addresses, closed, config, greet, last_words, node, node_with, say_hello, say_hello_from, until,
+};
+use lnet::{LnetConfig, PeerEvent};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};
+
+#[tokio::test]
+async fn a_hello_must_name_the_address_that_it_comes_from() {
+    let (na, nb) = addresses();
+    let (a, b) = (node(na).await, node(nb).await);
+    let mut events = a.peer_events();
+    // Before the one that has the NID is connected, and afterwards.
+    for connected in [false, true] {
+        let mut liar = say_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
+        assert!(
+            last_words(&mut liar).await.is_empty(),
+            "it gets an answer, {connected}"
+        );
+        b.ping(na, LIMIT).await.unwrap();
+    }
+    a.ping(nb, LIMIT).await.unwrap();
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
+    assert!(events.try_recv().is_err(), "the connection stays");
+}
+
+/// Connects in several ways, says hello at once or later, and holds or closes the connection; prints what came back.
+const OTHER_USER: &str = "
+import os, socket, struct, sys
+to, hello, how = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
+if how == 'v6':
+    s = socket.socket(socket.AF_INET6)
+    s.connect(('::ffff:' + to, 7988))
+else:
+    try:
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if how == 'mptcp' else 0)
+    except OSError:
+        s = socket.socket()
+    if how == 'device':
+        s.setsockopt(socket.SOL_SOCKET, 25, b'lo')
+    s.connect((to, 7988))
+try:
+    s.sendall(hello)
+    if how == 'half':
+        s.shutdown(socket.SHUT_WR)
+    if how == 'close':
+        sys.exit(0)
+    if how == 'reset':
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+        sys.exit(0)
+    print(len(s.recv(100)))
+except ConnectionError:
+    print(0)
+";
+
+#[tokio::test]
+async fn another_user_of_this_host_gets_no_answer_however_it_connects() {
+    use std::os::unix::fs::MetadataExt;
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("!!! NOT TESTED: taking on another user needs root");
+        return;
+    }
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        accept_timeout: 10 * LIMIT,
+        ..config()
+    };
+    let a = node_with(na, cfg).await;
+    let mut events = a.peer_events();
+    let hello = KsockHelloMsgNid4 {
+        kshm_magic: LNET_PROTO_MAGIC,
+        kshm_version: 3,
+        kshm_src_nid: Nid::tcp(Ipv4Addr::LOCALHOST, 0),
+        kshm_dst_nid: na,
+        kshm_src_incarnation: 1,
+        kshm_ctype: 1,
+        ..KsockHelloMsgNid4::default()
+    };
+    let said = [&LnetAcceptorConnreq::to(na).to_bytes()[..], &hello.to_bytes()[..]].concat();
+    let said: String = said.iter().map(|b| format!("{b:02x}")).collect();
+    let answers = async |user: &'static str, how: &'static str| {
+        let mut command = std::process::Command::new("setpriv");
+        command
+            .args(["--reuid", user, "--clear-groups", "python3", "-c", OTHER_USER])
+            .args([na.addr().to_string().as_str(), &said, how]);
+        let ended = tokio::task::spawn_blocking(move || command.output());
+        let ended = tokio::time::timeout(LIMIT, ended)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{how}: {err}");
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    for how in ["plain", "v6", "mptcp", "device", "half"] {
+        assert_eq!(answers("65534", how).await, "0\n", "{how}");
+    }
+    for how in ["close", "reset"] {
+        assert_eq!(answers("65534", how).await, "", "{how}");
+    }
+    // The same as root. The kernel does not find a socket that is bound to an interface.
+    assert_eq!(answers("0", "device").await, "0\n");
+    for how in ["plain", "v6", "mptcp"] {
+        assert_eq!(answers("0", how).await, "56\n", "{how}");
+        let root = Nid::tcp(Ipv4Addr::LOCALHOST, 0);
+        assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(root));
+        assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(root));
+    }
+    node(nb).await.ping(na, LIMIT).await.unwrap();
+    assert_eq!(
+        events.recv().await.unwrap(),
+        PeerEvent::Up(nb),
+        "no other peer was let in"
+    );
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_host_are_few() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        accept_timeout: 10 * LIMIT,
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(
+            TcpStream::connect(SocketAddr::from((na.addr(), 7988)))
+                .await
+                .unwrap(),
+        );
+    }
+    let begun = std::time::Instant::now();
+    while silent.len() > 63 {
+        assert!(
+            begun.elapsed() < LIMIT,
+            "{} of 200 are still listened to",
+            silent.len()
+        );
+        // Those that are turned away can be read to their end at once.
+        silent.retain(|socket| {
+            let read = socket.try_read(&mut [0]);
+            matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+        });
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(silent);
+    node(nb).await.ping(na, LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn all_loopback_addresses_share_the_connections_of_one_host() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        accept_host_max: 8,
+        ..config()
+    };
+    let _a = node_with(na, cfg).await;
+    let nid = |n: u8| Nid::tcp(Ipv4Addr::new(127, 200, 200, n), 0);
+    let mut held = Vec::new();
+    for n in 1..=8 {
+        held.push(greet(na, nid(n), 1, 1).await.0);
+    }
+    for other in [nid(9), nb] {
+        let mut one_more = say_hello(na, other, 1, 1).await;
+        assert!(last_words(&mut one_more).await.is_empty());
+    }
+    held.clear();
+    let begun = std::time::Instant::now();
+    loop {
+        let mut again = say_hello(na, nid(9), 1, 1).await;
+        if again.read_u8().await.is_ok() {
+            break;
+        }
+        assert!(begun.elapsed() < LIMIT, "those that are closed do not count");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_silent_peer_without_a_session_is_disconnected() {
+    let (na, nb) = addresses();
+    let cfg = LnetConfig {
+        unused_peer_timeout: Duration::from_millis(50),
+        ..config()
+    };
+    let a = node_with(na, cfg).await;
+    let (mut idle, _) = greet(na, nb, 1, 1).await;
+    let used = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
+    let (session, _) = greet(na, used, 1, 1).await;
+    let looked = Arc::new(AtomicUsize::new(0));
+    let looks = looked.clone();
+    a.close_unused_peers(move || {
+        looks.fetch_add(1, Ordering::Relaxed);
+        Some([used].into())
+    });
+    assert!(closed(&mut idle).await);
+    let enough = looked.load(Ordering::Relaxed) + 3;
+    until("it has looked again", || looked.load(Ordering::Relaxed) >= enough).await;
+    let read = session.try_read(&mut [0]);
+    assert!(matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
+}
