@@ -1,7 +1,10 @@
 //! The control socket: how commands talk to a running process.
 //!
-//! One connection carries one request and its answer, each a line of JSON. The kernel tells the server who asks: reading
-//! is for everybody who can reach the socket, changing and stopping only for the process's own user and root.
+//! One connection carries one request and its answer, each a line of JSON. The kernel tells the server who asks. Changing and
+//! stopping is for root and the process's own user. What users of root's mounts need (`nacre lfs df`, for one) is for
+//! everybody; a user's own process answers no other user. Connections are few, and each step of one has a time limit.
+
+mod limits;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -15,15 +18,21 @@ use cpt::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::cmd::lnetctl::Op;
 use crate::cmd::nodemap::Change;
 use crate::node::MountRequest;
 use crate::output;
 use crate::publish::with_short_path;
+use limits::Limits;
 
 /// A line longer than this is not a request of ours.
 const LINE_MAX: u64 = 1 << 20;
+/// How long a command may take to send its request, and then to read its answer.
+const TRANSFER_MAX: Duration = Duration::from_secs(10);
+/// How long the answer to a user who is not an owner may take.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// What a command asks of a running process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -118,13 +127,13 @@ pub(crate) trait Handler: Send + Sync + 'static {
 pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::task::JoinHandle<()>> {
     let cannot = || format!("cannot listen at the control socket {}", path.display());
     let listener = tokio::net::UnixListener::bind(path).with_context(cannot)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).with_context(cannot)?;
+    let mode = if is_for_everybody() { 0o666 } else { 0o600 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(cannot)?;
+    let limits = Arc::<Limits>::default();
     Ok(tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(serve(stream, handler.clone()));
-                }
+                Ok((stream, _)) => accept(stream, &limits, &handler),
                 Err(e) => {
                     tracing::warn!("control socket: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -134,35 +143,87 @@ pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::ta
     }))
 }
 
-async fn serve(mut stream: tokio::net::UnixStream, handler: Arc<dyn Handler>) {
-    let asker = stream.peer_cred().map(|c| Asker {
-        uid: c.uid(),
-        gid: c.gid(),
-        pid: c.pid().map_or(0, |pid| pid as u32),
-    });
+/// Serves a connection in a task of its own, or tells why it does not.
+fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dyn Handler>) {
+    let asker = match stream.peer_cred() {
+        Ok(c) => Asker {
+            uid: c.uid(),
+            gid: c.gid(),
+            pid: c.pid().map_or(0, |pid| pid as u32),
+        },
+        Err(e) => return refuse(stream, &format!("the kernel does not say who asks: {e}")),
+    };
+    let owner = is_owner(asker.uid);
+    if !owner && !is_for_everybody() {
+        return refuse(
+            stream,
+            "only the user that runs this process, or root, may ask it",
+        );
+    }
+    match limits.enter((!owner).then_some(asker.uid)) {
+        Ok(counted) => {
+            let handler = handler.clone();
+            tokio::spawn(async move {
+                serve(stream, asker, handler).await;
+                drop(counted);
+            });
+        }
+        Err(full) => {
+            lnet::warn_seldom!(
+                uid = asker.uid,
+                "a command is refused at the control socket: {full}"
+            );
+            refuse(stream, &format!("{full}: try again"));
+        }
+    }
+}
+
+/// Answers a connection that is not served. The line fits into a new socket's buffer.
+fn refuse(stream: tokio::net::UnixStream, why: &str) {
+    let line = to_line(&Answer::Error(why.to_owned()));
+    // A command that went away meanwhile does not want its answer.
+    let _ = stream
+        .into_std()
+        .and_then(|mut stream| stream.write(line.as_bytes()));
+}
+
+async fn serve(mut stream: tokio::net::UnixStream, asker: Asker, handler: Arc<dyn Handler>) {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reader.take(LINE_MAX));
-    if !matches!(reader.read_line(&mut line).await, Ok(n) if n > 0) {
+    let asked = timeout(TRANSFER_MAX, reader.read_line(&mut line)).await;
+    if !matches!(asked, Ok(Ok(n)) if n > 0) {
         return;
     }
-    let answer = match (serde_json::from_str::<Request>(&line), asker) {
-        (Err(e), _) => Err(anyhow!("request not understood: {e}")),
-        (_, Err(e)) => Err(anyhow!("the kernel does not say who asks: {e}")),
-        (Ok(request), Ok(asker)) if request.for_owner() && !may_change(asker.uid) => Err(anyhow!(
+    let answer = match serde_json::from_str::<Request>(&line) {
+        Err(e) => Err(anyhow!("request not understood: {e}")),
+        Ok(request) if is_owner(asker.uid) => handler.handle(request, asker).await,
+        Ok(request) if request.for_owner() => Err(anyhow!(
             "only the user that runs this file system, or root, may do this"
         )),
-        (Ok(request), Ok(asker)) => handler.handle(request, asker).await,
+        Ok(request) => timeout(ANSWER_MAX, handler.handle(request, asker))
+            .await
+            .unwrap_or_else(|_| Err(anyhow!("no answer within {ANSWER_MAX:?}"))),
     };
     let answer = answer.map_or_else(|e| Answer::Error(output::describe(&e)), Answer::Ok);
-    let mut text = serde_json::to_string(&answer).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"));
-    text.push('\n');
     // A command that went away meanwhile does not want its answer.
-    let _ = writer.write_all(text.as_bytes()).await;
+    let _ = timeout(TRANSFER_MAX, writer.write_all(to_line(&answer).as_bytes())).await;
 }
 
-fn may_change(uid: u32) -> bool {
+fn to_line(answer: &Answer) -> String {
+    let mut text = serde_json::to_string(answer).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"));
+    text.push('\n');
+    text
+}
+
+/// Whether a user may change what this process does.
+fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == crate::running::uid()
+}
+
+/// Whether users other than the owners may ask: all users can use a mount of root, and no other user a mount of a user.
+fn is_for_everybody() -> bool {
+    crate::running::uid() == 0
 }
 
 /// Asks the process behind a control socket and waits for its answer.
@@ -172,11 +233,15 @@ pub(crate) fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result
     stream.set_read_timeout(Some(timeout)).with_context(cannot)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
-    stream.write_all(line.as_bytes()).with_context(cannot)?;
+    // A process that refuses the connection answers without reading the request.
+    let sent = stream.write_all(line.as_bytes());
     let mut answer = String::new();
     BufReader::new(stream.take(16 * LINE_MAX))
         .read_line(&mut answer)
         .with_context(cannot)?;
+    if answer.is_empty() {
+        sent.with_context(cannot)?;
+    }
     match serde_json::from_str(&answer).with_context(cannot)? {
         Answer::Ok(value) => Ok(value),
         Answer::Error(why) => bail!(why),
@@ -219,6 +284,47 @@ mod tests {
         let (got, refused) = asked.await.unwrap();
         assert_eq!(got.unwrap(), Value::String("a.*".to_owned()));
         assert_eq!(refused.unwrap_err().to_string(), "not today");
+        task.abort();
+    }
+
+    /// Time only passes when nothing else is left to do.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let task = listen(&path, Arc::new(Echo)).unwrap();
+        let begun = tokio::time::Instant::now();
+        let mut silent = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut half = tokio::net::UnixStream::connect(&path).await.unwrap();
+        half.write_all(b"{\"op\":").await.unwrap();
+        for stream in [&mut silent, &mut half] {
+            assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
+        }
+        assert!(begun.elapsed() >= TRANSFER_MAX);
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_connections_are_refused_with_a_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let task = listen(&path, Arc::new(Echo)).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..200 {
+            held.push(tokio::net::UnixStream::connect(&path).await.unwrap());
+        }
+        // They are accepted in turn.
+        let mut why = String::new();
+        held.last_mut().unwrap().read_to_string(&mut why).await.unwrap();
+        assert!(why.contains("wait for answers already"), "{why}");
+        drop(held);
+        let mut next = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut answer = String::new();
+        next.write_all(b"{\"op\":\"get_param\",\"pattern\":\"x\"}\n")
+            .await
+            .unwrap();
+        next.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("ok"), "{answer}");
         task.abort();
     }
 }

@@ -1,0 +1,106 @@
+//! How many connections the control socket takes. Owners, who are root and the user of this process, have a share that no
+//! other user can take.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Connections of the owners.
+const OWNERS_MAX: usize = 128;
+/// Connections of all other users.
+const OTHERS_MAX: usize = 64;
+/// Connections of one other user.
+const USER_MAX: usize = 8;
+
+/// Counts of open connections.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    owners: usize,
+    others: HashMap<u32, usize>,
+}
+
+/// An open connection; dropping it ends that.
+#[derive(Debug)]
+pub(super) struct Counted {
+    limits: Arc<Limits>,
+    /// Of which user, if not of an owner.
+    uid: Option<u32>,
+}
+
+impl Limits {
+    /// Counts a connection of an owner (`None`) or of another user.
+    ///
+    /// # Errors
+    /// There are too many; says which.
+    pub(super) fn enter(self: &Arc<Self>, uid: Option<u32>) -> Result<Counted, String> {
+        let mut counts = self.counts.lock();
+        match uid {
+            None if counts.owners >= OWNERS_MAX => {
+                return Err(format!(
+                    "{OWNERS_MAX} commands of root and the owner wait for answers already"
+                ));
+            }
+            None => counts.owners += 1,
+            Some(uid) => {
+                if counts.others.values().sum::<usize>() >= OTHERS_MAX {
+                    return Err(format!(
+                        "{OTHERS_MAX} commands of other users wait for answers already"
+                    ));
+                }
+                let count = counts.others.entry(uid).or_default();
+                if *count >= USER_MAX {
+                    return Err(format!(
+                        "{USER_MAX} commands of user {uid} wait for answers already"
+                    ));
+                }
+                *count += 1;
+            }
+        }
+        Ok(Counted {
+            limits: self.clone(),
+            uid,
+        })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.limits.counts.lock();
+        match self.uid {
+            None => counts.owners -= 1,
+            Some(uid) => {
+                if let Some(count) = counts.others.get_mut(&uid) {
+                    *count -= 1;
+                }
+                counts.others.retain(|_, count| *count > 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, OTHERS_MAX, OWNERS_MAX, USER_MAX};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_user_and_all_users_together_have_a_share_and_the_owners_another() {
+        let limits = Arc::<Limits>::default();
+        let one: Vec<_> = (0..USER_MAX).map(|_| limits.enter(Some(1000))).collect();
+        assert!(one.iter().all(Result::is_ok) && limits.enter(Some(1000)).is_err());
+        let users = 1001..1001 + (OTHERS_MAX - USER_MAX) as u32;
+        let others: Vec<_> = users.map(|uid| limits.enter(Some(uid))).collect();
+        assert!(others.iter().all(Result::is_ok) && limits.enter(Some(1)).is_err());
+        let owners: Vec<_> = (0..OWNERS_MAX).map(|_| limits.enter(None)).collect();
+        assert!(owners.iter().all(Result::is_ok) && limits.enter(None).is_err());
+        drop((one, others, owners));
+        assert!(limits.enter(Some(1000)).is_ok() && limits.enter(None).is_ok());
+        assert!(limits.counts.lock().others.is_empty());
+    }
+}
