@@ -30,6 +30,12 @@ pub struct FuseOptions {
     pub allow_other: bool,
     /// Nothing is to be changed through it.
     pub read_only: bool,
+    /// Whether set-user-ID and set-group-ID bits of programs count. Only root can have that.
+    pub suid: bool,
+    /// Whether device files are devices. Only root can have that.
+    pub dev: bool,
+    /// Whether programs can be run.
+    pub exec: bool,
     /// Threads that read requests.
     pub threads: usize,
     /// Whether reads and writes go past the kernel's pages, where the kernel can map such files (from 6.6 on). Without,
@@ -38,7 +44,8 @@ pub struct FuseOptions {
 }
 
 impl FuseOptions {
-    /// The defaults: open to other users when mounted by root; as many threads as CPUs, from two to sixteen: they do
+    /// The defaults: open to other users when mounted by root; no set-user-ID programs and no devices, since whoever can
+    /// write to the servers could make them; as many threads as CPUs, from two to sixteen: they do
     /// what the servers of this process are asked for, too.
     pub fn new(source: impl Into<String>) -> FuseOptions {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
@@ -46,6 +53,9 @@ impl FuseOptions {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
+            suid: false,
+            dev: false,
+            exec: true,
             threads: cpus.clamp(2, 16),
             past_pages: true,
         }
@@ -62,10 +72,22 @@ impl FuseOptions {
             } else {
                 MountOption::RW
             },
+            if self.suid {
+                MountOption::Suid
+            } else {
+                MountOption::NoSuid
+            },
+            if self.dev {
+                MountOption::Dev
+            } else {
+                MountOption::NoDev
+            },
+            if self.exec {
+                MountOption::Exec
+            } else {
+                MountOption::NoExec
+            },
         ];
-        if rustix::process::geteuid().is_root() {
-            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
-        }
         config.acl = if self.allow_other {
             SessionACL::All
         } else {

@@ -12,6 +12,7 @@ mod daemon;
 mod decode;
 mod files;
 mod instance;
+mod mount_options;
 mod mounts;
 mod net;
 mod node;

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use client::Atime;
 use cpt::CptTable;
 use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
@@ -97,14 +96,6 @@ impl Here {
             Here::Memory(label, _) => label.svname(),
         }
     }
-}
-
-/// What the options of a mount ask for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct MountFlags {
-    pub(crate) read_only: bool,
-    pub(crate) atime: Atime,
-    pub(crate) no_diratime: bool,
 }
 
 /// A running node.

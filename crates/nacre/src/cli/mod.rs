@@ -109,6 +109,14 @@ pub(crate) struct Up {
     /// Servers only
     #[arg(long)]
     pub(crate) no_mount: bool,
+    /// Mount options, separated by commas
+    #[arg(
+        short,
+        value_name = "OPTIONS",
+        value_delimiter = ',',
+        conflicts_with = "no_mount"
+    )]
+    pub(crate) options: Vec<String>,
     /// Number of object storage targets [default: as many as there are, or 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) osts: Option<u32>,

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use client::{Atime, parse_source};
+use client::parse_source;
 use wire::Nid;
 
 use crate::cli::Mount;
-use crate::node::{MountFlags, MountRequest, Node};
+use crate::mount_options::MountFlags;
+use crate::node::{MountRequest, Node};
 use crate::output::say;
 use crate::session::{self, Session, Then};
 use crate::start::Start;
@@ -23,7 +24,7 @@ use crate::{daemon, mounts, net, running};
 pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     let start = Start::new(&args.start, &[])?;
     let (mgs, _) = parse_source(&args.source)?;
-    parse_options(&args.options)?;
+    let flags = MountFlags::parse(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
     let request = MountRequest {
         source: args.source.clone(),
@@ -39,10 +40,16 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
             );
         }
     }
-    let own = || own_process(&args, &start, &mgs, request.clone());
+    flags.outcome(make(&args, &start, &mgs, &request))
+}
+
+/// Mounts by the process that has the address, or by one of its own.
+fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
+    let mountpoint = &request.mountpoint;
+    let own = || own_process(args, start, mgs, request.clone());
     if daemon::is_child() || args.foreground {
         if args.foreground {
-            mounts::prepare(&mountpoint)?;
+            mounts::prepare(mountpoint)?;
         }
         return own();
     }
@@ -54,15 +61,15 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         );
         Ok(ExitCode::SUCCESS)
     };
-    let taken = || match net::check_client(&args.net, &start.lnet, &mgs)? {
+    let taken = || match net::check_client(&args.net, &start.lnet, mgs)? {
         Some(taken) => join::check_user(&taken).map(|()| Some(taken)),
         None => Ok(None),
     };
     loop {
         let other = taken()?;
-        mounts::prepare(&mountpoint)?;
+        mounts::prepare(mountpoint)?;
         if let Some(taken) = other {
-            if let Some(pid) = join::join(&taken, &request, &start.told())? {
+            if let Some(pid) = join::join(&taken, request, &start.told())? {
                 return said(pid);
             }
             continue;
@@ -103,28 +110,6 @@ fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) 
         };
         Ok((node, then))
     })
-}
-
-/// Options of mount.lustre: those that change something here, and those that are always so.
-pub(crate) fn parse_options(options: &[String]) -> Result<MountFlags> {
-    let mut flags = MountFlags::default();
-    for option in options {
-        if let Some(atime) = Atime::from_option(option) {
-            flags.atime = atime;
-            continue;
-        }
-        match option.as_str() {
-            "ro" => flags.read_only = true,
-            "rw" => flags.read_only = false,
-            "diratime" => flags.no_diratime = false,
-            "nodiratime" => flags.no_diratime = true,
-            "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
-            other => bail!(
-                "mount option '{other}' is not known: use ro, rw, relatime, strictatime, noatime or nodiratime"
-            ),
-        }
-    }
-    Ok(flags)
 }
 
 /// One log for each mount point.

@@ -10,6 +10,7 @@ use osd::target::TargetDir;
 use super::{clean_up_after, dir_or_default, mount_in};
 use crate::cli::Up;
 use crate::instance::{Instance, Store, Wanted};
+use crate::mount_options::MountFlags;
 use crate::net::{self, Expected};
 use crate::node::{Here, MountRequest, Node, memory_of};
 use crate::output::say;
@@ -22,6 +23,7 @@ use crate::{daemon, mounts};
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
     let begun = Instant::now();
     let dir = dir_or_default(args.dir.as_deref())?;
+    let flags = MountFlags::parse(&args.options)?;
     let mountpoint = match (&args.mount, args.no_mount) {
         (_, true) => None,
         (Some(path), _) => Some(daemon::absolute(path)?),
@@ -36,7 +38,13 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     if !daemon::is_child()
         && let Some(process) = not_up_already(&dir)?
     {
-        return mount_again(&process, &dir, &wanted, mountpoint.as_deref());
+        return flags.outcome(mount_again(
+            &process,
+            &dir,
+            &wanted,
+            mountpoint.as_deref(),
+            args.options,
+        ));
     }
     let instance = Instance::plan(&dir, &wanted)?;
     let start = Start::new(&args.start, &instance.start)?;
@@ -58,7 +66,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         foreground: args.foreground,
         start: start.clone(),
     };
-    session.run(async move |cpts| {
+    let ended = session.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &expected);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance.now_at(node.place().nid).started_with(start.told());
@@ -71,7 +79,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         let mount = mountpoint.clone().map(|mountpoint| MountRequest {
             source: format!("{nids}:/{}", instance.fsname),
             mountpoint,
-            options: Vec::new(),
+            options: args.options.clone(),
         });
         let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, begun);
         Ok((
@@ -81,7 +89,8 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
                 said: Box::new(said),
             },
         ))
-    })
+    });
+    flags.outcome(ended)
 }
 
 async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
@@ -120,6 +129,7 @@ fn mount_again(
     dir: &Path,
     wanted: &Wanted,
     mountpoint: Option<&Path>,
+    options: Vec<String>,
 ) -> Result<ExitCode> {
     let (here, pid) = (dir.display(), process.pid);
     let unmounted = mountpoint.filter(|path| {
@@ -142,7 +152,7 @@ fn mount_again(
     let request = MountRequest {
         source: format!("{}:/{}", process.nids.join(","), instance.fsname),
         mountpoint: mountpoint.to_path_buf(),
-        options: Vec::new(),
+        options,
     };
     if !mount_in(process, request, Vec::new())? {
         bail!("process {pid} is just stopping: try again");

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use wire::Nid;
 
 use super::{Node, bounded, connect_mgc, random};
-use crate::cmd::mount::parse_options;
+use crate::mount_options::MountFlags;
 use crate::running::MountRecord;
 
 /// A mount that is asked for.
@@ -73,7 +73,7 @@ impl Mounter {
     /// Mounts a file system.
     pub(crate) async fn mount(&self, request: &MountRequest) -> Result<Made> {
         let (mgs, fsname) = parse_source(&request.source)?;
-        let how = parse_options(&request.options)?;
+        let how = MountFlags::parse(&request.options)?;
         let options = MountOptions {
             params: self.registry.clone(),
             // Reading what cannot be changed is no access.
@@ -99,6 +99,9 @@ impl Mounter {
         let source = format!("{}:/{fsname}", nids.join(","));
         let options = FuseOptions {
             read_only: how.read_only,
+            suid: how.suid,
+            dev: how.dev,
+            exec: !how.no_exec,
             ..FuseOptions::new(source.clone())
         };
         match fuse::mount(client.clone(), &request.mountpoint, options).await {

@@ -1,12 +1,132 @@
-//! A user without any privilege runs a file system of their own.
+//! Users without any privilege: one runs a file system of their own, and none gets at those of others.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::fixture::{Site, is_root, run, sh};
+use crate::fixture::{self, Ended, Site, is_root, nacre_ok, run, sh};
 
 /// "nobody", by number.
 const USER: &str = "65534";
+
+/// A copy of the binary at a place that every user reaches.
+fn binary_for_all(site: &Site) -> String {
+    let binary = site.at("nacre");
+    sh(&format!(
+        "chmod 711 {} && cp {} {binary} && chmod 755 {binary}",
+        site.at("."),
+        env!("CARGO_BIN_EXE_nacre")
+    ));
+    binary
+}
+
+/// Runs a command line as a user without privileges.
+fn try_as(user: &str, runtime_dir: &str, line: &str) -> Ended {
+    run(Command::new("setpriv")
+        .args([
+            "--reuid",
+            user,
+            "--regid",
+            user,
+            "--clear-groups",
+            "--inh-caps=-all",
+            "bash",
+            "-ec",
+            line,
+        ])
+        .env("XDG_RUNTIME_DIR", runtime_dir))
+}
+
+/// A command that must not get into a file system of another user: it says why, long before anything times out.
+fn is_refused(user: &str, line: &str) {
+    let begun = Instant::now();
+    let ended = try_as(user, "/nowhere", line);
+    assert!(!ended.ok, "{line}: {}", ended.out);
+    assert!(
+        ended
+            .err
+            .contains("accepts connections of this host only from root and that user"),
+        "{line}: {}",
+        ended.err
+    );
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{line}: {:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
+fn another_user_of_this_host_is_refused_by_roots_servers() {
+    if !is_root() {
+        return;
+    }
+    let mut site = Site::new();
+    let binary = binary_for_all(&site);
+    let at = site.up("d", &[]);
+    let attack = format!(
+        "{binary} bench mdtest --mgs {}:/nacre -C -n 1 -d /owned",
+        site.nid("d")
+    );
+    is_refused(USER, &attack);
+    is_refused(USER, &format!("unshare -Ur {attack}"));
+    assert_eq!(sh(&format!("ls -A {at}")), "");
+    let log = std::fs::read_to_string(site.path("d").join("nacre.log")).unwrap();
+    assert!(log.contains("its socket belongs to user 65534"), "{log}");
+    // The same from root works.
+    nacre_ok(&[
+        "bench",
+        "mdtest",
+        "--mgs",
+        &format!("{}:/nacre", site.nid("d")),
+        "-C",
+        "-n",
+        "1",
+        "-d",
+        "/owned",
+    ]);
+    assert_eq!(sh(&format!("ls -A {at}")), "owned\n");
+}
+
+#[test]
+fn mounts_take_no_set_user_id_programs_and_no_devices_unless_root_asks_for_them() {
+    if !is_root() {
+        return;
+    }
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    let source = format!("{}:/nacre", site.nid("d"));
+    let with = site.mount(&source, "with", &["-o", "suid,dev"]);
+    let without = site.mount(&source, "without", &["-o", "noexec,nofail"]);
+    sh(&format!(
+        "chmod 755 {0} {1}; cp /usr/bin/id {at}/id; chmod 4755 {at}/id; mknod -m 666 {at}/null c 1 3",
+        site.at("."),
+        site.at("d")
+    ));
+    let id = |at: &str| try_as(USER, "/nowhere", &format!("{at}/id -u"));
+    assert_eq!((id(&at).out.trim(), id(&with).out.trim()), (USER, "0"));
+    assert!(!id(&without).ok, "noexec");
+    let write = |at: &str| run(Command::new("bash").args(["-c", &format!("echo x > {at}/null")])).ok;
+    assert_eq!((write(&at), write(&with), write(&without)), (false, true, false));
+    let options = |at: &str| sh(&format!("findmnt -no VFS-OPTIONS {at}"));
+    assert!(options(&at).contains("nosuid,nodev"), "{}", options(&at));
+
+    // Nobody is there: an error, or with nofail a word about it.
+    let nobody = site.mount_point("nobody");
+    let mount = ["mount", "--port", "17779", "127.0.0.97@tcp:/fs", &nobody, "-o"];
+    let failed = fixture::nacre(&[&mount[..], &["ro"]].concat());
+    assert!(
+        !failed.ok && failed.err.contains("127.0.0.97@tcp"),
+        "{}",
+        failed.err
+    );
+    let allowed = fixture::nacre(&[&mount[..], &["ro,nofail"]].concat());
+    assert!(
+        allowed.ok && allowed.err.contains("nofail allows"),
+        "{}",
+        allowed.err
+    );
+}
 
 #[test]
 fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
@@ -19,32 +139,12 @@ fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
         eprintln!("!!! NOT TESTED: /dev/fuse is for root alone here, so that ordinary users cannot mount");
         return;
     }
-    let site = Site::new();
+    let mut site = Site::new();
     let dir = site.at("d");
-    sh(&format!(
-        "chmod 711 {0} && mkdir {dir} && chown {USER}:{USER} {dir}",
-        site.at(".")
-    ));
-    // The test's own binary may be where only root can look.
-    let binary = site.at("nacre");
-    sh(&format!(
-        "cp {} {binary} && chmod 755 {binary}",
-        env!("CARGO_BIN_EXE_nacre")
-    ));
+    let binary = binary_for_all(&site);
+    sh(&format!("mkdir {dir} && chown {USER}:{USER} {dir}"));
     let as_user = |line: &str| {
-        let ended = run(Command::new("setpriv")
-            .args([
-                "--reuid",
-                USER,
-                "--regid",
-                USER,
-                "--clear-groups",
-                "--inh-caps=-all",
-                "bash",
-                "-ec",
-                line,
-            ])
-            .env("XDG_RUNTIME_DIR", &dir));
+        let ended = try_as(USER, &dir, line);
         assert!(ended.ok, "{line}: {}{}", ended.out, ended.err);
         ended.out
     };
@@ -64,6 +164,21 @@ fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
     as_user(&format!(
         "cd {dir}/mnt; cp -r /usr/include/linux . && diff -r /usr/include/linux linux; test $(stat -c %u linux) = {USER}"
     ));
+    // Root may use it, no other user may, and the options that only root can have are refused.
+    let (nid, port) = (site.nid("d"), "7988");
+    let by_root = site.mount(&format!("{nid}:/nacre"), "by-root", &["--port", port]);
+    sh(&format!("diff -r /usr/include/linux {by_root}/linux"));
+    nacre_ok(&["umount", &by_root]);
+    is_refused(
+        "4711",
+        &format!("{binary} mount --port {port} {nid}:/nacre $(mktemp -d)"),
+    );
+    let refused = try_as(
+        USER,
+        &dir,
+        &format!("{binary} mount -o suid {nid}:/nacre {dir}/other"),
+    );
+    assert!(refused.err.contains("'suid' needs root"), "{}", refused.err);
     as_user(&format!(
         "{binary} lfs path2fid {dir}/mnt/linux; {binary} down --dir {dir}"
     ));

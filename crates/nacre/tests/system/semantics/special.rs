@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::semantics::place::Place;
+use crate::semantics::place::{Place, script_in};
 
 #[test]
 fn fifos_connect_processes_of_a_mount() {
@@ -38,7 +38,7 @@ fn sockets_connect_processes_of_a_mount() {
 
 #[test]
 fn devices_have_their_numbers_and_work() {
-    let place = Place::new();
+    let mut place = Place::new();
     for (major, minor) in [(1, 3), (0, 0), (255, 255), (4095, 1_048_575), (259, 70_000)] {
         for ty in [FileType::CharacterDevice, FileType::BlockDevice] {
             let name = format!("{major}.{minor}.{ty:?}");
@@ -47,5 +47,10 @@ fn devices_have_their_numbers_and_work() {
             assert_eq!(fs::metadata(place.b.join(&name)).unwrap().rdev(), device);
         }
     }
-    place.sh("mknod null c 1 3; echo gone > null; mknod zero c 1 5; test $(head -c 100 zero | wc -c) = 100");
+    place.sh("mknod null c 1 3; mknod zero c 1 5; ! echo gone > null");
+    let with_devices = place.fs.attach_with("with-devices", 10, "dev");
+    script_in(
+        &with_devices,
+        "echo gone > null; test $(head -c 100 zero | wc -c) = 100",
+    );
 }

@@ -1,0 +1,116 @@
+//! The mount options of `nacre mount` and `nacre up`: those of mount(8) and mount.lustre that change something here, and
+//! those that are always so.
+
+use anyhow::{Result, bail};
+use client::Atime;
+use std::process::ExitCode;
+
+use crate::{output, running};
+
+/// How a file system is to be mounted. Without options programs are run, but not with the rights of their owners, and
+/// device files are not devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MountFlags {
+    pub(crate) read_only: bool,
+    pub(crate) atime: Atime,
+    pub(crate) no_diratime: bool,
+    /// Programs run with the rights that their set-user-ID and set-group-ID bits give.
+    pub(crate) suid: bool,
+    /// Device files are devices.
+    pub(crate) dev: bool,
+    pub(crate) no_exec: bool,
+    /// A file system that cannot be mounted is no failure of the command.
+    pub(crate) nofail: bool,
+}
+
+impl MountFlags {
+    /// Reads options; of two that contradict each other the later one holds.
+    ///
+    /// # Errors
+    /// An option is not known, or needs root.
+    pub(crate) fn parse(options: &[String]) -> Result<MountFlags> {
+        MountFlags::parse_as(options, running::uid() == 0)
+    }
+
+    fn parse_as(options: &[String], root: bool) -> Result<MountFlags> {
+        let mut flags = MountFlags::default();
+        for option in options {
+            if let Some(atime) = Atime::from_option(option) {
+                flags.atime = atime;
+                continue;
+            }
+            match option.as_str() {
+                "ro" => flags.read_only = true,
+                "rw" => flags.read_only = false,
+                "diratime" => flags.no_diratime = false,
+                "nodiratime" => flags.no_diratime = true,
+                "suid" | "dev" if !root => bail!(
+                    "mount option '{option}' needs root: fusermount3, which mounts for other users, always adds nosuid and nodev"
+                ),
+                "suid" => flags.suid = true,
+                "nosuid" => flags.suid = false,
+                "dev" => flags.dev = true,
+                "nodev" => flags.dev = false,
+                "exec" => flags.no_exec = false,
+                "noexec" => flags.no_exec = true,
+                "nofail" => flags.nofail = true,
+                "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
+                other => bail!(
+                    "mount option '{other}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
+                     noexec or nofail"
+                ),
+            }
+        }
+        Ok(flags)
+    }
+
+    /// How a command that mounts has ended: with `nofail`, a mount that could not be made is reported, and no failure.
+    pub(crate) fn outcome(&self, ended: Result<ExitCode>) -> Result<ExitCode> {
+        match ended {
+            Err(e) if self.nofail => {
+                eprintln!(
+                    "nacre: not mounted, which nofail allows: {}",
+                    output::describe(&e)
+                );
+                Ok(ExitCode::SUCCESS)
+            }
+            ended => ended,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::MountFlags;
+
+    fn parse(options: &str, root: bool) -> Result<MountFlags, String> {
+        let options: Vec<String> = options.split(',').map(str::to_owned).collect();
+        MountFlags::parse_as(&options, root).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn suid_and_dev_are_off_unless_root_asks_for_them() {
+        let flags = parse("defaults", true).unwrap();
+        assert!(!flags.suid && !flags.dev && !flags.no_exec);
+        let flags = parse("suid,dev,noexec", true).unwrap();
+        assert!(flags.suid && flags.dev && flags.no_exec);
+        let flags = parse("suid,dev,noexec,nosuid,nodev,exec", true).unwrap();
+        assert!(!flags.suid && !flags.dev && !flags.no_exec);
+        for option in ["suid", "dev"] {
+            let refused = parse(option, false).unwrap_err();
+            assert!(
+                refused.contains(option) && refused.contains("needs root"),
+                "{refused}"
+            );
+        }
+        assert!(parse("nosuid,nodev,noexec", false).unwrap().no_exec);
+    }
+
+    #[test]
+    fn a_failure_is_none_with_nofail() {
+        let failed = || Err(anyhow::anyhow!("no answer"));
+        assert!(parse("nofail", false).unwrap().outcome(failed()).is_ok());
+        assert!(parse("rw", false).unwrap().outcome(failed()).is_err());
+    }
+}
