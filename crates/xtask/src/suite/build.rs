@@ -46,7 +46,9 @@ pub(super) fn binaries(packages: &[String]) -> Result<Vec<Binary>, String> {
 
 /// The test binary that a message of cargo is about, if any.
 fn binary(message: &str) -> Option<Binary> {
-    if !message.contains("\"test\":true}") {
+    // The target has such a field as well: whether it can be tested.
+    let profile = &message[message.find("\"profile\":{")?..];
+    if !profile.contains("\"test\":true}") {
         return None;
     }
     let path = text_of(message, "\"executable\":\"")?;
@@ -72,7 +74,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::binary;
 
-    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///n/crates/client#0.1.0","manifest_path":"/n/crates/client/Cargo.toml","target":{"kind":["KIND"],"crate_types":["bin"],"name":"it","src_path":"/n/crates/client/tests/it/main.rs"},"profile":{"opt_level":"1","debuginfo":1,"test":TEST},"features":[],"filenames":[],"executable":"/n/target/debug/deps/it-0","fresh":true}"#;
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///n/crates/client#0.1.0","manifest_path":"/n/crates/client/Cargo.toml","target":{"kind":["KIND"],"crate_types":["bin"],"name":"it","src_path":"/n/crates/client/tests/it/main.rs","doc":true,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"test":TEST},"features":[],"filenames":[],"executable":"/n/target/debug/deps/it-0","fresh":true}"#;
 
     #[test]
     fn cargo_messages_name_the_test_binaries() {
