@@ -258,7 +258,8 @@ impl DataFile {
 
     /// Reads past the cache; short at the end of the file.
     pub async fn read_direct(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
-        self.read_consistently(|| self.read_direct_once(offset, len)).await
+        self.read_consistently(|| self.read_direct_once(offset, len))
+            .await
     }
 
     async fn read_direct_once(&self, offset: u64, len: usize) -> Result<Assembled, Errno> {

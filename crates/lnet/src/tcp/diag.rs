@@ -18,7 +18,8 @@ const REQUEST: usize = 56;
 /// A socket as the kernel sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Diagnosis {
-    state: u8,
+    /// TCP's state, as the kernel numbers them.
+    pub(super) state: u8,
     /// How often in a row the same bytes, or a probe, were sent to the peer's host without an acknowledgement.
     pub(super) retransmits: u8,
     /// Bytes that the peer's host has not acknowledged, those that were not yet sent included.

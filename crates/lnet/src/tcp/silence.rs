@@ -90,8 +90,11 @@ mod tests {
 
     fn found(retransmits: u8, unacknowledged: u32) -> Diagnosis {
         Diagnosis {
+            state: 1,
             retransmits,
             unacknowledged,
+            uid: 0,
+            inode: 1,
         }
     }
 

@@ -89,7 +89,14 @@ async fn another_user_of_this_host_gets_no_answer_however_it_connects() {
     let answers = async |user: &'static str, how: &'static str| {
         let mut command = std::process::Command::new("setpriv");
         command
-            .args(["--reuid", user, "--clear-groups", "python3", "-c", OTHER_USER])
+            .args([
+                "--reuid",
+                user,
+                "--clear-groups",
+                "/usr/bin/python3",
+                "-c",
+                OTHER_USER,
+            ])
             .args([na.addr().to_string().as_str(), &said, how]);
         let ended = tokio::task::spawn_blocking(move || command.output());
         let ended = tokio::time::timeout(LIMIT, ended)
