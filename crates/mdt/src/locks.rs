@@ -338,7 +338,10 @@ mod tests {
         let taking = pin!(taking);
         tokio::select! {
             biased;
-            taken = taking => Some(taken.unwrap()),
+            taken = taking => {
+                taken.unwrap();
+                Some(())
+            }
             () = ready(()) => None,
         }
     }

@@ -57,7 +57,8 @@ try:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
         sys.exit(0)
     print(len(s.recv(100)))
-except ConnectionError:
+except OSError:
+    # The node has closed the connection already.
     print(0)
 ";
 
@@ -112,7 +113,8 @@ async fn another_user_of_this_host_gets_no_answer_however_it_connects() {
         assert_eq!(answers("65534", how).await, "0\n", "{how}");
     }
     for how in ["close", "reset"] {
-        assert_eq!(answers("65534", how).await, "", "{how}");
+        let answer = answers("65534", how).await;
+        assert!(answer.is_empty() || answer == "0\n", "{how}: {answer}");
     }
     // The same as root. The kernel does not find a socket that is bound to an interface.
     assert_eq!(answers("0", "device").await, "0\n");

@@ -1,5 +1,7 @@
 //! Users without any privilege: one runs a file system of their own, and none gets at those of others.
 
+#![allow(clippy::unwrap_used)]
+
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
