@@ -131,7 +131,11 @@ fn what_is_lost_with_the_power_is_told_of_and_nothing_with_the_process() {
         cluster.lose_power(*run);
         let told = says_lost(&open);
         assert_eq!(told, !cluster.holds(&name, &data), "{name}");
-        assert!(!says_lost(&open), "a loss is told once");
+        assert_eq!(
+            says_lost(&open),
+            told,
+            "a descriptor that lost data fails for good"
+        );
         let later = File::open(Path::new(&cluster.at).join(&closed)).unwrap();
         assert_eq!(says_lost(&later), !cluster.holds(&closed, &more), "{closed}");
         told
