@@ -55,7 +55,7 @@ impl Client {
     }
 }
 
-/// What the log is to say of a target.
+/// A line for the log about a target.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     /// Requests have waited long.

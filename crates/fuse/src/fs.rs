@@ -56,7 +56,7 @@ fn done(_: &State, (): (), reply: ReplyEmpty) {
 }
 
 impl Fs {
-    /// What most calls of the client take.
+    /// The arguments of most calls of the client.
     fn call(&self, req: &Request, umask: u32, name: &OsStr) -> (Arc<Client>, Cred, Vec<u8>) {
         (self.0.client.clone(), cred(req, umask), name.as_bytes().to_vec())
     }
@@ -295,7 +295,7 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let state = self.0.clone();
-        // Who waits for a page of the kernel's is let go by the kernel when he is killed.
+        // The kernel itself wakes a killed program that waits for one of its pages.
         let asker = lock_owner.map_or(Asker::Kernel, |_| program(req));
         let work = async move { state.read(&file, offset, size as usize, lock_owner).await };
         let answer = |_: &State, pieces: Vec<Bytes>, reply: ReplyData| match &pieces[..] {

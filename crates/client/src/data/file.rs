@@ -476,7 +476,7 @@ impl DataFile {
     }
 
     /// Takes the lock that writing will need, of a file just made that has one object: so its size is known, too. An
-    /// error is met again by who writes, and so is a target that does not answer soon.
+    /// error is returned again by the write, and so is a target that does not answer soon.
     pub(crate) async fn claim(&self) {
         if let [Some(object)] = &self.objects[..]
             && !self.waits_for_silent_target()

@@ -1,6 +1,6 @@
-//! Which files have lost data that could not be written back, and who has been told.
+//! The files whose data could not be written back, and the descriptors that reported it.
 //!
-//! What a program wrote and what then was lost without a reason that it could act on (an eviction, an error of the disk)
+//! Data that a program wrote and that was lost without a reason that it could act on (an eviction, an error of the disk)
 //! makes every descriptor fail for good that the file had at that time ([`super::descriptors`]). For want of space, Linux's rule
 //! of `errseq_t` holds: every open file is told once of each loss, when it asks on purpose (fsync). A close tells too, but does
 //! not count: many programs do not look. A file that is opened later is told of a loss that nobody has been told of yet.

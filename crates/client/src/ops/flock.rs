@@ -77,7 +77,7 @@ struct Owner {
     locks: Mutex<Locks>,
 }
 
-/// What an owner has locked of a file, and through which open files.
+/// The ranges of a file that a lock owner holds, and the open files that it locked them through.
 #[derive(Default)]
 struct Locks {
     ranges: RangeSet,

@@ -79,7 +79,7 @@ pub(crate) enum Sizes {
     IfSoon,
 }
 
-/// What is known of the size and times that a file's objects tell.
+/// The size and times of a file's objects, as far as this client knows them.
 enum Data {
     /// It has no objects.
     None,
@@ -369,7 +369,7 @@ impl Client {
         self.inodes.layout(fid)?.is_empty().then_some(lock)
     }
 
-    /// What the objects of a regular file tell.
+    /// The size and times of a regular file, from its objects.
     async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr, sizes: Sizes) -> Result<Data, Errno> {
         if !md.attr.is_file() {
             return Ok(Data::None);

@@ -31,7 +31,7 @@ const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const PATH: &[u8] = b"lustre.path.";
 /// The layout again, to be read while a file's size cannot be told: before the kernel reads `lustre.lov` it asks for all
-/// attributes of the file, to check who may read it. That is done here for this name.
+/// attributes of the file, to check the caller's right to read it. The client checks it here for this name.
 const LAYOUT: &[u8] = b"system.lustre.lov";
 
 impl Client {

@@ -1,4 +1,4 @@
-//! What a client that was evicted had not written back is lost, and whoever asks is told so; nothing of before the eviction
+//! An evicted client loses the data that it had not written back, and its descriptors report that; nothing of before the eviction
 //! gets to a server or to a reader after it.
 
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::Errno;
 
-/// What takes longer does not come.
+/// A reply that takes longer does not come.
 const SOON: Duration = Duration::from_secs(180);
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
@@ -208,7 +208,7 @@ async fn a_descriptor_whose_lock_is_lost_fails_and_others_go_on() {
     cluster.params.set("mdt.*.evict_client", "nid:0@lo").unwrap();
     let noticed = async {
         while a.read(&locked, 0, 9).await.is_ok() {
-            // Whatever asks the metadata target.
+            // Each operation that asks the metadata target.
             let _ = a.fsyncdir(a.root()).await;
         }
     };

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use wire::{Nid, OBD_PING, OST_CREATE, OST_DESTROY, OST_STATFS};
 
-/// What takes longer does not come.
+/// A reply that takes longer does not come.
 const SOON: Duration = Duration::from_secs(120);
 
 async fn create(c: &Client, name: &str) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::Nid;
 
-/// What takes longer does not come.
+/// A reply that takes longer does not come.
 const SOON: Duration = Duration::from_secs(180);
 
 fn nid(last: u8, net: u16) -> Nid {

@@ -472,7 +472,7 @@ fn descriptors_whose_locks_are_lost_when_the_metadata_target_restarts_fail_for_g
     assert_eq!(program.next(), "ready");
     pair.fs.site.kill("mdt");
     pair.fs.start_server("mdt");
-    // Whatever asks the metadata target.
+    // Each operation that asks the metadata target.
     let told = || {
         let _ = fs::metadata(pair.mount.join("no-such-name"));
         pair.log()

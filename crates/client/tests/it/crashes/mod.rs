@@ -28,7 +28,7 @@ use wire::Errno;
 const ROUNDS: u64 = 3;
 const CRASHES: usize = 3;
 const TASKS: usize = 4;
-/// What takes longer does not come.
+/// A reply that takes longer does not come.
 const SOON: Duration = Duration::from_secs(120);
 /// Bytes of a file.
 const SIZE: usize = 100_000;

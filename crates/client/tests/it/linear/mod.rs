@@ -19,7 +19,7 @@ use play::{Round, Shape};
 
 /// Rounds of a test, unless more are asked for.
 const ROUNDS: u64 = 25;
-/// What takes longer does not come.
+/// A reply that takes longer does not come.
 const SOON: Duration = Duration::from_secs(120);
 
 /// Operations on one name each: a long history of every name.
