@@ -6,7 +6,6 @@
 use crate::site::{Site, here, library_dir};
 use client::{Cred, OpenFlags, SetAttr};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Compilers, and the language that they are to take it for.
@@ -64,7 +63,12 @@ const USER: u32 = 54321;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ordinary_user_may_what_modes_allow_and_keeps_no_set_id_bits() {
-    let mut site = Site::start(1).await;
+    let mut site = if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        Site::start_with_another_host().await
+    } else {
+        // The file system is root's: the test's own user is an ordinary one.
+        Site::start(1).await
+    };
     let (client, root) = (site.cluster.mount().await, Cred::root());
     let open = SetAttr {
         mode: Some(0o1777),
@@ -84,11 +88,7 @@ async fn an_ordinary_user_may_what_modes_allow_and_keeps_no_set_id_bits() {
     client.mkdir(&root, client.root(), b"shut", 0o700).await.unwrap();
     site.for_everybody();
     let built = site.build(&here().join("tests/c/user.c"), C);
-    let mut program = site.program(&built);
-    // Without root it is another user's anyhow: that of the file system is root.
-    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
-        program.uid(USER).gid(USER);
-    }
+    let program = site.program_of_a_user(&built, USER);
     assert_eq!(site.run(program).await, "passed\n");
     client.umount().await;
     site.stop().await;

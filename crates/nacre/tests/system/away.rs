@@ -294,6 +294,7 @@ fn a_client_goes_on_soon_after_its_network_works_again() {
     });
     assert!(waited < SOON, "it took {waited:?}");
     assert_eq!(fs::read(a.join("new")).unwrap(), b"of A");
+    drop(file);
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
 }
 

@@ -69,18 +69,19 @@ impl Cable {
         Cable::by(&format!("ip -n {host} link set eth0 $state"))
     }
 
-    /// The same for one beyond the switch: the host sees nothing of it but that nobody answers.
+    /// The same beyond the switch: the host keeps its link, and nobody answers. (The state of a bridge's port is no way to
+    /// do this: the kernel puts it back to forwarding when it notices, later, that the port has a carrier.)
     pub(crate) fn beyond_the_switch(network: &Network, host: &str) -> Cable {
         let switch = network.host("sw");
         let port = 1 + HOSTS.iter().position(|h| *h == host).unwrap();
         Cable::by(&format!(
-            "case $state in up) n=3;; down) n=0;; esac; ip -n {switch} link set port{port} type bridge_slave state $n"
+            "case $state in up) to='master switch';; down) to=nomaster;; esac; ip -n {switch} link set port{port} $to"
         ))
     }
 
     fn by(line: &str) -> Cable {
         let mut ip = Command::new("bash")
-            .args(["-c", &format!("while read state; do {line}; echo $state; done")])
+            .args(["-c", &format!("while read state; do {line} && echo $state; done")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -5,7 +5,7 @@
 
 use crate::cluster::{Cluster, FSNAME};
 use cpt::CptTable;
-use lnet::{Lnet, LnetConfig, NiSpec};
+use lnet::{Accept, Lnet, LnetConfig, NiSpec};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,45 @@ pub(crate) struct Site {
     port: u16,
     built: tempfile::TempDir,
     library: PathBuf,
+    other_host: Option<OtherHost>,
+}
+
+/// A network namespace with a cable to this one: another host. Removed with the test.
+struct OtherHost {
+    name: String,
+}
+
+impl OtherHost {
+    /// This end of the cable.
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 1);
+
+    fn new() -> OtherHost {
+        let name = format!("nacre-c-{}", std::process::id());
+        let host = OtherHost { name };
+        let (name, here) = (&host.name, OtherHost::HERE);
+        let made = Command::new("bash")
+            .arg("-euc")
+            .arg(format!(
+                "ip netns add {name}
+                 ip link add c{pid} type veth peer name eth0 netns {name}
+                 ip addr add {here}/30 dev c{pid}
+                 ip link set c{pid} up
+                 ip -n {name} link set lo up
+                 ip -n {name} addr add 10.67.0.2/30 dev eth0
+                 ip -n {name} link set eth0 up",
+                pid = std::process::id()
+            ))
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        host
+    }
+}
+
+impl Drop for OtherHost {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
 }
 
 /// The package's directory.
@@ -47,13 +86,24 @@ pub(crate) fn library_dir() -> PathBuf {
 impl Site {
     /// With so many OSTs.
     pub(crate) async fn start(osts: u32) -> Site {
+        Site::start_at(Ipv4Addr::new(127, 0, 1, 1), osts, None).await
+    }
+
+    /// With one OST and another host: on the servers' own host, no user but theirs and root may connect. Needs root.
+    pub(crate) async fn start_with_another_host() -> Site {
+        Site::start_at(OtherHost::HERE, 1, Some(OtherHost::new())).await
+    }
+
+    async fn start_at(address: Ipv4Addr, osts: u32, other_host: Option<OtherHost>) -> Site {
         // A port of its own: other tests have the usual ones.
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let free = TcpListener::bind((address, 0)).unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let nid = Nid::tcp(Ipv4Addr::new(127, 0, 1, 1), 0);
+        let nid = Nid::tcp(address, 0);
         let config = LnetConfig {
             accept_port: port,
+            // The programs of an ordinary user have no reserved port.
+            accept: Accept::All,
             ..LnetConfig::default()
         };
         let lnet = Lnet::new(CptTable::single_current(), config);
@@ -65,6 +115,7 @@ impl Site {
             port,
             built: tempfile::tempdir().unwrap(),
             library: library_dir(),
+            other_host,
         }
     }
 
@@ -134,6 +185,21 @@ impl Site {
     pub(crate) fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.args(self.told());
+        command
+    }
+
+    /// The same as an ordinary user of the other host, or as the user of the test where there is no other host.
+    pub(crate) fn program_of_a_user(&self, program: &Path, user: u32) -> Command {
+        let Some(host) = &self.other_host else {
+            return self.program(program);
+        };
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{}", host.name))
+            .args(["setpriv", "--clear-groups"])
+            .args([format!("--reuid={user}"), format!("--regid={user}")])
+            .arg(program)
+            .args(self.told());
         command
     }
 
