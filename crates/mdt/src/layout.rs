@@ -190,6 +190,27 @@ pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
         .collect())
 }
 
+/// The object that has the last byte of a file of `size` bytes, and the size of that object. `None`: there is no such byte, or
+/// there are no objects.
+pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(Object, u64)>, Errno> {
+    if ea.is_empty() || size == 0 {
+        return Ok(None);
+    }
+    let layout = PlainLayout::parse(ea)?;
+    let (stripe_size, count) = (u64::from(layout.stripe_size), layout.objects.len() as u64);
+    if stripe_size == 0 || count == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let last = size - 1;
+    let (row, in_row) = (last / (stripe_size * count), last % (stripe_size * count));
+    let record = &layout.objects[(in_row / stripe_size) as usize];
+    let object = Object {
+        ost: record.l_ost_idx,
+        fid: record.l_ost_oi.fid(),
+    };
+    Ok(Some((object, row * stripe_size + in_row % stripe_size + 1)))
+}
+
 /// The bytes of a layout of this many objects at most: what a reply must have room for.
 pub fn max_size(osts: usize) -> usize {
     LovMdsMdV3::SIZE + osts.max(1) * LovOstDataV1::SIZE
@@ -198,7 +219,7 @@ pub fn max_size(osts: usize) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Object, Wanted, build, objects};
+    use super::{Object, Wanted, build, last_object, objects};
     use wire::{Errno, Fid, Text};
 
     fn hex(s: &str) -> Vec<u8> {
@@ -236,6 +257,31 @@ mod tests {
         assert_eq!(wanted.to_default(), asked);
         assert_eq!(wanted.count_of(1), 1);
         assert_eq!(wanted.count_of(4), 2);
+    }
+
+    #[test]
+    fn the_last_byte_decides_which_object_has_the_size() {
+        const MIB: u64 = 1 << 20;
+        let file = Fid::new(0x2_0000_0400, 1, 0);
+        let objects = [1, 2, 3].map(|ost| Object {
+            ost,
+            fid: Fid::new(0x1_0000_0000, ost, 0),
+        });
+        let ea = build(file, 1 << 20, Text::default(), &objects);
+        let cases = [
+            (1, Some((0, 1))),
+            (MIB, Some((0, MIB))),
+            (MIB + 1, Some((1, 1))),
+            (3 * MIB, Some((2, MIB))),
+            (3 * MIB + 1, Some((0, MIB + 1))),
+            (8 * MIB, Some((1, 3 * MIB))),
+            (0, None),
+        ];
+        for (size, expected) in cases {
+            let expected = expected.map(|(i, size)| (objects[i], size));
+            assert_eq!(last_object(&ea, size), Ok(expected), "{size}");
+        }
+        assert_eq!(last_object(&[], 1), Ok(None));
     }
 
     #[test]

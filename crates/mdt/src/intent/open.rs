@@ -302,7 +302,8 @@ impl Mdt {
             .await
     }
 
-    /// Gives a file without objects its layout, and takes the old one from clients.
+    /// Gives a file without objects its layout, and takes the old one from clients. The objects begin with the file's size, which
+    /// no setattr changes meanwhile.
     pub(crate) async fn set_layout(
         &self,
         req: &ServerRequest,
@@ -310,13 +311,17 @@ impl Mdt {
         wanted: Wanted,
     ) -> Result<Inode, Errno> {
         let mut held = self.locks_of(req);
-        held.inode(fid, locks::LAYOUT).await?;
+        held.inode(fid, locks::LAYOUT | locks::UPDATE).await?;
         let inode = self.store.inode(fid)?;
+        if !inode.lov.is_empty() {
+            return Ok(inode);
+        }
         let parents = crate::store::links::parse(&inode.links).links;
         let parent = parents
             .first()
             .map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
         let lov = self.new_layout(fid, wanted, &parent.unwrap_or_default()).await?;
+        self.osts.extend(&lov, inode.size).await?;
         match namespace::set_layout(&self.store, fid, lov)? {
             Some(done) => Ok(done.inode),
             None => self.store.inode(fid),

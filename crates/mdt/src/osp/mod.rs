@@ -185,6 +185,19 @@ impl Osts {
         Ok(layout::build(file, wanted.stripe_size, wanted.pool, &objects))
     }
 
+    /// Gives the new objects of a layout the size that the file had without objects.
+    ///
+    /// # Errors
+    /// Those of the OST; `ETIMEDOUT` when it does not answer.
+    pub(crate) async fn extend(&self, lov: &[u8], size: u64) -> Result<(), Errno> {
+        let Some((object, size)) = layout::last_object(lov, size)? else {
+            return Ok(());
+        };
+        let ost = self.get(object.ost).ok_or(Errno::ENODEV)?;
+        let extended = timeout(PATIENCE, ost.extend(object.fid, size)).await;
+        extended.unwrap_or(Err(Errno::ETIMEDOUT))
+    }
+
     async fn wait_and_allocate(&self, wanted: &Wanted, turn: u64) -> Result<Vec<Object>, Errno> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut changes = self.changes.subscribe();

@@ -24,8 +24,9 @@ use wire::{
     Errno, Fid, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
     OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
-    OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OST_CREATE, OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody,
-    SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_CREATE,
+    OST_PUNCH, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_ALLOC_META, SEQ_QUERY,
+    WireStruct,
 };
 
 use super::{
@@ -304,6 +305,23 @@ impl Ost {
             self.changes.send_replace(());
         }
         Ok(space)
+    }
+
+    /// Extends a new object with a hole to `size` bytes; returns when that is on the OST's disk.
+    pub(super) async fn extend(&self, object: Fid, size: u64) -> Result<(), Errno> {
+        let valid = OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
+        for (opc, o_size) in [(OST_PUNCH, size), (OST_SYNC, 0)] {
+            let oa = Obdo {
+                o_oi: object.into(),
+                o_valid: valid,
+                o_size,
+                o_blocks: OBD_OBJECT_EOF,
+                ..Obdo::default()
+            };
+            let body = OstBody { oa }.to_bytes();
+            self.call(Request::new(opc, vec![body, Bytes::new()])).await?;
+        }
+        Ok(())
     }
 
     async fn create(&self, oa: Obdo) -> Result<Fid, Errno> {

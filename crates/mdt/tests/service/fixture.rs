@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
 use tokio::sync::watch;
 use wire::{
-    Errno, Fid, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OST_CREATE, OST_DESTROY, OST_SETATTR,
-    OST_STATFS, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
+    Errno, Fid, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_OBJECT_EOF, OST_CREATE, OST_DESTROY,
+    OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_QUERY,
+    WireStruct,
 };
 
 use crate::client::{Client, MDT};
@@ -27,6 +28,8 @@ pub(crate) struct CountingOst {
     pub(crate) destroyed: Mutex<Vec<Fid>>,
     pub(crate) owners: Mutex<Vec<(Fid, u32, u32)>>,
     pub(crate) cleaned: Mutex<Vec<u32>>,
+    /// The sizes that objects were given, and whether a sync followed.
+    pub(crate) sizes: Mutex<Vec<(Fid, u64, bool)>>,
 }
 
 impl CountingOst {
@@ -39,6 +42,7 @@ impl CountingOst {
             destroyed: Mutex::default(),
             owners: Mutex::default(),
             cleaned: Mutex::default(),
+            sizes: Mutex::default(),
         })
     }
 
@@ -102,6 +106,21 @@ impl Target for CountingOst {
                 OST_SETATTR => {
                     let oa = req.get::<OstBody>(1)?.oa;
                     self.owners.lock().push((oa.o_oi.fid(), oa.o_uid, oa.o_gid));
+                    Ok(Reply::new(vec![OstBody::default().to_bytes()]))
+                }
+                OST_PUNCH => {
+                    let oa = req.get::<OstBody>(1)?.oa;
+                    assert_eq!(oa.o_blocks, OBD_OBJECT_EOF);
+                    self.sizes.lock().push((oa.o_oi.fid(), oa.o_size, false));
+                    Ok(Reply::new(vec![OstBody::default().to_bytes()]))
+                }
+                OST_SYNC => {
+                    let object = req.get::<OstBody>(1)?.oa.o_oi.fid();
+                    let mut sizes = self.sizes.lock();
+                    sizes
+                        .iter_mut()
+                        .filter(|s| s.0 == object)
+                        .for_each(|s| s.2 = true);
                     Ok(Reply::new(vec![OstBody::default().to_bytes()]))
                 }
                 OST_STATFS => {

@@ -2,10 +2,10 @@
 
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
-    DISP_OPEN_OPEN, Errno, Fid, LUSTRE_ORPHAN_FL, LdlmReply, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_UID,
-    MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
-    MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MdtRecSetattr,
-    OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
+    DISP_OPEN_OPEN, Errno, Fid, LUSTRE_ORPHAN_FL, LdlmReply, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_SIZE,
+    MDS_ATTR_UID, MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK,
+    MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
 };
 
 use crate::{
@@ -148,6 +148,53 @@ async fn layouts_are_as_the_user_and_the_directory_want() {
     assert_eq!((given.status, layout(&given).stripe_count), (0, 3));
     let twice = c.open_with(late.fid(), "", flags, &wanted(1, u16::MAX)).await;
     assert_eq!(twice.status, Errno::EEXIST.status());
+}
+
+#[tokio::test]
+async fn objects_that_come_late_have_the_size_of_the_file() {
+    const MIB: u64 = 1 << 20;
+    let f = Fixture::new(2).await;
+    let c = f.client().await;
+    let sized = async |name: &str, size: u64| {
+        let made = c.open(Fid::ROOT, name, CREATE | MDS_OPEN_DELAY_CREATE).await;
+        c.close(made.fid(), made.handle()).await.unwrap();
+        let rec = MdtRecSetattr {
+            sa_fid: made.fid(),
+            sa_valid: MDS_ATTR_SIZE,
+            sa_size: size,
+            ..Default::default()
+        };
+        let body = c.setattr(rec, &[]).await.unwrap();
+        assert_eq!(body.mbo_size, size);
+        made.fid()
+    };
+    let given = || {
+        f.osts
+            .iter()
+            .map(|o| o.sizes.lock().split_off(0))
+            .collect::<Vec<_>>()
+    };
+
+    // By the first open for writing.
+    let fid = sized("written", 5).await;
+    let written = c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
+    let object = layout(&written).objects[0].clone();
+    let on_disk = vec![(object.l_ost_oi.fid(), 5, true)];
+    assert_eq!(given()[object.l_ost_idx as usize], on_disk);
+
+    // By an open with a layout: the last byte is in the second of two stripes.
+    let fid = sized("striped", 2 * MIB).await;
+    let flags = MDS_OPEN_BY_FID | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
+    let striped = layout(&c.open_with(fid, "", flags, &wanted(2, u16::MAX)).await);
+    let (first, last) = (striped.objects[0].l_ost_idx, striped.objects[1].clone());
+    let sizes = given();
+    assert_eq!(sizes[first as usize], []);
+    assert_eq!(sizes[last.l_ost_idx as usize], [(last.l_ost_oi.fid(), MIB, true)]);
+
+    // An empty file costs the OST nothing.
+    let fid = sized("empty", 0).await;
+    c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
+    assert_eq!(given(), [[], []]);
 }
 
 #[tokio::test]
