@@ -5,15 +5,15 @@ use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::mdc::Mdc;
 use crate::ops::lookup::{Found, Sizes};
-use crate::ops::open::{OpenFile, OpenFlags};
+use crate::ops::open::OpenFile;
 use crate::pack;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
     Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_MTIME,
     MDS_GETATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody, MdtRecSetattr, OBD_MD_FLCTIME,
-    OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLNLINK, OBD_MD_FLUID, OBD_MD_LINKNAME,
-    REINT_SETATTR, Time, Timed, Times, WireStruct, before_nul,
+    OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLNLINK, OBD_MD_FLSIZE, OBD_MD_FLUID,
+    OBD_MD_LINKNAME, REINT_SETATTR, Time, Timed, Times, WireStruct, before_nul,
 };
 
 /// What the reply to a setattr tells when it tells the attributes.
@@ -50,11 +50,16 @@ impl Client {
         // A truncation may take set-ID bits.
         let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
-        let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);
-        let reply = mdc
-            .reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
-            .await?;
+        let ask = || {
+            let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);
+            mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
+        };
+        let reply = self.while_busy(fid, ask).await?;
         let body: MdtBody = reply.get(1)?;
+        if data.is_none() && set.size.is_some() && body.mbo_valid & OBD_MD_FLSIZE == 0 {
+            // Another client's open gave the file objects meanwhile, and the MDT no longer keeps its size.
+            return Box::pin(self.setattr(cred, fid, set, file)).await;
+        }
         if let Some(data) = data {
             if let Some(size) = set.size {
                 data.truncate(size).await?;
@@ -78,8 +83,8 @@ impl Client {
         self.with_data(cred, fid, md, None, sizes).await
     }
 
-    /// The data that a setattr concerns too: of a truncation or of new times of a regular file. A file that is to become
-    /// longer and has no objects gets them first.
+    /// The data that a setattr concerns too: of a truncation or of new times of a regular file. The MDT keeps
+    /// the size of a file that has no objects.
     async fn data_to_set(
         &self,
         cred: &Cred,
@@ -106,21 +111,8 @@ impl Client {
                 Ok(None)
             };
         }
-        let mut layout = self.layout(fid).await?;
-        if layout.is_empty() {
-            if set.size.is_none_or(|size| size == 0) {
-                return Ok(None);
-            }
-            let write = OpenFlags {
-                read: false,
-                ..OpenFlags::READ_WRITE
-            };
-            let opened = Box::pin(self.open(cred, fid, write)).await?;
-            layout = opened.layout.lock().clone();
-            self.release(&opened).await?;
-        }
-        let data = self.lov.file(fid, layout);
-        Ok(Some(data))
+        let layout = self.layout(fid).await?;
+        Ok((!layout.is_empty()).then(|| self.lov.file(fid, layout)))
     }
 
     /// The record of a close: size and times for who asks lazily, when this client has written and knows them.

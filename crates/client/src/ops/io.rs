@@ -8,9 +8,8 @@ use crate::data::{DataFile, Fallocate, Seek};
 use crate::ops::open::OpenFile;
 use crate::pack;
 use bytes::Bytes;
-use ldlm::LockMode;
 use std::sync::Arc;
-use wire::{Errno, Fid, MDS_INODELOCK_LAYOUT, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
+use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 
 /// Where a program's capabilities are.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -24,22 +23,21 @@ pub fn without_set_id(mode: u32) -> Option<u32> {
 }
 
 impl Client {
-    /// The data of an open file, by its layout of now: a layout whose lock was called back is asked for again. Where the
+    /// The data of an open file by its present layout: the client asks for a layout whose lock was revoked again. Where the
     /// server has no layout locks, layouts do not change.
     /// Fails if data or locks of this open file were lost.
     pub(crate) async fn data_of(&self, file: &OpenFile) -> Result<Arc<DataFile>, Errno> {
         file.descriptor.check()?;
         let mdc = self.lmv.of(file.fid).await?;
         let current = file.data.lock().clone();
-        if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK)
-            || mdc.find(file.fid, LockMode::Cr, MDS_INODELOCK_LAYOUT).is_some()
-        {
+        if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK) {
             return Ok(current);
         }
+        // Under the lock that the mount has now, which may not be the one of this file's layout.
         let layout = self.layout(file.fid).await?;
         let changed = {
             let mut known = file.layout.lock();
-            let changed = known.raw != layout.raw;
+            let changed = !Arc::ptr_eq(&known, &layout) && known.raw != layout.raw;
             *known = layout.clone();
             changed
         };
@@ -57,7 +55,9 @@ impl Client {
             return Err(Errno::EBADF);
         }
         let data = self.data_of(file).await?;
-        let read = if file.flags.direct {
+        let read = if data.layout().raw.is_empty() {
+            self.read_without_objects(file.fid, offset, len).await?
+        } else if file.flags.direct {
             data.read_direct(offset, len).await?
         } else {
             data.read(offset, len).await?
@@ -69,11 +69,24 @@ impl Client {
         Ok(read)
     }
 
+    /// A file without objects is one hole, of the size that the MDT keeps.
+    async fn read_without_objects(&self, fid: Fid, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let size = self.md(&Cred::root(), fid).await?.attr.size;
+        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        Ok(match left.min(len) {
+            0 => Vec::new(),
+            len => vec![Bytes::from(vec![0; len])],
+        })
+    }
+
     /// Reads pages for a mapping, which somebody who may write may change without a word.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         self.may_map(file)?;
         let data = self.data_of(file).await?;
-        let pages = data.read_pages(offset, len, file.flags.write).await?;
+        let pages = match data.layout().raw.is_empty() {
+            true => self.read_without_objects(file.fid, offset, len).await?,
+            false => data.read_pages(offset, len, file.flags.write).await?,
+        };
         // A loss meanwhile has these pages left out of what the kernel drops.
         self.may_map(file)?;
         Ok(pages)
@@ -237,6 +250,14 @@ impl Client {
 
     /// The next data or hole.
     pub async fn seek(&self, file: &OpenFile, what: Seek, offset: u64) -> Result<u64, Errno> {
-        self.data_of(file).await?.seek(what, offset).await
+        let data = self.data_of(file).await?;
+        if data.layout().raw.is_empty() {
+            let size = self.md(&Cred::root(), file.fid).await?.attr.size;
+            return match what {
+                Seek::Hole if offset < size => Ok(offset),
+                _ => Err(Errno::ENXIO),
+            };
+        }
+        data.seek(what, offset).await
     }
 }

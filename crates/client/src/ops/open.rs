@@ -157,10 +157,26 @@ impl Client {
         self.open_with(cred, fid, flags, Bytes::new()).await
     }
 
+    /// Repeats for a while what the MDT refuses with ETXTBSY while this client itself has the file open to write or to execute
+    /// it: a kernel does not wait for the close of a file, and runs a program that was written before the MDT knows of the close.
+    pub(crate) async fn while_busy<T, F>(&self, fid: Fid, ask: impl Fn() -> F) -> Result<T, Errno>
+    where
+        F: Future<Output = Result<T, Errno>>,
+    {
+        let mut pause = BUSY_PAUSE;
+        loop {
+            let denied = self.inodes.denies(fid);
+            match ask().await {
+                Err(Errno::ETXTBSY) if denied && pause <= BUSY_PAUSE_MAX => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Opens a file by its FID, and gives it a layout (`lov_user_md`) if it has none yet.
-    ///
-    /// A kernel does not wait for the close of what it had open: a program that was written and closed is run before the
-    /// server knows. So who is refused because this client itself writes or executes the file asks again for a while.
     pub(crate) async fn open_with(
         &self,
         cred: &Cred,
@@ -168,17 +184,10 @@ impl Client {
         flags: OpenFlags,
         eadata: Bytes,
     ) -> Result<Arc<OpenFile>, Errno> {
-        let mut pause = BUSY_PAUSE;
-        loop {
-            let denied = self.inodes.denies(fid);
-            match self.open_once(cred, fid, flags, eadata.clone()).await {
-                Err(Errno::ETXTBSY) if denied && pause <= BUSY_PAUSE_MAX => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                }
-                opened => return opened,
-            }
-        }
+        self.while_busy(fid, async || {
+            self.open_once(cred, fid, flags, eadata.clone()).await
+        })
+        .await
     }
 
     async fn open_once(

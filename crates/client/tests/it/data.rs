@@ -59,6 +59,51 @@ async fn what_one_mount_writes_the_other_reads_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_without_objects_keeps_its_size_when_it_gets_some() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let truncate = async |c: &Client, fid: Fid, size: u64| {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        c.setattr(&root, fid, &set, None).await.unwrap().attr.size
+    };
+    let made = a.mknod(&root, a.root(), b"f", 0o100_644, 0).await.unwrap();
+    let fid = made.attr.fid;
+    assert_eq!(truncate(&a, fid, 3_000_000).await, 3_000_000);
+    assert_eq!(truncate(&b, fid, 2_000_000).await, 2_000_000);
+    assert_eq!((size(&a, fid).await, size(&b, fid).await), (2_000_000, 2_000_000));
+    let read_only = b.open(&root, fid, OpenFlags::READ).await.unwrap();
+    assert!(b.getxattr(&root, fid, b"trusted.lov").await.is_err());
+    assert_eq!(read(&b, &read_only, 1_999_990, 100).await, [0; 10]);
+    assert_eq!(read(&b, &read_only, 2_000_000, 100).await, []);
+    assert_eq!(b.seek(&read_only, Seek::Hole, 5).await, Ok(5));
+    assert_eq!(b.seek(&read_only, Seek::Data, 5).await, Err(Errno::ENXIO));
+    assert_eq!(b.seek(&read_only, Seek::Hole, 2_000_000).await, Err(Errno::ENXIO));
+
+    let file = a.open(&root, fid, RW).await.unwrap();
+    assert!(a.getxattr(&root, fid, b"trusted.lov").await.is_ok());
+    assert_eq!((size(&a, fid).await, size(&b, fid).await), (2_000_000, 2_000_000));
+    assert_eq!(read(&a, &file, 1_999_990, 100).await, [0; 10]);
+    a.write(&file, 1_999_995, Bytes::from_static(b"0123456789"))
+        .await
+        .unwrap();
+    assert_eq!(
+        read(&b, &read_only, 1_999_990, 100).await,
+        b"\0\0\0\0\x000123456789"
+    );
+    assert_eq!(truncate(&b, fid, 4_000_000).await, 4_000_000);
+    assert_eq!(size(&a, fid).await, 4_000_000);
+    for (c, f) in [(&a, &file), (&b, &read_only)] {
+        c.release(f).await.unwrap();
+        c.umount().await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_size_that_is_only_in_a_cache_is_seen_by_a_glimpse() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);

@@ -438,6 +438,45 @@ async fn a_program_that_was_made_empty_and_then_written_can_be_run_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_not_truncated_while_another_mount_executes_it() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    let file = create(&a, dir, "f").await;
+    a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    a.release(&file).await.unwrap();
+    let truncate = async |size: u64| {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        a.setattr(&root, file.fid, &set, None).await.map(|f| f.attr.size)
+    };
+    let running = b.open(&root, file.fid, RUN).await.unwrap();
+    assert_eq!(truncate(4).await, Err(Errno::ETXTBSY));
+    assert_eq!(truncate(100).await, Err(Errno::ETXTBSY));
+    for read in [true, false] {
+        let flags = OpenFlags {
+            read,
+            truncate: true,
+            ..OpenFlags::READ_WRITE
+        };
+        let refused = a.open(&root, file.fid, flags).await.map(drop);
+        assert_eq!(refused, Err(Errno::ETXTBSY));
+    }
+    assert_eq!(size(&b, file.fid).await, 10);
+    b.release(&running).await.unwrap();
+    // `b` may keep its handle for the next open: the MDT takes it back.
+    assert_eq!(truncate(4).await, Ok(4));
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_runs_a_file_waits_for_an_own_close_that_is_on_its_way() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);

@@ -47,9 +47,16 @@ pub struct SetAttr<'a> {
 pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Errno> {
     let rec = set.rec;
     let fid = rec.sa_fid;
-    let _held = store.hold(&[fid]);
+    let truncates = rec.sa_valid & MDS_ATTR_SIZE != 0;
+    let held = match truncates {
+        true => store.hold_files(&[fid]),
+        false => store.hold(&[fid]),
+    };
     let old = store.inode(fid)?;
     check(cred, &old, set)?;
+    if truncates && held.opens(fid).executors > 0 {
+        return Err(Errno::ETXTBSY);
+    }
     let mut inode = old.clone();
     // Everybody may ask for no change (`chown` to nobody), which notes the time; it is not noted for strangers.
     let strange = rec.sa_valid & !NOTED == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();

@@ -103,8 +103,8 @@ pub fn open(
     }
     mode.check(cred, &inode, created.is_some())?;
     if inode.is_file() {
-        let denied =
-            (mode.writes() && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
+        let changes = mode.writes() || mode.has(MDS_OPEN_TRUNC);
+        let denied = (changes && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
         if denied {
             return Err(Errno::ETXTBSY);
         }
@@ -118,6 +118,11 @@ pub fn open(
     opens.executors += u32::from(mode.has(MDS_FMODE_EXEC));
     held.set_opens(fid, opens);
     Ok((inode, transno))
+}
+
+/// Whether a client has the file open to execute it.
+pub fn is_executed(store: &Store, fid: Fid) -> bool {
+    store.hold_files(&[fid]).opens(fid).executors > 0
 }
 
 /// A directory was read, at a time that its reader tells.

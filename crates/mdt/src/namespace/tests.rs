@@ -14,7 +14,8 @@ use bytes::Bytes;
 use osd::MemoryIndex;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID,
-    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MdtRecSetattr, Time, WireStruct,
+    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC, MdtRecSetattr, Time,
+    WireStruct,
 };
 
 use super::{
@@ -363,8 +364,28 @@ fn what_runs_is_not_written_and_what_is_written_does_not_run() {
     let mut f = Fixture::new();
     let file = f.make(ROOT, "prog", 0o100755).unwrap();
     f.open(file, MDS_FMODE_EXEC).unwrap();
-    assert_eq!(f.open(file, MDS_FMODE_WRITE).unwrap_err(), Errno::ETXTBSY);
+    for flags in [MDS_FMODE_WRITE, MDS_FMODE_READ | MDS_OPEN_TRUNC] {
+        assert_eq!(f.open(file, flags).unwrap_err(), Errno::ETXTBSY);
+    }
+    let truncate = |f: &Fixture| {
+        let rec = MdtRecSetattr {
+            sa_fid: file,
+            sa_valid: MDS_ATTR_SIZE,
+            ..MdtRecSetattr::default()
+        };
+        let open_for_write = false;
+        setattr(
+            &f.store,
+            &f.cred,
+            SetAttr {
+                rec: &rec,
+                open_for_write,
+            },
+        )
+    };
+    assert_eq!(truncate(&f).map(drop), Err(Errno::ETXTBSY));
     f.close(file, MDS_FMODE_EXEC);
+    truncate(&f).unwrap();
     f.open(file, MDS_FMODE_WRITE).unwrap();
     assert_eq!(f.open(file, MDS_FMODE_EXEC).unwrap_err(), Errno::ETXTBSY);
     let d = f.dir(ROOT, "d");

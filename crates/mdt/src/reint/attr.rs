@@ -16,7 +16,7 @@ use crate::{
     cred::{Cred, MAY_WRITE},
     handles::{OpenFile, is_of_a_file},
     layout::Wanted,
-    locks::{DOM, PERM, UPDATE, XATTR},
+    locks::{DOM, OPEN, PERM, UPDATE, XATTR},
     namespace::{
         self, Closing, SetAttr,
         xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
@@ -45,6 +45,10 @@ impl Mdt {
         }
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
             bits |= DOM;
+            if namespace::is_executed(&self.store, set.sa_fid) {
+                // Clients may keep a handle that no process uses any more.
+                bits |= OPEN;
+            }
         }
         self.store.inode(set.sa_fid)?;
         let mut locks = self.locks_of(req);
