@@ -112,6 +112,7 @@ mod tests {
         let req = ConnectRequest {
             client_uuid: "c".into(),
             peer: Nid::LO,
+            reconnects: false,
             data,
         };
         let granted = negotiate(&req, 7).unwrap();

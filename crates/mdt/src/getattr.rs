@@ -76,6 +76,8 @@ impl Mdt {
         let len = value.len() as u32;
         let answer = |mbo_eadatasize: u32| {
             MdtBody {
+                // An empty value is a value.
+                mbo_valid: OBD_MD_FLXATTR,
                 mbo_eadatasize,
                 ..MdtBody::default()
             }

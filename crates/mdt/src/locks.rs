@@ -219,9 +219,10 @@ impl RequestLocks<'_> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
-    /// To take a name from an inode, or an inode away.
+    /// To take a name from an inode, or an inode away. The names are an extended attribute too: `trusted.link`.
     pub(crate) async fn removal(&mut self, fid: Fid) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE).await
+        self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR)
+            .await
     }
 
     /// To rename: both names, then what is renamed and what is replaced.

@@ -75,6 +75,7 @@ mod tests {
             // The name does not matter.
             client_uuid: "fs-MDT0000-mdtlov_UUID".into(),
             peer: nid(from),
+            reconnects: false,
             data,
         };
         role_of("fs-OST0000_UUID", &req, |nid| config.has_mdt_at(nid))

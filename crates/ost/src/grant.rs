@@ -66,7 +66,8 @@ impl Grants {
         self.clients.lock().entry(uuid.to_owned()).or_default().clone()
     }
 
-    /// A client connects, for the first time or again, and would like `wanted`: what it has now in all.
+    /// A client connects and would like `wanted`: what it has now in all. One that connects for the first time gets a chunk; one
+    /// that comes back (the chunk is then without limit) as much as it says that it had, if there is so much.
     pub(crate) fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
         let client = self.client(uuid);
         let has = client.0.lock().granted_bytes;
@@ -214,6 +215,10 @@ mod tests {
         g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB);
         assert_eq!(g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB), 8 * MIB);
         assert_eq!(g.total_granted(), 8 * MIB);
+        // A restarted target knows nothing of what the client used.
+        let restarted = Grants::default();
+        assert_eq!(restarted.connect("a", 40 * MIB, u64::MAX, 1000 * MIB), 40 * MIB);
+        assert_eq!(restarted.connect("b", 128 * MIB, u64::MAX, 100 * MIB), 60 * MIB);
     }
 
     proptest! {

@@ -129,6 +129,7 @@ mod tests {
         OFFER.answer(&ConnectRequest {
             client_uuid: "c".into(),
             peer: Nid::LO,
+            reconnects: false,
             data,
         })
     }

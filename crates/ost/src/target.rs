@@ -317,7 +317,11 @@ impl Target for Ost {
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
         let mut data = self.offer.answer(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
-            let chunk = self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_NOT_AGREED));
+            // A client that comes back says how much it has; some of that is used, by what it has cached.
+            let chunk = match req.reconnects {
+                true => u64::MAX,
+                false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_NOT_AGREED)),
+            };
             let free = self.space.avail_bytes();
             let has = self
                 .grants

@@ -96,6 +96,11 @@ impl ObjectCache {
         self.dirty.len()
     }
 
+    /// Bytes that the server does not have yet: those that wait to be written, and those on their way.
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        self.dirty.len() + self.writing.len()
+    }
+
     /// Bytes of `range` that wait to be written.
     pub(super) fn dirty_in(&self, range: Range<u64>) -> u64 {
         self.dirty.overlaps(range).map(|r| span(&r)).sum()

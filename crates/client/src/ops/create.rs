@@ -7,7 +7,7 @@ use crate::cred::{Cred, NO_GROUP};
 use crate::ops::lookup::{Found, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
-use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MdtBody};
+use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody};
 
 /// Bytes that a symbolic link's target may have.
 const SYMLINK_MAX: usize = 4095;
@@ -83,7 +83,7 @@ impl Client {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
-        let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE)]);
+        let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
         let bufs = pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc);
         let change = mdc.begin(cred, parent, Some(name));
         let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(1)?;

@@ -63,7 +63,7 @@ impl Client {
             data.read(offset, len).await?
         };
         file.descriptor.check()?;
-        if self.atime != Atime::Never {
+        if self.atime != Atime::Never && !file.flags.no_atime {
             data.access().read((self.clock)());
         }
         Ok(read)

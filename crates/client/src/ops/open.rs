@@ -39,6 +39,8 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Writes return when they are on disk.
     pub sync: bool,
+    /// Reads leave the access time as it is (`O_NOATIME`).
+    pub no_atime: bool,
     /// To execute it: nobody may have it open to write.
     pub exec: bool,
     /// When creating: the name must not exist.
@@ -56,6 +58,7 @@ impl OpenFlags {
         direct: false,
         truncate: false,
         sync: false,
+        no_atime: false,
         exec: false,
         excl: false,
         delay_create: false,
@@ -76,6 +79,7 @@ impl OpenFlags {
             direct: flags & libc::O_DIRECT != 0,
             truncate: flags & libc::O_TRUNC != 0,
             sync: flags & libc::O_DSYNC != 0,
+            no_atime: flags & libc::O_NOATIME != 0,
             excl: flags & libc::O_EXCL != 0,
             exec: false,
             delay_create: false,

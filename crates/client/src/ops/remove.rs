@@ -10,9 +10,12 @@ use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MdtBody,
-    OBD_MD_FLNLINK, Precision,
+    Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
+    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision,
 };
+
+/// What a client gives up of an inode that loses a name, which is in its extended attributes too.
+const REMOVED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR;
 
 impl Client {
     /// Removes a name of a file.
@@ -40,7 +43,7 @@ impl Client {
         let layout = self.inodes.layout(child);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
         self.inodes.leave_name(parent, name, child);
-        let elc = mdc.elc(&[parent], &[(child, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE)]);
+        let elc = mdc.elc(&[parent], &[(child, REMOVED)]);
         let rec = UnlinkRec {
             parent,
             child,
@@ -89,10 +92,7 @@ impl Client {
         };
         self.inodes.leave_name(from.0, from.1, source);
         self.inodes.leave_name(to.0, to.1, target);
-        let files = [
-            (source, MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE),
-            (target, MDS_INODELOCK_FULL),
-        ];
+        let files = [(source, REMOVED), (target, MDS_INODELOCK_FULL)];
         let elc = mdc.elc(&[from.0, to.0], &files);
         let rec = RenameRec {
             from,

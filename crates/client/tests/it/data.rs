@@ -104,6 +104,35 @@ async fn a_file_without_objects_keeps_its_size_when_it_gets_some() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_in_a_cache_counts_as_blocks_on_every_mount() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let blocks = async |c: &Client, fid: Fid| c.getattr(&root, fid).await.unwrap().attr.blocks;
+    let both = async |fid: Fid| (blocks(&a, fid).await, blocks(&b, fid).await);
+    let (small, file) = create(&a, "small").await;
+    a.write(&file, 0, pattern(100, 1)).await.unwrap();
+    assert_eq!(both(small).await, (8, 8));
+    a.write(&file, 50, pattern(9000, 2)).await.unwrap();
+    assert_eq!(both(small).await, (24, 24));
+    let (sparse, hole) = create(&a, "sparse").await;
+    a.write(&hole, 1 << 30, pattern(1, 1)).await.unwrap();
+    assert_eq!(both(sparse).await, (8, 8));
+    a.fsync(&file, false).await.unwrap();
+    a.fsync(&hole, false).await.unwrap();
+    assert_eq!(blocks(&b, small).await, 24);
+    // An overwrite of what is on disk takes no more.
+    a.write(&file, 0, pattern(9050, 3)).await.unwrap();
+    assert_eq!(both(small).await, (24, 24));
+    for f in [&file, &hole] {
+        a.release(f).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_size_that_is_only_in_a_cache_is_seen_by_a_glimpse() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);

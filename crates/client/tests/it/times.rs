@@ -398,6 +398,14 @@ async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_a
     writer.release(&file).await.unwrap();
 
     let open = async |c: &Client| c.open(&root, fid, OpenFlags::READ).await.unwrap();
+    let no_atime = OpenFlags {
+        no_atime: true,
+        ..OpenFlags::READ
+    };
+    let unseen = reader.open(&root, fid, no_atime).await.unwrap();
+    read(&reader, &unseen).await;
+    reader.release(&unseen).await.unwrap();
+    assert_eq!(stat(&reader, fid).await.atime, created, "O_NOATIME");
     let first = open(&reader).await;
     read(&reader, &first).await;
     let seen = stat(&reader, fid).await.atime;

@@ -24,7 +24,7 @@ impl Mdt {
         let lock = server
             .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, locks::XATTR, 0)
             .await?;
-        match xattr::listxattr(&self.store, fid) {
+        match xattr::all(&self.store, fid) {
             Ok(all) => {
                 out.bufs = packed(&all);
                 out.lock = lock;

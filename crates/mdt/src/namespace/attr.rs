@@ -204,8 +204,9 @@ pub fn close_attrs(inode: &mut Inode, what: Closing<'_>, writer: bool) -> bool {
     let told = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
-    // An access before the last change is not: the time may have been set since.
-    let since = told.atime.refined(inode.ctime) >= inode.ctime;
+    // An access before the last change is not: the time may have been set since. A client that tells whole seconds cannot say
+    // which of the two came first within a second.
+    let since = told.atime.refined(inode.ctime) > inode.ctime;
     let first = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
     let worth_it = first || told.atime >= inode.atime.later(what.atime_diff);
     if has(MDS_ATTR_ATIME) && since && worth_it {

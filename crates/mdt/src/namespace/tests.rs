@@ -7,21 +7,22 @@ mod crash;
 mod model;
 mod together;
 mod visible;
+mod xattrs;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use osd::MemoryIndex;
 use wire::{
-    Errno, Fid, LuSeqRange, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID,
-    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC, MdtRecSetattr, Time,
-    WireStruct,
+    Errno, Fid, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE,
+    MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC,
+    MdtRecSetattr, Time, Timed, Times, WireStruct,
 };
 
 use super::{
-    Done, Node, OpenMode, Rename, SetAttr, Unlink, close, create, destroy_orphan, let_go, link, lookup,
-    make_root, open, rename, setattr, unlink,
-    xattr::{SetXattr, getxattr, listxattr, setxattr},
+    Closing, Done, Node, OpenMode, Rename, SetAttr, Unlink, close, close_attrs, create, destroy_orphan,
+    let_go, link, lookup, make_root, open, rename, setattr, unlink,
+    xattr::{SetXattr, setxattr},
 };
 use crate::{
     cred::Cred,
@@ -519,71 +520,40 @@ fn only_owners_change_modes_and_only_root_gives_away() {
 }
 
 #[test]
-fn xattrs_are_set_listed_and_removed() {
-    let mut f = Fixture::new();
-    let file = f.file(ROOT, "x");
-    assert_eq!(
-        getxattr(&f.store, &f.cred, file, b"user.a").unwrap_err(),
-        Errno::ENODATA
-    );
-    f.setxattr(file, b"user.a", Some(b"1"), 0).unwrap();
-    f.setxattr(file, b"user.empty", Some(b""), 0).unwrap();
-    assert_eq!(
-        f.setxattr(file, b"user.a", Some(b"2"), 1).unwrap_err(),
-        Errno::EEXIST
-    );
-    assert_eq!(
-        f.setxattr(file, b"user.b", Some(b"2"), 2).unwrap_err(),
-        Errno::ENODATA
-    );
-    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.a").unwrap(), "1");
-    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.empty").unwrap(), "");
-    assert!(
-        !getxattr(&f.store, &f.cred, file, b"trusted.link")
-            .unwrap()
-            .is_empty()
-    );
-    assert_eq!(listxattr(&f.store, file).unwrap().len(), 2);
-    f.setxattr(file, b"user.a", None, 0).unwrap();
-    assert_eq!(f.setxattr(file, b"user.a", None, 0).unwrap_err(), Errno::ENODATA);
-    assert_eq!(
-        f.setxattr(file, b"what.a", Some(b"1"), 0).unwrap_err(),
-        Errno::EOPNOTSUPP
-    );
-    f.unlink(ROOT, "x").unwrap();
-    assert!(f.store.xattrs(file).unwrap().is_empty());
-    f.become_user(9);
-    assert_eq!(
-        f.setxattr(ROOT, b"trusted.a", Some(b"1"), 0).unwrap_err(),
-        Errno::EPERM
-    );
-}
-
-#[test]
-fn acls_are_listed_with_the_other_xattrs() {
-    let mut f = Fixture::new();
-    let dir = f.make(ROOT, "d", 0o040755).unwrap();
-    let entries: [(u16, u16, u32); 5] = [
-        (1, 7, u32::MAX),
-        (2, 5, 1234),
-        (4, 5, u32::MAX),
-        (16, 5, u32::MAX),
-        (32, 5, u32::MAX),
-    ];
-    let mut acl = 2u32.to_le_bytes().to_vec();
-    for (tag, perm, id) in entries {
-        acl.extend_from_slice(&tag.to_le_bytes());
-        acl.extend_from_slice(&perm.to_le_bytes());
-        acl.extend_from_slice(&id.to_le_bytes());
-    }
-    let names = [&b"system.posix_acl_access"[..], b"system.posix_acl_default"];
-    for name in names {
-        f.setxattr(dir, name, Some(&acl), 0).unwrap();
-    }
-    let listed = listxattr(&f.store, dir).unwrap();
-    assert_eq!(listed, names.map(|n| (Bytes::from_static(n), acl.clone().into())));
-    f.setxattr(dir, names[1], None, 0).unwrap();
-    assert_eq!(listxattr(&f.store, dir).unwrap().len(), 1);
+fn a_close_keeps_an_access_time_that_was_set_in_the_same_second() {
+    let set = Inode {
+        mode: 0o100644,
+        atime: Time::secs(50),
+        mtime: Time::secs(40),
+        ctime: Time::new(100, 500_000_000),
+        ..Inode::default()
+    };
+    let after_close = |read: Time| {
+        let mut rec = MdtRecSetattr {
+            sa_valid: MDS_ATTR_ATIME,
+            ..MdtRecSetattr::default()
+        };
+        rec.set_times(Times {
+            atime: read,
+            ..Times::default()
+        });
+        let (mut inode, atime_diff) = (set.clone(), 60);
+        close_attrs(
+            &mut inode,
+            Closing {
+                rec: &rec,
+                atime_diff,
+            },
+            false,
+        );
+        inode.atime
+    };
+    // Kernels tell whole seconds: the read may have come before the change.
+    assert_eq!(after_close(Time::secs(100)), Time::secs(50));
+    assert_eq!(after_close(Time::secs(101)), Time::secs(101));
+    assert_eq!(after_close(Time::new(100, 400_000_000)), Time::secs(50));
+    let later = Time::new(100, 600_000_000);
+    assert_eq!(after_close(later), later);
 }
 
 #[test]

@@ -104,6 +104,18 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
     Ok(all)
 }
 
+/// All attributes that a client may keep under a lock: those of [`listxattr`], and where the file is in the name space. A client
+/// that keeps them takes an attribute that is missing here for absent.
+pub fn all(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    let mut all = listxattr(store, fid)?;
+    let inode = store.inode(fid)?;
+    for name in [XATTR_LINK, XATTR_LMA] {
+        let value = shown(fid, &inode, name).filter(|value| !value.is_empty());
+        all.extend(value.map(|value| (Bytes::from_static(name), value)));
+    }
+    Ok(all)
+}
+
 /// Sets or removes an attribute.
 pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, Errno> {
     let (fid, name) = (set.fid, set.name);

@@ -6,7 +6,7 @@ use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precisio
 use super::{done, text, time_of};
 use crate::{
     cred::Cred,
-    locks::{End, UPDATE},
+    locks::{End, UPDATE, XATTR},
     namespace::{self, Node, Rename, Unlink},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
     target::{Handled, Mdt, name_of, precision},
@@ -46,7 +46,7 @@ impl Mdt {
         namespace::check_change(&self.store, cred, dir, &name)?;
         let mut locks = self.locks_of(req);
         locks.name_write(dir, &name).await?;
-        locks.inode(file, UPDATE).await?;
+        locks.inode(file, UPDATE | XATTR).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
         // Lustre tells no attributes, and its clients take what is told for the directory's.
         let reply = done(req, &linked, 1, precision(req) == Precision::Nanoseconds);

@@ -123,11 +123,23 @@ async fn xattrs_and_modes_are_changed_and_seen() {
     c.setxattr(d, "user.a", b"one").await.unwrap();
     c.setxattr(d, "user.b", b"two!").await.unwrap();
     let all = c.xattrs(d).await;
-    assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (0x20, 4, 2));
-    assert_eq!(
-        (all.reply.buf(5), all.reply.buf(6)),
-        (&b"user.a\0user.b\0"[..], &b"onetwo!"[..])
+    // What shows where the file is comes along: a client that keeps the attributes asks for none of them.
+    assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (0x20, 4, 4));
+    assert_eq!(all.reply.buf(5), b"user.a\0user.b\0trusted.link\0trusted.lma\0");
+    let link = c.getxattr(d, "trusted.link").await.unwrap();
+    let lma = c.getxattr(d, "trusted.lma").await.unwrap();
+    assert_eq!(all.reply.buf(6), [&b"onetwo!"[..], &link, &lma].concat());
+    // It changes with the name: the client's lock goes first.
+    c.rename((Fid::ROOT, "d"), (Fid::ROOT, "e")).await.unwrap();
+    let revoked = |fid, bits| fid == d && bits & 0x20 != 0;
+    assert!(
+        c.called_back
+            .lock()
+            .iter()
+            .any(|(fid, bits)| revoked(*fid, *bits))
     );
+    assert_ne!(c.getxattr(d, "trusted.link").await.unwrap(), link);
+    c.rename((Fid::ROOT, "e"), (Fid::ROOT, "d")).await.unwrap();
     let rec = MdtRecSetattr {
         sa_fid: d,
         sa_valid: MDS_ATTR_MODE,

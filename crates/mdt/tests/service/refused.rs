@@ -29,6 +29,7 @@ async fn a_peer_that_is_no_target_of_the_file_system_gets_no_super_sequence() {
         f.mdt.admit(&ConnectRequest {
             client_uuid: "testfs-MDT0000-lwp-OST0000_UUID".into(),
             peer: at.parse().unwrap(),
+            reconnects: false,
             data,
         })
     };

@@ -27,6 +27,7 @@ async fn only_at_the_nid_of_an_mdt_is_a_peer_a_server() {
         ost.admit(&ConnectRequest {
             client_uuid: "testfs-MDT0000-mdtlov_UUID".into(),
             peer: at.parse().unwrap(),
+            reconnects: false,
             data,
         })
     };

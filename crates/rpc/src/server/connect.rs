@@ -68,9 +68,11 @@ async fn connect_to(
     if asked.ocd_connect_flags & OBD_CONNECT_FULL20 == 0 {
         return Err(Errno::EPROTO);
     }
+    let initial = arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0;
     let req = ConnectRequest {
         client_uuid: uuid.clone(),
         peer: arrival.from,
+        reconnects: !initial,
         data: asked,
     };
     let role = target.admit(&req)?;
@@ -78,7 +80,7 @@ async fn connect_to(
         uuid,
         cookie: conn.cookie,
         conn_cnt: arrival.body.pb_conn_cnt,
-        initial: arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0,
+        initial,
         role,
     };
     let clearing = clear(rpc, exports, &claim, arrival.from);

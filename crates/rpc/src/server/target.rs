@@ -21,6 +21,8 @@ pub struct ConnectRequest {
     pub client_uuid: String,
     /// From where.
     pub peer: Nid,
+    /// Whether it had a connection before, to this target or to one before its restart.
+    pub reconnects: bool,
     /// What it asks for.
     pub data: ObdConnectData,
 }

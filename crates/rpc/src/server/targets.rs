@@ -67,6 +67,7 @@ impl TargetExports {
             let req = ConnectRequest {
                 client_uuid: export.client_uuid.clone(),
                 peer: export.peer(),
+                reconnects: false,
                 data: export.data(),
             };
             if self.target.admit(&req).is_err() {

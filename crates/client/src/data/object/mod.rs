@@ -14,7 +14,7 @@ mod space;
 mod write;
 
 use super::brw::ObjectId;
-use super::cache::ObjectCache;
+use super::cache::{ObjectCache, PAGE_SIZE};
 use super::cached::Swept;
 use super::osc::Osc;
 use crate::attr::DataAttr;
@@ -126,6 +126,19 @@ impl State {
         }
     }
 
+    /// Size, blocks and times. Data that the server does not have yet counts as blocks, as in Lustre's client: `tar -S` takes a file
+    /// without blocks for a hole. Which of it overwrites blocks that the object has is not known, so that a dense object's size
+    /// is the limit.
+    fn attr(&self) -> DataAttr {
+        let blocks_of = |bytes: u64| bytes.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE / 512);
+        let DataAttr { size, blocks, .. } = self.attr;
+        let with_unwritten = blocks.saturating_add(blocks_of(self.cache.unwritten_bytes()));
+        DataAttr {
+            blocks: with_unwritten.min(blocks_of(size).max(blocks)),
+            ..self.attr
+        }
+    }
+
     /// Contents change now; not before the last change.
     fn changed(&mut self, now: Time) {
         let times = &mut self.attr.times;
@@ -217,7 +230,7 @@ impl Object {
 
     /// What this client knows, for the server that asks (a glimpse).
     pub(super) fn lvb(&self) -> OstLvb {
-        to_lvb(&self.state.lock().attr, self.osc.precision())
+        to_lvb(&self.state.lock().attr(), self.osc.precision())
     }
 
     /// How often the server has evicted this client, which still has this lock: what is sent on the strength of the lock
@@ -322,7 +335,7 @@ impl Object {
 
     /// Size and times, for a caller who holds a lock on everything.
     pub(super) fn locked_attr(&self) -> DataAttr {
-        self.state.lock().attr
+        self.state.lock().attr()
     }
 
     /// Size and times, when a lock makes them certain.
@@ -330,7 +343,7 @@ impl Object {
         let known = self.state.lock().attr;
         let tail = extent(&(known.size..OBD_OBJECT_EOF));
         let _lock = self.osc.locks().find(&self.res, LockMode::Pr, tail)?;
-        Some(self.state.lock().attr)
+        Some(self.state.lock().attr())
     }
 
     /// Size and times: from the cache where a lock makes them certain, otherwise from the server, which asks those who

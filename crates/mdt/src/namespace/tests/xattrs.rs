@@ -1,0 +1,77 @@
+//! Extended attributes.
+
+use bytes::Bytes;
+use wire::Errno;
+
+use super::{
+    super::xattr::{getxattr, listxattr},
+    Fixture, ROOT,
+};
+
+#[test]
+fn xattrs_are_set_listed_and_removed() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "x");
+    assert_eq!(
+        getxattr(&f.store, &f.cred, file, b"user.a").unwrap_err(),
+        Errno::ENODATA
+    );
+    f.setxattr(file, b"user.a", Some(b"1"), 0).unwrap();
+    f.setxattr(file, b"user.empty", Some(b""), 0).unwrap();
+    assert_eq!(
+        f.setxattr(file, b"user.a", Some(b"2"), 1).unwrap_err(),
+        Errno::EEXIST
+    );
+    assert_eq!(
+        f.setxattr(file, b"user.b", Some(b"2"), 2).unwrap_err(),
+        Errno::ENODATA
+    );
+    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.a").unwrap(), "1");
+    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.empty").unwrap(), "");
+    assert!(
+        !getxattr(&f.store, &f.cred, file, b"trusted.link")
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(listxattr(&f.store, file).unwrap().len(), 2);
+    f.setxattr(file, b"user.a", None, 0).unwrap();
+    assert_eq!(f.setxattr(file, b"user.a", None, 0).unwrap_err(), Errno::ENODATA);
+    assert_eq!(
+        f.setxattr(file, b"what.a", Some(b"1"), 0).unwrap_err(),
+        Errno::EOPNOTSUPP
+    );
+    f.unlink(ROOT, "x").unwrap();
+    assert!(f.store.xattrs(file).unwrap().is_empty());
+    f.become_user(9);
+    assert_eq!(
+        f.setxattr(ROOT, b"trusted.a", Some(b"1"), 0).unwrap_err(),
+        Errno::EPERM
+    );
+}
+
+#[test]
+fn acls_are_listed_with_the_other_xattrs() {
+    let mut f = Fixture::new();
+    let dir = f.make(ROOT, "d", 0o040755).unwrap();
+    let entries: [(u16, u16, u32); 5] = [
+        (1, 7, u32::MAX),
+        (2, 5, 1234),
+        (4, 5, u32::MAX),
+        (16, 5, u32::MAX),
+        (32, 5, u32::MAX),
+    ];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        acl.extend_from_slice(&tag.to_le_bytes());
+        acl.extend_from_slice(&perm.to_le_bytes());
+        acl.extend_from_slice(&id.to_le_bytes());
+    }
+    let names = [&b"system.posix_acl_access"[..], b"system.posix_acl_default"];
+    for name in names {
+        f.setxattr(dir, name, Some(&acl), 0).unwrap();
+    }
+    let listed = listxattr(&f.store, dir).unwrap();
+    assert_eq!(listed, names.map(|n| (Bytes::from_static(n), acl.clone().into())));
+    f.setxattr(dir, names[1], None, 0).unwrap();
+    assert_eq!(listxattr(&f.store, dir).unwrap().len(), 1);
+}
