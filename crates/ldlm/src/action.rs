@@ -4,7 +4,7 @@ use crate::lock::{Holder, Lock, LockId, Waiter};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use std::time::Duration;
-use wire::{LdlmLockDesc, LdlmResId};
+use wire::{LdlmLockDesc, LdlmResId, Nid};
 
 /// A lock that somebody asks for.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,8 @@ pub struct NewLock {
     pub tell_deadlock: bool,
     /// For whom the server takes it: that one's own locks it does not exclude. [`Holder::SERVER`]: for nobody.
     pub on_behalf: Holder,
+    /// Where the holder is: a process of that node may ask for flocks through several mounts.
+    pub node: Option<Nid>,
 }
 
 impl NewLock {
@@ -54,6 +56,7 @@ impl NewLock {
             discard: false,
             tell_deadlock: false,
             on_behalf: Holder::SERVER,
+            node: None,
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! An owner's ranges never conflict with each other: a new one replaces what it covers of the owner's, joins those of
 //! its mode that it touches, and cuts those of the other mode. Unlocking is a request of mode NL. A request that would
-//! wait for an owner who, directly or over others, waits for the asking owner is refused as a deadlock; since owners
-//! wait in several files, all flocks of a target live in one shard.
+//! wait for an owner who, directly or over others, waits for the asking owner is refused as a deadlock (`deadlock`); since
+//! owners wait in several files, all flocks of a target live in one shard.
 
 use crate::action::{Action, NewLock, Placed, Refusal};
 use crate::conflict::conflict;
@@ -12,7 +12,6 @@ use crate::mode::LockMode;
 use crate::namespace::Namespace;
 use crate::policy::{Flock, LockType, Policy};
 use crate::resource::Resource;
-use std::collections::HashSet;
 use std::time::Instant;
 use wire::LdlmResId;
 
@@ -27,6 +26,9 @@ impl Namespace {
     ) -> Result<Placed, Refusal> {
         if !matches!(new.mode, LockMode::Pr | LockMode::Pw | LockMode::Nl) {
             return Err(Refusal::WrongMode);
+        }
+        if let Some(node) = new.node {
+            self.flock_waits.is_at(new.holder, node);
         }
         if new.test {
             return self.test_flock(new);
@@ -50,8 +52,8 @@ impl Namespace {
                 return Err(refusal);
             }
             self.queue(id);
-            if let Some(owner) = owner(new.holder, &new.policy) {
-                self.flock_waits.entry(owner).or_default().push(id);
+            if let Some(lock) = self.locks.get(id) {
+                self.flock_waits.add(lock);
             }
             return Ok(Placed::Queued { id, by_granted: true });
         }
@@ -88,25 +90,17 @@ impl Namespace {
         }
     }
 
-    /// Takes a lock that is no more out of the list of what its owner waits for.
-    pub(crate) fn forget_flock_wait(&mut self, lock: &Lock) {
-        let Some(owner) = owner(lock.holder, &lock.policy) else {
-            return;
-        };
-        if let Some(waits) = self.flock_waits.get_mut(&owner) {
-            waits.retain(|w| *w != lock.id);
-            if waits.is_empty() {
-                self.flock_waits.remove(&owner);
-            }
-        }
-    }
-
     fn test_flock(&mut self, new: &NewLock) -> Result<Placed, Refusal> {
         let id = self.insert(new)?;
-        let conflict = self
-            .locks
-            .get(id)
-            .and_then(|want| self.granted(&new.res).find(|held| conflict(held, want)).cloned());
+        // Of several the first in the file, as fcntl(2) has it on other file systems.
+        let start = |held: &&Lock| match held.policy {
+            Policy::Flock(flock) => flock.start,
+            _ => u64::MAX,
+        };
+        let conflict = self.locks.get(id).and_then(|want| {
+            let held = self.granted(&new.res).filter(|held| conflict(held, want));
+            held.min_by_key(start).cloned()
+        });
         self.forget(id);
         Ok(Placed::Tested {
             id: self.locks.passing_id(),
@@ -135,7 +129,7 @@ impl Namespace {
         if let Some(lock) = self.locks.get_mut(id) {
             let wait = lock.clone();
             lock.policy = Policy::Flock(carved.range);
-            self.forget_flock_wait(&wait);
+            self.flock_waits.remove(&wait);
         }
         // The owner's ranges that joined this one may have been the resource's only locks.
         let resource = self
@@ -225,33 +219,6 @@ impl Namespace {
             resource.add(id, &mut self.locks);
         }
         Ok(())
-    }
-
-    /// Whether the owner of a waiting flock, through those in its way and what they wait for, waits for itself.
-    fn deadlocks(&self, id: LockId) -> bool {
-        let Some(start) = self.locks.get(id).and_then(|l| owner(l.holder, &l.policy)) else {
-            return false;
-        };
-        let mut seen: HashSet<Owner> = HashSet::new();
-        let mut todo = self.owners_in_the_way(id);
-        while let Some(next) = todo.pop() {
-            if next == start {
-                return true;
-            }
-            if seen.insert(next) {
-                let waits = self.flock_waits.get(&next).into_iter().flatten();
-                todo.extend(waits.flat_map(|w| self.owners_in_the_way(*w)));
-            }
-        }
-        false
-    }
-
-    fn owners_in_the_way(&self, id: LockId) -> Vec<Owner> {
-        let Some(want) = self.locks.get(id) else {
-            return Vec::new();
-        };
-        let held = self.granted(&want.res).filter(|held| conflict(held, want));
-        held.filter_map(|l| owner(l.holder, &l.policy)).collect()
     }
 }
 
@@ -406,6 +373,18 @@ mod tests {
             Ok(Placed::Tested { conflict: None, .. })
         ));
         assert_eq!(f.held(1), [(1, Pw, 10, 19)]);
+        // Of two in the way, the one that begins first.
+        f.ask(1, 3, Pw, (3, 4)).unwrap();
+        let Ok(Placed::Tested {
+            conflict: Some(held), ..
+        }) = f.ns.enqueue(Instant::now(), &test, &mut f.out)
+        else {
+            panic!("no conflict found")
+        };
+        let Policy::Flock(first) = held.policy else {
+            unreachable!("a flock resource")
+        };
+        assert_eq!((first.owner, first.start), (3, 3));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 mod action;
 mod client;
 mod conflict;
+mod deadlock;
 mod extent;
 mod flock;
 mod limits;

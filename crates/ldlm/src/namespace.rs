@@ -6,6 +6,7 @@
 //! otherwise it queues, and every holder in its way is told once.
 
 use crate::action::{Action, NewLock, Placed, Refusal};
+use crate::deadlock::FlockWaits;
 use crate::extent;
 use crate::lock::{Holder, Lock, LockId, LockTable, Waiter};
 use crate::mode::LockMode;
@@ -25,8 +26,8 @@ pub struct Namespace {
     pub(crate) resources: HashMap<LdlmResId, Resource>,
     /// Every client's locks, by the client's cookies.
     pub(crate) by_client: BTreeSet<(Holder, u64, LockId)>,
-    /// The waiting flocks of an owner, for finding deadlocks.
-    pub(crate) flock_waits: HashMap<(Holder, u64), Vec<LockId>>,
+    /// The waiting flocks, for finding deadlocks.
+    pub(crate) flock_waits: FlockWaits,
     pub(crate) timers: Timers,
     pub(crate) hand: Hand,
 }
@@ -39,7 +40,7 @@ impl Namespace {
             locks: LockTable::new(shard, seed),
             resources: HashMap::default(),
             by_client: BTreeSet::new(),
-            flock_waits: HashMap::default(),
+            flock_waits: FlockWaits::default(),
             timers: Timers::new(timeout_min),
             hand: Hand::default(),
         }
@@ -139,6 +140,7 @@ impl Namespace {
             }
             touched.push(lock.res);
         }
+        self.flock_waits.drop_holder(holder);
         touched.sort_unstable();
         touched.dedup();
         for res in &touched {
@@ -287,7 +289,7 @@ impl Namespace {
                 self.resources.remove(&lock.res);
             }
         }
-        self.forget_flock_wait(&lock);
+        self.flock_waits.remove(&lock);
         Some(lock)
     }
 }

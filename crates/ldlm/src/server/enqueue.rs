@@ -93,6 +93,7 @@ impl LockServer {
             no_expansion: has(wire::LDLM_FL_NO_EXPANSION | wire::LDLM_FL_BLOCKED_MASK),
             cancel_on_block: has(wire::LDLM_FL_CANCEL_ON_BLOCK),
             tell_deadlock: req.export.has(wire::OBD_CONNECT_FLOCK_DEAD),
+            node: Some(req.peer),
             ..NewLock::new(holder(&req.export), cookie, desc.l_resource.lr_name, mode, policy)
         })
     }

@@ -23,7 +23,7 @@ fn flock(owner: u64) -> Policy {
         start: 0,
         end: i64::MAX as u64,
         owner,
-        pid: 1,
+        pid: owner as u32,
     })
 }
 
