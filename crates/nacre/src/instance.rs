@@ -138,7 +138,7 @@ impl Instance {
 
     /// Nothing of it is left but its description.
     pub(crate) fn end_to_destroy(dir: &Path) -> Result<()> {
-        for name in [BEGUN, DESTROYED] {
+        for name in [BEGUN, ".instance.json.new", DESTROYED] {
             match fs::remove_file(dir.join(name)) {
                 Err(e) if e.kind() != ErrorKind::NotFound => {
                     return Err(e).with_context(|| format!("cannot remove {}", dir.join(name).display()));
@@ -246,7 +246,14 @@ fn look(dir: &Path) -> Result<Found> {
                 "{here} is half made (its making was interrupted, nothing is in it yet): remove it and try again"
             );
         }
-        let ours = [LOCK, "nacre.log", "mnt", RECORD_IN_DIR, SOCKET_IN_DIR];
+        let ours = [
+            LOCK,
+            "nacre.log",
+            "mnt",
+            RECORD_IN_DIR,
+            ".run.json.new",
+            SOCKET_IN_DIR,
+        ];
         return match names.iter().find(|n| !ours.contains(&n.as_str())) {
             None => Ok(Found::Nothing),
             Some(other) => bail!(

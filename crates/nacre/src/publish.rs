@@ -127,7 +127,13 @@ impl Place {
                 old.task.abort();
             }
         }
-        write_atomically(&dir.join(&self.record), text)
+        let path = dir.join(&self.record);
+        match self.home {
+            Home::Dir(..) => write_atomically(&path, text),
+            // Commands of other users that use a mount of this process look here for its socket.
+            Home::RunDir => osd::files::replace(&path, text.as_bytes(), 0o644)
+                .with_context(|| format!("cannot write {}", path.display())),
+        }
     }
 
     fn is_listening(&self, dir: &Path) -> bool {

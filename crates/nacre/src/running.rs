@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -170,8 +170,10 @@ pub(crate) fn run_dir() -> Result<PathBuf> {
 }
 
 fn make_run_dir(dir: &Path) -> Result<()> {
-    match fs::DirBuilder::new().mode(0o755).create(dir) {
-        Ok(()) => {}
+    match fs::create_dir(dir) {
+        // Other users' commands ask through the sockets in it, whatever this process's umask is.
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("run directory {}", dir.display()))?,
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e).with_context(|| format!("cannot make the run directory {}", dir.display())),
     }
@@ -198,6 +200,12 @@ pub(crate) fn uid() -> u32 {
 /// directory is asked.
 pub(crate) fn in_dir(dir: &Path) -> Result<Option<Running>> {
     let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR))?;
+    if found.is_none() && dir.join(RECORD_IN_DIR).exists() {
+        eprintln!(
+            "nacre: warning: {} is empty or damaged, as a power cut can leave it: ignored",
+            dir.join(RECORD_IN_DIR).display()
+        );
+    }
     let indexed = || everyone_now().into_iter().find(|r| r.works_for(dir));
     Ok(match found {
         None => indexed(),
@@ -321,7 +329,8 @@ pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
     })
 }
 
-/// Reads a record and says by which socket its process is asked; nothing if there is none.
+/// Reads a record and says by which socket its process is asked; nothing if there is none. A file that is empty or
+/// damaged, as a power cut can leave it, is the record of no process.
 fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
     let cannot = || format!("cannot read {}", path.display());
     // Other users' records are read, too: no link is followed, and nothing that is not a file is waited for.
@@ -332,18 +341,15 @@ fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
         Err(e) => return Err(e).with_context(cannot),
     };
     let meta = file.metadata().with_context(cannot)?;
-    let mut text = String::new();
+    let mut text = Vec::new();
     if meta.is_file() {
         file.take(RECORD_MAX)
-            .read_to_string(&mut text)
+            .read_to_end(&mut text)
             .with_context(cannot)?;
     }
-    let record: Running = serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} is not the record of a running nacre: remove it",
-            path.display()
-        )
-    })?;
+    let Ok(record) = serde_json::from_slice::<Running>(&text) else {
+        return Ok(None);
+    };
     Ok(Some(Running {
         control: socket.to_owned(),
         owner: meta.uid(),
@@ -353,9 +359,7 @@ fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
 
 /// A file that is there whole or not at all.
 pub(crate) fn write_atomically(path: &Path, text: &str) -> Result<()> {
-    let new = path.with_extension("new");
-    fs::write(&new, text)
-        .and_then(|()| fs::rename(&new, path))
+    osd::files::replace(path, text.as_bytes(), osd::files::FILE_MODE)
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -473,11 +477,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_a_record_is_an_error_that_names_it() {
+    fn an_empty_or_damaged_record_is_that_of_no_process_and_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(RECORD_IN_DIR), "{").unwrap();
-        let error = in_dir(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("run.json"), "{error}");
+        let path = dir.path().join(RECORD_IN_DIR);
+        for left in [&b""[..], b"{", b"\0\0\0\0", b"\xff\xfe"] {
+            fs::write(&path, left).unwrap();
+            assert_eq!(in_dir(dir.path()).unwrap(), None);
+            write_atomically(&path, &serde_json::to_string(&record(dir.path(), 1, 1)).unwrap()).unwrap();
+            assert_eq!(in_dir(dir.path()).unwrap().map(|r| r.pid), Some(1));
+        }
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod check;
 mod destroy;
 mod error;
+pub mod files;
 mod index;
 mod journals;
 mod local_index;

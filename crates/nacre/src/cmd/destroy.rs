@@ -17,7 +17,7 @@ use crate::output::say;
 use crate::{daemon, running, token};
 
 /// What a process leaves in a directory that it works for.
-const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", "run.new", "run.sock"];
+const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
 
 /// What is to be destroyed.
 struct Found {

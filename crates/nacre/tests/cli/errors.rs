@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::fixture::{Site, nacre_ok, nacre_refuses, sh};
+use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
 #[test]
 fn a_directory_with_other_things_is_left_as_it_is() {
@@ -166,4 +166,37 @@ fn names_that_cannot_be_are_refused() {
     assert!(nacre_refuses(&["mount", "nonsense", &dir]).contains("MGSNID:/FSNAME"));
     assert!(nacre_refuses(&["lfs", "getstripe", "/tmp"]).contains("not on a mounted Nacre"));
     assert!(nacre_refuses(&["lfs", "df", "/tmp"]).contains("not in a mount"));
+}
+
+#[test]
+fn an_empty_or_damaged_run_json_stops_no_command() {
+    let mut site = Site::new();
+    let dir = site.at("d");
+    for left in ["", "{\\\"role\\\"", "\\0\\0\\0\\0"] {
+        site.up("d", &["--no-mount"]);
+        site.kill("d");
+        sh(&format!("printf \"{left}\" > {dir}/run.json"));
+        let status = nacre(&["status", "--dir", &dir]);
+        assert_eq!(status.code, Some(3), "{}{}", status.out, status.err);
+        assert!(status.out.contains("nothing is up"));
+        assert!(
+            status.err.contains("run.json is empty or damaged"),
+            "{}",
+            status.err
+        );
+        assert!(nacre(&["down", "--dir", &dir]).err.contains("nothing is up"));
+        nacre_ok(&["fsck", &dir]);
+        let up = nacre(&["up", "--no-mount", "--dir", &dir]);
+        assert!(up.ok && up.err.contains("ignored"), "{}{}", up.out, up.err);
+        site.down("d");
+    }
+    let target = site.at("t");
+    site.serve(
+        "t",
+        &["--mgs"],
+        &["--listen", "127.0.91.1@tcp", "--port", "17991"],
+    );
+    site.kill("t");
+    sh(&format!(": > {target}/run.json"));
+    nacre_ok(&["serve", &target, "--listen", "127.0.91.1@tcp", "--port", "17991"]);
 }
