@@ -116,7 +116,7 @@ fn say(word: &Word) {
 }
 
 fn open_log(path: &Path) -> Result<File> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file = osd::files::options().create(true).append(true).open(path);
     file.with_context(|| format!("cannot write the log {}", path.display()))
 }
 

@@ -209,10 +209,36 @@ impl Instance {
     }
 }
 
+/// Takes the permissions of other users from this program's files in the directory. The directory itself stays as it is: the mount
+/// point can be in it.
+pub(crate) fn restrict(dir: &Path) -> Result<()> {
+    let mut changed = 0;
+    for name in [DONE, LOCK, "nacre.log", RECORD_IN_DIR] {
+        let path = dir.join(name);
+        let restricted = osd::files::restrict(&path);
+        changed +=
+            u64::from(restricted.with_context(|| format!("cannot change the mode of {}", path.display()))?);
+    }
+    warn_restricted(dir, changed);
+    Ok(())
+}
+
+/// Says that files were open to other users until now.
+pub(crate) fn warn_restricted(dir: &Path, changed: u64) {
+    if changed > 0 {
+        tracing::warn!(
+            "{}: other users could use {changed} files and directories; their modes are now 0600 and 0700",
+            dir.display()
+        );
+    }
+}
+
 /// Takes the directory for this process.
 pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let path = dir.join(LOCK);
-    let file = fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut options = osd::files::options();
+    let file = options.write(true).create(true).truncate(false).open(&path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!(
             "{} is in use by another nacre that is just starting or stopping: try again",

@@ -34,6 +34,7 @@ use wire::{
 use crate::answers::Parts;
 use crate::cmd::mkfs;
 use crate::files;
+use crate::instance;
 use crate::net::Place;
 use crate::own_params::own_params;
 use crate::running::MountRecord;
@@ -217,6 +218,7 @@ impl Node {
         let (what, label) = (target.describe(), target.label().clone());
         let (store, token) = (target.store(), target.token()?);
         if let Here::Dir(dir) = target {
+            instance::warn_restricted(dir.path(), dir.restrict()?);
             self.dirs.push(dir);
         }
         self.start_target(&label, &store, token).await.context(what)?;

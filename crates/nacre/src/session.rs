@@ -82,6 +82,8 @@ impl Session {
             daemon::detach();
         }
         daemon::start_logging();
+        // Stores, logs and records are for this user alone.
+        osd::files::restrict_umask();
         let ended = self.live(bring_up);
         if let Err(e) = &ended {
             tracing::error!("{}", output::describe(e));

@@ -69,7 +69,7 @@ pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(bytes) => Ok(Arc::new(MemoryIndex::new(Space::of_memory(*bytes)))),
         StoreKind::Local(dir) => {
-            let path = dir.join("index");
+            let path = dir.join(target::INDEX);
             Ok(Arc::new(
                 blocking(move || LocalIndex::open(&path, LocalConfig::default())).await?,
             ))
@@ -82,7 +82,7 @@ pub async fn open_index_unchanged(kind: &StoreKind) -> Result<Arc<dyn Index>, Os
     match kind {
         StoreKind::Memory(_) => Ok(Arc::new(MemoryIndex::default())),
         StoreKind::Local(dir) => {
-            let path = dir.join("index");
+            let path = dir.join(target::INDEX);
             Ok(Arc::new(
                 blocking(move || LocalIndex::open_unchanged(&path, LocalConfig::default())).await?,
             ))
@@ -95,7 +95,7 @@ pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Ar
     match kind {
         StoreKind::Memory(_) => Ok(Arc::new(MemoryObjects::new(index.space().clone()))),
         StoreKind::Local(dir) => {
-            let (path, index) = (dir.join("objects"), index.clone());
+            let (path, index) = (dir.join(target::OBJECTS), index.clone());
             Ok(Arc::new(
                 blocking(move || LocalObjects::open(&path, index)).await?,
             ))

@@ -26,7 +26,8 @@ use foldhash::HashSet;
 use tokio::sync::watch;
 
 use crate::{
-    Batch, Index, KEY_RESERVED, Need, OsdError, Space, Transactions, journals::Journals, reclaim::Reclaim,
+    Batch, Index, KEY_RESERVED, Need, OsdError, Space, Transactions, files, journals::Journals,
+    reclaim::Reclaim,
 };
 
 const TRANSACTIONS_KEY: [u8; 2] = [KEY_RESERVED, b't'];
@@ -182,8 +183,7 @@ impl Drop for LocalIndex {
 
 /// The space of the target whose index this is.
 fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
-    let target = path.parent().filter(|p| !p.as_os_str().is_empty());
-    Space::of_host(target.unwrap_or(Path::new(".")))
+    Space::of_host(files::parent(path))
 }
 
 /// Makes an empty store under another name first: an interrupted making leaves no half of one in place.
@@ -193,15 +193,11 @@ fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", &new)(e)),
         _ => {}
     }
+    files::create_dir(&new).map_err(OsdError::io("make directory", &new))?;
     drop(open_engine(&new, config)?);
     fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
-    let parent = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    fs::File::open(parent)
-        .and_then(|d| d.sync_all())
-        .map_err(OsdError::io("sync", parent))
+    let parent = files::parent(path);
+    files::sync_dir(&parent).map_err(OsdError::io("sync", parent))
 }
 
 fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {

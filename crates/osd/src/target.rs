@@ -15,6 +15,8 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use wire::Nid;
 
+use crate::files;
+
 /// The on-disk format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
@@ -22,6 +24,10 @@ pub(crate) const LABEL: &str = "target";
 pub(crate) const LABEL_NEW: &str = "target.new";
 pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
 pub(crate) const LOCK: &str = "lock";
+/// Directory of the index, in a target's directory.
+pub(crate) const INDEX: &str = "index";
+/// Directory of the objects, in an object target's directory.
+pub(crate) const OBJECTS: &str = "objects";
 const LABEL_MAX_BYTES: u64 = 64 << 10;
 
 /// What kind of target it is.
@@ -269,7 +275,12 @@ impl TargetDir {
             let path = p.to_path_buf();
             move |source| TargetError::Io { path, source }
         };
-        fs::create_dir_all(path).map_err(io(path))?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(io(parent))?;
+        }
+        if !path.is_dir() {
+            files::create_dir(path).map_err(io(path))?;
+        }
         match TargetLabel::read(path) {
             Ok(old) => {
                 return Err(TargetError::Exists {
@@ -293,20 +304,20 @@ impl TargetDir {
         }
         // From here on the directory is known as half made, until the rename.
         let new = path.join(LABEL_NEW);
-        let mut file = fs::File::create_new(&new).map_err(io(&new))?;
+        let mut file = files::options()
+            .write(true)
+            .create_new(true)
+            .open(&new)
+            .map_err(io(&new))?;
         let lock = lock(path)?;
+        files::restrict(path).map_err(io(path))?;
         file.write_all(label.to_text().as_bytes()).map_err(io(&new))?;
         fill(path).map_err(io(path))?;
         file.sync_all().map_err(io(&new))?;
         fs::rename(&new, path.join(LABEL)).map_err(io(&new))?;
-        fs::File::open(path)
-            .and_then(|d| d.sync_all())
-            .map_err(io(path))?;
-        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            fs::File::open(parent)
-                .and_then(|d| d.sync_all())
-                .map_err(io(parent))?;
-        }
+        files::sync_dir(path).map_err(io(path))?;
+        let parent = files::parent(path);
+        files::sync_dir(&parent).map_err(io(&parent))?;
         Ok(TargetDir {
             path: path.into(),
             label: label.clone(),
@@ -322,6 +333,26 @@ impl TargetDir {
             path: path.into(),
             label,
             _lock: lock,
+        })
+    }
+
+    /// Takes the permissions of other users from what is in the directory, if they have any; how many files and
+    /// directories that were. Files of objects are not visited, since there can be millions: the directories above them
+    /// are, and nobody gets past a directory of mode 0700.
+    pub fn restrict(&self) -> Result<u64, TargetError> {
+        let restrict = || -> io::Result<u64> {
+            let mut changed = u64::from(files::restrict(&self.path)?);
+            changed += files::restrict_below(&self.path, 0, true)?;
+            for (dir, depth, with_files) in [(INDEX, usize::MAX, true), (OBJECTS, 2, false)] {
+                let dir = self.path.join(dir);
+                changed += u64::from(files::restrict(&dir)?);
+                changed += files::restrict_below(&dir, depth, with_files)?;
+            }
+            Ok(changed)
+        };
+        restrict().map_err(|source| TargetError::Io {
+            path: self.path.clone(),
+            source,
         })
     }
 
@@ -375,7 +406,7 @@ pub(crate) fn lock(dir: &Path) -> Result<fs::File, TargetError> {
         path: path.clone(),
         source,
     };
-    let mut file = fs::OpenOptions::new()
+    let mut file = files::options()
         .create(true)
         .truncate(false)
         .read(true)

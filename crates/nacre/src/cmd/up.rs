@@ -9,7 +9,7 @@ use osd::target::TargetDir;
 
 use super::{clean_up_after, dir_or_default, mount_in};
 use crate::cli::Up;
-use crate::instance::{Instance, Store, Wanted};
+use crate::instance::{self, Instance, Store, Wanted};
 use crate::mount_options::MountFlags;
 use crate::net::{self, Expected};
 use crate::node::{Here, MountRequest, Node, memory_of};
@@ -94,6 +94,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
 }
 
 async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
+    instance::restrict(dir)?;
     let dirs = instance.make(dir)?;
     let mut targets = Vec::new();
     for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {

@@ -190,3 +190,63 @@ fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
     until_mount(true);
     sh(&format!("test $(cat {stranger}/f) = more"));
 }
+
+/// What other users could use of a directory, but for itself and its mount point.
+fn open_to_others(dir: &str) -> String {
+    sh(&format!(
+        "find {dir} -mindepth 1 -path {dir}/mnt -prune -o ! -type s -perm /077 -print"
+    ))
+}
+
+#[test]
+fn other_users_cannot_read_a_store_whatever_the_umask_is() {
+    let mut site = Site::new();
+    let dir = site.directory("d");
+    let at = site.up_after("umask 0", "d", "--osts 1");
+    sh(&format!(
+        "mkdir {at}/a; for i in $(seq 40); do echo secret > {at}/a/$i; done; sync -f {at}"
+    ));
+    assert_eq!(open_to_others(&dir), "");
+    site.down("d");
+    assert_eq!(open_to_others(&dir), "");
+
+    // A store of an earlier version is closed at its next start, and the log says so once for each target.
+    sh(&format!("chmod -R a+rX {dir}"));
+    site.up("d", &[]);
+    let open = sh(&format!(
+        "find {dir} -mindepth 1 -path {dir}/mnt -prune -o -path '*/objects/*/*/*' -prune -o ! -type s -perm /077 -print"
+    ));
+    assert_eq!(open, "");
+    let log = sh(&format!("cat {dir}/nacre.log"));
+    let said = |what: &str| {
+        log.lines()
+            .filter(|l| l.contains("other users could use") && l.contains(what))
+            .count()
+    };
+    for part in ["/mgs:", "/mdt0000:", "/ost0000:", "/d:"] {
+        assert_eq!(said(part), 1, "{part}\n{log}");
+    }
+    if is_root() {
+        sh(&format!("chmod 711 {} {dir}", site.at("")));
+        for refused in ["ls", "cat", "grep -r secret"] {
+            assert!(
+                !as_user(&format!("{refused} {dir}/ost0000/objects")).ok,
+                "{refused}"
+            );
+        }
+        assert!(!as_user(&format!("cat {dir}/run.json")).ok);
+    }
+}
+
+#[test]
+fn mkfs_closes_a_directory_that_was_open() {
+    let site = Site::new();
+    let (new, old) = (site.at("new"), site.at("old"));
+    sh(&format!("mkdir -m 777 {old}"));
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    for dir in [&new, &old] {
+        sh(&format!("umask 0; {nacre} mkfs --mgs {dir}"));
+        assert_eq!(sh(&format!("stat -c %a {dir}")), "700\n");
+        assert_eq!(open_to_others(dir), "");
+    }
+}

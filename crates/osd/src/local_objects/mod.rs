@@ -28,7 +28,7 @@ use rustix::{
 };
 use wire::Fid;
 
-use crate::{Batch, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking};
+use crate::{Batch, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking, files};
 use cache::{Cache, Dirty, Entry, State};
 
 /// Above so many files the whole file system is synced at once instead of file by file.
@@ -88,22 +88,16 @@ impl LocalObjects {
 
 /// Makes a directory, durable in its parent.
 fn make_dir(path: &Path) -> Result<(), OsdError> {
-    match fs::create_dir(path) {
+    match files::create_dir(path) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(e) => return Err(OsdError::io("make directory", path)(e)),
     }
-    let parent = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    sync_dir(parent)
+    sync_dir(&files::parent(path))
 }
 
 fn sync_dir(path: &Path) -> Result<(), OsdError> {
-    fs::File::open(path)
-        .and_then(|d| d.sync_all())
-        .map_err(OsdError::io("sync", path))
+    files::sync_dir(path).map_err(OsdError::io("sync", path))
 }
 
 impl Shared {
@@ -181,7 +175,7 @@ impl Shared {
         }
         self.index.space().check_file()?;
         let open = || {
-            fs::OpenOptions::new()
+            files::options()
                 .read(true)
                 .write(true)
                 .create(true)
