@@ -94,21 +94,31 @@ pub async fn check(
     tell: &mut (dyn FnMut(Told<'_>) + Send),
 ) -> Result<Summary, FsckError> {
     let mut summary = Summary::default();
+    let journals = targets.damaged_journals()?;
     let unchanged = targets.open(false).await?;
     let mut found = unchanged.examine(progress, &mut summary).await?;
     drop(unchanged);
-    if !repair || found.iter().all(|p| p.finding.repair.is_none()) {
-        for problem in &found {
+    if !repair || journals.is_empty() && found.iter().all(|p| p.finding.repair.is_none()) {
+        for problem in journals.iter().chain(&found) {
             tell(Told {
                 target: &problem.target,
                 finding: &problem.finding,
                 repaired: None,
             });
         }
-        summary.found = found.len() as u64;
+        summary.found = (journals.len() + found.len()) as u64;
         summary.left = summary.found;
         return Ok(summary);
     }
+    targets.repair_journals()?;
+    for problem in &journals {
+        tell(Told {
+            target: &problem.target,
+            finding: &problem.finding,
+            repaired: Some(Ok(())),
+        });
+    }
+    summary.found = journals.len() as u64;
     let stores = targets.open(true).await?;
     for _ in 0..ROUNDS {
         let mut repairer = stores.repairer();

@@ -31,7 +31,7 @@ impl<'a> Repairer<'a> {
     /// Repairs a problem, or says why not.
     pub(crate) async fn repair(&mut self, wrong: &Wrong) -> Result<(), String> {
         let done = match (&wrong.problem, &mut self.names) {
-            (Problem::Mgs, _) => Ok(()),
+            (Problem::Mgs | Problem::Journal, _) => Ok(()),
             (Problem::Mdt(problem), Some(names)) => names.repair(problem).await,
             (Problem::Ost(index, problem), _) => match self.stores.osts.get(index) {
                 Some(ost) => ost.store.repair(problem).map_err(Errno::from),

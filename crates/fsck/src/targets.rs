@@ -44,6 +44,7 @@ pub(crate) struct Wrong {
 
 /// Something that is wrong on one target, or between them.
 pub(crate) enum Problem {
+    Journal,
     Mgs,
     Mdt(mdt::check::Problem),
     Ost(u32, ost::check::Problem),
@@ -51,11 +52,15 @@ pub(crate) enum Problem {
 }
 
 impl Targets {
-    /// Opens and locks the directories of targets.
-    pub fn open_dirs(paths: &[PathBuf]) -> Result<Targets, FsckError> {
+    /// Opens and locks the directories of targets; only for a `repair` is anything in them changed.
+    pub fn open_dirs(paths: &[PathBuf], repair: bool) -> Result<Targets, FsckError> {
         let mut dirs: Vec<TargetDir> = Vec::new();
         for path in paths {
-            let dir = TargetDir::open(path)?;
+            let dir = match repair {
+                true => TargetDir::open(path)?,
+                false => TargetDir::open_unchanged(path)?,
+            };
+            dir.check_stores()?;
             let label = dir.label().clone();
             if let Some(other) = dirs.iter().find(|d| d.label().kind != TargetKind::Mgs)
                 && label.kind != TargetKind::Mgs
@@ -75,6 +80,43 @@ impl Targets {
         }
         dirs.sort_by_key(|d| (d.label().kind as u8, d.label().index));
         Ok(Targets { dirs })
+    }
+
+    /// What is damaged in the journals of the targets' indexes.
+    pub(crate) fn damaged_journals(&self) -> Result<Vec<Wrong>, FsckError> {
+        let mut wrong = Vec::new();
+        for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
+            let target = dir.label().svname();
+            for damage in osd::journal::damage(dir.path()).map_err(failed(&target))? {
+                wrong.push(Wrong {
+                    target: target.clone(),
+                    problem: Problem::Journal,
+                    finding: Finding {
+                        what: "damaged journal",
+                        fid: None,
+                        place: damage.journal.display().to_string(),
+                        expected: "whole batches up to its end".into(),
+                        found: format!(
+                            "damage from byte {} to byte {}, with {} bytes of whole batches after that",
+                            damage.bytes.start, damage.bytes.end, damage.whole_after
+                        ),
+                        repair: Some(
+                            "removes the damaged bytes; the changes in them are lost; the journal is kept as \
+                             damaged-N-NUMBER.jnl in the target's directory",
+                        ),
+                    },
+                });
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// Removes what is damaged from the journals, which are kept as they are.
+    pub(crate) fn repair_journals(&self) -> Result<(), FsckError> {
+        for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
+            osd::journal::repair(dir.path()).map_err(failed(&dir.label().svname()))?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn open(&self, repair: bool) -> Result<Stores, FsckError> {

@@ -24,6 +24,14 @@ pub enum MdtError {
         /// Why not.
         errno: Errno,
     },
+    /// Its store holds no root directory, although the target has run before or other records are there.
+    #[error(
+        "{target}: the root directory is missing, although this target has run before: a part of the store was lost. Restore the target from a backup, or see what 'nacre fsck' finds ('nacre fsck --repair' makes a new root directory, and puts files that have no name left into /lost+found)"
+    )]
+    NoRoot {
+        /// The target.
+        target: String,
+    },
     /// Its services do not start.
     #[error("{target}: {source}")]
     Rpc {

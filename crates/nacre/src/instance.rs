@@ -171,6 +171,20 @@ impl Instance {
     pub(crate) fn make(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
         let new = !dir.join(DONE).exists();
+        // The targets that there were at the last start: none of them is made anew.
+        let there = match look(dir)? {
+            Found::Made(before) if before.store == Store::Local => before.target_dirs(dir),
+            _ => Vec::new(),
+        };
+        for path in there {
+            if !TargetDir::is_one(&path) {
+                bail!(
+                    "{} is missing or empty, although the file system has run with it. Is its disk mounted? Nothing was \
+                     changed; mount the disk, or restore the target from a backup",
+                    path.display()
+                );
+            }
+        }
         if new {
             let begun = dir.join(BEGUN);
             fs::write(&begun, &text).with_context(|| format!("cannot write {}", begun.display()))?;
@@ -277,8 +291,8 @@ fn look(dir: &Path) -> Result<Found> {
             "nacre.log",
             "mnt",
             RECORD_IN_DIR,
-            ".run.json.new",
             SOCKET_IN_DIR,
+            ".run.json.new",
         ];
         return match names.iter().find(|n| !ours.contains(&n.as_str())) {
             None => Ok(Found::Nothing),

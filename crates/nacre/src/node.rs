@@ -217,11 +217,22 @@ impl Node {
     async fn serve(&mut self, target: Here) -> Result<()> {
         let (what, label) = (target.describe(), target.label().clone());
         let (store, token) = (target.store(), target.token()?);
-        if let Here::Dir(dir) = target {
+        let mut held = match target {
+            Here::Dir(dir) => Some(dir),
+            Here::Memory(..) => None,
+        };
+        if let Some(dir) = &mut held {
+            dir.check_stores()?;
             instance::warn_restricted(dir.path(), dir.restrict()?);
-            self.dirs.push(dir);
+            dir.raise_format()?;
         }
-        self.start_target(&label, &store, token).await.context(what)?;
+        let started = self.start_target(&label, &store, token).await.context(what);
+        if let (Some(dir), Ok(())) = (&mut held, &started) {
+            dir.set_initialised()?;
+        }
+        // Held also if it has not started: it may have opened its store.
+        self.dirs.extend(held);
+        started?;
         self.targets.push(label.svname());
         Ok(())
     }

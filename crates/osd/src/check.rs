@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use wire::Fid;
 
-use crate::{Index, ObjAttr, OsdError, local_objects::record, prefix_end};
+use crate::{Index, ObjAttr, OsdError, local_objects::record, prefix_end, target::OBJECTS_MARK};
 
 /// Entries of an index that are looked at together.
 const PAGE: usize = 4096;
@@ -132,6 +132,9 @@ impl ObjectFiles {
             return Ok(found);
         }
         for (sequence, seq) in list(root)? {
+            if seq.as_deref() == Some(OBJECTS_MARK) {
+                continue;
+            }
             let Some(seq) = seq.as_deref().and_then(hexadecimal) else {
                 found.strays.push(sequence);
                 continue;

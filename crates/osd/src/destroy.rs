@@ -1,6 +1,9 @@
 //! Deleting a target: only what is the target's, and so that an interrupted deletion is known and goes on.
 
-use crate::target::{LABEL, LABEL_DESTROYED, LABEL_NEW, LOCK, TargetDir, TargetError, lock};
+use crate::journal;
+use crate::target::{
+    INDEX, LABEL, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACED, LOCK, OBJECTS, TargetDir, TargetError, lock,
+};
 use std::path::Path;
 use std::{fs, io};
 
@@ -15,7 +18,7 @@ impl TargetDir {
     /// target is known to be half deleted, and is not served; this then goes on where it was. Fails when it is in use, or when the
     /// file system refuses.
     pub fn destroy(path: &Path) -> Result<(), TargetError> {
-        let _lock = lock(path)?;
+        let _lock = lock(path, true)?;
         let (old, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
         let io = |path: &Path, e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => Ok(()),
@@ -27,12 +30,16 @@ impl TargetDir {
         let sync = || fs::File::open(path).and_then(|dir| dir.sync_all());
         fs::rename(&old, &marker).or_else(|e| io(&old, e))?;
         sync().or_else(|e| io(path, e))?;
-        for name in ["objects", "index", "index.new"] {
+        for name in [OBJECTS, INDEX, "index.new"] {
             let part = path.join(name);
             fs::remove_dir_all(&part).or_else(|e| io(&part, e))?;
         }
-        for name in [LABEL_NEW, LABEL_DESTROYED, LOCK] {
-            let part = path.join(name);
+        let copies = journal::copies(path).map_err(|source| TargetError::Io {
+            path: path.into(),
+            source,
+        })?;
+        let others = [LABEL_NEW, LABEL_REPLACED, LABEL_DESTROYED, LOCK];
+        for part in copies.into_iter().chain(others.map(|name| path.join(name))) {
             fs::remove_file(&part).or_else(|e| io(&part, e))?;
         }
         Ok(())
@@ -63,6 +70,8 @@ mod tests {
         fs::create_dir_all(path.join("objects/1/2")).unwrap();
         fs::write(path.join("objects/1/2/3"), "x").unwrap();
         fs::write(path.join("thesis"), "mine").unwrap();
+        fs::write(path.join("damaged-0-3.jnl"), "x").unwrap();
+        fs::write(path.join(LABEL_REPLACED), "x").unwrap();
         TargetDir::destroy(&path).unwrap();
         let left: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();
         assert_eq!(left.len(), 1);

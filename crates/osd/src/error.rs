@@ -4,6 +4,8 @@ use std::{io, path::PathBuf};
 
 use wire::Errno;
 
+use crate::journal::Damage;
+
 /// A store's error.
 #[derive(Debug, thiserror::Error)]
 pub enum OsdError {
@@ -51,6 +53,17 @@ pub enum OsdError {
         /// What there must be, MiB.
         needed_mib: u64,
     },
+    /// A part of the index's journal is damaged.
+    #[error("{}: damaged from byte {} to byte {}, with {} bytes of whole batches after that. Nothing was changed. Check the disk; 'nacre fsck' shows what would be lost, 'nacre fsck --repair' removes the damaged part and keeps a copy of the file, or restore the target from a backup", .0.journal.display(), .0.bytes.start, .0.bytes.end, .0.whole_after)]
+    DamagedJournal(Damage),
+    /// A store of a target that has run before is missing or empty.
+    #[error("{}: {why}, although the target has run before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
+    Lost {
+        /// The store's directory.
+        path: PathBuf,
+        /// What is missing.
+        why: &'static str,
+    },
     /// A record of the store does not have the form that this version writes.
     #[error("store {}: bad record {what}: {why}", path.display())]
     Corrupt {
@@ -79,7 +92,8 @@ pub enum OsdError {
 }
 
 impl OsdError {
-    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OsdError {
+    /// An error of the local file system, on a file or directory.
+    pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OsdError {
         let path = path.into();
         move |source| match source.raw_os_error() {
             Some(libc::ENOSPC) => OsdError::NoSpace,
@@ -102,6 +116,7 @@ impl OsdError {
                 _ => Errno::EIO,
             },
             OsdError::Engine { .. } | OsdError::Failed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
+            OsdError::DamagedJournal(_) | OsdError::Lost { .. } => Errno::EIO,
         }
     }
 }

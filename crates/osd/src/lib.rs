@@ -9,7 +9,7 @@ mod destroy;
 mod error;
 pub mod files;
 mod index;
-mod journals;
+pub mod journal;
 mod local_index;
 mod local_objects;
 mod memory_index;
@@ -44,6 +44,16 @@ pub enum StoreKind {
     Local(PathBuf),
 }
 
+impl StoreKind {
+    /// Whether a target has run on it before: its stores are there, and no empty one may be made.
+    pub fn has_run(&self) -> bool {
+        match self {
+            StoreKind::Memory(_) => false,
+            StoreKind::Local(dir) => target::TargetLabel::read(dir).is_ok_and(|label| label.initialised),
+        }
+    }
+}
+
 /// The longest piece in which a read hands over data: what goes into one bulk descriptor.
 pub const READ_PIECE: u64 = 1 << 20;
 
@@ -64,15 +74,20 @@ pub struct StatFs {
     pub ffree: u64,
 }
 
+fn config_of(kind: &StoreKind) -> LocalConfig {
+    LocalConfig {
+        initialised: kind.has_run(),
+        ..LocalConfig::default()
+    }
+}
+
 /// Opens a target's index; makes an empty one where there is none.
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(bytes) => Ok(Arc::new(MemoryIndex::new(Space::of_memory(*bytes)))),
         StoreKind::Local(dir) => {
-            let path = dir.join(target::INDEX);
-            Ok(Arc::new(
-                blocking(move || LocalIndex::open(&path, LocalConfig::default())).await?,
-            ))
+            let (path, config) = (dir.join(target::INDEX), config_of(kind));
+            Ok(Arc::new(blocking(move || LocalIndex::open(&path, config)).await?))
         }
     }
 }
@@ -82,9 +97,9 @@ pub async fn open_index_unchanged(kind: &StoreKind) -> Result<Arc<dyn Index>, Os
     match kind {
         StoreKind::Memory(_) => Ok(Arc::new(MemoryIndex::default())),
         StoreKind::Local(dir) => {
-            let path = dir.join(target::INDEX);
+            let (path, config) = (dir.join(target::INDEX), config_of(kind));
             Ok(Arc::new(
-                blocking(move || LocalIndex::open_unchanged(&path, LocalConfig::default())).await?,
+                blocking(move || LocalIndex::open_unchanged(&path, config)).await?,
             ))
         }
     }

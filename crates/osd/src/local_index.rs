@@ -7,8 +7,9 @@
 //! for that long; so the journal is only flushed to the kernel through the engine, and the same file is synced here.
 //! After a failed sync nothing is known about the disk: from then on every sync fails.
 
+mod engine;
+
 use std::{
-    fs, io,
     ops::Bound,
     path::{Path, PathBuf},
     sync::{
@@ -21,16 +22,17 @@ use std::{
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, compaction::Leveled};
+use engine::{check_there, engine, make, open_engine};
+use fjall::{Database, Keyspace, PersistMode};
 use foldhash::HashSet;
 use tokio::sync::watch;
 
 use crate::{
-    Batch, Index, KEY_RESERVED, Need, OsdError, Space, Transactions, files, journals::Journals,
+    Batch, Index, Need, OsdError, Space, Transactions, files,
+    journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, Scratch},
     reclaim::Reclaim,
 };
 
-const TRANSACTIONS_KEY: [u8; 2] = [KEY_RESERVED, b't'];
 const TRANSACTIONS_VERSION: u32 = 1;
 /// While more memory tables than this wait for the disk, or more unsorted files, new changes wait ([`Index::room`]);
 /// the engine itself stops its callers, for whole milliseconds, at 4 and 20.
@@ -53,6 +55,8 @@ pub struct LocalConfig {
     pub cache_bytes: u64,
     /// Size at which the table of the latest changes is written out, bytes.
     pub memtable_bytes: u64,
+    /// The target has run before: that there is no index, or an empty one, is an error.
+    pub initialised: bool,
 }
 
 /// Part of the process's memory that the cache may take at most, and a table of changes.
@@ -66,6 +70,7 @@ impl Default for LocalConfig {
             commit_interval: Duration::from_millis(50),
             cache_bytes: share.min(16 << 20),
             memtable_bytes: share.min(8 << 20),
+            initialised: false,
         }
     }
 }
@@ -74,6 +79,8 @@ impl Default for LocalConfig {
 pub struct LocalIndex {
     shared: Arc<Shared>,
     committer: Option<JoinHandle<()>>,
+    /// The copy that is open. Removed after the engine has closed it.
+    scratch: Option<Scratch>,
 }
 
 struct Shared {
@@ -111,10 +118,12 @@ impl LocalIndex {
             path: path.into(),
             needed_mib: ((space.reserved_bytes() / 16) >> 20) + 1,
         })?;
-        if !path.exists() {
+        if !path.exists() && !config.initialised {
             make(path, config)?;
         }
-        let mut index = LocalIndex::open_unchanged(path, config)?;
+        check_there(path)?;
+        journal::prepare(path)?;
+        let mut index = LocalIndex::open_in(path, path, config)?;
         // The new epoch is on disk before the first number of it is handed out.
         let mut journals = Journals::new(path);
         index.shared.commit(&mut journals)?;
@@ -126,14 +135,26 @@ impl LocalIndex {
         Ok(index)
     }
 
-    /// Opens the index in `path` to be read: no epoch begins, and no batch is taken. The engine replays the journal of
-    /// the last run into its memory; it writes only where that run left half a batch, which it cuts off, or a table
-    /// that was not written out yet.
+    /// Opens the index in `path` to be read: no epoch begins, no batch is taken, and not a byte of it changes, since the
+    /// engine opens a copy ([`Scratch`]). What is damaged in its journals is not in the copy ([`journal::damage`]).
     pub fn open_unchanged(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
-        if !path.is_dir() {
-            return Err(OsdError::io("open", path)(io::ErrorKind::NotFound.into()));
+        check_there(path)?;
+        let scratch = Scratch::of(path)?;
+        let mut index = LocalIndex::open_in(path, scratch.path(), config)?;
+        index.scratch = Some(scratch);
+        Ok(index)
+    }
+
+    /// Opens the index of the target at `path`; the engine opens the directory `at`.
+    fn open_in(path: &Path, at: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        let (db, keyspace) = open_engine(at, config)?;
+        // Each start writes the record of transactions, so that the index of a target that has run is never empty.
+        if config.initialised && keyspace.is_empty().map_err(engine("read", path))? {
+            return Err(OsdError::Lost {
+                path: path.into(),
+                why: "it is empty",
+            });
         }
-        let (db, keyspace) = open_engine(path, config)?;
         let kept = keyspace.get(TRANSACTIONS_KEY).map_err(engine("read", path))?;
         let (committed, epoch) = match kept {
             Some(record) => parse_transactions(path, &record)?,
@@ -160,6 +181,7 @@ impl LocalIndex {
         Ok(LocalIndex {
             shared,
             committer: None,
+            scratch: None,
         })
     }
 
@@ -184,51 +206,6 @@ impl Drop for LocalIndex {
 /// The space of the target whose index this is.
 fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
     Space::of_host(files::parent(path))
-}
-
-/// Makes an empty store under another name first: an interrupted making leaves no half of one in place.
-fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
-    let new = path.with_extension("new");
-    match fs::remove_dir_all(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", &new)(e)),
-        _ => {}
-    }
-    files::create_dir(&new).map_err(OsdError::io("make directory", &new))?;
-    drop(open_engine(&new, config)?);
-    fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
-    let parent = files::parent(path);
-    files::sync_dir(&parent).map_err(OsdError::io("sync", parent))
-}
-
-fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
-    let db = Database::builder(path)
-        .worker_threads(1)
-        .cache_size(config.cache_bytes)
-        .max_cached_files(Some(64))
-        .max_journaling_size(64 << 20)
-        .manual_journal_persist(true)
-        .open()
-        .map_err(engine("open", path))?;
-    let options = || {
-        KeyspaceCreateOptions::default()
-            .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES)))
-            .max_memtable_size(config.memtable_bytes)
-            .manual_journal_persist(true)
-    };
-    let keyspace = db.keyspace("index", options).map_err(engine("open", path))?;
-    Ok((db, keyspace))
-}
-
-fn engine(what: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
-    let path = path.to_path_buf();
-    move |e| match e {
-        fjall::Error::Io(source) => OsdError::io(what, path)(source),
-        e => OsdError::Engine {
-            what,
-            path,
-            why: e.to_string(),
-        },
-    }
 }
 
 fn transactions_record(committed: u64, epoch: u64) -> [u8; 20] {
@@ -475,6 +452,7 @@ impl Index for LocalIndex {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::fs;
 
     fn open(path: &Path) -> LocalIndex {
         LocalIndex::open(path, LocalConfig::default()).unwrap()
@@ -542,6 +520,46 @@ mod tests {
         fs::write(half.join("lock"), b"").unwrap();
         let index = open(&dir.path().join("index"));
         index.apply(one("a", "1")).unwrap();
+    }
+
+    /// All files below a directory that are not journals.
+    fn tables(dir: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+        let below = entries.flat_map(|path| match path.is_dir() {
+            true => tables(&path),
+            false => vec![path],
+        });
+        below
+            .filter(|p| p.extension().is_none_or(|e| e != "jnl"))
+            .collect()
+    }
+
+    #[test]
+    fn damaged_tables_are_errors_and_never_a_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        let index = open(&path);
+        for n in 0..200 {
+            index
+                .apply(one(&format!("key {n}"), &"value ".repeat(20)))
+                .unwrap();
+        }
+        index.shared.keyspace.rotate_memtable_and_wait().unwrap();
+        drop(index);
+        for file in tables(&path) {
+            let whole = fs::read(&file).unwrap();
+            for at in (0..whole.len()).step_by(whole.len() / 20 + 1) {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << (at % 8);
+                fs::write(&file, flipped).unwrap();
+                if let Ok(read) = LocalIndex::open_unchanged(&path, LocalConfig::default()) {
+                    let _ = read.scan(b"a", b"z", usize::MAX);
+                }
+            }
+            fs::write(&file, &whole).unwrap();
+        }
+        let read = LocalIndex::open_unchanged(&path, LocalConfig::default()).unwrap();
+        assert_eq!(read.scan(b"a", b"z", usize::MAX).unwrap().len(), 200);
     }
 
     #[test]

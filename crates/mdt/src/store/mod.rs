@@ -100,6 +100,11 @@ impl Store {
         &self.index
     }
 
+    /// Whether there is no record at all; the root directory is the first one.
+    pub(crate) fn is_empty(&self) -> Result<bool, Errno> {
+        Ok(self.index.scan(&[], &[osd::KEY_RESERVED], 1)?.is_empty())
+    }
+
     /// The inodes that are kept in memory.
     pub(crate) fn inodes(&self) -> &InodeCache {
         &self.inodes

@@ -7,7 +7,7 @@ use mgc::{FsConfig, Mgc};
 use osd::{Index, StoreKind, open_index};
 use rpc::{Ptlrpc, services};
 use tokio::sync::watch;
-use wire::Errno;
+use wire::{Errno, Fid};
 
 use super::{Mdt, MdtConfig};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     osp::{Osts, settle},
     params_of,
     sequences::Sequences,
-    store::Store,
+    store::{Store, keys},
 };
 
 /// `mdd.*.atime_diff`, as it starts.
@@ -34,9 +34,15 @@ impl Mdt {
         cfg: MdtConfig,
     ) -> Result<Arc<Mdt>, MdtError> {
         let target = cfg.svname();
-        let index = open_index(store)
-            .await
-            .map_err(|source| MdtError::Store { target, source })?;
+        let index = open_index(store).await;
+        let root = index.and_then(|index| Ok((index.get(&keys::inode(Fid::ROOT))?.is_some(), index)));
+        let (has_root, index) = root.map_err(|source| MdtError::Store {
+            target: target.clone(),
+            source,
+        })?;
+        if store.has_run() && !has_root {
+            return Err(MdtError::NoRoot { target });
+        }
         let config = mgc.watch(&format!("{}-client", cfg.fsname));
         Mdt::start_on(rpc, index, config, cfg).await
     }
@@ -60,7 +66,16 @@ impl Mdt {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        make_root(&store, owner, cfg.clock.now()).map_err(contents("the root directory"))?;
+        let root = || contents("the root directory");
+        if store.find(Fid::ROOT).map_err(root())?.is_none() {
+            if !store.is_empty().map_err(root())? {
+                return Err(MdtError::NoRoot { target: svname });
+            }
+            make_root(&store, owner, cfg.clock.now()).map_err(root())?;
+            // On disk before the target counts as one that has run, of which no root is made any more.
+            let synced = store.index().sync().await;
+            synced.map_err(|e| root()(e.errno()))?;
+        }
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;

@@ -130,7 +130,7 @@ fn bytes_below(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 todo.push(path);
-            } else if path.file_name().unwrap() != "lock" {
+            } else if path.is_file() && path.file_name().unwrap() != "lock" {
                 let bytes = std::fs::read(&path).unwrap();
                 all.insert(path, bytes);
             }
@@ -176,6 +176,131 @@ fn a_whole_tree_has_no_finding_and_not_one_byte_of_it_changes() {
     // A repair that has nothing to do leaves everything alone, too.
     assert!(fsck(&site, &["--repair"]).out.ends_with("nothing is wrong\n"));
     assert!(bytes_below(&site.path("d")) == before);
+}
+
+/// The files that differ, or are not in both.
+fn changed(before: &BTreeMap<std::path::PathBuf, Vec<u8>>, dir: &Path) -> Vec<std::path::PathBuf> {
+    let after = bytes_below(dir);
+    let all = before.keys().chain(after.keys());
+    let differs = all.filter(|path| before.get(*path) != after.get(*path));
+    differs.cloned().collect()
+}
+
+/// The newest journal of a target, and how much of it is used.
+fn journal_of(target: &Path) -> (std::path::PathBuf, usize) {
+    let files = std::fs::read_dir(target.join("index")).unwrap();
+    let journals = files.map(|e| e.unwrap().path());
+    let journals = journals.filter(|p| p.extension().is_some_and(|e| e == "jnl"));
+    let path = journals
+        .max_by_key(|p| std::fs::metadata(p).unwrap().len())
+        .unwrap();
+    let used = std::fs::read(&path)
+        .unwrap()
+        .iter()
+        .rposition(|b| *b != 0)
+        .unwrap()
+        + 1;
+    (path, used)
+}
+
+#[test]
+fn a_check_changes_nothing_in_a_torn_or_damaged_journal_and_a_server_refuses_the_damaged_one() {
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    sh(&format!(
+        "for i in $(seq 200); do echo $i > {at}/$i; done; sync -f {at}"
+    ));
+    site.kill("d");
+    nacre(&["umount", "--lazy", &at]);
+    let (journal, used) = journal_of(&site.path("d/mdt0000"));
+    let whole = std::fs::read(&journal).unwrap();
+    // Torn: a batch that was not written to its end.
+    std::fs::write(&journal, &whole[..used - 3]).unwrap();
+    let before = bytes_below(&site.path("d"));
+    let torn = fsck(&site, &[]);
+    assert!(torn.ok, "{}{}", torn.out, torn.err);
+    assert_eq!(changed(&before, &site.path("d")), [] as [&Path; 0]);
+
+    // Damaged, in the first third: most of what follows is whole.
+    let mut damaged = whole.clone();
+    damaged[used / 3] ^= 0x10;
+    std::fs::write(&journal, &damaged).unwrap();
+    let before = bytes_below(&site.path("d"));
+    let ended = fsck(&site, &[]);
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    assert!(
+        ended.out.contains("damaged journal") && ended.out.contains(journal.to_str().unwrap()),
+        "{}",
+        ended.out
+    );
+    assert!(
+        ended.out.contains("are lost; the journal is kept as"),
+        "{}",
+        ended.out
+    );
+    assert_eq!(changed(&before, &site.path("d")), [] as [&Path; 0]);
+    let refused = nacre_refuses(&["up", "--no-mount", "--dir", &site.at("d")]);
+    assert!(
+        refused.contains("damaged from byte") && refused.contains(journal.to_str().unwrap()),
+        "{refused}"
+    );
+    assert_eq!(std::fs::read(&journal).unwrap(), damaged);
+
+    let repaired = fsck(&site, &["--repair"]);
+    assert!(repaired.ok, "{}{}", repaired.out, repaired.err);
+    let kept = sh(&format!("ls {}/mdt0000/damaged-*", site.at("d")));
+    assert_eq!(std::fs::read(kept.trim()).unwrap(), damaged);
+    let at = site.up("d", &[]);
+    let left: usize = sh(&format!("ls -R {at} | wc -l")).trim().parse().unwrap();
+    assert!(left > 150, "{left}");
+    site.down("d");
+    assert!(fsck(&site, &[]).ok);
+}
+
+#[test]
+fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "2"]);
+    sh(&format!(
+        "for i in $(seq 20); do echo $i > {at}/$i; done; sync -f {at}"
+    ));
+    site.down("d");
+    let dir = site.at("d");
+    for (lost, left) in [
+        ("ost0000", "mkdir"),
+        ("ost0001/objects", "mkdir"),
+        ("ost0001/objects", "true"),
+        ("mdt0000/index", "true"),
+        ("mdt0000/index", "mkdir"),
+        ("mdt0000", "true"),
+    ] {
+        sh(&format!("mv {dir}/{lost} {dir}.kept; {left} {dir}/{lost}"));
+        let refused = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
+        assert!(
+            refused.contains("Is its disk mounted?") && refused.contains(lost),
+            "{lost}: {refused}"
+        );
+        assert!(!fsck(&site, &[]).ok, "{lost}");
+        sh(&format!("rm -rf {dir}/{lost}; mv {dir}.kept {dir}/{lost}"));
+    }
+    // A root directory that is not there is not made anew, also when nothing else is left but the record of a commit.
+    let (journal, _) = journal_of(&site.path("d/mdt0000"));
+    let whole = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, &whole[..100]).unwrap();
+    let refused = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
+    assert!(refused.contains("the root directory is missing"), "{refused}");
+    std::fs::write(&journal, &whole).unwrap();
+    damage(&site.path("d"), async |s| {
+        s.change(|b| {
+            b.delete(keys::inode(Fid::ROOT));
+        });
+    });
+    let refused = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
+    assert!(refused.contains("the root directory is missing"), "{refused}");
+    assert!(!fsck(&site, &[]).ok);
+    repairs(&site);
+    let at = site.up("d", &[]);
+    sh(&format!("test $(cat {at}/[0-9]* | wc -l) = 20"));
 }
 
 #[test]

@@ -5,62 +5,32 @@
 //! runs on it: a lock of the kernel's, so that it is gone when the process is, however it ends. The format is
 //! described in `docs/on-disk-format.md`.
 
+mod label;
+
 use std::{
-    fmt, fs,
+    fs,
     io::{self, Write},
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use rustix::fs::{FlockOperation, flock};
-use wire::Nid;
 
 use crate::files;
 
-/// The on-disk format that this version writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 
 pub(crate) const LABEL: &str = "target";
 pub(crate) const LABEL_NEW: &str = "target.new";
+/// A label that is being replaced ([`files::replace`]).
+pub(crate) const LABEL_REPLACED: &str = ".target.new";
 pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
 pub(crate) const LOCK: &str = "lock";
 /// Directory of the index, in a target's directory.
 pub(crate) const INDEX: &str = "index";
 /// Directory of the objects, in an object target's directory.
 pub(crate) const OBJECTS: &str = "objects";
-const LABEL_MAX_BYTES: u64 = 64 << 10;
-
-/// What kind of target it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TargetKind {
-    /// Management target.
-    Mgs,
-    /// Metadata target.
-    Mdt,
-    /// Object target.
-    Ost,
-}
-
-/// What a target is, as `mkfs` wrote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetLabel {
-    /// Format of the whole directory.
-    pub format_version: u32,
-    /// Its kind.
-    pub kind: TargetKind,
-    /// The file system that it is part of; empty for a management target.
-    pub fsname: String,
-    /// Its index among the targets of its kind.
-    pub index: u32,
-    /// A number of this very target's own, so that a restored or swapped directory is noticed.
-    pub uuid: String,
-    /// Where the management server is.
-    pub mgsnode: Vec<Nid>,
-    /// Where it may be served, in order of preference; empty: where it is started.
-    pub service_nodes: Vec<Nid>,
-    /// Parameters given to `mkfs`, in order: `name=value`.
-    pub params: Vec<(String, String)>,
-}
+/// In the directory of the objects: the uuid of the target that they belong to.
+pub(crate) const OBJECTS_MARK: &str = "uuid";
 
 /// Why a target's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +62,16 @@ pub enum TargetError {
         path: PathBuf,
         /// The target that is there.
         svname: String,
+    },
+    /// A store of a target that has run before is not there.
+    #[error("{}: {why}, although {svname} has run before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
+    Lost {
+        /// The store's directory.
+        path: PathBuf,
+        /// The target.
+        svname: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// A later version wrote it.
     #[error("{}: store of format {found}, this version knows formats up to {FORMAT_VERSION}: use the version of Nacre that made it, or a newer one", path.display())]
@@ -135,132 +115,6 @@ pub struct TargetDir {
     path: PathBuf,
     label: TargetLabel,
     _lock: fs::File,
-}
-
-impl fmt::Display for TargetKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TargetKind::Mgs => "mgs",
-            TargetKind::Mdt => "mdt",
-            TargetKind::Ost => "ost",
-        })
-    }
-}
-
-impl FromStr for TargetKind {
-    type Err = String;
-    fn from_str(s: &str) -> Result<TargetKind, String> {
-        match s {
-            "mgs" => Ok(TargetKind::Mgs),
-            "mdt" => Ok(TargetKind::Mdt),
-            "ost" => Ok(TargetKind::Ost),
-            _ => Err(format!("kind is mgs, mdt or ost, not '{s}'")),
-        }
-    }
-}
-
-impl TargetLabel {
-    /// A new target's label. `uuid` is to be unique.
-    pub fn new(kind: TargetKind, fsname: &str, index: u32, uuid: &str) -> TargetLabel {
-        TargetLabel {
-            format_version: FORMAT_VERSION,
-            kind,
-            fsname: fsname.into(),
-            index,
-            uuid: uuid.into(),
-            mgsnode: Vec::new(),
-            service_nodes: Vec::new(),
-            params: Vec::new(),
-        }
-    }
-
-    /// Its name, as Lustre has it: `MGS`, `testfs-MDT0000`, `testfs-OST000a`.
-    pub fn svname(&self) -> String {
-        match self.kind {
-            TargetKind::Mgs => "MGS".into(),
-            TargetKind::Mdt => format!("{}-MDT{:04x}", self.fsname, self.index),
-            TargetKind::Ost => format!("{}-OST{:04x}", self.fsname, self.index),
-        }
-    }
-
-    fn to_text(&self) -> String {
-        let nids = |v: &[Nid]| v.iter().map(Nid::to_string).collect::<Vec<_>>().join(",");
-        let mut t = format!(
-            "# A Nacre target. Written by 'nacre mkfs'; do not edit while it is served.\n\
-             format_version = {}\nkind = {}\nfsname = {}\nindex = {}\nuuid = {}\nmgsnode = {}\nservice_nodes = {}\n",
-            self.format_version,
-            self.kind,
-            self.fsname,
-            self.index,
-            self.uuid,
-            nids(&self.mgsnode),
-            nids(&self.service_nodes),
-        );
-        for (name, value) in &self.params {
-            t.push_str(&format!("param = {name}={value}\n"));
-        }
-        t
-    }
-
-    fn from_text(dir: &Path, text: &str) -> Result<TargetLabel, TargetError> {
-        let path = dir.join(LABEL);
-        let bad = |line: usize, why: String| TargetError::BadLabel {
-            path: path.clone(),
-            line,
-            why,
-        };
-        let mut label = TargetLabel::new(TargetKind::Mgs, "", 0, "");
-        label.format_version = 0;
-        let mut kind = None;
-        for (n, line) in text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())) {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let (name, value) = line
-                .split_once('=')
-                .ok_or_else(|| bad(n, format!("expected 'name = value', found '{line}'")))?;
-            let value = value.trim();
-            let number = || {
-                value
-                    .parse::<u32>()
-                    .map_err(|e| bad(n, format!("'{value}': {e}")))
-            };
-            let nids = || -> Result<Vec<Nid>, TargetError> {
-                let each = value.split(',').map(str::trim).filter(|s| !s.is_empty());
-                each.map(|s| s.parse().map_err(|_| bad(n, format!("'{s}' is not a NID"))))
-                    .collect()
-            };
-            match name.trim() {
-                "format_version" => {
-                    label.format_version = number()?;
-                    if label.format_version > FORMAT_VERSION {
-                        return Err(TargetError::NewerFormat {
-                            path: dir.into(),
-                            found: label.format_version,
-                        });
-                    }
-                }
-                "kind" => kind = Some(value.parse().map_err(|why| bad(n, why))?),
-                "fsname" => label.fsname = value.into(),
-                "index" => label.index = number()?,
-                "uuid" => label.uuid = value.into(),
-                "mgsnode" => label.mgsnode = nids()?,
-                "service_nodes" => label.service_nodes = nids()?,
-                "param" => {
-                    let (p, v) = value
-                        .split_once('=')
-                        .ok_or_else(|| bad(n, format!("expected 'param = name=value', found '{line}'")))?;
-                    label.params.push((p.trim().into(), v.trim().into()));
-                }
-                other => return Err(bad(n, format!("unknown name '{other}'"))),
-            }
-        }
-        if label.format_version == 0 {
-            return Err(bad(0, "no format_version".into()));
-        }
-        label.kind = kind.ok_or_else(|| bad(0, "no kind".into()))?;
-        Ok(label)
-    }
 }
 
 impl TargetDir {
@@ -309,7 +163,7 @@ impl TargetDir {
             .create_new(true)
             .open(&new)
             .map_err(io(&new))?;
-        let lock = lock(path)?;
+        let lock = lock(path, true)?;
         files::restrict(path).map_err(io(path))?;
         file.write_all(label.to_text().as_bytes()).map_err(io(&new))?;
         fill(path).map_err(io(path))?;
@@ -327,13 +181,91 @@ impl TargetDir {
 
     /// Opens a target that `create` made, for this process alone.
     pub fn open(path: &Path) -> Result<TargetDir, TargetError> {
+        TargetDir::open_locked(path, true)
+    }
+
+    /// The same, to look at the target: nothing in the directory changes.
+    pub fn open_unchanged(path: &Path) -> Result<TargetDir, TargetError> {
+        TargetDir::open_locked(path, false)
+    }
+
+    fn open_locked(path: &Path, note_pid: bool) -> Result<TargetDir, TargetError> {
         let label = TargetLabel::read(path)?;
-        let lock = lock(path)?;
+        let lock = lock(path, note_pid)?;
         Ok(TargetDir {
             path: path.into(),
             label,
             _lock: lock,
         })
+    }
+
+    /// Checks that the stores are there, if the target has run before: a disk that is not mounted leaves an empty
+    /// directory, which is not the target's.
+    pub fn check_stores(&self) -> Result<(), TargetError> {
+        let lost = |store: &str, why: String| TargetError::Lost {
+            path: self.path.join(store),
+            svname: self.label.svname(),
+            why,
+        };
+        if !self.label.initialised {
+            return Ok(());
+        }
+        if !self.path.join(INDEX).is_dir() {
+            return Err(lost(INDEX, "there is no such directory".into()));
+        }
+        if self.label.kind != TargetKind::Ost {
+            return Ok(());
+        }
+        let mark = self.path.join(OBJECTS).join(OBJECTS_MARK);
+        match fs::read_to_string(&mark) {
+            Ok(uuid) if uuid.trim() == self.label.uuid => Ok(()),
+            Ok(uuid) => {
+                let why = format!(
+                    "it belongs to another target ({OBJECTS_MARK} says '{}')",
+                    uuid.trim()
+                );
+                Err(lost(OBJECTS, why))
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(lost(OBJECTS, format!("the file '{OBJECTS_MARK}' is not in it")))
+            }
+            Err(source) => Err(TargetError::Io { path: mark, source }),
+        }
+    }
+
+    /// Raises the format of an older store to what this version writes.
+    pub fn raise_format(&mut self) -> Result<(), TargetError> {
+        match self.label.format_version < FORMAT_VERSION {
+            true => self.rewrite(TargetLabel {
+                format_version: FORMAT_VERSION,
+                ..self.label.clone()
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that the target has run: from now on its stores have to be there.
+    pub fn set_initialised(&mut self) -> Result<(), TargetError> {
+        if self.label.initialised {
+            return Ok(());
+        }
+        if self.label.kind == TargetKind::Ost {
+            let mark = self.path.join(OBJECTS).join(OBJECTS_MARK);
+            files::replace(&mark, self.label.uuid.as_bytes(), files::FILE_MODE)
+                .map_err(|source| TargetError::Io { path: mark, source })?;
+        }
+        self.rewrite(TargetLabel {
+            initialised: true,
+            ..self.label.clone()
+        })
+    }
+
+    fn rewrite(&mut self, label: TargetLabel) -> Result<(), TargetError> {
+        let path = self.path.join(LABEL);
+        files::replace(&path, label.to_text().as_bytes(), files::FILE_MODE)
+            .map_err(|source| TargetError::Io { path, source })?;
+        self.label = label;
+        Ok(())
     }
 
     /// Takes the permissions of other users from what is in the directory, if they have any; how many files and
@@ -348,6 +280,7 @@ impl TargetDir {
                 changed += u64::from(files::restrict(&dir)?);
                 changed += files::restrict_below(&dir, depth, with_files)?;
             }
+            changed += u64::from(files::restrict(&self.path.join(OBJECTS).join(OBJECTS_MARK))?);
             Ok(changed)
         };
         restrict().map_err(|source| TargetError::Io {
@@ -367,50 +300,19 @@ impl TargetDir {
     }
 }
 
-impl TargetLabel {
-    /// Reads the label of a target that may be in use.
-    pub fn read(path: &Path) -> Result<TargetLabel, TargetError> {
-        if !path.is_dir() {
-            return Err(TargetError::NoDirectory(path.into()));
-        }
-        let file = path.join(LABEL);
-        let text = match fs::metadata(&file) {
-            Ok(m) if m.len() > LABEL_MAX_BYTES => {
-                let why = format!("{} bytes long, expected at most {LABEL_MAX_BYTES}", m.len());
-                return Err(TargetError::BadLabel {
-                    path: file,
-                    line: 0,
-                    why,
-                });
-            }
-            Ok(_) => fs::read_to_string(&file).map_err(|source| TargetError::Io { path: file, source })?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(if path.join(LABEL_NEW).exists() {
-                    TargetError::HalfMade(path.into())
-                } else if path.join(LABEL_DESTROYED).exists() {
-                    TargetError::HalfDestroyed(path.into())
-                } else {
-                    TargetError::NotATarget(path.into())
-                });
-            }
-            Err(source) => return Err(TargetError::Io { path: file, source }),
-        };
-        TargetLabel::from_text(path, &text)
-    }
-}
-
-/// Takes the directory's lock and writes this process's number into it, for whoever finds it taken.
-pub(crate) fn lock(dir: &Path) -> Result<fs::File, TargetError> {
+/// Takes the directory's lock. With `note_pid` writes this process's number into it, for whoever finds it taken; without,
+/// changes nothing.
+pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<fs::File, TargetError> {
     let path = dir.join(LOCK);
     let io = |source| TargetError::Io {
         path: path.clone(),
         source,
     };
     let mut file = files::options()
-        .create(true)
+        .create(note_pid)
         .truncate(false)
         .read(true)
-        .write(true)
+        .write(note_pid)
         .open(&path)
         .map_err(io)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -423,6 +325,9 @@ pub(crate) fn lock(dir: &Path) -> Result<fs::File, TargetError> {
             return Err(TargetError::InUse { path: dir.into(), by });
         }
         Err(e) => return Err(io(e.into())),
+    }
+    if !note_pid {
+        return Ok(file);
     }
     file.set_len(0)
         .and_then(|()| writeln!(file, "pid {}", std::process::id()))
@@ -454,6 +359,56 @@ mod tests {
         let t = TargetDir::open(&path).unwrap();
         assert_eq!(t.label(), &label());
         assert_eq!(t.label().svname(), "testfs-OST000a");
+    }
+
+    #[test]
+    fn stores_of_a_target_that_has_run_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let mut made = TargetDir::create(&path, &label(), no_fill).unwrap();
+        // Before the first run there are none.
+        made.check_stores().unwrap();
+        fs::create_dir(path.join(INDEX)).unwrap();
+        fs::create_dir(path.join(OBJECTS)).unwrap();
+        made.set_initialised().unwrap();
+        drop(made);
+        let why = || match TargetDir::open(&path).unwrap().check_stores() {
+            Err(TargetError::Lost { path, why, .. }) => {
+                format!("{} {why}", path.file_name().unwrap().display())
+            }
+            other => format!("{other:?}"),
+        };
+        assert_eq!(why(), "Ok(())");
+        let mark = path.join(OBJECTS).join(OBJECTS_MARK);
+        fs::write(&mark, "another").unwrap();
+        assert!(why().contains("belongs to another target"), "{}", why());
+        fs::remove_file(&mark).unwrap();
+        assert!(why().contains("'uuid' is not in it"), "{}", why());
+        fs::remove_dir(path.join(OBJECTS)).unwrap();
+        assert!(why().contains("objects the file"), "{}", why());
+        fs::remove_dir(path.join(INDEX)).unwrap();
+        assert!(why().contains("index there is no such directory"), "{}", why());
+    }
+
+    #[test]
+    fn a_store_of_an_earlier_format_is_raised_and_looking_at_it_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        drop(TargetDir::create(&path, &label(), no_fill).unwrap());
+        let old = label()
+            .to_text()
+            .replace("format_version = 2", "format_version = 1");
+        let old = old.replace("initialised = false\n", "");
+        fs::write(path.join(LABEL), &old).unwrap();
+        fs::write(path.join(LOCK), "pid 1\n").unwrap();
+        let looked = TargetDir::open_unchanged(&path).unwrap();
+        assert!(!looked.label().initialised);
+        assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));
+        drop(looked);
+        assert_eq!(fs::read_to_string(path.join(LABEL)).unwrap(), old);
+        assert_eq!(fs::read_to_string(path.join(LOCK)).unwrap(), "pid 1\n");
+        TargetDir::open(&path).unwrap().raise_format().unwrap();
+        assert_eq!(TargetLabel::read(&path).unwrap(), label());
     }
 
     #[test]
@@ -508,7 +463,7 @@ mod tests {
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
         let newer = label()
             .to_text()
-            .replace("format_version = 1", "format_version = 7\nlater = thing");
+            .replace("format_version = 2", "format_version = 7\nlater = thing");
         fs::write(path.join("target"), newer).unwrap();
         assert!(matches!(
             TargetDir::open(&path),

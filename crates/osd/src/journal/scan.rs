@@ -1,0 +1,334 @@
+//! Reads one journal of the engine (fjall 3) without changing it, and says which parts of it are whole.
+//!
+//! A journal is a sequence of batches and then zeros. A batch is a start entry (its number of items, its sequence
+//! number), that many items, and an end entry with a checksum of the items. All numbers are little-endian:
+//!
+//! ```text
+//! start  01 | items u32 | sequence number u64
+//! item   02 | kind u8 | compression u8 | key space u64 | key length u16 | value length u32 | stored length u32 | key | value
+//! clear  04 | key space u64
+//! end    03 | xxh3 of the items u64 | "FJL" 03
+//! ```
+//!
+//! A crash leaves a torn tail: a last batch that is not whole, and nothing after it. A bad batch with a whole one after
+//! it is damage, with one exception: a power cut can lose sectors that were never synced, and keep later ones. A lost
+//! sector reads as zeros up to its end, and fewer than two commit records follow it, since the second is written only
+//! when everything up to the first is on disk.
+
+use std::{fs, io, ops::Range, os::unix::fs::FileExt, path::Path};
+
+use rustix::fs::SeekFrom;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::KEY_RESERVED;
+
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+const MAGIC: [u8; 4] = *b"FJL\x03";
+const START_BYTES: usize = 13;
+const ITEM_BYTES: usize = 21;
+const CLEAR_BYTES: usize = 9;
+const END_BYTES: usize = 13;
+/// Kinds of items from this one on are not written by the index.
+const KINDS: u8 = 3;
+/// The sequence number of a batch is not further from the one before.
+const SEQUENCE_STEP_MAX: u64 = 1 << 32;
+/// A sequence number is below this.
+const SEQUENCE_END: u64 = 1 << 63;
+/// So many times the journal's own size may be looked at before the search for whole batches is given up: what a user
+/// stores can look like the beginning of many long batches.
+const SEARCH_FACTOR: u64 = 16;
+/// And so much more.
+const SEARCH_BYTES: u64 = 64 << 20;
+/// Bytes read at once.
+const WINDOW: usize = 1 << 20;
+/// Bytes looked at together for data after zeros.
+const PAGE: u64 = 4096;
+/// The smallest unit that a disk writes whole.
+const SECTOR: u64 = 512;
+/// Fewer zeros than this at the end of a sector can be those of a record.
+const ZEROS_MIN: u64 = 32;
+/// Key of the record that each commit begins with.
+pub(crate) const COMMIT_KEY: [u8; 2] = [KEY_RESERVED, b't'];
+
+/// What a journal holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// The ranges of bytes that hold whole batches, in order.
+    pub(crate) whole: Vec<Range<u64>>,
+    /// Ranges that are damaged.
+    pub(crate) damaged: Vec<Range<u64>>,
+    /// Where a torn tail begins.
+    pub(crate) torn: Option<u64>,
+    /// The sequence number of the last whole batch.
+    pub(crate) sequence: Option<u64>,
+    /// The journal's size, bytes.
+    pub(crate) len: u64,
+}
+
+/// A batch whose checksum is right.
+#[derive(Clone)]
+struct Batch {
+    bytes: Range<u64>,
+    sequence: u64,
+    /// Commit records in it.
+    commits: u32,
+}
+
+/// Batches without a gap between them.
+struct Stretch {
+    bytes: Range<u64>,
+    commits: u32,
+}
+
+/// Whether a batch may follow one with the sequence number `before`.
+fn follows(before: Option<u64>, sequence: u64) -> bool {
+    before.is_none_or(|before| sequence > before && sequence - before < SEQUENCE_STEP_MAX)
+}
+
+/// Scans a journal; `before` is the sequence number of the last batch of the journal before it.
+pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
+    let mut journal = Journal::open(path)?;
+    let mut stretches: Vec<Stretch> = Vec::new();
+    // The checksum does not cover the sequence number. A batch is believed when the next one follows it; of two that
+    // do not, the one is wrong that does not follow the last one that is believed.
+    let mut believed = before;
+    let mut last: Option<Batch> = None;
+    let (mut at, mut damaged_to) = (0, 0);
+    while let Some(next) = journal.next_batch(at)? {
+        at = next.bytes.end;
+        match last.take() {
+            Some(batch) if follows(Some(batch.sequence), next.sequence) => {
+                believed = Some(batch.sequence);
+                add(&mut stretches, &batch);
+                last = Some(next);
+            }
+            batch if follows(believed, next.sequence) => {
+                damaged_to = batch.map_or(damaged_to, |batch| batch.bytes.end);
+                last = Some(next);
+            }
+            batch => {
+                damaged_to = next.bytes.end;
+                last = batch;
+            }
+        }
+    }
+    if let Some(batch) = last {
+        believed = Some(batch.sequence);
+        add(&mut stretches, &batch);
+    }
+    if journal.gave_up {
+        damaged_to = journal.len;
+    }
+    let mut scan = Scan {
+        sequence: believed,
+        len: journal.len,
+        ..Scan::default()
+    };
+    let mut end = 0;
+    for (n, stretch) in stretches.iter().enumerate() {
+        let gap = end..stretch.bytes.start;
+        if !gap.is_empty() {
+            let commits: u32 = stretches[n..].iter().map(|s| s.commits).sum();
+            if commits < 2 && damaged_to <= end && journal.lost_sectors(&gap)? {
+                scan.torn = Some(end);
+                return Ok(scan);
+            }
+            scan.damaged.push(gap);
+        }
+        end = stretch.bytes.end;
+        scan.whole.push(stretch.bytes.clone());
+    }
+    if damaged_to > end {
+        scan.damaged.push(end..damaged_to);
+    } else if journal.next_data(end)?.is_some() {
+        scan.torn = Some(end);
+    }
+    Ok(scan)
+}
+
+fn add(stretches: &mut Vec<Stretch>, batch: &Batch) {
+    match stretches.last_mut() {
+        Some(last) if last.bytes.end == batch.bytes.start => {
+            last.bytes.end = batch.bytes.end;
+            last.commits = last.commits.saturating_add(batch.commits);
+        }
+        _ => stretches.push(Stretch {
+            bytes: batch.bytes.clone(),
+            commits: batch.commits,
+        }),
+    }
+}
+
+/// A journal, read through a window.
+struct Journal {
+    file: fs::File,
+    len: u64,
+    window: Vec<u8>,
+    window_start: u64,
+    /// Bytes looked at so far, each time that they were.
+    seen: u64,
+    /// Too many were: what follows is not known.
+    gave_up: bool,
+}
+
+impl Journal {
+    fn open(path: &Path) -> io::Result<Journal> {
+        let file = fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        Ok(Journal {
+            file,
+            len,
+            window: Vec::new(),
+            window_start: 0,
+            seen: 0,
+            gave_up: false,
+        })
+    }
+
+    /// Bytes of the journal; `None` when it ends before.
+    fn bytes(&mut self, at: u64, len: usize) -> io::Result<Option<&[u8]>> {
+        if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Ok(None);
+        }
+        let window = self.window_start..self.window_start + self.window.len() as u64;
+        if !(window.contains(&at) && at + len as u64 <= window.end) {
+            let size = (self.len - at).min(len.max(WINDOW) as u64);
+            self.window.resize(size as usize, 0);
+            self.window_start = at;
+            self.file.read_exact_at(&mut self.window, at)?;
+            self.seen += size;
+        }
+        let from = (at - self.window_start) as usize;
+        Ok(Some(&self.window[from..from + len]))
+    }
+
+    /// The batch at `at`; `None` when there is no whole one.
+    fn batch(&mut self, start: u64) -> io::Result<Option<Batch>> {
+        let Some(head) = self.bytes(start, START_BYTES)? else {
+            return Ok(None);
+        };
+        let (items, sequence) = (number(&head[1..5]), number(&head[5..]));
+        if head[0] != START || items == 0 || sequence >= SEQUENCE_END {
+            return Ok(None);
+        }
+        let mut at = start + START_BYTES as u64;
+        let mut checksum = Xxh3::new();
+        let mut commits = 0;
+        for _ in 0..items {
+            let Some(size) = self.item_bytes(at)? else {
+                return Ok(None);
+            };
+            let Some(item) = self.bytes(at, size)? else {
+                return Ok(None);
+            };
+            checksum.update(item);
+            commits += u32::from(is_commit(item));
+            at += size as u64;
+            self.seen += size as u64;
+        }
+        let Some(tail) = self.bytes(at, END_BYTES)? else {
+            return Ok(None);
+        };
+        let whole = tail[0] == END && tail[9..] == MAGIC && number(&tail[1..9]) == checksum.digest();
+        let bytes = start..at + END_BYTES as u64;
+        Ok(whole.then_some(Batch {
+            bytes,
+            sequence,
+            commits,
+        }))
+    }
+
+    /// The size of the item at `at`; `None` when there is none.
+    fn item_bytes(&mut self, at: u64) -> io::Result<Option<usize>> {
+        match self.bytes(at, 1)? {
+            Some(&[CLEAR]) => return Ok(Some(CLEAR_BYTES)),
+            Some(&[ITEM]) => {}
+            _ => return Ok(None),
+        }
+        let Some(head) = self.bytes(at, ITEM_BYTES)? else {
+            return Ok(None);
+        };
+        let (kind, compression, stored) = (head[1], head[2], number(&head[17..21]));
+        if kind >= KINDS || compression != 0 || stored != number(&head[13..17]) {
+            return Ok(None);
+        }
+        let size = ITEM_BYTES as u64 + number(&head[11..13]) + stored;
+        Ok((size <= self.len - at).then_some(size as usize))
+    }
+
+    /// The first whole batch at or after `at`.
+    fn next_batch(&mut self, mut at: u64) -> io::Result<Option<Batch>> {
+        if let Some(batch) = self.batch(at)? {
+            return Ok(Some(batch));
+        }
+        while let Some(data) = self.next_data(at)? {
+            at = data;
+            let size = (self.len - at).min(WINDOW as u64) as usize;
+            let Some(window) = self.bytes(at, size)? else {
+                break;
+            };
+            let Some(start) = window.iter().position(|&b| b == START) else {
+                at += size as u64;
+                continue;
+            };
+            at += start as u64;
+            if let Some(batch) = self.batch(at)? {
+                return Ok(Some(batch));
+            }
+            if self.seen
+                > self
+                    .len
+                    .saturating_mul(SEARCH_FACTOR)
+                    .saturating_add(SEARCH_BYTES)
+            {
+                self.gave_up = true;
+                return Ok(None);
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    /// The first byte at or after `at` that is not zero.
+    fn next_data(&mut self, mut at: u64) -> io::Result<Option<u64>> {
+        while at < self.len {
+            let size = (self.len - at).min(PAGE) as usize;
+            let Some(page) = self.bytes(at, size)? else { break };
+            if let Some(found) = page.iter().position(|&b| b != 0) {
+                return Ok(Some(at + found as u64));
+            }
+            at = match rustix::fs::seek(&self.file, SeekFrom::Data(at + size as u64)) {
+                Ok(data) => data,
+                Err(rustix::io::Errno::NXIO) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            };
+        }
+        Ok(None)
+    }
+
+    /// Whether a gap looks like sectors that a power cut has lost: zeros up to the end of a sector.
+    fn lost_sectors(&mut self, gap: &Range<u64>) -> io::Result<bool> {
+        let mut end = (gap.start / SECTOR + 1) * SECTOR;
+        while end <= gap.end {
+            let zeros = end.saturating_sub(ZEROS_MIN).max(gap.start);
+            if self.next_data(zeros)?.is_none_or(|data| data >= end) {
+                return Ok(true);
+            }
+            end += SECTOR;
+        }
+        Ok(false)
+    }
+}
+
+fn is_commit(item: &[u8]) -> bool {
+    item[0] == ITEM
+        && number(&item[11..13]) == COMMIT_KEY.len() as u64
+        && item[ITEM_BYTES..].starts_with(&COMMIT_KEY)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
+}

@@ -1,0 +1,239 @@
+//! Journals that the engine wrote, damaged in every place, and torn at every place.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::FileExt;
+
+use super::*;
+use crate::{Batch, Index, LocalConfig, LocalIndex};
+
+const BATCHES: u32 = 60;
+
+fn open(target: &Path) -> LocalIndex {
+    LocalIndex::open(&target.join("index"), LocalConfig::default()).unwrap()
+}
+
+/// Applies batches, each synced by itself, so that each is followed by a commit record.
+async fn fill(target: &Path, from: u32, batches: u32) {
+    let index = open(target);
+    for n in from..from + batches {
+        let mut batch = Batch::new();
+        for part in 0..1 + n % 3 {
+            batch.put(
+                format!("key {n:04} {part}"),
+                vec![n as u8; 10 + (n as usize * 37) % 150],
+            );
+        }
+        if n % 5 == 4 {
+            batch.delete(format!("key {:04} 0", n - 3));
+        }
+        index.apply(batch).unwrap();
+        index.sync().await.unwrap();
+    }
+}
+
+fn journal(target: &Path) -> PathBuf {
+    let scans = scan_all(&target.join("index")).unwrap();
+    assert_eq!(scans.len(), 1);
+    scans[0].0.clone()
+}
+
+/// A target with one journal, and what the journal holds without the zeros at its end.
+async fn target() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path(), 0, BATCHES).await;
+    let path = journal(dir.path());
+    let scan = scan::scan(&path, None).unwrap();
+    assert_eq!((scan.damaged.len(), scan.torn, scan.whole.len()), (0, None, 1));
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.truncate(scan.whole[0].end as usize);
+    (dir, path, bytes)
+}
+
+/// Where the batches of a journal begin.
+fn starts(path: &Path, bytes: &[u8]) -> Vec<usize> {
+    let mut starts = vec![0];
+    let mut whole_to = 0;
+    for end in 1..bytes.len() {
+        // Only the end of a batch has the trailer.
+        if bytes[..end].ends_with(b"FJL\x03") {
+            fs::write(path, &bytes[..end]).unwrap();
+            let scan = scan::scan(path, None).unwrap();
+            assert_eq!((scan.damaged.len(), scan.torn), (0, None));
+            assert_eq!(scan.whole[0].end, end as u64);
+            starts.push(end);
+            whole_to = end;
+        }
+    }
+    assert!(whole_to > 0);
+    starts
+}
+
+/// The sequence number of the batch that begins here.
+fn sequence(bytes: &[u8], start: usize) -> u64 {
+    u64::from_le_bytes(bytes[start + 5..start + 13].try_into().unwrap())
+}
+
+#[tokio::test]
+async fn every_flipped_bit_before_the_last_batch_is_reported_where_it_is() {
+    let (dir, _, bytes) = target().await;
+    let path = dir.path().join("1.jnl");
+    let starts = starts(&path, &bytes);
+    let last = *starts.last().unwrap();
+    // As on disk: the journal has room at its end.
+    let mut flipped = bytes.clone();
+    flipped.resize(bytes.len() + 10_000, 0);
+    fs::write(&path, &flipped).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for at in 0..bytes.len() {
+        flipped[..at].copy_from_slice(&bytes[..at]);
+        flipped[at] ^= 1 << (at % 8);
+        let from = at.saturating_sub(1);
+        file.write_at(&flipped[from..=at], from as u64).unwrap();
+        let scan = scan::scan(&path, None).unwrap();
+        let batch = starts.iter().rposition(|start| *start <= at).unwrap();
+        if (starts[batch] + 5..starts[batch] + 13).contains(&at) {
+            // The checksum does not cover the sequence number: only the order shows that it is wrong, and which of two
+            // batches is wrong is not always known.
+            let between = |n: usize| sequence(&flipped, starts[n]) < sequence(&flipped, starts[n + 1]);
+            let in_order = (batch == 0 || between(batch - 1)) && (starts[batch] == last || between(batch));
+            let near = |d: &std::ops::Range<u64>| d.start <= at as u64 && at as u64 - d.start < 1000;
+            assert!(
+                in_order || scan.damaged.len() == 1 && near(&scan.damaged[0]),
+                "byte {at}"
+            );
+            assert_eq!(scan.torn, None, "byte {at}");
+            continue;
+        }
+        if starts[batch] == last {
+            // Nothing whole follows: it cannot be told from a torn tail.
+            assert_eq!(
+                (scan.damaged.len(), scan.torn),
+                (0, Some(last as u64)),
+                "byte {at}"
+            );
+            continue;
+        }
+        let expected = starts[batch] as u64..starts[batch + 1] as u64;
+        assert_eq!(scan.damaged, [expected], "byte {at}");
+        assert_eq!(scan.torn, None, "byte {at}");
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_ends_early_has_a_torn_tail_and_no_damage() {
+    let (dir, _, bytes) = target().await;
+    let path = dir.path().join("1.jnl");
+    let starts = starts(&path, &bytes);
+    for end in 1..bytes.len() {
+        for zeros in [0, 5000] {
+            let mut torn = bytes[..end].to_vec();
+            torn.resize(end + zeros, 0);
+            fs::write(&path, &torn).unwrap();
+            let scan = scan::scan(&path, None).unwrap();
+            assert!(scan.damaged.is_empty(), "{end}");
+            let whole = *starts.iter().rfind(|start| **start <= end).unwrap();
+            assert_eq!(scan.whole.last().map_or(0, |w| w.end), whole as u64);
+            assert_eq!(scan.torn, (whole < end).then_some(whole as u64), "{end}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sectors_lost_in_a_power_cut_are_a_torn_tail_only_where_they_were_never_synced() {
+    let (dir, _, bytes) = target().await;
+    let path = dir.path().join("1.jnl");
+    let starts = starts(&path, &bytes);
+    let sectors = bytes.len() / 512;
+    let mut tried = 0;
+    for sector in 0..sectors {
+        let (from, to) = (sector * 512, (sector + 1) * 512);
+        let mut lost = bytes.clone();
+        lost[from..to].fill(0);
+        // Cut so that one commit record follows the lost sector.
+        let after = starts.iter().position(|start| *start >= to);
+        let Some(after) = after.filter(|after| after + 4 < starts.len()) else {
+            continue;
+        };
+        fs::write(&path, &lost).unwrap();
+        let synced = scan::scan(&path, None).unwrap();
+        assert_eq!((synced.torn, synced.damaged.len()), (None, 1), "sector {sector}");
+        lost.truncate(starts[after + 2]);
+        fs::write(&path, &lost).unwrap();
+        let scan = scan::scan(&path, None).unwrap();
+        assert_eq!(scan.damaged, [], "sector {sector}");
+        assert!(scan.torn.is_some_and(|torn| torn <= from as u64));
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+#[tokio::test]
+async fn damage_keeps_a_target_from_opening_until_it_is_repaired_with_a_copy() {
+    let (dir, path, bytes) = target().await;
+    let starts = starts(&dir.path().join("1.jnl"), &bytes);
+    fs::remove_file(dir.path().join("1.jnl")).unwrap();
+    let at = starts[starts.len() / 2] + 20;
+    let mut damaged = bytes.clone();
+    damaged[at] ^= 4;
+    fs::write(&path, &damaged).unwrap();
+    let refused = LocalIndex::open(&dir.path().join("index"), LocalConfig::default());
+    let refused = refused.err().unwrap().to_string();
+    let from = starts[starts.len() / 2];
+    assert!(
+        refused.contains(path.to_str().unwrap()) && refused.contains(&format!("from byte {from}")),
+        "{refused}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), damaged);
+    let found = damage(dir.path()).unwrap();
+    assert_eq!((found.len(), found[0].bytes.start), (1, from as u64));
+
+    // To be read, the rest of it is there.
+    let config = LocalConfig::default();
+    let read = LocalIndex::open_unchanged(&dir.path().join("index"), config).unwrap();
+    let keys = read.scan(b"key", b"l", usize::MAX).unwrap().len();
+    drop(read);
+    assert_eq!(fs::read(&path).unwrap(), damaged);
+
+    let copies = repair(dir.path()).unwrap();
+    assert_eq!(copies.len(), 1);
+    assert_eq!(fs::read(&copies[0]).unwrap(), damaged);
+    assert_eq!(damage(dir.path()).unwrap(), []);
+    assert!(repair(dir.path()).unwrap().is_empty());
+    let index = open(dir.path());
+    assert_eq!(index.scan(b"key", b"l", usize::MAX).unwrap().len(), keys);
+    drop(index);
+    fill(dir.path(), BATCHES, 3).await;
+    assert!(open(dir.path()).get(b"key 0062 0").unwrap().is_some());
+}
+
+#[tokio::test]
+async fn an_index_without_a_journal_or_emptied_is_refused() {
+    let (dir, path, _) = target().await;
+    let index = dir.path().join("index");
+    let before = LocalConfig {
+        initialised: true,
+        ..LocalConfig::default()
+    };
+    drop(LocalIndex::open(&index, before).unwrap());
+    fs::write(&path, b"").unwrap();
+    // Nothing was written out to a table yet: with its journal all of it is gone.
+    let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
+    assert!(
+        refused.contains("it is empty, although the target has run"),
+        "{refused}"
+    );
+    fs::remove_file(&path).unwrap();
+    let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
+    assert!(refused.contains("*.jnl: there is none"), "{refused}");
+    fs::remove_dir_all(&index).unwrap();
+    for (there, why) in [(false, "no such directory"), (true, "no index in it")] {
+        if there {
+            fs::create_dir(&index).unwrap();
+        }
+        let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
+        assert!(refused.contains(why), "{refused}");
+        assert_eq!(index.exists(), there);
+    }
+    assert_eq!(fs::read_dir(&index).unwrap().count(), 0);
+}

@@ -1,0 +1,83 @@
+//! The engine's database in a directory: making one, opening it, and its errors.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, compaction::Leveled};
+
+use super::{LocalConfig, TABLE_BYTES};
+use crate::{OsdError, files};
+
+/// A file that the engine makes once.
+const ENGINE_MARK: &str = "version";
+
+/// Makes an empty store under another name first: an interrupted making leaves no half of one in place.
+pub(super) fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
+    let new = path.with_extension("new");
+    match fs::remove_dir_all(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", &new)(e)),
+        _ => {}
+    }
+    files::create_dir(&new).map_err(OsdError::io("make directory", &new))?;
+    drop(open_engine(&new, config)?);
+    fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
+    let parent = files::parent(path);
+    files::sync_dir(&parent).map_err(OsdError::io("sync", parent))
+}
+
+/// Refuses a directory that is not an index: the engine would make an empty one of it.
+pub(super) fn check_there(path: &Path) -> Result<(), OsdError> {
+    let lost = |why| OsdError::Lost {
+        path: path.into(),
+        why,
+    };
+    match path.is_dir() {
+        false => Err(lost("there is no such directory")),
+        true if !path.join(ENGINE_MARK).exists() => Err(lost("there is no index in it")),
+        true => Ok(()),
+    }
+}
+
+/// Opens the engine's database. What is damaged in its files is an error, also where it makes the engine panic.
+pub(super) fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
+    let open = std::panic::AssertUnwindSafe(|| try_open_engine(path, config));
+    std::panic::catch_unwind(open).unwrap_or_else(|panic| {
+        let why = panic.downcast_ref::<String>().cloned();
+        let why = why.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(OsdError::Engine {
+            what: "open",
+            path: path.into(),
+            why: format!("its files are damaged: {}", why.unwrap_or_default()),
+        })
+    })
+}
+
+fn try_open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
+    let db = Database::builder(path)
+        .worker_threads(1)
+        .cache_size(config.cache_bytes)
+        .max_cached_files(Some(64))
+        .max_journaling_size(64 << 20)
+        .manual_journal_persist(true)
+        .open()
+        .map_err(engine("open", path))?;
+    let options = || {
+        KeyspaceCreateOptions::default()
+            .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES)))
+            .max_memtable_size(config.memtable_bytes)
+            .manual_journal_persist(true)
+    };
+    let keyspace = db.keyspace("index", options).map_err(engine("open", path))?;
+    Ok((db, keyspace))
+}
+
+pub(super) fn engine(what: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
+    let path = path.to_path_buf();
+    move |e| match e {
+        fjall::Error::Io(source) => OsdError::io(what, path)(source),
+        e => OsdError::Engine {
+            what,
+            path,
+            why: e.to_string(),
+        },
+    }
+}
