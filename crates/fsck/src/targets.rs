@@ -7,6 +7,7 @@ use osd::{
     check::{Finding, Progress},
     target::{TargetDir, TargetKind},
 };
+use wire::Fid;
 
 use crate::{FsckError, Summary, cross, repair::Repairer};
 
@@ -233,6 +234,12 @@ impl Stores {
             });
             objects.map_err(failed(&ost.svname))?;
             for problem in problems {
+                // A file without names is destroyed; a crash may leave the record of an object whose file is gone.
+                if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
+                    && !claims(found, *index, fid)
+                {
+                    continue;
+                }
                 wrong.push(Wrong {
                     target: ost.svname.clone(),
                     finding: problem.finding(),
@@ -279,6 +286,15 @@ fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<u32, OstStore>) -
     named.dedup();
     named.retain(|ost| !given.contains_key(ost));
     named
+}
+
+/// Whether a file's layout names the object; the claims are sorted.
+fn claims(found: &mdt::check::Examined, ost: u32, object: &Fid) -> bool {
+    let key = (ost, (object.f_seq, object.f_oid));
+    found
+        .claims
+        .binary_search_by_key(&key, |c| (c.ost, c.object))
+        .is_ok()
 }
 
 fn failed(target: &str) -> impl FnOnce(OsdError) -> FsckError {

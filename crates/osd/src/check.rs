@@ -13,7 +13,12 @@ use std::{
 use bytes::Bytes;
 use wire::Fid;
 
-use crate::{Index, ObjAttr, OsdError, local_objects::record, prefix_end, target::OBJECTS_MARK};
+use crate::{
+    Index, ObjAttr, OsdError,
+    local_objects::{self, record},
+    prefix_end,
+    target::OBJECTS_MARK,
+};
 
 /// Entries of an index that are looked at together.
 const PAGE: usize = 4096;
@@ -98,6 +103,8 @@ pub struct ObjectRecord {
     pub fid: Option<Fid>,
     /// The attributes without size and space, or what is wrong with the record.
     pub attr: Result<ObjAttr, String>,
+    /// Bytes that the object's file has at least, if the file is known to be on disk.
+    pub on_disk: Option<u64>,
 }
 
 /// Calls `f` with the record of each object, in the order of FIDs.
@@ -107,12 +114,22 @@ pub fn each_object_record<E: From<OsdError>>(
     mut f: impl FnMut(ObjectRecord) -> Result<(), E>,
 ) -> Result<(), E> {
     each(index, &record::PREFIX, progress, |key, value| {
+        let (attr, on_disk) = match record::read(&value) {
+            Ok((attr, on_disk)) => (Ok(attr), on_disk),
+            Err(why) => (Err(why), None),
+        };
         f(ObjectRecord {
             fid: record::fid_of(&key),
-            attr: record::read(&value),
+            attr,
+            on_disk,
             key,
         })
     })
+}
+
+/// The file of an object, below the directory of objects.
+pub fn object_file(root: &Path, fid: &Fid) -> PathBuf {
+    local_objects::file_path(root, fid)
 }
 
 /// What is in a directory of objects ([`crate::LocalObjects`]).

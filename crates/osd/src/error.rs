@@ -64,6 +64,14 @@ pub enum OsdError {
         /// What is missing.
         why: &'static str,
     },
+    /// An object's file is not what was written.
+    #[error("object file {}: {why}; data of it is lost. Check the disk; restore the file from a backup and remove it here", path.display())]
+    DamagedObject {
+        /// The object's file.
+        path: PathBuf,
+        /// What was expected, what was found.
+        why: String,
+    },
     /// A record of the store does not have the form that this version writes.
     #[error("store {}: bad record {what}: {why}", path.display())]
     Corrupt {
@@ -116,7 +124,9 @@ impl OsdError {
                 _ => Errno::EIO,
             },
             OsdError::Engine { .. } | OsdError::Failed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
-            OsdError::DamagedJournal(_) | OsdError::Lost { .. } => Errno::EIO,
+            OsdError::DamagedJournal(_) | OsdError::Lost { .. } | OsdError::DamagedObject { .. } => {
+                Errno::EIO
+            }
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use osd::{ObjAttr, Objects, OsdError, SetAttr};
 use wire::{
-    Fid, OBD_MD_FLATIME, OBD_MD_FLBLKSZ, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLDATAVERSION, OBD_MD_FLFID,
-    OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
-    OBD_MD_LAYOUT_VERSION, Obdo, OstLvb, Precision, Timed,
+    Errno, Fid, OBD_MD_FLATIME, OBD_MD_FLBLKSZ, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLDATAVERSION,
+    OBD_MD_FLFID, OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLTYPE,
+    OBD_MD_FLUID, OBD_MD_LAYOUT_VERSION, OST_LVB_ERR_INIT, Obdo, OstLvb, Precision, Timed,
 };
 
 use crate::sequence::Sequences;
@@ -110,10 +110,25 @@ pub(crate) fn lvb(attr: Option<&ObjAttr>) -> OstLvb {
     lvb
 }
 
+/// The value block that says why there is none: Lustre's clients find the error in the number of blocks.
+pub(crate) fn lvb_error(errno: Errno) -> OstLvb {
+    OstLvb {
+        lvb_blocks: OST_LVB_ERR_INIT.wrapping_add_signed(errno.status().into()),
+        ..OstLvb::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use wire::{Time, Times};
+
+    #[test]
+    fn a_value_block_says_the_error_as_lustres_clients_expect_it() {
+        let blocks = lvb_error(Errno::EIO).lvb_blocks;
+        assert_eq!(blocks, 0xffba_dbad_7fff_fffb);
+        assert_eq!(blocks & wire::OST_LVB_ERR_MASK, wire::OST_LVB_ERR_MASK);
+    }
 
     #[test]
     fn only_what_is_valid_is_set() {

@@ -5,13 +5,14 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use osd::{
     Batch, Index, ObjAttr, Objects, OsdError, SetAttr, StoreKind,
-    check::{Finding, ObjectFiles, Progress, each, each_object_record},
+    check::{Finding, ObjectFiles, Progress, each, each_object_record, object_file},
 };
 use wire::{FID_SEQ_IDIF, Fid};
 
@@ -36,6 +37,17 @@ pub enum Problem {
     },
     /// A file that is no object.
     Stray(PathBuf),
+    /// An object's file is missing, or is shorter than what was written.
+    DamagedFile {
+        /// The object.
+        fid: Fid,
+        /// Its file.
+        path: PathBuf,
+        /// Bytes that it has at least, as its record says.
+        expected: u64,
+        /// Its size; `None` when it is missing.
+        found: Option<u64>,
+    },
 }
 
 impl Problem {
@@ -57,6 +69,22 @@ impl Problem {
                 place: record(key),
                 expected: "records that this version writes".into(),
                 found: "another".into(),
+                repair: None,
+            },
+            Problem::DamagedFile {
+                fid,
+                path,
+                expected,
+                found,
+            } => Finding {
+                what: match found {
+                    None => "missing object file",
+                    Some(_) => "short object file",
+                },
+                fid: Some(*fid),
+                place: path.display().to_string(),
+                expected: format!("at least {expected} bytes"),
+                found: found.map_or_else(|| "no file".into(), |size| format!("{size} bytes")),
                 repair: None,
             },
             Problem::Stray(path) => Finding {
@@ -193,7 +221,22 @@ impl Store {
             while let Some(file) = files.next_if(|file| *file < (fid.f_seq, fid.f_oid)) {
                 f(without_record(file));
             }
-            files.next_if_eq(&(fid.f_seq, fid.f_oid));
+            let there = files.next_if_eq(&(fid.f_seq, fid.f_oid)).is_some();
+            if let Some(expected) = record.on_disk {
+                let path = object_file(&self.root, &fid);
+                let found = match there {
+                    true => Some(fs::metadata(&path).map_err(OsdError::io("stat", &path))?.len()),
+                    false => None,
+                };
+                if found.is_none_or(|size| size < expected) {
+                    problems.push(Problem::DamagedFile {
+                        fid,
+                        path,
+                        expected,
+                        found,
+                    });
+                }
+            }
             f(Object {
                 fid,
                 parent: attr.parent,
@@ -207,7 +250,11 @@ impl Store {
     /// An object's attributes.
     pub async fn attr(&self, object: Fid) -> Result<ObjAttr, OsdError> {
         match &self.objects {
-            Some(objects) => Ok(objects.attr(object).await?.unwrap_or_default()),
+            Some(objects) => match objects.attr(object).await {
+                // Found by [`Store::each_object`]; what its record says is lost with it.
+                Err(OsdError::DamagedObject { .. }) => Ok(ObjAttr::default()),
+                attr => Ok(attr?.unwrap_or_default()),
+            },
             None => Ok(ObjAttr::default()),
         }
     }

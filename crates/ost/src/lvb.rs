@@ -27,7 +27,7 @@ impl LvbOps for Lvbs {
                 Ok(attr) => Some(attr::lvb(attr.as_ref()).to_bytes()),
                 Err(e) => {
                     tracing::error!(%fid, "attributes: {e}");
-                    None
+                    Some(attr::lvb_error(e.errno()).to_bytes())
                 }
             }
         })

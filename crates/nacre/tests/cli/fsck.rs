@@ -258,6 +258,48 @@ fn a_check_changes_nothing_in_a_torn_or_damaged_journal_and_a_server_refuses_the
 }
 
 #[test]
+fn a_lost_or_shortened_object_file_is_an_error_for_its_file_only_and_is_found() {
+    let mut site = Site::new();
+    let at = site.up("d", &["--osts", "1"]);
+    sh(&format!(
+        "cd {at}; for f in lost short good; do echo contents of $f > $f; done; sync -f {at}"
+    ));
+    site.down("d");
+    // By their contents: the object ids are nobody's business here.
+    let file_of = |name: &str| {
+        let objects = site.at("d/ost0000/objects");
+        sh(&format!("grep -rlx 'contents of {name}' {objects}"))
+            .trim()
+            .to_owned()
+    };
+    let (lost, short) = (file_of("lost"), file_of("short"));
+    sh(&format!("rm {lost}; truncate -s -1 {short}"));
+    assert_eq!(found(&site), ["missing object file", "short object file"]);
+    assert!(!fsck(&site, &["--repair"]).ok);
+    let at = site.up("d", &[]);
+    for name in ["lost", "short"] {
+        for command in ["cat", "stat", "wc -c"] {
+            let refused = sh(&format!("{command} {at}/{name} 2>&1 && echo no error || true"));
+            assert!(
+                refused.contains("Input/output error"),
+                "{command} {name}: {refused}"
+            );
+        }
+    }
+    assert_eq!(sh(&format!("cat {at}/good")), "contents of good\n");
+    let log = std::fs::read_to_string(site.path("d/nacre.log")).unwrap();
+    assert!(
+        log.contains(&format!("object file {lost}: it is missing")),
+        "{log}"
+    );
+    sh(&format!(
+        "rm {at}/lost {at}/short; echo again > {at}/lost; grep -x again {at}/lost"
+    ));
+    site.down("d");
+    assert_eq!(found(&site), [] as [&str; 0]);
+}
+
+#[test]
 fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);

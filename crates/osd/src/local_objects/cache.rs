@@ -4,7 +4,10 @@ use foldhash::HashMap;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use parking_lot::Mutex;
@@ -40,6 +43,10 @@ pub(super) struct State {
     pub(super) attr: ObjAttr,
     /// The record in the index is older than `attr`.
     pub(super) record_stale: bool,
+    /// The size that the file has at least, once it is known to be on disk; as in the record.
+    pub(super) on_disk: Option<u64>,
+    /// Why the file is not what was written.
+    pub(super) damage: Option<String>,
     /// It was removed; whoever still holds the entry finds an empty object.
     pub(super) destroyed: bool,
 }
@@ -48,6 +55,7 @@ pub(super) struct State {
 pub(super) struct Cache {
     shards: Vec<Mutex<Shard>>,
     capacity: usize,
+    generations: AtomicU64,
     /// Directories in which files were removed since the last sync of all, and how often.
     removed_in: Mutex<HashMap<PathBuf, u64>>,
 }
@@ -67,6 +75,17 @@ pub(super) struct Dirty {
     /// The file is new, so its directory is not on disk either.
     pub(super) new: bool,
     changes: u64,
+    /// The file's size after the last change.
+    pub(super) size: u64,
+    /// Another number each time that the object becomes dirty or its file is cut: within one, the file only grows.
+    generation: u64,
+}
+
+impl Dirty {
+    /// Whether the file only grew between this and a later state.
+    pub(super) fn only_grew_until(&self, later: &Dirty) -> bool {
+        self.generation == later.generation
+    }
 }
 
 impl Cache {
@@ -78,6 +97,7 @@ impl Cache {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             capacity: open / SHARDS,
+            generations: AtomicU64::new(0),
             removed_in: Mutex::default(),
         }
     }
@@ -126,11 +146,32 @@ impl Cache {
         shard.dirty.remove(fid);
     }
 
-    pub(super) fn mark_dirty(&self, fid: &Fid, new: bool) {
+    /// Notes a change of an object, whose file has this size now.
+    pub(super) fn mark_dirty(&self, fid: &Fid, new: bool, size: u64) {
         let mut shard = self.shard(fid).lock();
-        let dirty = shard.dirty.entry(*fid).or_default();
+        let dirty = shard.dirty.entry(*fid).or_insert_with(|| self.new_dirty());
         dirty.new |= new;
         dirty.changes += 1;
+        dirty.size = size;
+    }
+
+    /// Notes that an object's file is about to be cut to this size.
+    pub(super) fn mark_cut(&self, fid: &Fid, size: u64) {
+        let mut shard = self.shard(fid).lock();
+        let dirty = shard.dirty.entry(*fid).or_default();
+        *dirty = Dirty {
+            new: dirty.new,
+            changes: dirty.changes + 1,
+            size,
+            ..self.new_dirty()
+        };
+    }
+
+    fn new_dirty(&self) -> Dirty {
+        Dirty {
+            generation: self.generations.fetch_add(1, Relaxed),
+            ..Dirty::default()
+        }
     }
 
     pub(super) fn dirty(&self, fid: &Fid) -> Option<Dirty> {

@@ -5,9 +5,13 @@
 //! so that nothing is asked of the local file system but sparse files. All file I/O runs on threads for blocking work,
 //! except a read of what the kernel has cached. Attributes that change with each write are kept in the entry of the open
 //! object and go to the index when it leaves the cache or is synced. After a failed sync every later sync fails.
+//! [`settled`] keeps in the record which files are on disk, with which size, so that a lost one is noticed.
 
 mod cache;
+#[cfg(test)]
+mod power;
 pub(crate) mod record;
+mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -86,6 +90,13 @@ impl LocalObjects {
     }
 }
 
+/// The file of an object, below the directory of objects.
+pub(crate) fn file_path(root: &Path, fid: &Fid) -> PathBuf {
+    root.join(format!("{:x}", fid.f_seq))
+        .join(format!("{:02x}", fid.f_oid & 0xff))
+        .join(format!("{:x}", fid.f_oid))
+}
+
 /// Makes a directory, durable in its parent.
 fn make_dir(path: &Path) -> Result<(), OsdError> {
     match files::create_dir(path) {
@@ -105,14 +116,10 @@ impl Shared {
         if fid.f_ver != 0 {
             return Err(OsdError::Invalid("an object's FID has version 0"));
         }
-        let dir = self
-            .root
-            .join(format!("{:x}", fid.f_seq))
-            .join(format!("{:02x}", fid.f_oid & 0xff));
-        let path = dir.join(format!("{:x}", fid.f_oid));
+        let path = file_path(&self.root, &fid);
         let mut state = State::default();
         if let Some(r) = self.index.get(&record::key(&fid))? {
-            state.attr = record::read(&r).map_err(|why| OsdError::Corrupt {
+            (state.attr, state.on_disk) = record::read(&r).map_err(|why| OsdError::Corrupt {
                 path: self.root.clone(),
                 what: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
                 why,
@@ -128,6 +135,7 @@ impl Shared {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(OsdError::io("open", path)(e)),
         }
+        state.look_for_damage(&path);
         let entry = Entry {
             fid,
             path,
@@ -152,7 +160,7 @@ impl Shared {
             return Ok(());
         }
         let mut batch = Batch::new();
-        batch.put(record::key(&entry.fid), record::write(&state.attr));
+        batch.put(record::key(&entry.fid), record::write(&state.attr, state.on_disk));
         self.index.apply(batch)?;
         state.record_stale = false;
         Ok(())
@@ -161,6 +169,7 @@ impl Shared {
     /// The object's file, made if there is none; true when it is new.
     fn file(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
         self.not_failed()?;
+        entry.check()?;
         if let Some(file) = &entry.state.lock().file {
             return Ok((file.clone(), false));
         }
@@ -222,7 +231,7 @@ impl Shared {
             let measured = state.measure(&entry.path);
             state.set(attr);
             state.record_stale |= new;
-            self.cache.mark_dirty(&entry.fid, new);
+            self.cache.mark_dirty(&entry.fid, new, state.attr.size);
             measured
         };
         // Who owns an object is in the index as soon as there is one; times may wait.
@@ -256,6 +265,7 @@ impl Shared {
             });
         }
         self.sync_files(dirty, removed_in).map_err(|e| self.fail(e))?;
+        self.settle(dirty);
         self.cache.clean(dirty);
         self.cache.clean_removed(removed_in);
         Ok(())
@@ -301,6 +311,10 @@ impl State {
     }
 }
 
+fn bytes_of(pieces: &[Bytes]) -> u64 {
+    pieces.iter().map(|p| p.len() as u64).sum()
+}
+
 /// Reads at most `len` bytes, in pieces; with `NOWAIT` only what is cached: `None` when that is not all.
 fn read_pieces(
     file: &fs::File,
@@ -342,23 +356,40 @@ impl Objects for LocalObjects {
     fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
-            let (file, size) = {
-                let state = entry.state.lock();
-                (state.file.clone(), state.attr.size)
-            };
-            let len = size.saturating_sub(offset).min(len.into());
-            let Some(file) = file.filter(|_| len > 0) else {
+            entry.check()?;
+            let Some((file, len)) = entry.to_read(offset, len) else {
                 return Ok(Vec::new());
             };
             let cached = read_pieces(&file, offset, len, ReadWriteFlags::NOWAIT);
-            if let Some(pieces) = cached.map_err(OsdError::io("read", &entry.path))? {
+            if let Some(pieces) = cached.map_err(OsdError::io("read", &entry.path))?
+                && bytes_of(&pieces) == len
+            {
                 return Ok(pieces);
             }
-            blocking(move || {
+            let read = move |entry: &Entry| -> Result<(Vec<Bytes>, bool), OsdError> {
+                let Some((file, len)) = entry.to_read(offset, len as u32) else {
+                    return Ok((Vec::new(), true));
+                };
                 let pieces = read_pieces(&file, offset, len, ReadWriteFlags::empty());
-                Ok(pieces
-                    .map_err(OsdError::io("read", &entry.path))?
-                    .unwrap_or_default())
+                let pieces = pieces.map_err(OsdError::io("read", &entry.path))?;
+                let pieces = pieces.unwrap_or_default();
+                let whole = bytes_of(&pieces) == len;
+                Ok((pieces, whole))
+            };
+            let first = entry.clone();
+            let (pieces, whole) = blocking(move || read(&first)).await?;
+            if whole {
+                return Ok(pieces);
+            }
+            // The file ends too early. It may be being cut just now; whoever does that has the turn to write.
+            let turn = entry.writing.clone().lock_owned().await;
+            blocking(move || {
+                let _turn = turn;
+                let (pieces, whole) = read(&entry)?;
+                match whole {
+                    true => Ok(pieces),
+                    false => Err(entry.ended_early(offset, bytes_of(&pieces))),
+                }
             })
             .await
         })
@@ -384,9 +415,10 @@ impl Objects for LocalObjects {
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.with(fid, move |shared, entry| {
-            let (nothing, cuts) = (entry.state.lock().file.is_none(), end == u64::MAX);
-            if nothing && (start == 0 || !cuts) {
+        let cuts = end == u64::MAX;
+        self.in_turn(fid, cuts.then_some(start), move |shared, entry| {
+            entry.check()?;
+            if entry.state.lock().file.is_none() && (start == 0 || !cuts) {
                 entry.state.lock().set(&attr);
                 return shared.write_record(entry);
             }
@@ -413,7 +445,7 @@ impl Objects for LocalObjects {
         end: u64,
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.with(fid, move |shared, entry| {
+        self.in_turn(fid, None, move |shared, entry| {
             let len = end
                 .checked_sub(start)
                 .filter(|l| *l > 0)
@@ -433,6 +465,7 @@ impl Objects for LocalObjects {
 
     fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
         self.with(fid, move |_, entry| {
+            entry.check()?;
             let (file, size) = {
                 let state = entry.state.lock();
                 (state.file.clone(), state.attr.size)
@@ -452,6 +485,7 @@ impl Objects for LocalObjects {
     fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>> {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
+            entry.check()?;
             let state = entry.state.lock();
             Ok(state.exists.then_some(state.attr))
         })
@@ -462,7 +496,7 @@ impl Objects for LocalObjects {
             let state = entry.state.lock();
             // What is being removed may still be there, if that fails; and what is not there yet somebody may be about to
             // write, who is to be told that it is removed.
-            return (!state.destroyed && state.exists).then_some(Some(state.attr));
+            return (!state.destroyed && state.exists && state.damage.is_none()).then_some(Some(state.attr));
         }
         // What was made since has a record before it leaves the cache.
         let nothing = new && matches!(self.shared.index.get(&record::key(&fid)), Ok(None));
@@ -485,6 +519,7 @@ impl Objects for LocalObjects {
                 state.destroyed = true;
                 state.file = None;
                 state.attr = ObjAttr::default();
+                (state.on_disk, state.damage) = (None, None);
                 std::mem::take(&mut state.exists)
             };
             match fs::remove_file(&entry.path) {

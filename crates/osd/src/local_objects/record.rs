@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! key    f1 | sequence u64 BE | object id u32 BE
-//! value  version u8 = 1 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each) | uid u32 | gid u32 | projid u32
+//! value  version u8 = 2 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each) | uid u32 | gid u32 | projid u32
 //!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
+//!        | file u8: 1 when the object's file is on disk | size u64: bytes that the file has at least, on disk
 //! ```
 
 use wire::{Fid, Time};
 
 use crate::{KEY_RESERVED, ObjAttr};
 
-const VERSION: u8 = 1;
-const SIZE: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
+const VERSION: u8 = 2;
+const SIZE: usize = SIZE_1 + 1 + 8;
+/// Version 1 says nothing of the file.
+const SIZE_1: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
 
 /// What the keys of records begin with.
 pub(crate) const PREFIX: [u8; 1] = [KEY_RESERVED + 1];
@@ -30,7 +33,8 @@ pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
     Some(Fid::new(u64::from_be_bytes(*seq), oid, 0))
 }
 
-pub(super) fn write(a: &ObjAttr) -> Vec<u8> {
+/// The record of an object; `on_disk` is the size that its file has at least, if the file is known to be on disk.
+pub(super) fn write(a: &ObjAttr, on_disk: Option<u64>) -> Vec<u8> {
     let mut r = Vec::with_capacity(SIZE);
     r.push(VERSION);
     for t in [a.atime, a.mtime, a.ctime] {
@@ -45,15 +49,19 @@ pub(super) fn write(a: &ObjAttr) -> Vec<u8> {
         r.extend(n.to_le_bytes());
     }
     r.extend(a.data_version.to_le_bytes());
+    r.push(u8::from(on_disk.is_some()));
+    r.extend(on_disk.unwrap_or(0).to_le_bytes());
     r
 }
 
-/// The attributes without size and blocks; on a record of another form, what is wrong with it.
-pub(crate) fn read(record: &[u8]) -> Result<ObjAttr, String> {
+/// The attributes without size and blocks, and the size that the file has at least; on a record of another form, what
+/// is wrong with it.
+pub(crate) fn read(record: &[u8]) -> Result<(ObjAttr, Option<u64>), String> {
     match record.first() {
         Some(&VERSION) if record.len() == SIZE => {}
-        Some(&VERSION) => return Err(format!("expected {SIZE} bytes, found {}", record.len())),
-        v => return Err(format!("expected version {VERSION}, found {v:?}")),
+        Some(1) if record.len() == SIZE_1 => {}
+        Some(&VERSION | 1) => return Err(format!("found {} bytes of version {}", record.len(), record[0])),
+        v => return Err(format!("expected version 1 or {VERSION}, found {v:?}")),
     }
     let mut rest = &record[1..];
     let mut take = |n: usize| {
@@ -63,7 +71,7 @@ pub(crate) fn read(record: &[u8]) -> Result<ObjAttr, String> {
     };
     let mut time = || Time::new(take(8) as i64, take(4) as u32);
     let (atime, mtime, ctime) = (time(), time(), time());
-    Ok(ObjAttr {
+    let attr = ObjAttr {
         size: 0,
         blocks: 0,
         atime,
@@ -79,7 +87,9 @@ pub(crate) fn read(record: &[u8]) -> Result<ObjAttr, String> {
         },
         layout_version: take(4) as u32,
         data_version: take(8),
-    })
+    };
+    let on_disk = (record.len() == SIZE && take(1) != 0).then(|| take(8));
+    Ok((attr, on_disk))
 }
 
 #[cfg(test)]
@@ -105,11 +115,16 @@ mod tests {
             data_version: 11 << 32,
             ..ObjAttr::default()
         };
-        let r = write(&a);
-        assert_eq!(r.len(), SIZE);
-        assert_eq!(read(&r).unwrap(), a);
-        for n in 0..SIZE {
-            assert!(read(&r[..n]).is_err());
+        for on_disk in [None, Some(0), Some(u64::MAX - 1)] {
+            let r = write(&a, on_disk);
+            assert_eq!(r.len(), SIZE);
+            assert_eq!(read(&r).unwrap(), (a, on_disk));
+            for n in 0..SIZE {
+                assert!(read(&r[..n]).is_err());
+            }
+            let mut old = r[..SIZE_1].to_vec();
+            old[0] = 1;
+            assert_eq!(read(&old).unwrap(), (a, None));
         }
     }
 }

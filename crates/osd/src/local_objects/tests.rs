@@ -274,3 +274,145 @@ async fn a_file_that_a_failed_change_has_made_is_known_by_its_record() {
         assert!(o.destroy(fid(oid)).await.unwrap());
     }
 }
+
+fn path_of(dir: &Path, oid: u32) -> PathBuf {
+    file_path(&dir.join("objects"), &fid(oid))
+}
+
+/// Writes objects of 100 bytes, which are on disk with their records when this returns.
+async fn written(dir: &Path, oids: std::ops::Range<u32>) {
+    let o = local(dir);
+    for oid in oids {
+        o.write(fid(oid), 0, vec![Bytes::from(vec![7; 100])], SetAttr::default())
+            .await
+            .unwrap();
+    }
+    o.sync(None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_or_shorter_file_is_an_error_and_not_an_empty_object() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), 1..5).await;
+    fs::remove_file(path_of(dir.path(), 1)).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path_of(dir.path(), 2))
+        .unwrap()
+        .set_len(99)
+        .unwrap();
+    let o = local(dir.path());
+    for oid in [1, 2] {
+        let damaged = |e: OsdError| assert!(matches!(e, OsdError::DamagedObject { .. }), "{e}");
+        damaged(o.read(fid(oid), 0, 10).await.unwrap_err());
+        damaged(o.attr(fid(oid)).await.unwrap_err());
+        damaged(o.seek(fid(oid), 0, Seek::Data).await.unwrap_err());
+        damaged(o.fallocate(fid(oid), 0, 10, false).await.unwrap_err());
+        let more = vec![Bytes::from_static(b"x")];
+        damaged(o.write(fid(oid), 0, more, SetAttr::default()).await.unwrap_err());
+        damaged(
+            o.punch(fid(oid), 100, u64::MAX, SetAttr::default())
+                .await
+                .unwrap_err(),
+        );
+        assert_eq!(o.attr_now(fid(oid), false), None);
+    }
+    assert!(!path_of(dir.path(), 1).exists());
+    assert_eq!(bytes(&o, 3, 0, 200).await.len(), 100);
+    // What is removed or emptied is whole again.
+    assert!(o.destroy(fid(1)).await.unwrap());
+    assert_eq!(o.attr(fid(1)).await.unwrap(), None);
+    o.punch(fid(2), 0, u64::MAX, SetAttr::default()).await.unwrap();
+    assert_eq!(o.attr(fid(2)).await.unwrap().unwrap().size, 0);
+    o.sync(None).await.unwrap();
+    drop(o);
+    assert_eq!(local(dir.path()).attr(fid(2)).await.unwrap().unwrap().size, 0);
+}
+
+#[tokio::test]
+async fn a_file_that_becomes_shorter_while_it_is_open_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = local(dir.path());
+    o.write(fid(1), 0, vec![Bytes::from(vec![7; 100])], SetAttr::default())
+        .await
+        .unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path_of(dir.path(), 1))
+        .unwrap()
+        .set_len(50)
+        .unwrap();
+    let e = o.read(fid(1), 0, 100).await.unwrap_err();
+    assert!(
+        e.to_string().contains("ends at byte 50, expected at least 100"),
+        "{e}"
+    );
+    assert_eq!(e.errno(), wire::Errno::EIO);
+}
+
+#[tokio::test]
+async fn what_was_never_synced_may_be_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), 1..2).await;
+    let o = local(dir.path());
+    o.write(fid(2), 0, vec![Bytes::from_static(b"new")], SetAttr::default())
+        .await
+        .unwrap();
+    o.write(fid(1), 100, vec![Bytes::from_static(b"more")], SetAttr::default())
+        .await
+        .unwrap();
+    drop(o);
+    fs::remove_file(path_of(dir.path(), 2)).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path_of(dir.path(), 1))
+        .unwrap()
+        .set_len(100)
+        .unwrap();
+    let o = local(dir.path());
+    assert!(bytes(&o, 2, 0, 9).await.is_empty());
+    assert_eq!(bytes(&o, 1, 0, 200).await.len(), 100);
+}
+
+#[tokio::test]
+async fn a_file_is_cut_only_after_its_record_is_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = Arc::new(power::PowerIndex::new());
+    let o = LocalObjects::open(&dir.path().join("objects"), index.clone()).unwrap();
+    let data = vec![Bytes::from(vec![7; 100])];
+    o.write(fid(1), 0, data, SetAttr::default()).await.unwrap();
+    o.sync(None).await.unwrap();
+    index.switch_off();
+    o.punch(fid(1), 10, u64::MAX, SetAttr::default())
+        .await
+        .unwrap_err();
+    assert_eq!(fs::metadata(path_of(dir.path(), 1)).unwrap().len(), 100);
+}
+
+#[tokio::test]
+async fn a_cut_file_is_recorded_with_its_new_size() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), 1..2).await;
+    let o = local(dir.path());
+    o.punch(fid(1), 10, u64::MAX, SetAttr::default()).await.unwrap();
+    let record = o.shared.index.get(&record::key(&fid(1))).unwrap().unwrap();
+    assert_eq!(record::read(&record).unwrap().1, Some(10));
+    drop(o);
+    assert_eq!(bytes(&local(dir.path()), 1, 0, 200).await.len(), 10);
+}
+
+#[tokio::test]
+async fn a_sync_that_a_cut_overtakes_records_no_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = local(dir.path());
+    o.write(fid(1), 0, vec![Bytes::from(vec![7; 100])], SetAttr::default())
+        .await
+        .unwrap();
+    let dirty = o.shared.cache.all_dirty();
+    o.punch(fid(1), 10, u64::MAX, SetAttr::default()).await.unwrap();
+    o.shared.settle(&dirty);
+    let state = |o: &LocalObjects| o.shared.cache.find(&fid(1)).unwrap().state.lock().on_disk;
+    assert_eq!(state(&o), None);
+    o.sync(None).await.unwrap();
+    assert_eq!(state(&o), Some(10));
+}

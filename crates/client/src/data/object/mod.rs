@@ -27,7 +27,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use wire::{
-    Errno, Fid, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OstLvb, Precision, Time, Timed, WireStruct,
+    Errno, Fid, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OST_LVB_ERR_INIT, OST_LVB_ERR_MASK, OstLvb,
+    Precision, Time, Timed, WireStruct,
 };
 
 /// How often a transfer whose checksum did not fit is repeated before it is an error.
@@ -36,6 +37,16 @@ const CHECKSUM_RETRIES: usize = 5;
 /// Dirty data does not stay longer than this in the cache of its own accord. Short, because the kernel tells a FUSE server
 /// nothing of sync(2): what a program wrote and did not close should not wait long.
 pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// The error that a server sends instead of size and times, because the object is damaged.
+fn lvb_error(lvb: &OstLvb) -> Option<Errno> {
+    let is_error = lvb.lvb_blocks & OST_LVB_ERR_MASK == OST_LVB_ERR_MASK;
+    let errno = OST_LVB_ERR_INIT.wrapping_sub(lvb.lvb_blocks);
+    let errno = i32::try_from(errno)
+        .ok()
+        .filter(|errno| (1..4096).contains(errno));
+    is_error.then(|| errno.map_or(Errno::EIO, Errno))
+}
 
 fn from_lvb(lvb: &OstLvb, precision: Precision) -> DataAttr {
     DataAttr {
@@ -60,6 +71,8 @@ struct State {
     cache: ObjectCache,
     /// Size and times as far as they are known.
     attr: DataAttr,
+    /// The error that the server sent instead of size and times with the last lock.
+    error: Option<Errno>,
     /// The locks held, by cookie; without any, nothing is known.
     locks: Vec<(u64, Range<u64>)>,
     /// What is being read from the server.
@@ -198,15 +211,23 @@ impl Object {
         let policy = extent(&range);
         let find = || self.osc.locks().find(&self.res, mode, policy);
         if let Some(lock) = find() {
-            return Ok(lock);
+            return self.unless_damaged(lock);
         }
         let _one = self.enqueueing.lock().await;
         if let Some(lock) = find() {
-            return Ok(lock);
+            return self.unless_damaged(lock);
         }
         let enqueue = Enqueue::new(self.res, mode, policy);
         let granted = self.osc.locks().enqueue(enqueue).await?;
-        granted.lock.ok_or(Errno::EIO)
+        self.unless_damaged(granted.lock.ok_or(Errno::EIO)?)
+    }
+
+    /// A lock on an object whose size the server does not know is of no use.
+    fn unless_damaged(&self, lock: LockRef) -> Result<LockRef, Errno> {
+        match self.state.lock().error {
+            Some(error) => Err(error),
+            None => Ok(lock),
+        }
     }
 
     /// A lock to write back a page of a mapping: also one that is being given back, since that waits for the kernel, which
@@ -222,9 +243,12 @@ impl Object {
     /// A lock is granted: what the server said with it is true as far as the lock reaches.
     pub(super) fn granted(&self, cookie: u64, range: Range<u64>, lvb: &OstLvb) {
         let mut s = self.state.lock();
-        let mut told = s.with_own(from_lvb(lvb, self.osc.precision()));
-        told.size = s.attr.size.max(lvb.lvb_size.min(range.end));
-        s.attr = told;
+        s.error = lvb_error(lvb);
+        if s.error.is_none() {
+            let mut told = s.with_own(from_lvb(lvb, self.osc.precision()));
+            told.size = s.attr.size.max(lvb.lvb_size.min(range.end));
+            s.attr = told;
+        }
         s.locks.push((cookie, range));
     }
 
@@ -343,7 +367,8 @@ impl Object {
         let known = self.state.lock().attr;
         let tail = extent(&(known.size..OBD_OBJECT_EOF));
         let _lock = self.osc.locks().find(&self.res, LockMode::Pr, tail)?;
-        Some(self.state.lock().attr())
+        let state = self.state.lock();
+        state.error.is_none().then(|| state.attr())
     }
 
     /// Size and times: from the cache where a lock makes them certain, otherwise from the server, which asks those who
@@ -355,7 +380,11 @@ impl Object {
         let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
         glimpse.flags |= LDLM_FL_HAS_INTENT;
         let answer = self.osc.locks().enqueue(glimpse).await?;
-        let told = from_lvb(&OstLvb::from_bytes(&answer.lvb)?, self.osc.precision());
+        let lvb = OstLvb::from_bytes(&answer.lvb)?;
+        if let Some(error) = lvb_error(&lvb) {
+            return Err(error);
+        }
+        let told = from_lvb(&lvb, self.osc.precision());
         let s = self.state.lock();
         let mut known = s.with_own(told);
         known.size = s.attr.size.max(told.size);

@@ -1,0 +1,359 @@
+//! What a power cut leaves of objects: random changes and syncs, and then any of what the disk may hold. No object that was
+//! not destroyed may count as damaged then.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Space, Transactions};
+
+type Map = BTreeMap<Bytes, Bytes>;
+
+fn fid(oid: u32) -> Fid {
+    Fid::new(0x2_4000_0400, oid, 0)
+}
+
+/// An index that forgets in a power cut what was applied and not synced, from some batch on.
+pub(super) struct PowerIndex {
+    state: Mutex<IndexState>,
+    space: Arc<Space>,
+    transactions: Arc<Transactions>,
+}
+
+#[derive(Default)]
+struct IndexState {
+    on_disk: Map,
+    now: Map,
+    /// Batches that are not on disk.
+    waiting: Vec<Batch>,
+    /// The power is off: nothing reaches the disk any more.
+    off: bool,
+}
+
+fn put(map: &mut Map, batch: &Batch) {
+    for key in &batch.deletes {
+        map.remove(key);
+    }
+    map.extend(batch.puts.iter().cloned());
+}
+
+impl PowerIndex {
+    pub(super) fn new() -> PowerIndex {
+        PowerIndex::with(Map::new())
+    }
+
+    fn with(on_disk: Map) -> PowerIndex {
+        let state = IndexState {
+            now: on_disk.clone(),
+            on_disk,
+            ..IndexState::default()
+        };
+        PowerIndex {
+            state: Mutex::new(state),
+            space: Space::of_memory(1 << 30),
+            transactions: Transactions::restore(0, 0),
+        }
+    }
+
+    /// From now on every sync fails.
+    pub(super) fn switch_off(&self) {
+        self.state.lock().off = true;
+    }
+
+    /// The index after a power cut, with some of the batches that were not synced.
+    fn after_power_cut(&self, keep: usize) -> PowerIndex {
+        let state = self.state.lock();
+        let mut map = state.on_disk.clone();
+        let kept = keep % (state.waiting.len() + 1);
+        state.waiting[..kept]
+            .iter()
+            .for_each(|batch| put(&mut map, batch));
+        PowerIndex::with(map)
+    }
+}
+
+impl Index for PowerIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        Ok(self.state.lock().now.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        let state = self.state.lock();
+        let range = (Bound::Included(from), Bound::Excluded(to));
+        let rows = state.now.range::<[u8], _>(range).take(limit);
+        Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+
+    fn apply(&self, batch: Batch) -> Result<(), OsdError> {
+        let mut state = self.state.lock();
+        put(&mut state.now, &batch);
+        state.waiting.push(batch);
+        Ok(())
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        let mut state = self.state.lock();
+        let done = !state.off;
+        if done {
+            let state = &mut *state;
+            state
+                .waiting
+                .drain(..)
+                .for_each(|batch| put(&mut state.on_disk, &batch));
+        }
+        Box::pin(async move { done.then_some(()).ok_or(OsdError::NoSpace) })
+    }
+
+    fn room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn transactions(&self) -> &Arc<Transactions> {
+        &self.transactions
+    }
+
+    fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+}
+
+/// A step; objects are named by their places among those that are not destroyed.
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        place: usize,
+        at: u64,
+        len: usize,
+    },
+    Cut {
+        place: usize,
+        size: u64,
+    },
+    Destroy {
+        place: usize,
+    },
+    /// The next stage of a sync beside which the other steps happen: what is to be synced is listed, the files are synced,
+    /// the records are written.
+    SyncStage,
+    Sync {
+        place: Option<usize>,
+    },
+    WriteRecords,
+    SyncIndex,
+    /// The power fails, perhaps while a file is being cut.
+    PowerCut {
+        cut: Option<(usize, u64)>,
+        batches: usize,
+        files: Vec<usize>,
+    },
+}
+
+const PLACES: usize = 3;
+
+fn step() -> impl Strategy<Value = Step> {
+    let place = || 0..PLACES;
+    let size = || 0..200u64;
+    prop_oneof![
+        5 => (place(), size(), 1..100usize).prop_map(|(place, at, len)| Step::Write { place, at, len }),
+        4 => (place(), size()).prop_map(|(place, size)| Step::Cut { place, size }),
+        1 => place().prop_map(|place| Step::Destroy { place }),
+        6 => Just(Step::SyncStage),
+        2 => proptest::option::of(place()).prop_map(|place| Step::Sync { place }),
+        1 => Just(Step::WriteRecords),
+        1 => Just(Step::SyncIndex),
+        2 => (
+            proptest::option::of((place(), size())),
+            any::<usize>(),
+            proptest::collection::vec(any::<usize>(), 1..8)
+        )
+            .prop_map(|(cut, batches, files)| Step::PowerCut { cut, batches, files }),
+    ]
+}
+
+enum Stage {
+    Idle,
+    Listed(Vec<(Fid, Dirty)>),
+    Synced(Vec<(Fid, Dirty)>),
+}
+
+struct Machine {
+    dir: tempfile::TempDir,
+    index: Arc<PowerIndex>,
+    objects: LocalObjects,
+    /// The sizes that the disk may hold of each object's file; `None` is no file.
+    disk: BTreeMap<u32, Vec<Option<u64>>>,
+    /// The objects that are not destroyed.
+    live: [u32; PLACES],
+    stage: Stage,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let dir = tempfile::tempdir().unwrap();
+        let index = Arc::new(PowerIndex::new());
+        let objects = LocalObjects::open(&dir.path().join("objects"), index.clone()).unwrap();
+        Machine {
+            dir,
+            index,
+            objects,
+            disk: BTreeMap::new(),
+            live: std::array::from_fn(|place| place as u32 + 1),
+            stage: Stage::Idle,
+        }
+    }
+
+    fn path(&self, oid: u32) -> PathBuf {
+        file_path(&self.dir.path().join("objects"), &fid(oid))
+    }
+
+    fn size_now(&self, oid: u32) -> Option<u64> {
+        fs::metadata(self.path(oid)).ok().map(|m| m.len())
+    }
+
+    /// What the files are like now may reach the disk at any time.
+    fn note(&mut self) {
+        for oid in self.live {
+            let now = self.size_now(oid);
+            self.disk.entry(oid).or_insert_with(|| vec![None]).push(now);
+        }
+    }
+
+    fn files_synced(&mut self, dirty: &[(Fid, Dirty)]) {
+        for (fid, _) in dirty {
+            let now = self.size_now(fid.f_oid);
+            self.disk.insert(fid.f_oid, vec![now]);
+        }
+    }
+
+    async fn cut(&self, place: usize, size: u64) -> Result<(), OsdError> {
+        let oid = self.live[place];
+        self.objects
+            .punch(fid(oid), size, u64::MAX, SetAttr::default())
+            .await
+    }
+
+    async fn step(&mut self, step: Step) {
+        let shared = self.objects.shared.clone();
+        match step {
+            Step::Write { place, at, len } => {
+                let data = vec![Bytes::from(vec![7; len])];
+                let written = self
+                    .objects
+                    .write(fid(self.live[place]), at, data, SetAttr::default());
+                written.await.unwrap();
+            }
+            Step::Cut { place, size } => self.cut(place, size).await.unwrap(),
+            Step::Destroy { place } => {
+                let oid = self.live[place];
+                self.objects.destroy(fid(oid)).await.unwrap();
+                self.disk.entry(oid).or_default().push(None);
+                self.live[place] += PLACES as u32;
+            }
+            Step::SyncStage => {
+                self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
+                    Stage::Idle => Stage::Listed(shared.cache.all_dirty()),
+                    Stage::Listed(dirty) => {
+                        shared.sync_files(&dirty, &[]).unwrap();
+                        self.files_synced(&dirty);
+                        Stage::Synced(dirty)
+                    }
+                    Stage::Synced(dirty) => {
+                        shared.settle(&dirty);
+                        shared.cache.clean(&dirty);
+                        Stage::Idle
+                    }
+                }
+            }
+            Step::Sync { place } => {
+                let dirty = shared.cache.all_dirty();
+                let one = place.map(|place| fid(self.live[place]));
+                self.objects.sync(one).await.unwrap();
+                let synced: Vec<_> = dirty
+                    .into_iter()
+                    .filter(|(f, _)| one.is_none_or(|one| one == *f))
+                    .collect();
+                self.files_synced(&synced);
+                for (fid, _) in synced {
+                    let record = self.index.get(&record::key(&fid)).unwrap().unwrap();
+                    assert_eq!(
+                        record::read(&record).unwrap().1,
+                        self.size_now(fid.f_oid),
+                        "not recorded"
+                    );
+                }
+            }
+            Step::WriteRecords => shared
+                .cache
+                .stale()
+                .iter()
+                .for_each(|e| shared.write_record(e).unwrap()),
+            Step::SyncIndex => self.index.sync().await.unwrap(),
+            Step::PowerCut { cut, batches, files } => {
+                if let Some((place, size)) = cut {
+                    self.index.switch_off();
+                    let _ = self.cut(place, size).await;
+                }
+                self.note();
+                self.power_cut(batches, &files).await;
+            }
+        }
+        self.note();
+    }
+
+    async fn power_cut(&mut self, batches: usize, files: &[usize]) {
+        for (n, (oid, sizes)) in self.disk.iter().enumerate() {
+            let path = self.path(*oid);
+            match sizes[files[n % files.len()] % sizes.len()] {
+                Some(size) => {
+                    fs::create_dir_all(path.parent().unwrap()).unwrap();
+                    let mut options = files::options();
+                    let file = options
+                        .write(true)
+                        .create(true)
+                        .truncate(false)
+                        .open(&path)
+                        .unwrap();
+                    file.set_len(size).unwrap();
+                }
+                None => {
+                    let _ = fs::remove_file(&path);
+                }
+            }
+        }
+        self.index = Arc::new(self.index.after_power_cut(batches));
+        self.objects = LocalObjects::open(&self.dir.path().join("objects"), self.index.clone()).unwrap();
+        self.stage = Stage::Idle;
+        for oid in std::mem::take(&mut self.disk).into_keys() {
+            if self.live.contains(&oid) {
+                let found = self.objects.attr(fid(oid)).await.unwrap();
+                assert_eq!(found.map_or(0, |a| a.size), self.size_now(oid).unwrap_or(0));
+                self.objects.read(fid(oid), 0, 1000).await.unwrap();
+                self.disk.insert(oid, vec![self.size_now(oid)]);
+            } else {
+                self.objects.destroy(fid(oid)).await.unwrap();
+                assert_eq!(self.objects.attr(fid(oid)).await.unwrap(), None);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+    #[test]
+    fn no_power_cut_makes_an_object_count_as_damaged(steps in proptest::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut machine = Machine::new();
+            for step in steps {
+                machine.step(step).await;
+            }
+        });
+    }
+}
