@@ -3,6 +3,7 @@
 mod config;
 mod mgc;
 mod nodemap;
+pub mod registration;
 mod role;
 mod token;
 
@@ -62,6 +63,14 @@ pub enum MgcError {
         /// The NID of the MGS.
         mgs: Nid,
     },
+    /// The MGS refuses to register a target, and gives a reason.
+    #[error("{why}")]
+    Refused {
+        /// The reason, with the target's name.
+        why: String,
+        /// Its answer.
+        errno: wire::Errno,
+    },
     /// A target was not registered.
     #[error("the MGS did not register {svname}: {source}")]
     Register {
@@ -79,6 +88,7 @@ impl MgcError {
             MgcError::Connect { source, .. }
             | MgcError::Read { source, .. }
             | MgcError::Register { source, .. } => source.errno(),
+            MgcError::Refused { errno, .. } => *errno,
             MgcError::NotAdmitted { .. } => wire::Errno::EACCES,
             MgcError::NoSuchLog { .. } => wire::Errno::ENOENT,
             MgcError::Bad { .. } => wire::Errno::EIO,

@@ -24,7 +24,7 @@ use wire::{
     OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstLvb, WireStruct, nul_terminated,
 };
 
-use crate::{FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps};
+use crate::{FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps, registration};
 
 const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
@@ -34,9 +34,10 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_FLAGS2;
 /// Requests to the MGS are few and small.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// The pause before a log that was called back is read again: doubled while changes follow closely on each other.
+/// The pause before a log that was called back is read again: doubled while changes follow closely on each other. Who
+/// watches a log knows of a change within a second.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A log that was quiet for this long is read again after the shortest pause.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long a target waits for the one that must register before it.
@@ -227,15 +228,22 @@ impl Mgc {
         first.await.cloned()
     }
 
-    /// Registers a target; waits for the one that must register before it.
-    pub async fn register(&self, info: MgsTargetInfo) -> Result<MgsTargetInfo, MgcError> {
-        self.register_with(info, None).await
+    /// Has a log that is watched read again, though the MGS has not said that it changed.
+    pub fn read_again(&self, logname: &str) {
+        self.hub.changed(Some(resource_of(logname)));
     }
 
-    /// The same, with a proof that the target has the MGS's join token.
+    /// Registers a target; waits for the one that must register before it.
+    pub async fn register(&self, info: MgsTargetInfo) -> Result<MgsTargetInfo, MgcError> {
+        self.register_with(info, None, None).await
+    }
+
+    /// The same, with the UUID of the target's store, by which the MGS recognizes it later, and a proof that the target has
+    /// the MGS's join token.
     pub async fn register_with(
         &self,
         info: MgsTargetInfo,
+        store: Option<&str>,
         token: Option<&JoinToken>,
     ) -> Result<MgsTargetInfo, MgcError> {
         let svname = info.mti_svname.to_string();
@@ -247,31 +255,24 @@ impl Mgc {
         let mut pause = PAUSE_MIN;
         loop {
             let handle = self.import.server_handle();
-            let mut bufs = vec![info.to_bytes()];
-            if let Some(token) = token {
-                // The second buffer is Lustre's list of longer NIDs.
-                let proof = token.prove(handle, &bufs[0]);
-                bufs.extend([Bytes::new(), Bytes::copy_from_slice(&proof)]);
-            }
-            let request = Request::new(MGS_TARGET_REG, bufs);
-            match self
-                .import
-                .call(Request {
-                    reply_len: 8192,
-                    ..request
-                })
-                .await
-            {
-                Ok(reply) => return reply.get(1).map_err(|e| refused(RpcError::Status(e))),
-                Err(RpcError::Status(Errno::EAGAIN)) if tokio::time::Instant::now() < deadline => {
+            let info_buf = info.to_bytes();
+            let proof = token.map(|token| token.prove(handle, &info_buf, store));
+            let request = Request {
+                reply_len: 8192,
+                any_status: true,
+                ..Request::new(MGS_TARGET_REG, registration::request(info_buf, proof, store))
+            };
+            let reply = self.import.call(request).await.map_err(refused)?;
+            match Errno::from_status(reply.status) {
+                None => return reply.get(1).map_err(|e| refused(RpcError::Status(e))),
+                Some(Errno::EAGAIN) if tokio::time::Instant::now() < deadline => {
                     tracing::info!("{svname} waits for the first MDT to register");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
                 // The proof was for an earlier connection.
-                Err(RpcError::Status(Errno::EACCES))
-                    if token.is_some() && self.import.server_handle() != handle => {}
-                Err(RpcError::Status(Errno::EACCES)) => {
+                Some(Errno::EACCES) if token.is_some() && self.import.server_handle() != handle => {}
+                Some(Errno::EACCES) => {
                     let nids = info.mti_nids.iter().take(info.mti_nid_count as usize);
                     return Err(MgcError::NotAdmitted {
                         svname,
@@ -279,7 +280,12 @@ impl Mgc {
                         mgs: self.import.peer(),
                     });
                 }
-                Err(source) => return Err(refused(source)),
+                Some(errno) => {
+                    return Err(match registration::why(&reply) {
+                        Some(why) => MgcError::Refused { why, errno },
+                        None => refused(RpcError::Status(errno)),
+                    });
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The join token: a secret that the MGS shares with the targets that may register, wherever they are.
 //!
-//! The token itself never travels. A registration carries an HMAC-SHA256 over the MGS's handle of the connection and the
-//! registration's bytes. The MGS gives each connection another handle, so a recorded proof is of no use on another
-//! connection; and the registration names the NIDs of its sender, which the MGS compares with the connection's.
+//! The token itself never travels. A registration carries an HMAC-SHA256 over the MGS's handle of the connection, the
+//! registration's bytes and the UUID of the target's store. The MGS gives each connection another handle, so a recorded
+//! proof is of no use on another connection; and the registration names the NIDs of its sender, which the MGS compares with
+//! the connection's. Nor does a proof of one store let another store take its index.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use sha2::Sha256;
 /// Bytes of a token.
 const TOKEN: usize = 32;
 /// Tells these proofs from any other use of the token.
-const PURPOSE: &[u8] = b"nacre: registration of a target, 1\0";
+const PURPOSE: &[u8] = b"nacre: registration of a target, 2\0";
 
 /// A join token.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,14 +27,14 @@ impl JoinToken {
     }
 
     /// The proof that the sender of the registration `info` has this token, on the connection that the MGS calls
-    /// `handle`.
-    pub fn prove(&self, handle: u64, info: &[u8]) -> [u8; 32] {
-        self.mac(handle, info).finalize().into_bytes().into()
+    /// `handle`, for the store with this UUID (none: a store that has none).
+    pub fn prove(&self, handle: u64, info: &[u8], store: Option<&str>) -> [u8; 32] {
+        self.mac(handle, info, store).finalize().into_bytes().into()
     }
 
     /// Whether a proof is right. Takes as long for a wrong one as for a right one.
-    pub fn verify(&self, handle: u64, info: &[u8], proof: &[u8]) -> bool {
-        self.mac(handle, info).verify_slice(proof).is_ok()
+    pub fn verify(&self, handle: u64, info: &[u8], store: Option<&str>, proof: &[u8]) -> bool {
+        self.mac(handle, info, store).verify_slice(proof).is_ok()
     }
 
     /// The token as it stands in a file.
@@ -41,14 +42,17 @@ impl JoinToken {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn mac(&self, handle: u64, info: &[u8]) -> Hmac<Sha256> {
+    fn mac(&self, handle: u64, info: &[u8], store: Option<&str>) -> Hmac<Sha256> {
         // HMAC fills a key up with zeros to the block of its hash; filled up already it always fits.
         let mut key = [0; 64];
         key[..TOKEN].copy_from_slice(&self.0);
         let mut mac = <Hmac<Sha256> as Mac>::new(&key.into());
         mac.update(PURPOSE);
         mac.update(&handle.to_le_bytes());
+        // The length says where one ends and the other begins.
+        mac.update(&(info.len() as u64).to_le_bytes());
         mac.update(info);
+        mac.update(store.unwrap_or_default().as_bytes());
         mac
     }
 }
@@ -101,15 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_one_token_one_connection_and_one_registration() {
+    fn a_proof_holds_for_one_token_one_connection_one_registration_and_one_store() {
         let token = JoinToken::new([7; TOKEN]);
-        let proof = token.prove(1, b"OST0000");
-        assert!(token.verify(1, b"OST0000", &proof));
-        assert!(!token.verify(2, b"OST0000", &proof));
-        assert!(!token.verify(1, b"OST0001", &proof));
-        assert!(!JoinToken::new([8; TOKEN]).verify(1, b"OST0000", &proof));
+        let proof = token.prove(1, b"OST0000", Some("a"));
+        assert!(token.verify(1, b"OST0000", Some("a"), &proof));
+        assert!(!token.verify(2, b"OST0000", Some("a"), &proof));
+        assert!(!token.verify(1, b"OST0001", Some("a"), &proof));
+        for other in [Some("b"), Some("aa"), None] {
+            assert!(!token.verify(1, b"OST0000", other, &proof), "{other:?}");
+        }
+        assert!(!token.verify(1, b"OST0000a", None, &proof));
+        assert!(!JoinToken::new([8; TOKEN]).verify(1, b"OST0000", Some("a"), &proof));
         for wrong in [&proof[..31], &[], &[0; 32], &[0; 33]] {
-            assert!(!token.verify(1, b"OST0000", wrong));
+            assert!(!token.verify(1, b"OST0000", Some("a"), wrong));
         }
     }
 }

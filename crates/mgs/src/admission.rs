@@ -9,16 +9,13 @@
 use std::sync::Arc;
 
 use lnet::Lnet;
-use mgc::JoinToken;
+use mgc::{JoinToken, registration};
 use parking_lot::RwLock;
 use rpc::ServerRequest;
 use wire::{Errno, Nid, NidList};
 
 use crate::MgsError;
 use crate::fsdb::Target;
-
-/// The buffer of a registration that has the proof of the join token.
-const PROOF: usize = 3;
 
 /// The rules.
 pub(crate) struct Admission {
@@ -52,8 +49,13 @@ impl Admission {
         self.lnet.is_local(nid) || self.listed.read().has(nid) || lnet::is_of_this_host(nid.addr())
     }
 
-    /// Refuses a registration by a node that may not register targets.
-    pub(crate) fn check(&self, req: &ServerRequest, target: &Target) -> Result<(), MgsError> {
+    /// Refuses a registration by a node that may not register targets. `store` is the UUID of the target's store.
+    pub(crate) fn check(
+        &self,
+        req: &ServerRequest,
+        target: &Target,
+        store: Option<&str>,
+    ) -> Result<(), MgsError> {
         let refuse = |why: String| {
             Err(MgsError::Refused {
                 svname: target.name(),
@@ -70,10 +72,10 @@ impl Admission {
                 req.peer
             ));
         }
-        let proof = req.buf(PROOF);
+        let proof = registration::proof(req);
         if let Some(token) = &self.token
             && !proof.is_empty()
-            && token.verify(req.export.handle, req.buf(1), proof)
+            && token.verify(req.export.handle, req.buf(1), store, proof)
         {
             return Ok(());
         }

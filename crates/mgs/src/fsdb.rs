@@ -1,8 +1,12 @@
 //! Registration: which targets a file system has, and how its logs come to say so (guide 4.5 and 4.7).
 //!
-//! Nothing is kept beside the logs: which indices are taken, and where targets are, is what they say. A target that
-//! registers again changes nothing unless it says that it has moved (`LDD_F_UPDATE`, `LDD_F_WRITECONF`); then its old
-//! sections are marked as skipped and new ones appended.
+//! Which indices are taken, and where targets are, is what the logs say. A target that registers again changes nothing
+//! unless it says that it has moved (`LDD_F_UPDATE`, `LDD_F_WRITECONF`); then its old sections are marked as skipped and
+//! new ones appended.
+//!
+//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS keeps it beside the logs; another
+//! store gets the index only with `LDD_F_WRITECONF` (after `mkfs --replace`). A Lustre target sends no UUID; it says
+//! whether it is new (`LDD_F_VIRGIN`).
 
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;
@@ -28,9 +32,33 @@ pub(crate) struct Registered {
     pub(crate) changed: bool,
 }
 
-/// Registers a target; the logs are changed in memory, to be saved by the caller.
-pub(crate) fn register(logs: &mut Logs, mut info: MgsTargetInfo, now: i64) -> Result<Registered, MgsError> {
-    let mut target = parse(&info)?;
+/// Registers a target; the logs are changed in memory, to be saved by the caller. `store` is the UUID of its store, if
+/// it sent one.
+pub(crate) fn register(
+    logs: &mut Logs,
+    info: MgsTargetInfo,
+    store: Option<&str>,
+    now: i64,
+) -> Result<Registered, MgsError> {
+    let target = parse(&info)?;
+    if target.kind == Kind::Mdt && target.index > 0 {
+        return Err(MgsError::Refused {
+            svname: target.name(),
+            why: "this version of Nacre has one MDT in a file system, index 0".to_owned(),
+            errno: Errno::EOPNOTSUPP,
+        });
+    }
+    admit(logs, info, target, store, now)
+}
+
+/// Registers a target of any index.
+fn admit(
+    logs: &mut Logs,
+    mut info: MgsTargetInfo,
+    mut target: Target,
+    store: Option<&str>,
+    now: i64,
+) -> Result<Registered, MgsError> {
     let refuse = |target: &Target, errno, why: String| {
         Err(MgsError::Refused {
             svname: target.name(),
@@ -48,19 +76,27 @@ pub(crate) fn register(logs: &mut Logs, mut info: MgsTargetInfo, now: i64) -> Re
         let why = format!("{}-MDT0000 has not registered yet: start it first", target.fsname);
         return refuse(&target, Errno::EAGAIN, why);
     }
-    let known = logs.get(&target.name()).is_some();
-    let moves = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
-    if known && info.mti_flags & LDD_F_VIRGIN != 0 && info.mti_flags & LDD_F_WRITECONF == 0 {
-        let why = format!(
-            "index {} is taken by a target that registered before",
-            target.index
-        );
-        return refuse(&target, Errno::EADDRINUSE, why);
+    let name = target.name();
+    let known = logs.get(&name).is_some();
+    let replaces = info.mti_flags & LDD_F_WRITECONF != 0;
+    if known && !replaces {
+        let owner = logs.store_of(&name);
+        let is_other = match owner {
+            Some(owner) => store != Some(owner),
+            None => store.is_none() && info.mti_flags & LDD_F_VIRGIN != 0,
+        };
+        if is_other {
+            let owner = owner.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
+            let why = format!("the MGS has {name}{owner}; use --replace to take its place");
+            return refuse(&target, Errno::EADDRINUSE, why);
+        }
     }
+    let moves = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
     let changed = !known || (moves && nodes_in_log(logs, &target) != flat(&target.nodes));
     if changed {
         Writer { logs, now, step: 0 }.write(&target, known)?;
     }
+    logs.set_store(&name, store);
     info.mti_stripe_index = target.index;
     info.mti_svname = Text::truncated(&target.name());
     info.mti_uuid = Text::truncated(&format!("{}_UUID", target.name()));
@@ -342,7 +378,9 @@ pub(crate) mod tests {
             (LDD_F_SV_TYPE_OST, 1, N2, 0x6b00_21fe),
         ];
         for (kind, index, nid, now) in steps {
-            assert!(register(&mut logs, info(kind, index, nid), now).unwrap().changed);
+            let info = info(kind, index, nid);
+            let target = parse(&info).unwrap();
+            assert!(admit(&mut logs, info, target, None, now).unwrap().changed);
         }
         for name in [
             "testfs-client",
@@ -361,14 +399,14 @@ pub(crate) mod tests {
     #[test]
     fn registering_again_changes_nothing() {
         let mut logs = logs();
-        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), 1).unwrap();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), None, 1).unwrap();
         let before = logs.get("testfs-client").unwrap().llog.build();
         for flags in [LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_MDT | LDD_F_UPDATE] {
             let again = MgsTargetInfo {
                 mti_flags: flags,
                 ..info(0, 0, "10.0.0.1@tcp")
             };
-            assert!(!register(&mut logs, again, 2).unwrap().changed);
+            assert!(!register(&mut logs, again, None, 2).unwrap().changed);
         }
         assert_eq!(logs.get("testfs-client").unwrap().llog.build(), before);
     }
@@ -376,15 +414,15 @@ pub(crate) mod tests {
     #[test]
     fn a_target_that_moved_is_found_at_its_new_place_by_all() {
         let mut logs = logs();
-        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), 1).unwrap();
-        register(&mut logs, info(LDD_F_SV_TYPE_OST, 3, "10.0.0.2@tcp"), 1).unwrap();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), None, 1).unwrap();
+        register(&mut logs, info(LDD_F_SV_TYPE_OST, 3, "10.0.0.2@tcp"), None, 1).unwrap();
         for (kind, index) in [(LDD_F_SV_TYPE_MDT, 0), (LDD_F_SV_TYPE_OST, 3)] {
             let flags = kind | LDD_F_UPDATE;
             let moved = MgsTargetInfo {
                 mti_flags: flags,
                 ..info(0, index, "10.0.0.9@tcp")
             };
-            assert!(register(&mut logs, moved, 2).unwrap().changed);
+            assert!(register(&mut logs, moved, None, 2).unwrap().changed);
         }
         let new: Vec<Nid> = vec!["10.0.0.9@tcp".parse().unwrap()];
         for log in ["testfs-client", "testfs-MDT0000"] {
@@ -401,17 +439,17 @@ pub(crate) mod tests {
             mti_flags: kind | LDD_F_NEED_INDEX | LDD_F_VIRGIN,
             ..info(0, 0, "10.0.0.1")
         };
-        register(&mut logs, any(LDD_F_SV_TYPE_MDT), 1).unwrap();
-        register(&mut logs, info(LDD_F_SV_TYPE_OST, 1, "10.0.0.1"), 1).unwrap();
+        register(&mut logs, any(LDD_F_SV_TYPE_MDT), None, 1).unwrap();
+        register(&mut logs, info(LDD_F_SV_TYPE_OST, 1, "10.0.0.1"), None, 1).unwrap();
         for (index, name) in [(0, "testfs-OST0000"), (2, "testfs-OST0002")] {
-            let got = register(&mut logs, any(LDD_F_SV_TYPE_OST), 1).unwrap().info;
+            let got = register(&mut logs, any(LDD_F_SV_TYPE_OST), None, 1).unwrap().info;
             assert_eq!((got.mti_stripe_index, got.mti_svname.as_str()), (index, name));
             assert_eq!(
                 got.mti_flags & (LDD_F_NEED_INDEX | LDD_F_REWRITE_LDD),
                 LDD_F_REWRITE_LDD
             );
         }
-        let taken = register(&mut logs, info(LDD_F_SV_TYPE_OST, 2, "10.0.0.1"), 1).unwrap_err();
+        let taken = register(&mut logs, info(LDD_F_SV_TYPE_OST, 2, "10.0.0.1"), None, 1).unwrap_err();
         assert!(
             matches!(
                 taken,
@@ -427,10 +465,8 @@ pub(crate) mod tests {
     #[test]
     fn the_first_mdt_comes_before_everybody_else() {
         let mut logs = logs();
-        for (kind, index) in [(LDD_F_SV_TYPE_OST, 0), (LDD_F_SV_TYPE_MDT, 1)] {
-            let early = register(&mut logs, info(kind, index, "10.0.0.1"), 1).unwrap_err();
-            assert!(early.to_string().contains("MDT0000"), "{early}");
-        }
+        let early = register(&mut logs, info(LDD_F_SV_TYPE_OST, 0, "10.0.0.1"), None, 1).unwrap_err();
+        assert!(early.to_string().contains("MDT0000"), "{early}");
     }
 
     #[test]
@@ -464,7 +500,7 @@ pub(crate) mod tests {
             },
         ];
         for info in bad {
-            assert!(register(&mut logs, info, 1).is_err());
+            assert!(register(&mut logs, info, None, 1).is_err());
         }
     }
 
@@ -476,9 +512,80 @@ pub(crate) mod tests {
             mti_params: params,
             ..info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp")
         };
-        register(&mut logs, mdt, 1).unwrap();
+        register(&mut logs, mdt, None, 1).unwrap();
         let nids = config(&logs, "testfs-client").mdt(0).unwrap().nids.clone();
         let shown: Vec<String> = nids.iter().map(Nid::to_string).collect();
         assert_eq!(shown, ["10.0.0.1@tcp", "10.0.0.2@tcp", "10.1.0.2@tcp1"]);
+    }
+
+    const STORE_A: &str = "5c3f2f4e-0000-4000-8000-00000000000a";
+    const STORE_B: &str = "5c3f2f4e-0000-4000-8000-00000000000b";
+
+    fn is_taken(refused: Result<Registered, MgsError>) -> String {
+        match refused {
+            Err(
+                ref e @ MgsError::Refused {
+                    errno: Errno::EADDRINUSE,
+                    ..
+                },
+            ) => e.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_index_belongs_to_one_store_until_another_one_replaces_it() {
+        let mut logs = logs();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
+        let ost = |flags, nid| MgsTargetInfo {
+            mti_flags: LDD_F_SV_TYPE_OST | LDD_F_UPDATE | flags,
+            ..info(0, 0, nid)
+        };
+        let mut from = |store, flags, nid| register(&mut logs, ost(flags, nid), store, 2);
+        from(Some(STORE_A), 0, "10.0.0.2").unwrap();
+        let why = is_taken(from(Some(STORE_B), 0, "10.0.0.3"));
+        assert!(
+            why.contains("the MGS has testfs-OST0000 (uuid")
+                && why.contains(STORE_A)
+                && why.contains("--replace"),
+            "{why}"
+        );
+        is_taken(from(None, 0, "10.0.0.3"));
+        is_taken(from(Some(STORE_B), LDD_F_VIRGIN, "10.0.0.3"));
+        // The store itself comes back, and may move.
+        assert!(!from(Some(STORE_A), 0, "10.0.0.2").unwrap().changed);
+        assert!(from(Some(STORE_A), 0, "10.0.0.4").unwrap().changed);
+        // Another one takes its place, once; the old one stays out.
+        assert!(from(Some(STORE_B), LDD_F_WRITECONF, "10.0.0.3").unwrap().changed);
+        assert!(!from(Some(STORE_B), 0, "10.0.0.3").unwrap().changed);
+        is_taken(from(Some(STORE_A), 0, "10.0.0.2"));
+        let at: Vec<Nid> = vec!["10.0.0.3".parse().unwrap()];
+        assert_eq!(config(&logs, "testfs-client").ost(0).unwrap().nids, at);
+        // A Lustre target that takes the place may come back too.
+        let mut from = |store, flags, nid| register(&mut logs, ost(flags, nid), store, 3);
+        from(None, LDD_F_WRITECONF, "10.0.0.5").unwrap();
+        assert!(!from(None, 0, "10.0.0.5").unwrap().changed);
+    }
+
+    #[test]
+    fn a_store_that_registered_with_an_older_mgs_keeps_its_index() {
+        let mut logs = logs();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
+        let mdt = MgsTargetInfo {
+            mti_flags: LDD_F_SV_TYPE_MDT | LDD_F_UPDATE,
+            ..info(0, 0, "10.0.0.1")
+        };
+        register(&mut logs, mdt.clone(), Some(STORE_A), 2).unwrap();
+        is_taken(register(&mut logs, mdt, Some(STORE_B), 3));
+    }
+
+    #[test]
+    fn a_second_mdt_is_refused() {
+        let mut logs = logs();
+        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
+        let second = register(&mut logs, info(LDD_F_SV_TYPE_MDT, 1, "10.0.0.2"), None, 1).unwrap_err();
+        assert_eq!(second.errno(), Errno::EOPNOTSUPP);
+        assert!(second.to_string().contains("one MDT"), "{second}");
+        assert_eq!(config(&logs, "testfs-client").mdts.len(), 1);
     }
 }

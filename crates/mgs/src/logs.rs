@@ -1,7 +1,8 @@
 //! The logs of the MGS, in memory and in its store.
 //!
 //! A log is kept as its chunks, one key each (`log/<name>/<chunk>`), so that a change writes the header and what it
-//! touched. A log's id is its place in the order of creation and is kept beside it (`id/<name>`).
+//! touched. A log's id is its place in the order of creation and is kept beside it (`id/<name>`). `store/<target>` has the
+//! UUID of the store of a Nacre target, so that the MGS can refuse another store with the same index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::MgsError;
 
 const LOG: &[u8] = b"log/";
 const ID: &[u8] = b"id/";
+const STORE: &[u8] = b"store/";
 /// Bytes of a chunk's number behind the log's name, with the slash before it.
 const NUMBER: usize = 5;
 /// Entries that are read from the store at once.
@@ -39,6 +41,10 @@ pub(crate) struct Log {
 pub(crate) struct Logs {
     index: Arc<dyn Index>,
     logs: BTreeMap<String, Log>,
+    /// UUIDs of the targets' stores, by the targets' names.
+    stores: BTreeMap<String, String>,
+    /// The targets whose entry of `stores` is not in the index yet.
+    unsaved_stores: Vec<String>,
 }
 
 impl Logs {
@@ -71,7 +77,34 @@ impl Logs {
                 },
             );
         }
-        Ok(Logs { index, logs })
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let stores = scan(&*index, STORE)?
+            .iter()
+            .map(|(key, uuid)| (text(&key[STORE.len()..]), text(uuid)))
+            .collect();
+        Ok(Logs {
+            index,
+            logs,
+            stores,
+            unsaved_stores: Vec::new(),
+        })
+    }
+
+    /// The UUID of a target's store; none if the target sent none.
+    pub(crate) fn store_of(&self, target: &str) -> Option<&str> {
+        self.stores.get(target).map(String::as_str)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_store(&mut self, target: &str, uuid: Option<&str>) {
+        if self.store_of(target) == uuid {
+            return;
+        }
+        match uuid {
+            Some(uuid) => self.stores.insert(target.to_owned(), uuid.to_owned()),
+            None => self.stores.remove(target),
+        };
+        self.unsaved_stores.push(target.to_owned());
     }
 
     /// The log of this name.
@@ -184,6 +217,13 @@ impl Logs {
             }
             log.saved = file;
         }
+        for target in std::mem::take(&mut self.unsaved_stores) {
+            let key = [STORE, target.as_bytes()].concat();
+            match self.store_of(&target) {
+                Some(uuid) => batch.put(key, uuid.as_bytes().to_vec()),
+                None => batch.delete(key),
+            };
+        }
         if !batch.is_empty() {
             self.index.apply(batch)?;
         }
@@ -258,6 +298,14 @@ mod tests {
         }
         logs.append("fs-MDT0000", &section(100, "fs-MDT0000"), &[])
             .unwrap();
+        for (target, store) in [
+            ("fs-OST0000", Some("1234")),
+            ("fs-OST0001", Some("5678")),
+            ("fs-OST0001", None),
+        ] {
+            logs.set_store(target, store);
+            logs.save().unwrap();
+        }
         assert!(logs.skip("fs-client", "fs-OST0000", "add", 2));
         assert!(
             !logs.skip("fs-client", "fs-OST0000", "add", 2),
@@ -266,6 +314,8 @@ mod tests {
         logs.save().unwrap();
 
         let again = Logs::load(index).unwrap();
+        assert_eq!(again.store_of("fs-OST0000"), Some("1234"));
+        assert_eq!(again.store_of("fs-OST0001"), None);
         for name in ["fs-client", "fs-MDT0000"] {
             let (old, new) = (logs.get(name).unwrap(), again.get(name).unwrap());
             assert_eq!((old.id, old.llog.build()), (new.id, new.llog.build()));

@@ -194,22 +194,33 @@ impl Mgs {
 
     async fn register(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let info: MgsTargetInfo = req.get(1)?;
+        let store = mgc::registration::store(req)?;
         let fsname = info.mti_fsname;
         let done = fsdb::parse(&info).and_then(|target| {
-            self.admission.check(req, &target)?;
+            self.admission.check(req, &target, store.as_deref())?;
             let mut logs = self.logs.lock();
-            let done = fsdb::register(&mut logs, info, now())?;
-            logs.save().map(|()| done)
+            // All of the change or nothing.
+            let mut changed = logs.clone();
+            let done = fsdb::register(&mut changed, info, store.as_deref(), now())?;
+            changed.save()?;
+            *logs = changed;
+            Ok(done)
         });
-        let done = done.map_err(|e| {
-            lnet::warn_seldom!("{e}");
+        let done = match done {
+            Ok(done) => done,
+            Err(e) => {
+                lnet::warn_seldom!(peer = %req.peer, "{e}");
+                return match store {
+                    Some(_) => Ok(mgc::registration::refusal(e.errno(), &e.to_string())),
+                    None => Err(e.errno()),
+                };
+            }
+        };
+        self.index.sync().await.map_err(|e| {
+            tracing::error!("the store of the MGS: {e}");
             e.errno()
         })?;
         if done.changed {
-            self.index.sync().await.map_err(|e| {
-                tracing::error!("the store of the MGS: {e}");
-                e.errno()
-            })?;
             tracing::info!("{} is at {}", done.info.mti_svname, done.info.mti_nids[0]);
             self.call_back_readers(mgc::config_resource(
                 &format!("{fsname}-client"),

@@ -198,22 +198,50 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
     let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], config).await;
     let ost = with_a_foreign_node(0, at);
     let wrong = JoinToken::new([2; 32]);
-    let refused = mgc.register_with(ost.clone(), Some(&wrong)).await.unwrap_err();
-    assert_eq!(refused.errno(), Errno::EACCES);
-    // A proof that was made for another connection, or for another registration.
+    let refused = mgc.register_with(ost.clone(), None, Some(&wrong)).await;
+    assert_eq!(refused.unwrap_err().errno(), Errno::EACCES);
+    // A proof that was made for another connection, another registration, or another store.
     let handle = mgc.import().server_handle();
     let bytes = ost.to_bytes();
-    for proof in [
-        token.prove(handle + 1, &bytes),
-        token.prove(handle, &with_a_foreign_node(1, at).to_bytes()),
+    let store = || Bytes::from_static(b"5c3f2f4e-0000-4000-8000-00000000000a\0");
+    for (proof, store) in [
+        (token.prove(handle + 1, &bytes, None), Bytes::new()),
+        (
+            token.prove(handle, &with_a_foreign_node(1, at).to_bytes(), None),
+            Bytes::new(),
+        ),
+        (token.prove(handle, &bytes, None), store()),
+        (token.prove(handle, &bytes, Some("5c3f2f4e")), store()),
     ] {
-        let bufs = vec![bytes.clone(), Bytes::new(), proof.to_vec().into()];
+        let bufs = vec![bytes.clone(), Bytes::new(), proof.to_vec().into(), store];
         let refused = mgc.import().call(Request::new(MGS_TARGET_REG, bufs)).await;
         assert_eq!(refused.map(drop).unwrap_err().errno(), Errno::EACCES);
     }
-    mgc.register_with(ost, Some(&token)).await.unwrap();
+    mgc.register_with(ost, None, Some(&token)).await.unwrap();
     let seen = mgc.read_config("fs-client").await.unwrap();
     assert_eq!(seen.osts[0].nids, [at, "192.0.2.7@tcp".parse().unwrap()]);
+    end(mgs, mgc, nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_stores_that_register_one_index_at_once_one_gets_it() {
+    let (mgs, mgc, nodes, at) =
+        mgs_and_peer(["127.0.0.79@tcp", "127.0.0.80@tcp"], MgsConfig::default()).await;
+    let stores = [
+        "5c3f2f4e-0000-4000-8000-00000000000a",
+        "5c3f2f4e-0000-4000-8000-00000000000b",
+    ];
+    for index in 0..10 {
+        let ost = info(LDD_F_SV_TYPE_OST, index, at);
+        let of = |store| mgc.register_with(ost.clone(), Some(store), None);
+        let (a, b) = tokio::join!(of(stores[0]), of(stores[1]));
+        assert!(a.is_ok() != b.is_ok(), "{a:?} {b:?}");
+        let winner = if a.is_ok() { stores[0] } else { stores[1] };
+        let refused = a.and(b).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EADDRINUSE);
+        let why = format!("the MGS has fs-OST{index:04x} (uuid {winner}); use --replace");
+        assert!(refused.to_string().contains(&why), "{refused}");
+    }
     end(mgs, mgc, nodes).await;
 }
 

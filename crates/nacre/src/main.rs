@@ -19,6 +19,7 @@ mod node;
 mod output;
 mod own_params;
 mod publish;
+mod replace;
 mod running;
 mod session;
 mod start;

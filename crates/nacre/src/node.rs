@@ -27,8 +27,8 @@ use ost::{Ost, OstConfig};
 use params::{Group, Registered, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
 use wire::{
-    LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LUSTRE_VERSION_CODE, MTI_NIDS_MAX,
-    MgsTargetInfo, Nid, Text,
+    LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_WRITECONF, LUSTRE_VERSION_CODE,
+    MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
 };
 
 use crate::answers::Parts;
@@ -37,6 +37,7 @@ use crate::files;
 use crate::instance;
 use crate::net::Place;
 use crate::own_params::own_params;
+use crate::replace;
 use crate::running::MountRecord;
 use crate::start::Start;
 use crate::token;
@@ -203,9 +204,7 @@ impl Node {
         }
         // MDT0 before the OSTs, as they are given.
         for target in &others {
-            self.register(target.label(), target.token()?)
-                .await
-                .with_context(|| target.describe())?;
+            self.register(target).await.with_context(|| target.describe())?;
         }
         others.sort_by_key(order);
         for target in others {
@@ -315,7 +314,8 @@ impl Node {
     }
 
     /// Tells the MGS that a target is here. It says so at every start: it may have moved since the last.
-    async fn register(&mut self, label: &TargetLabel, token: Option<JoinToken>) -> Result<()> {
+    async fn register(&mut self, target: &Here) -> Result<()> {
+        let (label, token) = (target.label(), target.token()?);
         let mgc = self.mgc_of(label).await?;
         let own = self.nids();
         let kind = if label.kind == TargetKind::Mdt {
@@ -344,8 +344,16 @@ impl Node {
         for (to, nid) in info.mti_nids.iter_mut().zip(nids) {
             *to = *nid;
         }
-        mgc.register_with(info, token.as_ref()).await?;
-        Ok(())
+        let Here::Dir(dir) = target else {
+            // A store in memory is a new one at each start.
+            mgc.register_with(info, None, token.as_ref()).await?;
+            return Ok(());
+        };
+        if replace::is_wanted(dir.path()) {
+            info.mti_flags |= LDD_F_WRITECONF;
+        }
+        mgc.register_with(info, Some(&label.uuid), token.as_ref()).await?;
+        replace::done(dir.path())
     }
 
     /// The connection to an MGS, made when it is first asked for.

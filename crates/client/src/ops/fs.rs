@@ -1,8 +1,11 @@
 //! The file system as a whole: its space, and paths of FIDs.
 
 use crate::client::Client;
+use crate::mdc::Mdc;
 use bytes::Bytes;
+use rpc::Request;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::{
     Errno, Fid, GetinfoFid2path, KEY_FID2PATH, MDS_GET_INFO, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS,
@@ -11,6 +14,8 @@ use wire::{
 
 /// How long a statfs is good for.
 const STATFS_AGE: Duration = Duration::from_secs(1);
+/// How long a statfs waits for a metadata target other than the first.
+const STATFS_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes that a path may have.
 const PATH_MAX: u32 = 4096;
 
@@ -64,6 +69,18 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
     }
 }
 
+/// A request for the space of one metadata target.
+fn statfs_request(mdc: &Mdc) -> Request {
+    // Where the sum over all targets could be asked for, a body says that it is not.
+    let sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
+    let bufs = if sum {
+        vec![MdtBody::default().to_bytes()]
+    } else {
+        Vec::new()
+    };
+    Request::new(MDS_STATFS, bufs)
+}
+
 impl Client {
     /// The file system's space, at most a second old.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
@@ -73,14 +90,11 @@ impl Client {
         {
             return Ok(*sum);
         }
-        let (mut mdt, osts) = tokio::join!(self.mdt_statfs(0), self.lov.statfs());
-        if let (Ok(first), [_, others @ ..]) = (&mut mdt, self.lmv.all()) {
-            for other in others {
-                // One that is away is left out, as the object targets are.
-                if let Ok(more) = self.mdt_statfs(other.index).await {
-                    first.os_files = first.os_files.saturating_add(more.os_files);
-                    first.os_ffree = first.os_ffree.saturating_add(more.os_ffree);
-                }
+        let ((mut mdt, others), osts) = tokio::join!(self.mdts_statfs(), self.lov.statfs());
+        if let Ok(first) = &mut mdt {
+            for (_, more) in others {
+                first.os_files = first.os_files.saturating_add(more.os_files);
+                first.os_ffree = first.os_ffree.saturating_add(more.os_ffree);
             }
         }
         let sum = aggregate(&mdt?, osts.iter().map(|(_, space)| space));
@@ -90,35 +104,33 @@ impl Client {
 
     /// The metadata targets' own space, by index; those that do not answer are left out.
     pub async fn mdt_space(&self) -> Vec<(u32, ObdStatfs)> {
-        let mut all = Vec::new();
-        for mdc in self.lmv.all() {
-            if let Ok(space) = self.mdt_statfs(mdc.index).await {
-                all.push((mdc.index, space));
-            }
+        let (first, others) = self.mdts_statfs().await;
+        let first = first.ok().map(|space| (self.lmv.first().index, space));
+        first.into_iter().chain(others).collect()
+    }
+
+    /// The space of the first metadata target, and of those of the others that answer soon. A file system without its first
+    /// one has no root, so a statfs waits for that.
+    async fn mdts_statfs(&self) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
+        let mut asked = JoinSet::new();
+        for mdc in self.lmv.all().iter().skip(1).cloned() {
+            let request = Request {
+                timeout: Some(STATFS_PATIENCE),
+                no_delay: true,
+                ..statfs_request(&mdc)
+            };
+            asked.spawn(async move { Some((mdc.index, mdc.import.call(request).await.ok()?.get(1).ok()?)) });
         }
-        all
+        let first = self.lmv.first();
+        let (first, others) = tokio::join!(first.import.call(statfs_request(first)), asked.join_all());
+        let mut others: Vec<(u32, ObdStatfs)> = others.into_iter().flatten().collect();
+        others.sort_by_key(|(index, _)| *index);
+        (first.map_err(Errno::from).and_then(|reply| reply.get(1)), others)
     }
 
     /// The object targets' own space, by index; those that do not answer are left out.
     pub async fn ost_space(&self) -> Vec<(u32, ObdStatfs)> {
         self.lov.statfs().await
-    }
-
-    async fn mdt_statfs(&self, index: u32) -> Result<ObdStatfs, Errno> {
-        let mdc = self
-            .lmv
-            .all()
-            .iter()
-            .find(|m| m.index == index)
-            .ok_or(Errno::ENODEV)?;
-        // Where the sum over all targets could be asked for, a body says that it is not.
-        let sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
-        let bufs = if sum {
-            vec![MdtBody::default().to_bytes()]
-        } else {
-            Vec::new()
-        };
-        mdc.ask(MDS_STATFS, bufs).await?.get(1)
     }
 
     /// A path of a FID, from the root.

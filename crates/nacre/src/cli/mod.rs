@@ -182,6 +182,9 @@ pub(crate) struct Mkfs {
     /// Index of the target; the MGS chooses one when it is not given
     #[arg(long)]
     pub(crate) index: Option<u32>,
+    /// Take the place of the target that has this index, whose store is lost
+    #[arg(long, conflicts_with = "mgs")]
+    pub(crate) replace: bool,
     /// NID of the MGS; again or with commas for more
     #[arg(
         long,

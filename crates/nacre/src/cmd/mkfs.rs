@@ -8,7 +8,7 @@ use osd::target::{TargetDir, TargetKind, TargetLabel};
 
 use crate::cli::Mkfs;
 use crate::output::say;
-use crate::{daemon, token};
+use crate::{daemon, replace, token};
 
 /// Longest name of a file system.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
@@ -28,6 +28,9 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         (TargetKind::Ost, None) => bail!("an object target needs its --index"),
         (_, index) => index.unwrap_or(0),
     };
+    if kind == TargetKind::Mdt && index > 0 {
+        bail!("this version of Nacre has one MDT in a file system, index 0");
+    }
     let mut label = label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
     label.mgsnode = args.mgsnode;
     label.service_nodes = args.servicenode;
@@ -38,9 +41,14 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         (TargetKind::Mgs, _) => Some(token::new()?),
         (_, file) => file.as_deref().map(token::read_file).transpose()?,
     };
-    TargetDir::create(&dir, &label, |dir| match &token {
-        Some(token) => token::write(dir, token).map_err(io::Error::other),
-        None => Ok(()),
+    TargetDir::create(&dir, &label, |dir| {
+        if args.replace {
+            replace::mark(dir)?;
+        }
+        match &token {
+            Some(token) => token::write(dir, token).map_err(io::Error::other),
+            None => Ok(()),
+        }
     })?;
     say!("made {} in {}", label.svname(), dir.display());
     Ok(ExitCode::SUCCESS)

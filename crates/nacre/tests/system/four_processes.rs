@@ -1,6 +1,6 @@
 //! MGS, MDT, OST and client as processes of their own, over TCP on loopback addresses.
 
-use crate::fixture::{Site, nacre_ok, sh};
+use crate::fixture::{Site, nacre, nacre_ok, sh};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
@@ -120,4 +120,50 @@ fn a_client_lives_through_the_restart_of_a_server() {
             "for i in $(seq 100); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
         ));
     }
+}
+
+#[test]
+fn an_index_has_one_store_until_another_one_replaces_it() {
+    let (mut site, servers) = (Site::new(), servers(45));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let mgs = servers.nid(1);
+    let mkfs = |name: &str, more: &[&str]| {
+        let of_fs = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
+        nacre(&[&of_fs, more, &[&site.at(name)]].concat())
+    };
+    assert!(mkfs("twin", &["--ost", "--index", "0"]).ok);
+    assert!(mkfs("heir", &["--ost", "--index", "0", "--replace"]).ok);
+    let second = mkfs("mdt1", &["--mdt", "--index", "1"]);
+    assert!(second.err.contains("one MDT"), "{}", second.err);
+    let nid = servers.nid(6);
+    let serve = |name: &str| nacre(&["serve", &site.at(name), "--listen", &nid, "--port", &servers.port]);
+    let refused = serve("twin");
+    assert!(!refused.ok, "{}", refused.out);
+    let owner = "the MGS has lus-OST0000 (uuid ";
+    assert!(
+        refused.err.contains(owner) && refused.err.contains("use --replace to take its place"),
+        "{}",
+        refused.err
+    );
+    // The target that is there goes on.
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
+    nacre_ok(&["umount", &at]);
+    site.down("ost0");
+    // The new one takes its place, also after a restart.
+    servers.serve(&mut site, "heir", 6, &[]);
+    site.down("heir");
+    servers.serve(&mut site, "heir", 6, &[]);
+    let old = site.at("ost0");
+    let old = nacre(&[
+        "serve",
+        &old,
+        "--listen",
+        &servers.nid(3),
+        "--port",
+        &servers.port,
+    ]);
+    assert!(!old.ok && old.err.contains(owner), "{}{}", old.out, old.err);
 }
