@@ -245,6 +245,20 @@ impl Ost {
         Ok(())
     }
 
+    /// Refuses a lock on an object that was never made here: a client would take it for an empty one.
+    fn check_locked_object(&self, req: &ServerRequest) -> Result<(), Errno> {
+        let name = req.get::<LdlmRequest>(1)?.lock_desc.l_resource.lr_name.name;
+        let id = OstId {
+            oi_id: name[0],
+            oi_seq: name[1],
+        };
+        self.object(&id).map(drop)
+    }
+
+    async fn handle_lock(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP))
+    }
+
     /// What the nodemap of a client lets it do.
     fn rights(&self, export: &Arc<Export>) -> Rights {
         self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
@@ -359,7 +373,11 @@ impl Target for Ost {
                 OST_GET_INFO => self.get_info(req),
                 OST_SET_INFO => self.set_info(req),
                 SEQ_QUERY => self.seq_query(req).await,
-                _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
+                LDLM_ENQUEUE => {
+                    self.check_locked_object(req)?;
+                    self.handle_lock(req).await
+                }
+                _ => self.handle_lock(req).await,
             }
         })
     }

@@ -467,6 +467,23 @@ async fn a_glimpse_asks_who_writes() {
 }
 
 #[tokio::test]
+async fn a_lock_on_an_object_that_was_never_made_is_refused() {
+    let (_node, _ost, _osp, a, made) = with_object().await;
+    let never_made = [
+        Fid::new(made.f_seq, 0x1_0000, 0),
+        Fid::new(made.f_seq + 0x1000, made.f_oid, 0),
+    ];
+    for fid in never_made {
+        for flags in [0, LDLM_FL_HAS_INTENT] {
+            let enqueue = Enqueue::new(fid.res_id(), LockMode::Pr, Policy::extent(0, u64::MAX));
+            let asked = a.locks.get().unwrap().enqueue(Enqueue { flags, ..enqueue });
+            let refused = asked.await.map(drop).unwrap_err();
+            assert_eq!(Errno::from(refused), Errno::ENOENT, "{fid}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_server_takes_the_lock_for_a_client_without_one() {
     let (node, _ost, _osp, a, fid) = with_object().await;
     let b = node.client("client-b").await;

@@ -18,7 +18,7 @@ use super::cache::{ObjectCache, PAGE_SIZE};
 use super::cached::Swept;
 use super::osc::Osc;
 use crate::attr::DataAttr;
-use ldlm::{Enqueue, LockMode, LockRef, Policy};
+use ldlm::{Enqueue, Enqueued, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::ops::Range;
@@ -218,7 +218,7 @@ impl Object {
             return self.unless_damaged(lock);
         }
         let enqueue = Enqueue::new(self.res, mode, policy);
-        let granted = self.osc.locks().enqueue(enqueue).await?;
+        let granted = self.enqueue(enqueue).await?;
         self.unless_damaged(granted.lock.ok_or(Errno::EIO)?)
     }
 
@@ -228,6 +228,17 @@ impl Object {
             Some(error) => Err(error),
             None => Ok(lock),
         }
+    }
+
+    /// Asks the target for a lock. The file is there, so an object that the target does not have is lost data (`EIO`).
+    async fn enqueue(&self, enqueue: Enqueue) -> Result<Enqueued, Errno> {
+        let answer = self.osc.locks().enqueue(enqueue).await.map_err(Errno::from);
+        if answer.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
+            let file = self.id.parent;
+            lnet::warn_seldom!(ost = self.osc.name(), %file, "the OST does not have an object of the file: its data is lost");
+            return Err(Errno::EIO);
+        }
+        answer
     }
 
     /// A lock to write back a page of a mapping: also one that is being given back, since that waits for the kernel, which
@@ -379,7 +390,7 @@ impl Object {
         }
         let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
         glimpse.flags |= LDLM_FL_HAS_INTENT;
-        let answer = self.osc.locks().enqueue(glimpse).await?;
+        let answer = self.enqueue(glimpse).await?;
         let lvb = OstLvb::from_bytes(&answer.lvb)?;
         if let Some(error) = lvb_error(&lvb) {
             return Err(error);
