@@ -9,7 +9,7 @@ use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -82,7 +82,9 @@ pub struct Client {
     pub(crate) lmv: Lmv,
     pub(crate) lov: Arc<Lov>,
     pub(crate) mgc: Arc<Mgc>,
-    pub(crate) config: Arc<FsConfig>,
+    pub(crate) config: RwLock<Arc<FsConfig>>,
+    /// Held while one of those that need a target which is not known reads the configuration.
+    pub(crate) unknown_targets: tokio::sync::Mutex<()>,
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
@@ -105,9 +107,9 @@ impl Client {
         &self.fsname
     }
 
-    /// The configuration that the mount was made from.
-    pub fn config(&self) -> &FsConfig {
-        &self.config
+    /// The configuration as it is now.
+    pub fn config(&self) -> Arc<FsConfig> {
+        self.config.read().clone()
     }
 
     /// Gives the client the kernel's caches to keep right. Once.

@@ -15,6 +15,7 @@ mod dircache;
 mod error;
 mod fidgen;
 mod fld;
+mod follow;
 mod inode;
 mod kernel;
 pub mod layout;

@@ -4,14 +4,15 @@ use crate::client::{Client, MountOptions};
 use crate::data::{DataConfig, Lov};
 use crate::dircache::Kept;
 use crate::error::ClientError;
+use crate::follow::follow;
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::owner::MdcOwner;
 use ldlm::{LockClient, LockClientConfig, LockRoom};
-use mgc::{FsConfig, Mgc, TargetConf};
-use parking_lot::Mutex;
+use mgc::{FsConfig, Mgc, MgcError, TargetConf};
+use parking_lot::{Mutex, RwLock};
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -114,13 +115,16 @@ impl Client {
         let mgc = Mgc::connect(rpc, opts.mgs.clone(), &uuid(&mut seed))
             .await
             .map_err(config_error)?;
-        let config = match mgc.read_config(&format!("{fsname}-client")).await {
-            Ok(config) => Arc::new(config),
-            Err(source) => {
+        let logname = format!("{fsname}-client");
+        let mut log = match mgc.follow(&logname).await {
+            Ok(log) if log.borrow().fsname == fsname => log,
+            other => {
                 mgc.disconnect().await;
+                let source = other.err().unwrap_or(MgcError::NoSuchLog { logname });
                 return Err(config_error(source));
             }
         };
+        let config = log.borrow_and_update().clone();
         let mount = Mounting {
             rpc,
             opts: &opts,
@@ -132,6 +136,7 @@ impl Client {
         };
         match mount.connect(&mgc).await {
             Ok(client) => {
+                tokio::spawn(follow(Arc::downgrade(&client), log));
                 tokio::spawn(crate::watch::watch(Arc::downgrade(&client)));
                 Ok(client)
             }
@@ -228,7 +233,8 @@ impl Mounting<'_> {
             lmv,
             lov,
             mgc: mgc.clone(),
-            config: self.config.clone(),
+            config: RwLock::new(self.config.clone()),
+            unknown_targets: tokio::sync::Mutex::default(),
             inodes,
             kernel,
             clock: self.opts.clock.clone(),

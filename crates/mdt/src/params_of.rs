@@ -13,6 +13,8 @@ use crate::{osp::Ost, squash::Squash, target::Mdt};
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
 /// `lu_cache_nr` at most.
 const LU_CACHE_NR_MAX: u64 = 1 << 30;
+/// `new_ost_delay` at most: an hour.
+const NEW_OST_DELAY_MAX: u64 = 3600;
 /// A stripe is at most 4 GiB less one smallest stripe.
 const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
 
@@ -143,6 +145,13 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             mdt,
             |m| m.osts.waits().to_string(),
             "files that had to wait until an object target had objects for them",
+        ),
+    )
+    .add(
+        "new_ost_delay",
+        Param::atomic(mdt.osts.new_ost_delay().clone(), 0..=NEW_OST_DELAY_MAX).about(
+            "seconds from when an object target joins until new files are put on it, while clients of Lustre are \
+             connected: they read the configuration late",
         ),
     )
     .add(

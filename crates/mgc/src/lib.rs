@@ -1,6 +1,7 @@
 //! What a client or a server learns from the MGS: configuration logs, read and watched; target registration.
 
 mod config;
+mod follow;
 mod mgc;
 mod nodemap;
 pub mod registration;

@@ -1,8 +1,7 @@
 //! The connection to the MGS: reading logs, watching them, registering targets (guide 4.1, 4.2, 4.7).
 //!
-//! Who watches a log keeps a lock (plain, CR) on the configuration that it belongs to: the lock first, then the log, so
-//! that no change is missed. When the MGS takes the lock back, it is given up at once; the watcher waits a little, so that
-//! not all of many clients come at the same moment, takes it again and reads what is new.
+//! A node that follows a log holds a lock (plain, CR) on the configuration that the log belongs to. When the MGS revokes the
+//! lock, this client cancels it at once and wakes the follower (`follow`).
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -24,6 +23,7 @@ use wire::{
     OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstLvb, WireStruct, nul_terminated,
 };
 
+use crate::follow::Follower;
 use crate::{FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps, registration};
 
 const FLAGS: u64 = OBD_CONNECT_VERSION
@@ -34,12 +34,9 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_FLAGS2;
 /// Requests to the MGS are few and small.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// The pause before a log that was called back is read again: doubled while changes follow closely on each other. Who
-/// watches a log knows of a change within a second.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// A log that was quiet for this long is read again after the shortest pause.
-const QUIET: Duration = Duration::from_secs(10);
+/// The pause before a target that must wait for another one registers again: doubled each time.
+const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
+const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a target waits for the one that must register before it.
 const REGISTER_MAX: Duration = Duration::from_secs(60);
 
@@ -60,16 +57,20 @@ pub struct Mgc {
 #[derive(Default)]
 struct Hub {
     locks: OnceLock<Weak<LockClient>>,
-    watches: Mutex<Vec<(LdlmResId, Arc<Notify>)>>,
+    followers: Mutex<Vec<(LdlmResId, Weak<Notify>)>>,
 }
 
 impl Hub {
     fn changed(&self, res: Option<LdlmResId>) {
-        for (of, notify) in self.watches.lock().iter() {
-            if res.is_none_or(|res| res == *of) {
-                notify.notify_one();
+        self.followers.lock().retain(|(of, follower)| {
+            let follower = follower.upgrade();
+            if let Some(follower) = &follower
+                && res.is_none_or(|res| res == *of)
+            {
+                follower.notify_one();
             }
-        }
+            follower.is_some()
+        });
     }
 
     fn locks(&self) -> Option<Arc<LockClient>> {
@@ -198,39 +199,43 @@ impl Mgc {
         Ok(FsConfig::from_records(logname, &records))
     }
 
-    /// What a log says, now and after every change. The value is empty until it was read for the first time.
+    /// What a log says, now and after every change. The value is [`FsConfig::default`] until the log was read for the first
+    /// time.
     pub fn watch(&self, logname: &str) -> watch::Receiver<Arc<FsConfig>> {
-        let (tx, rx) = watch::channel(Arc::new(FsConfig::default()));
-        let res = resource_of(logname);
-        let changed = Arc::new(Notify::new());
-        self.hub.watches.lock().push((res, changed.clone()));
-        let (me, logname) = (self.me.clone(), logname.to_owned());
-        self.tasks
-            .lock()
-            .push(tokio::spawn(keep_reading(me, logname, res, changed, tx)));
+        let (follower, rx) = self.follower(logname);
+        self.tasks.lock().push(tokio::spawn(follower.run()));
         rx
+    }
+
+    /// The same; the log has been read when this returns. The value is [`FsConfig::default`] while the MGS has no such log.
+    pub async fn follow(&self, logname: &str) -> Result<watch::Receiver<Arc<FsConfig>>, MgcError> {
+        let (mut follower, rx) = self.follower(logname);
+        if let Some(mgc) = self.me.upgrade() {
+            follower.read(&mgc).await?;
+        }
+        self.tasks.lock().push(tokio::spawn(follower.run()));
+        Ok(rx)
+    }
+
+    fn follower(&self, logname: &str) -> (Follower, watch::Receiver<Arc<FsConfig>>) {
+        let (tx, rx) = watch::channel(Arc::default());
+        let changed = Arc::new(Notify::new());
+        let entry = (resource_of(logname), Arc::downgrade(&changed));
+        self.hub.followers.lock().push(entry);
+        (Follower::new(self.me.clone(), logname, changed, tx), rx)
     }
 
     /// The nodemaps as the MGS has them now, and as they change.
     pub async fn nodemaps(&self) -> Result<Arc<Nodemaps>, MgcError> {
         let first = self.nodemaps.get_or_try_init(async || {
             let nodemaps = Arc::new(Nodemaps::default());
-            let changes = self.watch(NODEMAPS);
-            match self.read_config(NODEMAPS).await {
-                Ok(config) => nodemaps.set(table(&config)?),
-                Err(MgcError::NoSuchLog { .. }) => {}
-                Err(e) => return Err(e),
-            }
+            let mut changes = self.follow(NODEMAPS).await?;
+            nodemaps.set(table(&changes.borrow_and_update())?);
             let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
             self.tasks.lock().push(tokio::spawn(following));
             Ok(nodemaps)
         });
         first.await.cloned()
-    }
-
-    /// Has a log that is watched read again, though the MGS has not said that it changed.
-    pub fn read_again(&self, logname: &str) {
-        self.hub.changed(Some(resource_of(logname)));
     }
 
     /// Registers a target; waits for the one that must register before it.
@@ -252,7 +257,7 @@ impl Mgc {
             source,
         };
         let deadline = tokio::time::Instant::now() + REGISTER_MAX;
-        let mut pause = PAUSE_MIN;
+        let mut pause = REGISTER_PAUSE_MIN;
         loop {
             let handle = self.import.server_handle();
             let info_buf = info.to_bytes();
@@ -268,7 +273,7 @@ impl Mgc {
                 Some(Errno::EAGAIN) if tokio::time::Instant::now() < deadline => {
                     tracing::info!("{svname} waits for the first MDT to register");
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
+                    pause = (pause * 2).min(REGISTER_PAUSE_MAX);
                 }
                 // The proof was for an earlier connection.
                 Some(Errno::EACCES) if token.is_some() && self.import.server_handle() != handle => {}
@@ -298,8 +303,9 @@ impl Mgc {
         self.import.disconnect().await;
     }
 
-    /// Takes the lock on a configuration, unless it is there.
-    async fn lock(&self, res: LdlmResId) -> Result<(), RpcError> {
+    /// Takes the lock on the configuration of a log, unless this client holds it.
+    pub(crate) async fn lock(&self, logname: &str) -> Result<(), RpcError> {
+        let res = resource_of(logname);
         if self.locks.find(&res, LockMode::Cr, Policy::Plain).is_none() {
             self.locks
                 .enqueue(Enqueue::new(res, LockMode::Cr, Policy::Plain))
@@ -420,52 +426,6 @@ impl Drop for Mgc {
         for task in self.tasks.get_mut().drain(..) {
             task.abort();
         }
-    }
-}
-
-/// Reads a log whenever it has changed. Ends when the connection or the last reader is gone.
-async fn keep_reading(
-    mgc: Weak<Mgc>,
-    logname: String,
-    res: LdlmResId,
-    changed: Arc<Notify>,
-    tx: watch::Sender<Arc<FsConfig>>,
-) {
-    let mut pause = PAUSE_MIN;
-    loop {
-        let Some(this) = mgc.upgrade() else { return };
-        let locked = this.lock(res).await;
-        match this.read_config(&logname).await {
-            Ok(config) => {
-                tx.send_if_modified(|old| {
-                    let new = **old != config;
-                    *old = Arc::new(config);
-                    new
-                });
-            }
-            // It may be made later: who writes it calls the lock back.
-            Err(MgcError::NoSuchLog { .. }) => {}
-            Err(e) => tracing::warn!("{e}"),
-        }
-        drop(this);
-        if tx.is_closed() {
-            return;
-        }
-        let quiet = match locked {
-            Ok(()) => tokio::time::timeout(QUIET, changed.notified()).await.is_err(),
-            Err(e) => {
-                tracing::debug!("no lock on the configuration '{logname}': {e}");
-                false
-            }
-        };
-        if quiet {
-            tokio::select! {
-                () = changed.notified() => pause = PAUSE_MIN,
-                () = tx.closed() => return,
-            }
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

@@ -19,7 +19,7 @@ use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
 use lst::console::{Console, SessionWanted};
 use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, JoinToken, Mgc, MgcError, Nodemaps};
+use mgc::{FsConfig, JoinToken, Mgc, Nodemaps};
 use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
@@ -493,12 +493,8 @@ async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Re
             tracing::warn!("kept by the MGS: {refused}");
         }
     };
-    match mgc.read_config("params").await {
-        Ok(config) => keep(registry, &config),
-        Err(MgcError::NoSuchLog { .. }) => {}
-        Err(e) => return Err(e.into()),
-    }
-    let (mut changes, registry) = (mgc.watch("params"), registry.clone());
+    let (mut changes, registry) = (mgc.follow("params").await?, registry.clone());
+    keep(&registry, &changes.borrow_and_update());
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {
             keep(&registry, &changes.borrow_and_update().clone());

@@ -4,6 +4,7 @@
 use super::assembled::Assembled;
 use super::change_seq::ChangeSeq;
 use super::object::Object;
+use super::read_ahead::ReadAhead;
 use crate::atime::Access;
 use crate::attr::DataAttr;
 use crate::layout::LovLayout;
@@ -17,13 +18,6 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use wire::{Errno, OBD_OBJECT_EOF, Time};
-
-/// Read-ahead starts with this many bytes.
-const AHEAD_MIN: u64 = 256 << 10;
-/// And grows to this many.
-const AHEAD_MAX: u64 = 8 << 20;
-/// A read this near to where the last one ended counts as the next (the kernel's requests overtake each other).
-const NEAR: u64 = 1 << 20;
 
 /// How long an answer about a name waits for the size of its file: the kernel holds the directory meanwhile.
 const SOON: Duration = Duration::from_millis(500);
@@ -76,15 +70,6 @@ pub enum Seek {
     Hole,
 }
 
-#[derive(Debug, Default)]
-struct ReadAhead {
-    /// Where the next read starts if the reader goes on.
-    expected: u64,
-    window: u64,
-    /// Up to here it has been asked for.
-    asked: u64,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct DataFile {
@@ -122,6 +107,11 @@ impl DataFile {
     /// The layout that it goes by.
     pub fn layout(&self) -> &Arc<LovLayout> {
         &self.layout
+    }
+
+    /// Whether the targets of all stripes were known when this was made.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.objects.iter().all(Option::is_some)
     }
 
     /// The object of a stripe. `ENODEV`: its target is not known.
@@ -278,27 +268,11 @@ impl DataFile {
 
     /// Has what follows read before it is asked for, when reads come in order.
     fn read_ahead(&self, offset: u64, len: u64) {
-        let (from, to) = {
-            let mut ahead = self.ahead.lock();
-            if offset.abs_diff(ahead.expected) > NEAR.min(ahead.expected + len) {
-                *ahead = ReadAhead {
-                    expected: offset + len,
-                    window: 0,
-                    asked: 0,
-                };
-                return;
-            }
-            ahead.expected = ahead.expected.max(offset + len);
-            ahead.window = (ahead.window * 2).clamp(AHEAD_MIN, AHEAD_MAX);
-            if ahead.expected + ahead.window / 2 <= ahead.asked {
-                return;
-            }
-            let from = ahead.asked.max(ahead.expected);
-            ahead.asked = ahead.expected + ahead.window;
-            (from, ahead.asked)
+        let Some(ahead) = self.ahead.lock().next(offset, len) else {
+            return;
         };
         for (stripe, object) in self.objects.iter().enumerate() {
-            if let (Some(object), Some(range)) = (object, self.object_range(stripe, from, to)) {
+            if let (Some(object), Some(range)) = (object, self.object_range(stripe, ahead.start, ahead.end)) {
                 object.prefetch(range);
             }
         }

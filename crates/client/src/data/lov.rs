@@ -62,12 +62,12 @@ impl Lov {
             files: Mutex::default(),
             losses: Arc::default(),
         };
-        lov.update(conf);
+        lov.add_new(conf);
         Arc::new(lov)
     }
 
-    /// Takes in targets that have joined since.
-    pub fn update(&self, conf: &FsConfig) {
+    /// Adds the targets that have joined.
+    pub(crate) fn add_new(&self, conf: &FsConfig) {
         let mut oscs = self.oscs.write();
         for ost in &conf.osts {
             oscs.entry(ost.index).or_insert_with(|| {
@@ -81,6 +81,23 @@ impl Lov {
                 Osc::start(&self.rpc, target, &self.cfg, &self.cached, self.losses.clone())
             });
         }
+    }
+
+    /// Adds the targets that have joined, and connects to those that have moved at their new NIDs.
+    pub(crate) fn update(&self, conf: &FsConfig) {
+        self.add_new(conf);
+        let oscs = self.oscs.read();
+        for ost in &conf.osts {
+            if let Some(osc) = oscs.get(&ost.index) {
+                osc.import().set_nids(&ost.nids);
+            }
+        }
+    }
+
+    /// Whether all targets of a layout are known.
+    pub(crate) fn knows(&self, layout: &LovLayout) -> bool {
+        let oscs = self.oscs.read();
+        layout.stripes.iter().all(|s| oscs.contains_key(&s.ost_idx))
     }
 
     /// Which files have lost data, and who knows.
@@ -108,6 +125,7 @@ impl Lov {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&fid).and_then(Weak::upgrade)
             && *file.layout() == layout
+            && file.is_complete()
         {
             return file;
         }

@@ -16,6 +16,7 @@ mod lov;
 mod object;
 mod osc;
 mod ranges;
+mod read_ahead;
 
 pub use file::{DataFile, Fallocate, Seek};
 pub use lov::{DataConfig, Lov};

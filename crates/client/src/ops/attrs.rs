@@ -101,7 +101,7 @@ impl Client {
         if let Some(layout) = self.kept_layout(fid).await?
             && !layout.is_empty()
         {
-            return Ok(Some(self.lov.file(fid, layout)));
+            return Ok(Some(self.data(fid, layout).await));
         }
         let md = self.md(cred, fid).await?;
         if !md.attr.is_file() {
@@ -112,7 +112,10 @@ impl Client {
             };
         }
         let layout = self.layout(fid).await?;
-        Ok((!layout.is_empty()).then(|| self.lov.file(fid, layout)))
+        if layout.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(self.data(fid, layout).await))
     }
 
     /// The record of a close: size and times for who asks lazily, when this client has written and knows them.

@@ -30,7 +30,7 @@ impl Client {
         file.descriptor.check()?;
         let mdc = self.lmv.of(file.fid).await?;
         let current = file.data.lock().clone();
-        if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK) {
+        if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK) && current.is_complete() {
             return Ok(current);
         }
         // Under the lock that the mount has now, which may not be the one of this file's layout.
@@ -41,10 +41,10 @@ impl Client {
             *known = layout.clone();
             changed
         };
-        if !changed {
+        if !changed && current.is_complete() {
             return Ok(current);
         }
-        let data = self.lov.file(file.fid, layout);
+        let data = self.data(file.fid, layout).await;
         *file.data.lock() = data.clone();
         Ok(data)
     }

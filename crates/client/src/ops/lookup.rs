@@ -381,7 +381,7 @@ impl Client {
         if layout.is_empty() {
             return Ok(Data::None);
         }
-        let file = self.lov.file(fid, layout);
+        let file = self.data(fid, layout).await;
         let (attr, covered) = if self.is_unwritten(mdc, fid) {
             (DataAttr::default(), true)
         } else if let Some(known) = file.cached_size() {

@@ -329,7 +329,7 @@ impl Client {
             fid,
             flags,
             handle: reply.body.mbo_open_handle.cookie,
-            data: Mutex::new(self.lov.file(fid, layout.clone())),
+            data: Mutex::new(self.data(fid, layout.clone()).await),
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
             told: self.lov.losses().opened(fid),

@@ -10,6 +10,7 @@ mod linear;
 mod listings;
 mod locks;
 mod namespace;
+mod new_targets;
 mod own_locks;
 mod played;
 mod precreation;

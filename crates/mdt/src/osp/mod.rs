@@ -35,6 +35,10 @@ use crate::{
     store::Store,
 };
 
+/// Lustre's clients read a changed configuration after 5 to 10 s, and fail on a file with an object on an OST that they do
+/// not know.
+const NEW_OST_DELAY_SECS: u64 = 15;
+
 /// How long a create waits for an OST that has no objects at hand.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -86,6 +90,7 @@ pub(crate) struct Osts {
     /// Creates that had to wait for objects.
     waits: AtomicU64,
     defaults: Defaults,
+    new_ost_delay: Arc<AtomicU64>,
     registry: Registry,
     /// What the registry shows of the OSTs.
     groups: Mutex<Vec<Group>>,
@@ -104,24 +109,33 @@ impl Osts {
             turn: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             defaults: Defaults::default(),
+            new_ost_delay: Arc::new(NEW_OST_DELAY_SECS.into()),
             registry,
             groups: Mutex::default(),
             changes: Changes::new(()),
         }
     }
 
-    /// Begins to use the OSTs of the configuration that are not used yet.
-    pub(crate) fn join(&self, config: &FsConfig) -> Result<(), Errno> {
+    /// Begins to use the OSTs of the configuration that are not used yet, and connects to those that have moved at their
+    /// new NIDs. New files are put on new OSTs after `known_in`.
+    pub(crate) fn join(&self, config: &FsConfig, known_in: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
-            if self.get(target.index).is_none() {
-                self.add(target)?;
+            match self.get(target.index) {
+                Some(known) => known.set_nids(&target.nids),
+                None => self.add(target, known_in)?,
             }
         }
         Ok(())
     }
 
-    fn add(&self, target: &TargetConf) -> Result<(), Errno> {
-        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, self.changes.clone())?;
+    /// How long new files are not put on an OST that has just joined, seconds.
+    pub(crate) fn new_ost_delay(&self) -> &Arc<AtomicU64> {
+        &self.new_ost_delay
+    }
+
+    fn add(&self, target: &TargetConf, known_in: Duration) -> Result<(), Errno> {
+        let changes = self.changes.clone();
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, changes, known_in)?;
         self.groups
             .lock()
             .push(params_of::register_ost(&ost, &self.registry));

@@ -18,10 +18,10 @@ use rpc::{
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use wire::{
-    Errno, Fid, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, OBD_CONNECT_AT,
+    Errno, Fid, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, Nid, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
     OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
     OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_CREATE,
@@ -68,6 +68,8 @@ pub(crate) struct Ost {
     used: AtomicBool,
     /// Whether it has not answered for a while.
     slow: AtomicBool,
+    /// New files are put on it from then on: clients know it by then.
+    known_at: Instant,
     /// How often the last object at hand was taken.
     pub(crate) emptied: AtomicU64,
     /// Wakes the task that keeps objects at hand.
@@ -110,6 +112,7 @@ impl Ost {
         mdt: &str,
         target: &TargetConf,
         changes: Changes,
+        known_in: Duration,
     ) -> Result<Arc<Ost>, Errno> {
         let mark = match store.index().get(&keys::objects(target.index))? {
             Some(value) => Mark::decode(&value)?,
@@ -159,6 +162,7 @@ impl Ost {
                 changes,
                 used: AtomicBool::new(false),
                 slow: AtomicBool::new(false),
+                known_at: Instant::now() + known_in,
                 emptied: AtomicU64::new(0),
                 low: Notify::new(),
                 space: Mutex::default(),
@@ -170,9 +174,15 @@ impl Ost {
             tokio::spawn(keep_ready(ost.clone())),
             tokio::spawn(look_again(ost.clone())),
             tokio::spawn(work::run(ost.clone())),
+            tokio::spawn(become_known(ost.clone())),
         ];
         *ost.tasks.lock() = tasks;
         Ok(ost)
+    }
+
+    /// Sets where it is from now on.
+    pub(super) fn set_nids(&self, nids: &[Nid]) {
+        self.import.set_nids(nids);
     }
 
     /// Its index.
@@ -225,7 +235,8 @@ impl Ost {
     /// Whether it has objects, and how much space, for the choice of OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
         let connected = self.is_connected();
-        let ready = self.pool.lock().ready() > 0 && connected;
+        let is_known = Instant::now() >= self.known_at;
+        let ready = is_known && self.pool.lock().ready() > 0 && connected;
         let free = self
             .space
             .lock()
@@ -348,7 +359,14 @@ impl Ost {
             o_oi: given.into(),
             ..Obdo::default()
         };
-        let last = self.create(oa).await?;
+        let last = match self.create(oa).await {
+            // Its store was replaced by a new one.
+            Err(Errno::EINVAL) => {
+                lnet::warn_seldom!(ost = %self.name, seq = given.f_seq, "the OST does not know the sequence of its objects: it gets a new one");
+                return self.begin_sequence().await;
+            }
+            last => last?,
+        };
         if last.f_seq != given.f_seq {
             tracing::error!("{}: asked to clean up {given}, it answers {last}", self.name);
             return Err(Errno::EPROTO);
@@ -458,6 +476,12 @@ async fn keep_ready(ost: Arc<Ost>) {
             }
         }
     }
+}
+
+/// Wakes creates that wait for objects when new files may be put on it.
+async fn become_known(ost: Arc<Ost>) {
+    sleep_until(ost.known_at).await;
+    ost.changes.send_replace(());
 }
 
 /// Asks an OST that files are made on for its space, over all connections. While it does not answer it is slow.

@@ -1,13 +1,16 @@
 //! Starting and stopping.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
 
 use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
 use mgc::{FsConfig, Mgc};
 use osd::{Index, StoreKind, open_index};
-use rpc::{Ptlrpc, services};
+use rpc::{Export, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT};
 
 use super::{Mdt, MdtConfig};
 use crate::{
@@ -107,7 +110,7 @@ impl Mdt {
             uuid,
         });
         mdt.osts
-            .join(&config.borrow())
+            .join(&config.borrow(), Duration::ZERO)
             .map_err(contents("objects of OSTs"))?;
         let failed = |source| MdtError::Rpc {
             target: svname.clone(),
@@ -126,11 +129,10 @@ impl Mdt {
                 }
                 Err(e) => tracing::error!("{uuid}: objects that are nobody's may be left: {e}"),
             });
-        let following = tokio::spawn(follow(Arc::downgrade(&mdt), config));
+        let following = follow(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        mdt.tasks
-            .lock()
-            .extend([settling, following, tokio::spawn(evicting)]);
+        let tasks = [settling, tokio::spawn(following), tokio::spawn(evicting)];
+        mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }
 
@@ -154,14 +156,33 @@ impl Mdt {
     }
 }
 
-/// Uses OSTs that join the file system.
-async fn follow(mdt: std::sync::Weak<Mdt>, mut config: watch::Receiver<Arc<FsConfig>>) {
+/// Uses OSTs that join the file system, and connects to those that move.
+async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch::Receiver<Arc<FsConfig>>) {
+    // Clients know the OSTs of the first configuration.
+    let mut is_first = config.borrow().osts.is_empty();
     while config.changed().await.is_ok() {
-        let Some(mdt) = mdt.upgrade() else { return };
+        let (Some(mdt), Some(exports)) = (mdt.upgrade(), exports.upgrade()) else {
+            return;
+        };
         let now = config.borrow_and_update().clone();
-        if let Err(e) = mdt.osts.join(&now) {
+        let known_in = match std::mem::take(&mut is_first) {
+            true => Duration::ZERO,
+            false => new_ost_delay(&mdt, &exports),
+        };
+        if let Err(e) = mdt.osts.join(&now, known_in) {
             tracing::error!("{}: a new OST cannot be used: {e}", mdt.uuid);
         }
+    }
+}
+
+/// How long new files are not put on an OST that joins now. Nacre's clients read the configuration when they do not know an
+/// OST; others fail.
+fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
+    let fails =
+        |e: &Arc<Export>| LockTerms::agreed(&e.data()) != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
+    match exports.all().iter().any(fails) {
+        true => Duration::from_secs(mdt.osts.new_ost_delay().load(Ordering::Relaxed)),
+        false => Duration::ZERO,
     }
 }
 

@@ -9,7 +9,7 @@ use wire::{
 };
 
 use crate::{
-    client::Intent,
+    client::{Client, Intent},
     fixture::{Fixture, until},
 };
 
@@ -80,31 +80,49 @@ async fn a_created_file_has_a_layout_locks_and_a_handle() {
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
 
+/// Makes files on one OST each, and counts those on each OST, until `enough` of that or `files` of them.
+async fn files_on<const OSTS: usize>(
+    c: &Client,
+    name: &str,
+    files: u32,
+    enough: impl Fn(&[u32; OSTS]) -> bool,
+) -> [u32; OSTS] {
+    let mut used = [0; OSTS];
+    for n in 0..files {
+        let made = c.open(Fid::ROOT, &format!("{name}{n}"), CREATE).await;
+        used[layout(&made).objects[0].l_ost_idx as usize] += 1;
+        if enough(&used) {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    used
+}
+
 #[tokio::test]
 async fn files_take_turns_on_osts_and_later_osts_join() {
     let mut f = Fixture::new(2).await;
     let c = f.client().await;
-    let mut used = [0; 3];
-    for i in 0..10 {
-        let made = c.open(Fid::ROOT, &format!("f{i}"), CREATE).await;
-        used[layout(&made).objects[0].l_ost_idx as usize] += 1;
-    }
-    assert_eq!(used, [5, 5, 0]);
+    assert_eq!(files_on(&c, "f", 10, |_| false).await, [5, 5]);
+    f.params.set("lod.*.new_ost_delay", "0").unwrap();
     f.add_ost();
-    let wide = wanted(u16::MAX, u16::MAX);
-    let mut n = 0;
-    while used[2] == 0 && n < 1000 {
-        n += 1;
-        let made = c
-            .open_with(Fid::ROOT, &format!("w{n}"), CREATE | MDS_OPEN_HAS_EA, &wide)
-            .await;
-        layout(&made)
-            .objects
-            .iter()
-            .for_each(|o| used[o.l_ost_idx as usize] += 1);
-        tokio::task::yield_now().await;
-    }
+    let used = files_on::<3>(&c, "g", 1000, |used| used[2] > 0).await;
     assert!(used[2] > 0, "the new OST is used");
+}
+
+#[tokio::test]
+async fn new_files_avoid_a_new_ost_that_clients_of_lustre_may_not_know() {
+    let mut f = Fixture::new(1).await;
+    let c = f.client().await;
+    f.params.set("lod.*.new_ost_delay", "3600").unwrap();
+    f.add_ost();
+    until(|| f.params.get("lod.*.activeobd")[0].1 == "2").await;
+    f.params.set("lod.*.new_ost_delay", "0").unwrap();
+    f.add_ost();
+    // The third one gets files when it has objects; the second one has had the same time.
+    let used = files_on::<3>(&c, "f", 1000, |used| used[2] > 0).await;
+    assert!(used[0] > 0 && used[2] > 0, "{used:?}");
+    assert_eq!(used[1], 0);
 }
 
 #[tokio::test]

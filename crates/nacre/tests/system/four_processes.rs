@@ -123,6 +123,35 @@ fn a_client_lives_through_the_restart_of_a_server() {
 }
 
 #[test]
+fn a_new_object_target_and_one_that_moved_serve_the_mounts_that_are_there() {
+    let (mut site, servers) = (Site::new(), servers(44));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("mkdir {at}/d && echo first > {at}/d/f"));
+    servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
+    // Each new file works; soon some of them are on the new target.
+    let work = format!(
+        "for i in $(seq 1000); do
+             echo $i > {at}/d/$i; test $(cat {at}/d/$i) = $i
+             if test $(nacre lfs getstripe -i {at}/d/$i) = 1; then exit 0; fi
+             sleep 0.05
+         done; exit 1"
+    );
+    sh(&work.replace("nacre lfs", &format!("{} lfs", env!("CARGO_BIN_EXE_nacre"))));
+    nacre_ok(&["lfs", "setstripe", "-i", "1", "-c", "1", &format!("{at}/there")]);
+    sh(&format!("echo moved > {at}/there && sync {at}/there"));
+    site.down("ost1");
+    servers.serve(&mut site, "ost1", 5, &[]);
+    sh(&format!(
+        "test $(cat {at}/there) = moved && echo again > {at}/there"
+    ));
+    let fresh = servers.mount(&mut site, "fresh");
+    sh(&format!("test $(cat {fresh}/there) = again"));
+}
+
+#[test]
 fn an_index_has_one_store_until_another_one_replaces_it() {
     let (mut site, servers) = (Site::new(), servers(45));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
@@ -152,9 +181,16 @@ fn an_index_has_one_store_until_another_one_replaces_it() {
     sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
     nacre_ok(&["umount", &at]);
     site.down("ost0");
-    // The new one takes its place, also after a restart.
-    servers.serve(&mut site, "heir", 6, &[]);
-    site.down("heir");
+    // The new one takes its place, also after a restart. What was stored in the old one is an error, not an empty file.
+    for name in ["new", "newer"] {
+        servers.serve(&mut site, "heir", 6, &[]);
+        let at = servers.mount(&mut site, name);
+        sh(&format!(
+            "! cat {at}/f && echo x > {at}/{name} && test $(cat {at}/{name}) = x"
+        ));
+        nacre_ok(&["umount", &at]);
+        site.down("heir");
+    }
     servers.serve(&mut site, "heir", 6, &[]);
     let old = site.at("ost0");
     let old = nacre(&[

@@ -168,9 +168,8 @@ impl Call<'_> {
             0 => 0,
             _ => core.data.ocd_connect_flags2,
         };
-        let nids = &self.import.cfg.nids;
         Conn {
-            peer: nids.get(core.machine.nid()).copied().unwrap_or(Nid::LO),
+            peer: core.peer(),
             handle: core.machine.handle(),
             conn_cnt: core.machine.conn_cnt(),
             bulk_mbits: core.data.ocd_connect_flags & OBD_CONNECT_BULK_MBITS != 0,

@@ -44,7 +44,8 @@ fn uuid_buf(uuid: &str) -> Bytes {
 impl Import {
     /// One attempt to connect.
     pub(super) async fn connect_once(&self, attempt: Attempt) -> Outcome {
-        let Some(&nid) = self.cfg.nids.get(attempt.nid) else {
+        let nid = self.core.lock().nids.get(attempt.nid).copied();
+        let Some(nid) = nid else {
             return self.failed(
                 Outcome::Refused,
                 RpcError::Closed(format!("{}: no NIDs", self.cfg.name)),

@@ -1,6 +1,6 @@
 //! Carries out what an import's machine decides: one task per import, which ends with the import or when it is closed.
 
-use super::machine::{Action, Event, Outcome};
+use super::machine::{Action, Attempt, Event, Outcome};
 use super::{Import, ImportEvent, ImportState};
 use crate::{Request, RpcError};
 use lnet::PeerEvent;
@@ -62,9 +62,9 @@ impl Import {
                 *peers = peers.resubscribe();
                 let outcome = tokio::select! {
                     biased;
+                    () = self.superseded(attempt) => return,
                     outcome = self.connect_once(attempt) => outcome,
                     why = self.lost(peers) => self.failed(Outcome::Failed, why),
-                    () = self.closing() => return,
                 };
                 self.event(Event::Connect {
                     conn_cnt: attempt.conn_cnt,
@@ -135,13 +135,14 @@ impl Import {
         self.event(Event::PingDone);
     }
 
-    /// Resolves when the import is closed while the driver is busy.
-    async fn closing(&self) {
-        loop {
+    /// Resolves when an attempt is of no use any more: the import is closed, or the target has moved.
+    async fn superseded(&self, attempt: Attempt) {
+        let is_superseded = || {
+            let core = self.core.lock();
+            core.machine.state() == ImportState::Closed || core.machine.conn_cnt() != attempt.conn_cnt
+        };
+        while !is_superseded() {
             self.wake.notified().await;
-            if self.core.lock().machine.state() == ImportState::Closed {
-                return;
-            }
         }
     }
 

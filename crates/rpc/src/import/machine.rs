@@ -112,18 +112,18 @@ pub(crate) enum Action {
 /// The machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    state: ImportState,
-    nids: usize,
-    nid: usize,
+    pub(super) state: ImportState,
+    pub(super) nids: usize,
+    pub(super) nid: usize,
     conn_cnt: u32,
     handle: u64,
     evictions: u64,
     /// Attempts that failed since the last that did not.
-    failures: u32,
+    pub(super) failures: u32,
     /// Connections that were made since a reply was last heard on one.
     unproven: u32,
     /// When the next attempt may begin, in `Discon`.
-    retry_at: Option<Instant>,
+    pub(super) retry_at: Option<Instant>,
     heard_at: Option<Instant>,
     pinging: bool,
     ping_interval: Duration,
@@ -281,7 +281,7 @@ impl Machine {
         })
     }
 
-    fn tick(&mut self, now: Instant, uncommitted: bool) -> Vec<Action> {
+    pub(super) fn tick(&mut self, now: Instant, uncommitted: bool) -> Vec<Action> {
         let due = self.wake_at(uncommitted).is_some_and(|at| at <= now);
         match self.state {
             ImportState::Discon if due => vec![self.attempt()],
@@ -298,7 +298,7 @@ impl Machine {
         }
     }
 
-    fn attempt(&mut self) -> Action {
+    pub(super) fn attempt(&mut self) -> Action {
         self.state = ImportState::Connecting;
         self.retry_at = None;
         self.conn_cnt += 1;

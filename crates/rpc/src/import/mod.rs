@@ -7,6 +7,7 @@ mod call;
 mod connect;
 mod drive;
 mod machine;
+mod moved;
 mod owner;
 mod replay;
 mod silence;
@@ -48,6 +49,8 @@ struct Phase {
 /// What is behind the import's lock.
 struct Core {
     machine: Machine,
+    /// Where the target may be.
+    nids: Vec<Nid>,
     pending: Vec<Action>,
     unreplied: Unreplied,
     replay: ReplayList,
@@ -71,6 +74,11 @@ impl Core {
         // The driver that wakes too early goes back to sleep; only too late would be wrong.
         let sooner = wake_at.is_some_and(|at| self.wake_at.is_none_or(|set| at < set));
         !self.pending.is_empty() || sooner
+    }
+
+    /// The NID that is in use.
+    fn peer(&self) -> Nid {
+        self.nids.get(self.machine.nid()).copied().unwrap_or(Nid::LO)
     }
 
     /// What calls may know: not that requests flow before the owner does.
@@ -119,6 +127,7 @@ impl Import {
         let machine = Machine::new(cfg.nids.len(), times.ping_interval, times.ping_soon(), jitter);
         let core = Core {
             machine,
+            nids: cfg.nids.clone(),
             pending: Vec::new(),
             unreplied: Unreplied::default(),
             replay: ReplayList::default(),
@@ -253,8 +262,24 @@ impl Import {
 
     /// The NID that is in use.
     pub fn peer(&self) -> Nid {
-        let nid = self.core.lock().machine.nid();
-        self.cfg.nids.get(nid).copied().unwrap_or(Nid::LO)
+        self.core.lock().peer()
+    }
+
+    /// Sets where the target is from now on. A connection, or an attempt to connect, goes on if its NID is one of these;
+    /// else the import connects at once to the first one.
+    pub fn set_nids(&self, nids: &[Nid]) {
+        let mut core = self.core.lock();
+        if nids.is_empty() || core.nids == nids {
+            return;
+        }
+        tracing::info!(import = self.cfg.name, ?nids, "the target has other NIDs now");
+        let current = core.peer();
+        core.nids = nids.to_vec();
+        let kept = nids.iter().position(|nid| *nid == current);
+        let actions = core.machine.moved(nids.len(), kept, Instant::now());
+        core.pending.extend(actions);
+        drop(core);
+        self.wake.notify_one();
     }
 
     /// The server's handle of this connection: another one after each time that the server has forgotten the client.

@@ -85,6 +85,13 @@ impl Cluster {
         OstNode { rpc, ost, mgc }
     }
 
+    /// Another object target, on the node of the others.
+    pub async fn add_ost(&mut self) {
+        let index = self.osts.len() as u32;
+        let ost = start_ost(&self.rpc, &self.mgc, &self.params, index).await;
+        self.osts.push(ost);
+    }
+
     /// Starts it. Files can be made in it when this returns.
     pub async fn start(osts: u32) -> Cluster {
         let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());

@@ -1,0 +1,53 @@
+//! Object targets that join a file system which is in use.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::cluster::Cluster;
+use bytes::Bytes;
+use client::{Client, Cred, OpenFlags};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// What takes longer does not come.
+const SOON: Duration = Duration::from_secs(120);
+
+async fn write(c: &Client, name: &str) {
+    let (root, dir) = (Cred::root(), c.root());
+    let (found, file) = c
+        .create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE)
+        .await
+        .unwrap();
+    drop(found);
+    c.write(&file, 0, Bytes::copy_from_slice(name.as_bytes()))
+        .await
+        .unwrap();
+    c.fsync(&file, false).await.unwrap();
+    c.release(&file).await.unwrap();
+}
+
+#[tokio::test]
+async fn files_on_a_new_object_target_work_in_mounts_that_are_there() {
+    let mut cluster = Cluster::start(1).await;
+    let clients = [cluster.mount().await, cluster.mount().await];
+    write(&clients[0], "before").await;
+    cluster.add_ost().await;
+    timeout(SOON, cluster.mdt.osts_ready(2)).await.unwrap();
+    // Half of the files are on the new target, which the mounts may not have heard of.
+    for i in 0..20 {
+        write(&clients[0], &format!("f{i}")).await;
+    }
+    for c in &clients {
+        let (root, dir) = (Cred::root(), c.root());
+        for i in 0..20 {
+            let name = format!("f{i}");
+            let found = c.lookup(&root, dir, name.as_bytes()).await.unwrap();
+            let file = c.open(&root, found.attr.fid, OpenFlags::READ).await.unwrap();
+            assert_eq!(c.read(&file, 0, 100).await.unwrap().concat(), name.as_bytes());
+            c.release(&file).await.unwrap();
+        }
+    }
+    for c in clients {
+        c.umount().await;
+    }
+    cluster.stop().await;
+}

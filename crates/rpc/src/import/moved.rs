@@ -1,0 +1,73 @@
+//! What an import does when its target has moved to other NIDs.
+
+use super::ImportState;
+use super::machine::{Action, Machine};
+use tokio::time::Instant;
+
+impl Machine {
+    /// The target has this number of NIDs now; `kept` is the place of the NID in use among them, if it is still one. If it
+    /// is not, the import gives up its connection, or its attempt to connect, and tries the first NID.
+    pub(crate) fn moved(&mut self, nids: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
+        self.nids = nids.max(1);
+        self.nid = kept.unwrap_or(0);
+        self.failures = 0;
+        match (self.state, kept) {
+            (ImportState::Discon, _) => {
+                self.retry_at = Some(now);
+                self.tick(now, false)
+            }
+            (ImportState::Connecting, None) => vec![self.attempt()],
+            (ImportState::Full, None) => vec![Action::AnnounceDisconnected, self.attempt()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::import::ImportState;
+    use crate::import::machine::{Action, Attempt, Event, Machine, Outcome};
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn attempt_of(actions: &[Action]) -> Attempt {
+        let found = actions.iter().find_map(|a| match a {
+            Action::Connect(attempt) => Some(*attempt),
+            _ => None,
+        });
+        found.unwrap()
+    }
+
+    fn ended(conn_cnt: u32, outcome: Outcome) -> Event {
+        Event::Connect { conn_cnt, outcome }
+    }
+
+    #[test]
+    fn a_target_that_moved_is_tried_at_its_new_nid_at_once() {
+        let t = Instant::now();
+        let mut m = Machine::new(1, MINUTE, MINUTE, 0);
+        m.on(Event::Open, t, false);
+        let connected = Outcome::Connected {
+            handle: 77,
+            op_flags: 0,
+        };
+        m.on(ended(1, connected), t, false);
+        assert!(m.moved(2, Some(1), t).is_empty(), "it is still there");
+        assert_eq!((m.state(), m.nid()), (ImportState::Full, 1));
+        let actions = m.moved(1, None, t);
+        assert_eq!(actions[0], Action::AnnounceDisconnected);
+        let attempt = attempt_of(&actions);
+        assert_eq!((attempt.nid, attempt.conn_cnt), (0, 2));
+        // It moves again: the outcome of the attempt that was under way does not count.
+        assert_eq!(attempt_of(&m.moved(3, None, t)).conn_cnt, 3);
+        assert!(m.on(ended(2, Outcome::Failed), t, false).is_empty());
+        for conn_cnt in 3..6 {
+            m.on(ended(conn_cnt, Outcome::Failed), t, false);
+        }
+        assert_eq!(m.state(), ImportState::Discon, "it waits for the next round");
+        assert_eq!(attempt_of(&m.moved(1, None, t)).nid, 0);
+    }
+}
