@@ -10,7 +10,9 @@ use bytes::Bytes;
 use cpt::BoxFuture;
 use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
 use parking_lot::Mutex;
-use rpc::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError};
+use rpc::{
+    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Ptlrpc, Reply, Request, RpcError,
+};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::JoinHandle;
 use wire::config::Config as Record;
@@ -37,14 +39,16 @@ const RPCS_IN_FLIGHT: u32 = 8;
 /// The pause before a target that must wait for another one registers again: doubled each time.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long a target waits for the one that must register before it.
-const REGISTER_MAX: Duration = Duration::from_secs(60);
+/// How often a target that waits for the MGS looks whether it is connected.
+const CONNECT_LOOK: Duration = Duration::from_millis(100);
 
 /// The log of the nodemaps. Lustre keeps its own in another form, under another name.
 pub const NODEMAPS: &str = "nodemaps";
 
 /// A client of the MGS.
 pub struct Mgc {
+    /// Where the MGS is.
+    nids: Vec<Nid>,
     import: Arc<Import>,
     locks: Arc<LockClient>,
     hub: Arc<Hub>,
@@ -141,7 +145,16 @@ fn resource_of(logname: &str) -> LdlmResId {
 impl Mgc {
     /// Connects to the MGS, at the first of its NIDs that answers.
     pub async fn connect(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Result<Arc<Mgc>, MgcError> {
-        let shown: Vec<String> = mgs.iter().map(Nid::to_string).collect();
+        let mgc = Mgc::begin(rpc, mgs, client_uuid);
+        if let Err(error) = mgc.connected().await {
+            mgc.import.disconnect().await;
+            return Err(error);
+        }
+        Ok(mgc)
+    }
+
+    /// Begins to connect to the MGS, which need not be there yet: requests wait for it.
+    pub fn begin(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Arc<Mgc> {
         let hub = Arc::new(Hub::default());
         let locks = LockClient::new(
             hub.clone(),
@@ -160,10 +173,10 @@ impl Mgc {
         let import = Import::new(
             rpc,
             ImportConfig {
-                name: format!("MGC{}", shown.first().map_or("", |s| s)),
+                name: format!("MGC{}", mgs.first().map(Nid::to_string).unwrap_or_default()),
                 target_uuid: "MGS".to_owned(),
                 client_uuid: client_uuid.to_owned(),
-                nids: mgs,
+                nids: mgs.clone(),
                 kind: ImportKind::Mgc,
                 connect,
                 max_rpcs_in_flight: RPCS_IN_FLIGHT,
@@ -171,21 +184,25 @@ impl Mgc {
             },
         );
         locks.set_import(import.clone());
-        if let Err(source) = import.connect().await {
-            import.disconnect().await;
-            return Err(MgcError::Connect {
-                nids: shown.join(","),
-                source,
-            });
-        }
-        Ok(Arc::new_cyclic(|me| Mgc {
+        import.begin();
+        Arc::new_cyclic(|me| Mgc {
+            nids: mgs,
             import,
             locks,
             hub,
             tasks: Mutex::default(),
             nodemaps: OnceCell::new(),
             me: me.clone(),
-        }))
+        })
+    }
+
+    /// Waits until the MGS is connected. Fails when each of its NIDs has failed once; the attempts go on.
+    pub async fn connected(&self) -> Result<(), MgcError> {
+        let connected = self.import.connect().await.map(drop);
+        connected.map_err(|source| MgcError::Connect {
+            nids: self.nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(","),
+            source,
+        })
     }
 
     /// The import, for showing.
@@ -202,14 +219,19 @@ impl Mgc {
     /// What a log says, now and after every change. The value is [`FsConfig::default`] until the log was read for the first
     /// time.
     pub fn watch(&self, logname: &str) -> watch::Receiver<Arc<FsConfig>> {
-        let (follower, rx) = self.follower(logname);
+        self.watch_from(logname, FsConfig::default())
+    }
+
+    /// The same, with the value to begin with.
+    pub fn watch_from(&self, logname: &str, begin: FsConfig) -> watch::Receiver<Arc<FsConfig>> {
+        let (follower, rx) = self.follower(logname, begin);
         self.tasks.lock().push(tokio::spawn(follower.run()));
         rx
     }
 
     /// The same; the log has been read when this returns. The value is [`FsConfig::default`] while the MGS has no such log.
     pub async fn follow(&self, logname: &str) -> Result<watch::Receiver<Arc<FsConfig>>, MgcError> {
-        let (mut follower, rx) = self.follower(logname);
+        let (mut follower, rx) = self.follower(logname, FsConfig::default());
         if let Some(mgc) = self.me.upgrade() {
             follower.read(&mgc).await?;
         }
@@ -217,8 +239,8 @@ impl Mgc {
         Ok(rx)
     }
 
-    fn follower(&self, logname: &str) -> (Follower, watch::Receiver<Arc<FsConfig>>) {
-        let (tx, rx) = watch::channel(Arc::default());
+    fn follower(&self, logname: &str, begin: FsConfig) -> (Follower, watch::Receiver<Arc<FsConfig>>) {
+        let (tx, rx) = watch::channel(Arc::new(begin));
         let changed = Arc::new(Notify::new());
         let entry = (resource_of(logname), Arc::downgrade(&changed));
         self.hub.followers.lock().push(entry);
@@ -228,17 +250,34 @@ impl Mgc {
     /// The nodemaps as the MGS has them now, and as they change.
     pub async fn nodemaps(&self) -> Result<Arc<Nodemaps>, MgcError> {
         let first = self.nodemaps.get_or_try_init(async || {
-            let nodemaps = Arc::new(Nodemaps::default());
             let mut changes = self.follow(NODEMAPS).await?;
-            nodemaps.set(table(&changes.borrow_and_update())?);
-            let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
-            self.tasks.lock().push(tokio::spawn(following));
-            Ok(nodemaps)
+            let begin = table(&changes.borrow_and_update())?;
+            Ok(self.nodemaps_that_follow(begin, changes))
         });
         first.await.cloned()
     }
 
-    /// Registers a target; waits for the one that must register before it.
+    /// The nodemaps for a start without the MGS: these until the MGS answers, then as the MGS has them.
+    pub async fn nodemaps_from(&self, begin: NodemapTable) -> Arc<Nodemaps> {
+        let first = self
+            .nodemaps
+            .get_or_init(async || self.nodemaps_that_follow(begin, self.watch(NODEMAPS)));
+        first.await.clone()
+    }
+
+    fn nodemaps_that_follow(
+        &self,
+        begin: NodemapTable,
+        changes: watch::Receiver<Arc<FsConfig>>,
+    ) -> Arc<Nodemaps> {
+        let nodemaps = Arc::new(Nodemaps::default());
+        nodemaps.set(begin);
+        let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
+        self.tasks.lock().push(tokio::spawn(following));
+        nodemaps
+    }
+
+    /// Registers a target. Waits for the MGS, and for the target that must register before it.
     pub async fn register(&self, info: MgsTargetInfo) -> Result<MgsTargetInfo, MgcError> {
         self.register_with(info, None, None).await
     }
@@ -256,10 +295,16 @@ impl Mgc {
             svname: svname.clone(),
             source,
         };
-        let deadline = tokio::time::Instant::now() + REGISTER_MAX;
         let mut pause = REGISTER_PAUSE_MIN;
         loop {
             let handle = self.import.server_handle();
+            // The proof is for one connection, so there must be one.
+            if handle == 0 && self.import.state() != ImportState::Closed {
+                if self.connected().await.is_err() {
+                    tokio::time::sleep(CONNECT_LOOK).await;
+                }
+                continue;
+            }
             let info_buf = info.to_bytes();
             let proof = token.map(|token| token.prove(handle, &info_buf, store));
             let request = Request {
@@ -270,8 +315,10 @@ impl Mgc {
             let reply = self.import.call(request).await.map_err(refused)?;
             match Errno::from_status(reply.status) {
                 None => return reply.get(1).map_err(|e| refused(RpcError::Status(e))),
-                Some(Errno::EAGAIN) if tokio::time::Instant::now() < deadline => {
-                    tracing::info!("{svname} waits for the first MDT to register");
+                Some(Errno::EAGAIN) => {
+                    if pause == REGISTER_PAUSE_MIN {
+                        tracing::info!("{svname} waits for the first MDT to register");
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REGISTER_PAUSE_MAX);
                 }

@@ -10,12 +10,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 /// Set for the child: it is in the background and somebody waits for word.
 const CHILD: &str = "NACRE_BACKGROUND";
+
+/// How often the child looks whether its parent still waits.
+const PARENT_LOOK: Duration = Duration::from_millis(200);
 
 /// What the child reports.
 #[derive(Serialize, Deserialize)]
@@ -79,6 +83,14 @@ pub(crate) fn detach() {
     }
     // Not to keep anybody from unmounting what we were started in.
     let _ = std::env::set_current_dir("/");
+}
+
+/// Resolves when the command that waits for word has ended, as by Ctrl-C. Never in the foreground, where nobody waits.
+pub(crate) async fn parent_has_ended() {
+    let parent = rustix::process::getppid();
+    while !is_child() || rustix::process::getppid() == parent {
+        tokio::time::sleep(PARENT_LOOK).await;
+    }
 }
 
 /// Tells the waiting parent that all is ready, or prints it in the foreground.

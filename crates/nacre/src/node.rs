@@ -26,18 +26,17 @@ use osd::target::{TargetDir, TargetKind, TargetLabel};
 use ost::{Ost, OstConfig};
 use params::{Group, Registered, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
-use wire::{
-    LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_WRITECONF, LUSTRE_VERSION_CODE,
-    MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
-};
+use tokio::sync::watch;
+use wire::Nid;
 
 use crate::answers::Parts;
 use crate::cmd::mkfs;
 use crate::files;
 use crate::instance;
+use crate::joining::Joining;
 use crate::net::Place;
+use crate::own_config::{self, Copy};
 use crate::own_params::own_params;
-use crate::replace;
 use crate::running::MountRecord;
 use crate::start::Start;
 use crate::token;
@@ -45,6 +44,8 @@ use mounting::Mounts;
 
 /// An answer of a process that then ends takes at most so long to its command.
 const TELL: Duration = Duration::from_millis(100);
+/// The log of the parameters that the MGS keeps for every node.
+const PARAMS: &str = "params";
 /// How long one step of stopping may take.
 const STEP_MAX: Duration = Duration::from_secs(20);
 
@@ -68,10 +69,18 @@ pub(crate) fn memory_of(kind: TargetKind, osts: u32) -> u64 {
 }
 
 impl Here {
-    fn label(&self) -> &TargetLabel {
+    pub(crate) fn label(&self) -> &TargetLabel {
         match self {
             Here::Dir(dir) => dir.label(),
             Here::Memory(label, _) => label,
+        }
+    }
+
+    /// Its directory.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        match self {
+            Here::Dir(dir) => Some(dir.path()),
+            Here::Memory(..) => None,
         }
     }
 
@@ -83,7 +92,7 @@ impl Here {
     }
 
     /// The join token in its directory: the MGS's own, or the one by which a target proves that it may register.
-    fn token(&self) -> Result<Option<JoinToken>> {
+    pub(crate) fn token(&self) -> Result<Option<JoinToken>> {
         match self {
             Here::Dir(dir) if dir.label().kind == TargetKind::Mgs => token::of_mgs(dir.path()).map(Some),
             Here::Dir(dir) => token::read(dir.path()),
@@ -98,6 +107,14 @@ impl Here {
             Here::Memory(label, _) => label.svname(),
         }
     }
+}
+
+/// A target that is registered, or can start without.
+struct Joined {
+    joining: Joining,
+    mgc: Arc<Mgc>,
+    /// What the target starts with, if it is not registered.
+    copy: Option<Copy>,
 }
 
 /// A running node.
@@ -180,83 +197,106 @@ impl Node {
     }
 
     /// Starts targets. The MGS first; then the MDTs and OSTs are announced, so that its logs say where they are now; then
-    /// they start, the OSTs before those that use them. Their portals are open from the beginning: who comes too early
-    /// is told so at once, and tries again much sooner than whom nobody answers.
-    pub(crate) async fn serve_all(&mut self, targets: Vec<Here>) -> Result<()> {
+    /// they start, the OSTs before those that use them. Their portals are open from the beginning: a peer that comes too
+    /// early is told so at once, and tries again much sooner than without an answer.
+    ///
+    /// A target that cannot start without the MGS waits for it as long as `wait`.
+    pub(crate) async fn serve_all(&mut self, mut targets: Vec<Here>, wait: Duration) -> Result<()> {
         files::enough_for(targets.len())?;
-        let order = |t: &Here| match t.label().kind {
-            TargetKind::Mgs => 0,
-            TargetKind::Ost => 1,
-            TargetKind::Mdt => 2,
-        };
-        for target in &targets {
+        for target in &mut targets {
+            if let Here::Dir(dir) = target {
+                dir.check_stores()?;
+                instance::warn_restricted(dir.path(), dir.restrict()?);
+                dir.raise_format()?;
+            }
             self.rpc.serve(match target.label().kind {
                 TargetKind::Mgs => services::MGS,
                 TargetKind::Mdt => services::MDS,
                 TargetKind::Ost => services::OSS,
             })?;
         }
-        let (mgs, mut others): (Vec<Here>, Vec<Here>) = targets
+        let (mgs, others): (Vec<Here>, Vec<Here>) = targets
             .into_iter()
             .partition(|t| t.label().kind == TargetKind::Mgs);
         for target in mgs {
-            self.serve(target).await?;
+            let label = target.label().clone();
+            let started = self.start_mgs(&label, &target.store(), target.token()?).await;
+            self.keep(target, started)?;
         }
         // MDT0 before the OSTs, as they are given.
-        for target in &others {
-            self.register(target).await.with_context(|| target.describe())?;
-        }
-        others.sort_by_key(order);
+        let mut joined = Vec::new();
         for target in others {
-            self.serve(target).await?;
+            let joins = self.join(&target, wait).await;
+            joined.push((joins.with_context(|| target.describe())?, target));
+        }
+        joined.sort_by_key(|(_, target)| target.label().kind == TargetKind::Mdt);
+        for (joined, target) in joined {
+            let started = self.start_target(&target, joined).await;
+            self.keep(target, started)?;
         }
         Ok(())
     }
 
-    async fn serve(&mut self, target: Here) -> Result<()> {
-        let (what, label) = (target.describe(), target.label().clone());
-        let (store, token) = (target.store(), target.token()?);
-        let mut held = match target {
-            Here::Dir(dir) => Some(dir),
-            Here::Memory(..) => None,
-        };
-        if let Some(dir) = &mut held {
-            dir.check_stores()?;
-            instance::warn_restricted(dir.path(), dir.restrict()?);
-            dir.raise_format()?;
+    /// Keeps the directory of a target, also of one that has not started: it may have opened its store.
+    fn keep(&mut self, target: Here, started: Result<()>) -> Result<()> {
+        let svname = target.label().svname();
+        let mut started = started.with_context(|| target.describe());
+        if let Here::Dir(mut dir) = target {
+            started = started.and_then(|()| Ok(dir.set_initialised()?));
+            self.dirs.push(dir);
         }
-        let started = self.start_target(&label, &store, token).await.context(what);
-        if let (Some(dir), Ok(())) = (&mut held, &started) {
-            dir.set_initialised()?;
-        }
-        // Held also if it has not started: it may have opened its store.
-        self.dirs.extend(held);
         started?;
-        self.targets.push(label.svname());
+        self.targets.push(svname);
         Ok(())
     }
 
-    async fn start_target(
+    async fn start_mgs(
         &mut self,
         label: &TargetLabel,
         store: &StoreKind,
         token: Option<JoinToken>,
     ) -> Result<()> {
+        let listed = label.params.iter().find(|(name, _)| name == mkfs::SERVER_NIDS);
+        let server_nids = listed.map(|(_, list)| list.parse()).transpose()?;
+        let config = MgsConfig {
+            seed: random()?,
+            params: self.registry.clone(),
+            server_nids: server_nids.unwrap_or_default(),
+            token,
+        };
+        self.mgs = Some(Mgs::start_with(&self.rpc, store, config).await?);
+        Ok(())
+    }
+
+    /// Registers a target, or finds that it can start without.
+    async fn join(&mut self, target: &Here, wait: Duration) -> Result<Joined> {
+        let mgc = self.mgc_of(target.label())?;
+        let copy = target
+            .dir()
+            .and_then(|dir| own_config::read(dir, &target.label().fsname));
+        let joining = Joining::new(target, &self.nids())?;
+        let registered = joining.join(&mgc, copy.is_some(), wait).await?;
+        if registered {
+            // Before the target starts.
+            keep_params(&self.registry, &*mgc.follow(PARAMS).await?.borrow());
+        }
+        Ok(Joined {
+            copy: copy.filter(|_| !registered),
+            joining,
+            mgc,
+        })
+    }
+
+    async fn start_target(&mut self, target: &Here, joined: Joined) -> Result<()> {
+        let (label, store) = (target.label(), target.store());
         let (fsname, index) = (label.fsname.clone(), label.index);
+        let Joined { joining, mgc, copy } = joined;
+        let registered = copy.is_none();
+        let (log, nodemaps) = learn(&mgc, &fsname, copy).await?;
+        nodemaps.show_in(&self.registry);
         match label.kind {
-            TargetKind::Mgs => {
-                let listed = label.params.iter().find(|(name, _)| name == mkfs::SERVER_NIDS);
-                let server_nids = listed.map(|(_, list)| list.parse()).transpose()?;
-                let config = MgsConfig {
-                    seed: random()?,
-                    params: self.registry.clone(),
-                    server_nids: server_nids.unwrap_or_default(),
-                    token,
-                };
-                self.mgs = Some(Mgs::start_with(&self.rpc, store, config).await?);
-            }
+            TargetKind::Mgs => {}
             TargetKind::Mdt => {
-                let mgc = self.mgc_of(label).await?;
                 let config = MdtConfig {
                     clock: Default::default(),
                     fsname,
@@ -264,41 +304,43 @@ impl Node {
                     seed: random()?,
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
-                    nodemaps: self.nodemaps_of(&mgc).await?,
+                    nodemaps: nodemaps.clone(),
                 };
-                self.mdts
-                    .push(Mdt::start(self.rpc.clone(), &mgc, store, config).await?);
+                let mdt = Mdt::start(self.rpc.clone(), log.clone(), &store, config);
+                self.mdts.push(mdt.await?);
             }
             TargetKind::Ost => {
-                let mgc = self.mgc_of(label).await?;
-                let log = mgc.watch(&format!("{fsname}-client"));
                 let config = OstConfig {
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
-                    nodemaps: self.nodemaps_of(&mgc).await?,
+                    nodemaps: nodemaps.clone(),
                     ..OstConfig::new(&fsname, index)
                 };
-                self.osts.push(Ost::start(&self.rpc, log, store, config).await?);
+                let ost = Ost::start(&self.rpc, log.clone(), &store, config);
+                self.osts.push(ost.await?);
             }
         }
+        if let Some(dir) = target.dir() {
+            tokio::spawn(own_config::keep(dir.to_owned(), log.clone(), nodemaps));
+        }
+        tokio::spawn(joining.stay(registered, self.rpc.clone(), mgc, log));
         Ok(())
     }
 
-    /// The nodemaps that targets of this MGS go by, shown here.
-    async fn nodemaps_of(&self, mgc: &Mgc) -> Result<Arc<Nodemaps>> {
-        let nodemaps = mgc.nodemaps().await?;
-        nodemaps.show_in(&self.registry);
-        Ok(nodemaps)
-    }
-
-    /// The connection to the MGS that a target belongs to: its own node's when it names none.
-    async fn mgc_of(&mut self, label: &TargetLabel) -> Result<Arc<Mgc>> {
+    /// The connection to the MGS that a target belongs to: its own node's when it names none. The MGS need not be there yet.
+    fn mgc_of(&mut self, label: &TargetLabel) -> Result<Arc<Mgc>> {
         let nids = if label.mgsnode.is_empty() {
             self.nids()
         } else {
             label.mgsnode.clone()
         };
-        self.mgc(&nids).await
+        if let Some((_, mgc)) = self.mgcs.iter().find(|(at, _)| *at == nids) {
+            return Ok(mgc.clone());
+        }
+        let mgc = Mgc::begin(&self.rpc, nids.clone(), &mkfs::new_uuid()?);
+        follow_params(mgc.watch(PARAMS), &self.registry);
+        self.mgcs.push((nids, mgc.clone()));
+        Ok(mgc)
     }
 
     /// Waits until the MDT here can put new files on all OSTs here.
@@ -311,59 +353,6 @@ impl Node {
         tokio::time::timeout(STEP_MAX, ready)
             .await
             .context("the MDT does not get objects from the OSTs")
-    }
-
-    /// Tells the MGS that a target is here. It says so at every start: it may have moved since the last.
-    async fn register(&mut self, target: &Here) -> Result<()> {
-        let (label, token) = (target.label(), target.token()?);
-        let mgc = self.mgc_of(label).await?;
-        let own = self.nids();
-        let kind = if label.kind == TargetKind::Mdt {
-            LDD_F_SV_TYPE_MDT
-        } else {
-            LDD_F_SV_TYPE_OST
-        };
-        let nodes: Vec<String> = label.service_nodes.iter().map(Nid::to_string).collect();
-        let params = if nodes.is_empty() {
-            String::new()
-        } else {
-            format!("failover.node={}", nodes.join(":"))
-        };
-        let mut info = MgsTargetInfo {
-            mti_lustre_ver: LUSTRE_VERSION_CODE,
-            mti_stripe_index: label.index,
-            mti_flags: kind | LDD_F_UPDATE | LDD_F_OPC_REG,
-            mti_fsname: Text::truncated(&label.fsname),
-            mti_svname: Text::truncated(&label.svname()),
-            mti_uuid: Text::truncated(&format!("{}_UUID", label.svname())),
-            mti_params: Text::truncated(&params),
-            ..MgsTargetInfo::default()
-        };
-        let nids = own.iter().take(MTI_NIDS_MAX as usize);
-        info.mti_nid_count = nids.len() as u32;
-        for (to, nid) in info.mti_nids.iter_mut().zip(nids) {
-            *to = *nid;
-        }
-        let Here::Dir(dir) = target else {
-            // A store in memory is a new one at each start.
-            mgc.register_with(info, None, token.as_ref()).await?;
-            return Ok(());
-        };
-        if replace::is_wanted(dir.path()) {
-            info.mti_flags |= LDD_F_WRITECONF;
-        }
-        mgc.register_with(info, Some(&label.uuid), token.as_ref()).await?;
-        replace::done(dir.path())
-    }
-
-    /// The connection to an MGS, made when it is first asked for.
-    pub(crate) async fn mgc(&mut self, nids: &[Nid]) -> Result<Arc<Mgc>> {
-        if let Some((_, mgc)) = self.mgcs.iter().find(|(at, _)| at == nids) {
-            return Ok(mgc.clone());
-        }
-        let mgc = connect_mgc(&self.rpc, &self.registry, nids).await?;
-        self.mgcs.push((nids.to_vec(), mgc.clone()));
-        Ok(mgc)
     }
 
     /// Stops everything that was started, from above. Mounts that are there are detached.
@@ -483,24 +472,45 @@ impl Node {
 /// Connects to an MGS and sets what it keeps for every node (`lctl set_param -P`), now and after every change.
 async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Result<Arc<Mgc>> {
     let mgc = Mgc::connect(rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
-    let keep = |registry: &Registry, config: &FsConfig| {
-        let values: Vec<_> = config
-            .params
-            .iter()
-            .map(|p| (p.name.clone(), p.value.clone()))
-            .collect();
-        for refused in registry.keep(&values) {
-            tracing::warn!("kept by the MGS: {refused}");
-        }
-    };
-    let (mut changes, registry) = (mgc.follow("params").await?, registry.clone());
-    keep(&registry, &changes.borrow_and_update());
+    let mut changes = mgc.follow(PARAMS).await?;
+    keep_params(registry, &changes.borrow_and_update());
+    follow_params(changes, registry);
+    Ok(mgc)
+}
+
+/// Sets what the MGS keeps for every node.
+fn keep_params(registry: &Registry, config: &FsConfig) {
+    let params = config.params.iter();
+    let values: Vec<_> = params.map(|p| (p.name.clone(), p.value.clone())).collect();
+    for refused in registry.keep(&values) {
+        tracing::warn!("kept by the MGS: {refused}");
+    }
+}
+
+/// Sets that after every change.
+fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registry) {
+    let registry = registry.clone();
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {
-            keep(&registry, &changes.borrow_and_update().clone());
+            keep_params(&registry, &changes.borrow_and_update().clone());
         }
     });
-    Ok(mgc)
+}
+
+/// What a target must know to start, now and as it changes: its own copy, or what the MGS says if there is no copy.
+async fn learn(
+    mgc: &Mgc,
+    fsname: &str,
+    copy: Option<Copy>,
+) -> Result<(watch::Receiver<Arc<FsConfig>>, Arc<Nodemaps>)> {
+    let logname = format!("{fsname}-client");
+    Ok(match copy {
+        Some(Copy { config, nodemaps }) => (
+            mgc.watch_from(&logname, config),
+            mgc.nodemaps_from(nodemaps).await,
+        ),
+        None => (mgc.follow(&logname).await?, mgc.nodemaps().await?),
+    })
 }
 
 /// Awaits one step of stopping, but not forever.

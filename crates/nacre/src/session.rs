@@ -113,13 +113,18 @@ impl Session {
             .clone();
         let ended = first.block_on(async {
             // Before anything is there to be left behind.
-            let signals = Signals::new()?;
+            let mut signals = Signals::new()?;
             let locks = self
                 .dirs
                 .iter()
                 .map(|d| instance::lock(d))
                 .collect::<Result<Vec<_>>>()?;
-            let (node, then) = bring_up(cpts.clone()).await?;
+            // A target may wait for its MGS for long.
+            let (node, then) = tokio::select! {
+                built = bring_up(cpts.clone()) => built?,
+                name = signals.ending() => bail!("stopped by {name} before it was up"),
+                () = daemon::parent_has_ended() => bail!("the command that started it has ended before it was up"),
+            };
             let mut then: Then = then.into();
             if cpts.is_forced() {
                 let (said, n) = (then.said, cpts.len());
@@ -281,6 +286,16 @@ impl Signals {
             int: on(SignalKind::interrupt())?,
             hup: on(SignalKind::hangup())?,
         })
+    }
+
+    /// One that ends the process.
+    async fn ending(&mut self) -> &'static str {
+        loop {
+            match self.next().await {
+                "SIGHUP" => {}
+                name => return name,
+            }
+        }
     }
 
     async fn next(&mut self) -> &'static str {

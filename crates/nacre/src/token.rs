@@ -1,13 +1,14 @@
 //! The join token of an MGS, as a file: `join-token` in the MGS's directory, and a copy in that of each target that proves
 //! by it that it may register.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use mgc::JoinToken;
+
+use crate::private_file;
 
 /// The file's name.
 pub(crate) const NAME: &str = "join-token";
@@ -50,20 +51,8 @@ pub(crate) fn new() -> Result<JoinToken> {
 /// Puts a token into a target's directory, for its owner alone; there when the power fails, too.
 pub(crate) fn write(dir: &Path, token: &JoinToken) -> Result<()> {
     let path = dir.join(NAME);
-    let new = dir.join(format!("{NAME}.new"));
-    let written = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        writeln!(file, "{}", token.to_text())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        fs::File::open(dir)?.sync_all()
-    };
-    written().with_context(|| format!("cannot write {}", path.display()))
+    let written = private_file::replace(dir, NAME, format!("{}\n", token.to_text()).as_bytes());
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn parse(text: &str, path: &Path) -> Result<JoinToken> {

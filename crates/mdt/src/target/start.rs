@@ -6,7 +6,7 @@ use std::{
 };
 
 use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
-use mgc::{FsConfig, Mgc};
+use mgc::FsConfig;
 use osd::{Index, StoreKind, open_index};
 use rpc::{Export, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
@@ -29,10 +29,10 @@ const ATIME_DIFF_SECS: u64 = 60;
 
 impl Mdt {
     /// Starts the target on this store: what a crash left behind is put in order, the OSTs of the configuration are
-    /// used as they come, and clients are served. The target is registered with the MGS already, by whoever starts it.
+    /// used as they come, and clients are served. `config` is the file system's client log.
     pub async fn start(
         rpc: Arc<Ptlrpc>,
-        mgc: &Mgc,
+        config: watch::Receiver<Arc<FsConfig>>,
         store: &StoreKind,
         cfg: MdtConfig,
     ) -> Result<Arc<Mdt>, MdtError> {
@@ -46,7 +46,6 @@ impl Mdt {
         if store.has_run() && !has_root {
             return Err(MdtError::NoRoot { target });
         }
-        let config = mgc.watch(&format!("{}-client", cfg.fsname));
         Mdt::start_on(rpc, index, config, cfg).await
     }
 

@@ -211,6 +211,9 @@ pub(crate) struct Serve {
     /// Directories made by `nacre mkfs`
     #[arg(required = true)]
     pub(crate) dirs: Vec<PathBuf>,
+    /// How long the first start of a target waits for the MGS and the first MDT [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wait: Option<u64>,
     #[command(flatten)]
     pub(crate) net: Net,
     #[command(flatten)]

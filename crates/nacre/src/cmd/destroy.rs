@@ -14,7 +14,7 @@ use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
 use crate::output::say;
-use crate::{daemon, running, token};
+use crate::{daemon, own_config, private_file, replace, running, token};
 
 /// What a process leaves in a directory that it works for.
 const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
@@ -59,7 +59,10 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     for target in &found.targets {
         TargetDir::destroy(target)?;
         remove(target, &OF_PROCESSES)?;
-        remove(target, &[token::NAME])?;
+        for name in [token::NAME, own_config::NAME] {
+            remove(target, &[name, &private_file::unfinished(name)])?;
+        }
+        remove(target, &[replace::NAME])?;
         if *target != dir {
             kept.extend(remove_dir(target));
         }

@@ -1,12 +1,14 @@
 //! `nacre serve`: runs the targets in some directories.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use osd::target::TargetKind;
 
 use crate::cli::Serve;
 use crate::daemon;
+use crate::joining;
 use crate::net::{self, Expected};
 use crate::node::{Here, Node, open_dirs};
 use crate::session::{Session, log_in};
@@ -47,7 +49,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         let chosen_freely = args.net.listen.or(expected.at).is_none();
         let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
         let targets = hold.unwrap_or_default().into_iter().map(Here::Dir).collect();
-        if let Err(e) = node.serve_all(targets).await {
+        let wait = args.wait.map_or(joining::WAIT, Duration::from_secs);
+        if let Err(e) = node.serve_all(targets, wait).await {
             let _ = node.stop().await;
             return Err(e);
         }

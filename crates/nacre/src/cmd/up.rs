@@ -17,7 +17,7 @@ use crate::output::say;
 use crate::running::{self, Running};
 use crate::session::{Session, Then, log_in};
 use crate::start::Start;
-use crate::{daemon, mounts};
+use crate::{daemon, joining, mounts};
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
@@ -106,7 +106,7 @@ async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()
             }
         });
     }
-    node.serve_all(targets).await?;
+    node.serve_all(targets, joining::WAIT).await?;
     node.ready().await
 }
 

@@ -135,7 +135,7 @@ fn a_server_that_is_not_there_is_named() {
         "127.0.0.99@tcp",
         &ost,
     ]);
-    let refused = nacre_refuses(&["serve", "--port", "17777", &ost]);
+    let refused = nacre_refuses(&["serve", "--wait", "1", "--port", "17777", &ost]);
     assert!(
         refused.contains("127.0.0.99@tcp") && refused.contains("fs-OST0000"),
         "{refused}"

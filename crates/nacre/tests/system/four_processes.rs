@@ -1,17 +1,17 @@
 //! MGS, MDT, OST and client as processes of their own, over TCP on loopback addresses.
 
-use crate::fixture::{Site, nacre, nacre_ok, sh};
+use crate::fixture::{Site, nacre_ok, sh};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 /// The servers of one file system, at addresses and a port that no other test uses.
-struct Servers {
-    net: u8,
-    port: String,
+pub(crate) struct Servers {
+    pub(crate) net: u8,
+    pub(crate) port: String,
 }
 
 impl Servers {
-    fn nid(&self, host: u8) -> String {
+    pub(crate) fn nid(&self, host: u8) -> String {
         format!("127.0.{}.{host}@tcp", self.net)
     }
 
@@ -19,7 +19,7 @@ impl Servers {
         format!("{}:/lus", self.nid(1))
     }
 
-    fn serve(&self, site: &mut Site, name: &str, host: u8, mkfs: &[&str]) {
+    pub(crate) fn serve(&self, site: &mut Site, name: &str, host: u8, mkfs: &[&str]) {
         let (nid, mgs) = (self.nid(host), self.nid(1));
         let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
         let mkfs = if name == "mgs" {
@@ -37,12 +37,12 @@ impl Servers {
         self.serve(site, "ost1", 4, &["--ost", "--index", "1"]);
     }
 
-    fn mount(&self, site: &mut Site, name: &str) -> String {
+    pub(crate) fn mount(&self, site: &mut Site, name: &str) -> String {
         site.mount(&self.source(), name, &["--port", &self.port])
     }
 }
 
-fn servers(net: u8) -> Servers {
+pub(crate) fn servers(net: u8) -> Servers {
     Servers {
         net,
         port: (17900 + u16::from(net)).to_string(),
@@ -120,86 +120,4 @@ fn a_client_lives_through_the_restart_of_a_server() {
             "for i in $(seq 100); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
         ));
     }
-}
-
-#[test]
-fn a_new_object_target_and_one_that_moved_serve_the_mounts_that_are_there() {
-    let (mut site, servers) = (Site::new(), servers(44));
-    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
-    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
-    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("mkdir {at}/d && echo first > {at}/d/f"));
-    servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
-    // Each new file works; soon some of them are on the new target.
-    let work = format!(
-        "for i in $(seq 1000); do
-             echo $i > {at}/d/$i; test $(cat {at}/d/$i) = $i
-             if test $(nacre lfs getstripe -i {at}/d/$i) = 1; then exit 0; fi
-             sleep 0.05
-         done; exit 1"
-    );
-    sh(&work.replace("nacre lfs", &format!("{} lfs", env!("CARGO_BIN_EXE_nacre"))));
-    nacre_ok(&["lfs", "setstripe", "-i", "1", "-c", "1", &format!("{at}/there")]);
-    sh(&format!("echo moved > {at}/there && sync {at}/there"));
-    site.down("ost1");
-    servers.serve(&mut site, "ost1", 5, &[]);
-    sh(&format!(
-        "test $(cat {at}/there) = moved && echo again > {at}/there"
-    ));
-    let fresh = servers.mount(&mut site, "fresh");
-    sh(&format!("test $(cat {fresh}/there) = again"));
-}
-
-#[test]
-fn an_index_has_one_store_until_another_one_replaces_it() {
-    let (mut site, servers) = (Site::new(), servers(45));
-    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
-    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
-    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
-    let mgs = servers.nid(1);
-    let mkfs = |name: &str, more: &[&str]| {
-        let of_fs = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
-        nacre(&[&of_fs, more, &[&site.at(name)]].concat())
-    };
-    assert!(mkfs("twin", &["--ost", "--index", "0"]).ok);
-    assert!(mkfs("heir", &["--ost", "--index", "0", "--replace"]).ok);
-    let second = mkfs("mdt1", &["--mdt", "--index", "1"]);
-    assert!(second.err.contains("one MDT"), "{}", second.err);
-    let nid = servers.nid(6);
-    let serve = |name: &str| nacre(&["serve", &site.at(name), "--listen", &nid, "--port", &servers.port]);
-    let refused = serve("twin");
-    assert!(!refused.ok, "{}", refused.out);
-    let owner = "the MGS has lus-OST0000 (uuid ";
-    assert!(
-        refused.err.contains(owner) && refused.err.contains("use --replace to take its place"),
-        "{}",
-        refused.err
-    );
-    // The target that is there goes on.
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
-    nacre_ok(&["umount", &at]);
-    site.down("ost0");
-    // The new one takes its place, also after a restart. What was stored in the old one is an error, not an empty file.
-    for name in ["new", "newer"] {
-        servers.serve(&mut site, "heir", 6, &[]);
-        let at = servers.mount(&mut site, name);
-        sh(&format!(
-            "! cat {at}/f && echo x > {at}/{name} && test $(cat {at}/{name}) = x"
-        ));
-        nacre_ok(&["umount", &at]);
-        site.down("heir");
-    }
-    servers.serve(&mut site, "heir", 6, &[]);
-    let old = site.at("ost0");
-    let old = nacre(&[
-        "serve",
-        &old,
-        "--listen",
-        &servers.nid(3),
-        "--port",
-        &servers.port,
-    ]);
-    assert!(!old.ok && old.err.contains(owner), "{}{}", old.out, old.err);
 }

@@ -18,6 +18,7 @@ mod four_processes;
 mod git;
 mod hostile;
 mod inventory;
+mod joining;
 mod life;
 mod limits;
 mod namespaces;

@@ -112,9 +112,8 @@ impl Servers {
             seed: 2,
             params: params.clone(),
         };
-        let mdt = Mdt::start(rpcs[0].clone(), &mgcs[0], &memory(), cfg)
-            .await
-            .unwrap();
+        let config = mgcs[0].watch(&format!("{FSNAME}-client"));
+        let mdt = Mdt::start(rpcs[0].clone(), config, &memory(), cfg).await.unwrap();
         let mut osts = Vec::new();
         for (index, nid) in [(0, srv1), (1, srv2)] {
             let (rpc, mgc) = (&rpcs[index as usize], &mgcs[index as usize]);

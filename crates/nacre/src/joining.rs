@@ -1,0 +1,185 @@
+//! How a target joins its file system: it registers with the MGS, at every start, since it may have moved.
+//!
+//! Servers that start together come up in any order. A target that has its own copy of the configuration starts with it
+//! when the MGS does not answer soon, and registers once the MGS does. A target without a copy waits for the MGS, and for
+//! the first MDT to have registered.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use mgc::{FsConfig, JoinToken, Mgc, MgcError};
+use osd::target::TargetKind;
+use rpc::{ImportState, Ptlrpc};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use wire::{
+    LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_WRITECONF, LUSTRE_VERSION_CODE,
+    MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
+};
+
+use crate::node::Here;
+use crate::replace;
+
+/// How long a target that needs the MGS to start waits for it, unless the user says otherwise.
+pub(crate) const WAIT: Duration = Duration::from_secs(300);
+/// How long a target that can start without the MGS waits for it.
+const PROMPT: Duration = Duration::from_secs(3);
+/// The log says that a target waits after this time.
+const LOG_AFTER: Duration = Duration::from_secs(2);
+/// The pause before a registration that failed on the way is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A target that joins.
+pub(crate) struct Joining {
+    info: MgsTargetInfo,
+    token: Option<JoinToken>,
+    /// Its directory and its store's UUID. A target in memory has none: its store is a new one at each start.
+    on_disk: Option<(PathBuf, String)>,
+}
+
+impl Joining {
+    /// A target that runs at these NIDs.
+    pub(crate) fn new(target: &Here, own: &[Nid]) -> Result<Joining> {
+        let label = target.label();
+        let kind = match label.kind {
+            TargetKind::Mdt => LDD_F_SV_TYPE_MDT,
+            _ => LDD_F_SV_TYPE_OST,
+        };
+        let nodes: Vec<String> = label.service_nodes.iter().map(Nid::to_string).collect();
+        let params = match nodes.is_empty() {
+            true => String::new(),
+            false => format!("failover.node={}", nodes.join(":")),
+        };
+        let mut info = MgsTargetInfo {
+            mti_lustre_ver: LUSTRE_VERSION_CODE,
+            mti_stripe_index: label.index,
+            mti_flags: kind | LDD_F_UPDATE | LDD_F_OPC_REG,
+            mti_fsname: Text::truncated(&label.fsname),
+            mti_svname: Text::truncated(&label.svname()),
+            mti_uuid: Text::truncated(&format!("{}_UUID", label.svname())),
+            mti_params: Text::truncated(&params),
+            ..MgsTargetInfo::default()
+        };
+        let nids = own.iter().take(MTI_NIDS_MAX as usize);
+        info.mti_nid_count = nids.len() as u32;
+        for (to, nid) in info.mti_nids.iter_mut().zip(nids) {
+            *to = *nid;
+        }
+        let on_disk = target.dir().map(|dir| (dir.to_owned(), label.uuid.clone()));
+        if target.dir().is_some_and(replace::is_wanted) {
+            info.mti_flags |= LDD_F_WRITECONF;
+        }
+        Ok(Joining {
+            info,
+            token: target.token()?,
+            on_disk,
+        })
+    }
+
+    /// Registers the target. One that needs the MGS waits for it this long. One that can start without the MGS does not
+    /// wait long; then the answer is `false`, and [`Joining::stay`] registers it later.
+    pub(crate) async fn join(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
+        let limit = if can_start { PROMPT.min(wait) } else { wait };
+        if let Ok(registered) = timeout(limit, self.register_and_log(mgc)).await {
+            return Ok(registered.map(|()| true)?);
+        }
+        let name = self.name();
+        if can_start {
+            tracing::warn!(
+                "{name}: the MGS does not answer: starting with the configuration of the last time"
+            );
+            return Ok(false);
+        }
+        mgc.connected().await?;
+        bail!(
+            "the MGS has not registered {name} within {} s: the first MDT of {} must register before; start it",
+            limit.as_secs(),
+            self.info.mti_fsname,
+        )
+    }
+
+    /// Registers the target if [`Joining::join`] has not, and looks, each time that the configuration has this target
+    /// elsewhere, whether the index is still its own. A target that the MGS refuses ends its service: another one has its
+    /// index. Ends with the connection to the MGS.
+    pub(crate) async fn stay(
+        mut self,
+        registered: bool,
+        rpc: Arc<Ptlrpc>,
+        mgc: Arc<Mgc>,
+        mut config: watch::Receiver<Arc<FsConfig>>,
+    ) {
+        let mut ask = !registered;
+        if registered {
+            self.is_registered();
+        }
+        loop {
+            if ask {
+                match self.register(&mgc).await {
+                    Ok(()) => {}
+                    Err(e @ (MgcError::Refused { .. } | MgcError::NotAdmitted { .. })) => {
+                        let name = self.name();
+                        tracing::error!("{name} ends its service: {e}");
+                        rpc.remove_target(&format!("{name}_UUID")).await;
+                        return;
+                    }
+                    // This process stops.
+                    Err(_) if mgc.import().state() == ImportState::Closed => return,
+                    Err(e) => {
+                        lnet::warn_seldom!("{}: {e}", self.name());
+                        sleep(RETRY).await;
+                        continue;
+                    }
+                }
+                self.is_registered();
+            }
+            if config.changed().await.is_err() {
+                return;
+            }
+            ask = self.is_elsewhere(&config.borrow_and_update());
+        }
+    }
+
+    fn name(&self) -> String {
+        self.info.mti_svname.to_string()
+    }
+
+    /// From now on a registration only asks whether the index is still this target's.
+    fn is_registered(&mut self) {
+        self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF);
+        if let Some((dir, _)) = &self.on_disk
+            && let Err(e) = replace::done(dir)
+        {
+            tracing::warn!("{e:#}");
+        }
+    }
+
+    /// Whether the configuration has this target at no NID of this node.
+    fn is_elsewhere(&self, config: &FsConfig) -> bool {
+        let name = self.name();
+        let own = self.info.mti_nids.iter().take(self.info.mti_nid_count as usize);
+        let known = config.mdts.iter().chain(&config.osts).find(|t| t.name == name);
+        known.is_some_and(|known| !own.clone().any(|nid| known.nids.contains(nid)))
+    }
+
+    async fn register(&self, mgc: &Mgc) -> Result<(), MgcError> {
+        let store = self.on_disk.as_ref().map(|(_, uuid)| uuid.as_str());
+        let registered = mgc.register_with(self.info.clone(), store, self.token.as_ref());
+        registered.await.map(drop)
+    }
+
+    async fn register_and_log(&self, mgc: &Mgc) -> Result<(), MgcError> {
+        let mut registering = std::pin::pin!(self.register(mgc));
+        match timeout(LOG_AFTER, &mut registering).await {
+            Ok(registered) => registered?,
+            Err(_) => {
+                let name = self.name();
+                tracing::warn!("{name} waits for the MGS to register it");
+                registering.await?;
+                tracing::info!("{name} is registered");
+            }
+        }
+        Ok(())
+    }
+}

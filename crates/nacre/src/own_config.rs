@@ -1,0 +1,228 @@
+//! A target's own copy of what it learns from the MGS: where the targets of its file system are, and the nodemaps. With the
+//! copy the target can start before its MGS does. A copy that is damaged counts as none, so that a target never starts with
+//! more rights for clients than the administrator gave them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use mgc::{ConfParam, FsConfig, NodemapTable, Nodemaps, TargetConf};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use wire::Nid;
+use wire::checksum::ChecksumType;
+
+use crate::private_file;
+
+/// The file's name.
+pub(crate) const NAME: &str = "config.json";
+/// The form of the file.
+const FORMAT: u32 = 1;
+
+/// What the copy says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Copy {
+    /// The targets of the file system.
+    pub(crate) config: FsConfig,
+    /// What clients may do.
+    pub(crate) nodemaps: NodemapTable,
+}
+
+/// A target in the file.
+#[derive(Serialize, Deserialize)]
+struct Target {
+    name: String,
+    index: u32,
+    uuid: String,
+    nids: Vec<String>,
+    active: bool,
+}
+
+/// The first line of the file. The second line is its CRC-32C.
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    format: u32,
+    fsname: String,
+    mdts: Vec<Target>,
+    osts: Vec<Target>,
+    nodemaps: BTreeMap<String, String>,
+}
+
+impl Target {
+    fn of(target: &TargetConf) -> Target {
+        Target {
+            name: target.name.clone(),
+            index: target.index,
+            uuid: target.uuid.clone(),
+            nids: target.nids.iter().map(Nid::to_string).collect(),
+            active: target.active,
+        }
+    }
+
+    fn read(self) -> Result<TargetConf> {
+        let nid = |text: &String| {
+            text.parse()
+                .ok()
+                .with_context(|| format!("'{text}' is not a NID"))
+        };
+        Ok(TargetConf {
+            nids: self.nids.iter().map(nid).collect::<Result<_>>()?,
+            name: self.name,
+            index: self.index,
+            uuid: self.uuid,
+            active: self.active,
+        })
+    }
+}
+
+fn checksum(line: &str) -> String {
+    let line = Bytes::copy_from_slice(line.as_bytes());
+    format!("crc32c {:08x}", ChecksumType::Crc32c.of([], [&line]))
+}
+
+fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String> {
+    let all = |targets: &[TargetConf]| targets.iter().map(Target::of).collect();
+    let line = serde_json::to_string(&Contents {
+        format: FORMAT,
+        fsname: config.fsname.clone(),
+        mdts: all(&config.mdts),
+        osts: all(&config.osts),
+        nodemaps: nodemaps.records(),
+    })?;
+    let checksum = checksum(&line);
+    Ok(format!("{line}\n{checksum}\n"))
+}
+
+fn parse(text: &str, fsname: &str) -> Result<Copy> {
+    let (line, rest) = text.split_once('\n').context("it is cut off")?;
+    anyhow::ensure!(rest.trim_end() == checksum(line), "its checksum is wrong");
+    let contents: Contents = serde_json::from_str(line)?;
+    anyhow::ensure!(
+        contents.format == FORMAT,
+        "its format {} is not known",
+        contents.format
+    );
+    anyhow::ensure!(
+        contents.fsname == fsname,
+        "it is of file system '{}'",
+        contents.fsname
+    );
+    let all = |targets: Vec<Target>| targets.into_iter().map(Target::read).collect::<Result<_>>();
+    let records = contents.nodemaps.into_iter().map(|(name, value)| ConfParam {
+        target: String::new(),
+        name,
+        value,
+    });
+    let nodemaps = NodemapTable::from_params(&records.collect::<Vec<_>>()).map_err(anyhow::Error::msg)?;
+    Ok(Copy {
+        config: FsConfig {
+            fsname: contents.fsname,
+            mdts: all(contents.mdts)?,
+            osts: all(contents.osts)?,
+            ..FsConfig::default()
+        },
+        nodemaps,
+    })
+}
+
+/// The copy in the directory of a target of this file system, if there is a good one.
+pub(crate) fn read(dir: &Path, fsname: &str) -> Option<Copy> {
+    let path = dir.join(NAME);
+    let copy = match fs::read_to_string(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return None,
+        text => text.map_err(Into::into).and_then(|text| parse(&text, fsname)),
+    };
+    copy.inspect_err(|e| tracing::warn!("{}: {e:#}; the target waits for the MGS", path.display()))
+        .ok()
+}
+
+/// Keeps the copy in a target's directory as the MGS has it now, and as it changes. Ends with the connection to the MGS.
+pub(crate) async fn keep(dir: PathBuf, mut config: watch::Receiver<Arc<FsConfig>>, nodemaps: Arc<Nodemaps>) {
+    let mut rights = nodemaps.changes();
+    loop {
+        let now = config.borrow_and_update().clone();
+        if let Err(e) = write(&dir, &now, &nodemaps.table()).await {
+            tracing::warn!("{e:#}; without it the target cannot start before its MGS");
+        }
+        let changed = tokio::select! {
+            changed = config.changed() => changed,
+            changed = rights.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write(dir: &Path, config: &FsConfig, nodemaps: &NodemapTable) -> Result<()> {
+    let (to, text) = (dir.to_owned(), build(config, nodemaps)?);
+    let write = move || match fs::read(to.join(NAME)) {
+        Ok(old) if old == text.as_bytes() => Ok(()),
+        _ => private_file::replace(&to, NAME, text.as_bytes()),
+    };
+    let written: io::Result<()> = tokio::task::spawn_blocking(write).await?;
+    written.with_context(|| format!("cannot keep the configuration in {}", dir.join(NAME).display()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn example() -> (FsConfig, NodemapTable) {
+        let target = |name: &str, index| TargetConf {
+            name: name.to_owned(),
+            index,
+            uuid: format!("{name}_UUID"),
+            nids: vec!["10.0.0.1@tcp".parse().unwrap(), "10.0.0.2@tcp3".parse().unwrap()],
+            active: index != 1,
+        };
+        let config = FsConfig {
+            fsname: "fs".to_owned(),
+            mdts: vec![target("fs-MDT0000", 0)],
+            osts: vec![target("fs-OST0000", 0), target("fs-OST0001", 1)],
+            ..FsConfig::default()
+        };
+        let mut nodemaps = NodemapTable::default();
+        nodemaps.modify("default", "deny_mount", "1").unwrap();
+        nodemaps.add("lab").unwrap();
+        nodemaps.add_range("lab", "10.0.1.[1-9]@tcp").unwrap();
+        (config, nodemaps)
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_read_back_as_written_and_only_by_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path(), "fs"), None);
+        let (config, nodemaps) = example();
+        // What an interrupted write left behind is replaced.
+        fs::write(dir.path().join("config.json.new"), "half").unwrap();
+        for _ in 0..2 {
+            write(dir.path(), &config, &nodemaps).await.unwrap();
+        }
+        let mode = fs::metadata(dir.path().join(NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(read(dir.path(), "fs"), Some(Copy { config, nodemaps }));
+        assert_eq!(read(dir.path(), "other"), None);
+    }
+
+    #[test]
+    fn a_damaged_copy_counts_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, nodemaps) = example();
+        let text = build(&config, &nodemaps).unwrap().into_bytes();
+        for at in 0..text.len() - 1 {
+            let mut bad = text.clone();
+            bad[at] ^= 1;
+            fs::write(dir.path().join(NAME), &bad).unwrap();
+            assert_eq!(read(dir.path(), "fs"), None, "byte {at}");
+            fs::write(dir.path().join(NAME), &text[..at]).unwrap();
+            assert_eq!(read(dir.path(), "fs"), None, "the first {at} bytes");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Targets that join a file system, move, take each other's place, and start in any order.
+
+use crate::fixture::{Site, nacre, nacre_ok, sh};
+use crate::four_processes::servers;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+
+/// Runs a command line of the shell until it succeeds. A call that was under way when a server went may fail once.
+fn eventually(line: &str) {
+    sh(&format!(
+        "for i in $(seq 100); do if ({line}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {line}"
+    ));
+}
+
+#[test]
+fn a_new_object_target_and_one_that_moved_serve_the_mounts_that_are_there() {
+    let (mut site, servers) = (Site::new(), servers(44));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("mkdir {at}/d && echo first > {at}/d/f"));
+    servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
+    // Each new file works; soon some of them are on the new target.
+    let work = format!(
+        "for i in $(seq 1000); do
+             echo $i > {at}/d/$i; test $(cat {at}/d/$i) = $i
+             if test $(nacre lfs getstripe -i {at}/d/$i) = 1; then exit 0; fi
+             sleep 0.05
+         done; exit 1"
+    );
+    sh(&work.replace("nacre lfs", &format!("{} lfs", env!("CARGO_BIN_EXE_nacre"))));
+    nacre_ok(&["lfs", "setstripe", "-i", "1", "-c", "1", &format!("{at}/there")]);
+    sh(&format!("echo moved > {at}/there && sync {at}/there"));
+    site.down("ost1");
+    servers.serve(&mut site, "ost1", 5, &[]);
+    eventually(&format!("test $(cat {at}/there) = moved"));
+    eventually(&format!("echo again > {at}/there"));
+    let fresh = servers.mount(&mut site, "fresh");
+    sh(&format!("test $(cat {fresh}/there) = again"));
+}
+
+#[test]
+fn an_index_has_one_store_until_another_one_replaces_it() {
+    let (mut site, servers) = (Site::new(), servers(45));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let mgs = servers.nid(1);
+    let mkfs = |name: &str, more: &[&str]| {
+        let of_fs = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
+        nacre(&[&of_fs, more, &[&site.at(name)]].concat())
+    };
+    assert!(mkfs("twin", &["--ost", "--index", "0"]).ok);
+    assert!(mkfs("heir", &["--ost", "--index", "0", "--replace"]).ok);
+    let second = mkfs("mdt1", &["--mdt", "--index", "1"]);
+    assert!(second.err.contains("one MDT"), "{}", second.err);
+    let nid = servers.nid(6);
+    let serve = |name: &str| nacre(&["serve", &site.at(name), "--listen", &nid, "--port", &servers.port]);
+    let refused = serve("twin");
+    assert!(!refused.ok, "{}", refused.out);
+    let owner = "the MGS has lus-OST0000 (uuid ";
+    assert!(
+        refused.err.contains(owner) && refused.err.contains("use --replace to take its place"),
+        "{}",
+        refused.err
+    );
+    // The target that is there goes on.
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
+    nacre_ok(&["umount", &at]);
+    site.down("ost0");
+    // The new one takes its place, also after a restart. What was stored in the old one is an error, not an empty file.
+    for name in ["new", "newer"] {
+        servers.serve(&mut site, "heir", 6, &[]);
+        let at = servers.mount(&mut site, name);
+        sh(&format!(
+            "! cat {at}/f && echo x > {at}/{name} && test $(cat {at}/{name}) = x"
+        ));
+        nacre_ok(&["umount", &at]);
+        site.down("heir");
+    }
+    servers.serve(&mut site, "heir", 6, &[]);
+    let old = site.at("ost0");
+    let old = nacre(&[
+        "serve",
+        &old,
+        "--listen",
+        &servers.nid(3),
+        "--port",
+        &servers.port,
+    ]);
+    assert!(!old.ok && old.err.contains(owner), "{}{}", old.out, old.err);
+}
+
+#[test]
+fn a_target_that_was_replaced_while_it_runs_ends_its_service() {
+    let (mut site, servers) = (Site::new(), servers(47));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let at = servers.mount(&mut site, "mnt");
+    sh(&format!("echo lost > {at}/f"));
+    servers.serve(&mut site, "heir", 6, &["--ost", "--index", "0", "--replace"]);
+    eventually(&format!(
+        "grep -q 'lus-OST0000 ends its service' {}/nacre.log",
+        site.at("ost0")
+    ));
+    eventually(&format!(
+        "echo x > {at}/new && test $(cat {at}/new) = x && ! cat {at}/f && rm {at}/f"
+    ));
+    site.down("ost0");
+    sh(&format!("echo y > {at}/more && test $(cat {at}/more) = y"));
+}
+
+/// All orders of four things.
+fn orders() -> Vec<[usize; 4]> {
+    let codes = (0..256usize).map(|code| [code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6]);
+    codes.filter(|order| (0..4).all(|i| order.contains(&i))).collect()
+}
+
+#[test]
+fn servers_that_start_together_come_up_in_any_order() {
+    // CI does some of the 24.
+    let rounds = std::env::var("NACRE_START_ROUNDS").map_or(3, |n| n.parse().unwrap());
+    let servers = servers(46);
+    let parts = [
+        ("mgs", 1, &["--mgs"][..]),
+        ("mdt", 2, &["--mdt"]),
+        ("ost0", 3, &["--ost", "--index", "0"]),
+        ("ost1", 4, &["--ost", "--index", "1"]),
+    ];
+    for order in orders().iter().rev().step_by(24 / rounds.min(24)).take(rounds) {
+        let mut site = Site::new();
+        let mgs = servers.nid(1);
+        for (name, _, mkfs) in parts {
+            let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
+            let of_fs = if name == "mgs" { &[][..] } else { &of_fs };
+            let dir = site.directory(name);
+            nacre_ok(&[&["mkfs"], mkfs, of_fs, &[&dir]].concat());
+        }
+        let start = |site: &Site, count: usize| {
+            let start = |i: &usize| {
+                let (name, host, _) = parts[*i];
+                let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
+                command.args(["serve", &site.at(name), "--listen", &servers.nid(host)]);
+                command.args(["--port", &servers.port]).stdout(Stdio::null());
+                command.spawn().unwrap()
+            };
+            let begun: Vec<Child> = order[..count].iter().map(start).collect();
+            for (mut child, i) in begun.into_iter().zip(order) {
+                assert!(child.wait().unwrap().success(), "{} in {order:?}", parts[*i].0);
+            }
+        };
+        // For the first time all need each other.
+        start(&site, 4);
+        let at = servers.mount(&mut site, "mnt");
+        sh(&format!("echo a > {at}/a && echo b > {at}/b"));
+        nacre_ok(&["umount", &at]);
+        order.iter().for_each(|i| site.down(parts[*i].0));
+        // Later each comes up while the last one, which may be the MGS, is missing.
+        start(&site, 3);
+        let (last, host, _) = parts[order[3]];
+        servers.serve(&mut site, last, host, &[]);
+        let at = servers.mount(&mut site, "mnt");
+        sh(&format!(
+            "test $(cat {at}/a {at}/b | tr -d '\\n') = ab && echo c > {at}/c"
+        ));
+        nacre_ok(&["umount", &at]);
+        order.iter().for_each(|i| site.down(parts[*i].0));
+    }
+}
+
+#[test]
+fn a_target_starts_without_its_mgs_only_with_a_good_copy_of_the_rules() {
+    let (mut site, servers) = (Site::new(), servers(48));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let (mgs, ost) = (site.at("mgs"), site.at("ost0"));
+    nacre_ok(&[
+        "lctl",
+        "--dir",
+        &mgs,
+        "nodemap_modify",
+        "--name",
+        "default",
+        "--property",
+        "readonly_mount",
+        "--value",
+        "1",
+    ]);
+    let copy = format!("{ost}/config.json");
+    eventually(&format!("grep -q 'readonly_mount\":\"1\"' {copy}"));
+    let mode = std::fs::metadata(&copy).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    for name in ["ost0", "mdt", "mgs"] {
+        site.down(name);
+    }
+    servers.serve(&mut site, "ost0", 3, &[]);
+    let shown = nacre_ok(&[
+        "lctl",
+        "--dir",
+        &ost,
+        "get_param",
+        "nodemap.default.readonly_mount",
+    ]);
+    assert!(shown.contains("readonly_mount=1"), "{shown}");
+    site.down("ost0");
+    let nid = servers.nid(3);
+    for damage in [
+        format!("sed -i 's/readonly_mount\":\"1/readonly_mount\":\"0/' {copy}"),
+        format!("truncate -s 100 {copy}"),
+        format!("rm {copy}"),
+    ] {
+        sh(&damage);
+        let refused = nacre(&[
+            "serve",
+            &ost,
+            "--wait",
+            "1",
+            "--listen",
+            &nid,
+            "--port",
+            &servers.port,
+        ]);
+        assert!(
+            !refused.ok && refused.err.contains(&servers.nid(1)),
+            "{damage}: {}",
+            refused.err
+        );
+    }
+    servers.serve(&mut site, "mgs", 1, &[]);
+    servers.serve(&mut site, "ost0", 3, &[]);
+}
