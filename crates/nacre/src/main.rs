@@ -20,7 +20,6 @@ mod node;
 mod output;
 mod own_config;
 mod own_params;
-mod private_file;
 mod publish;
 mod replace;
 mod running;

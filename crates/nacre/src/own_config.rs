@@ -11,12 +11,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use mgc::{ConfParam, FsConfig, NodemapTable, Nodemaps, TargetConf};
+use osd::files;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use wire::Nid;
 use wire::checksum::ChecksumType;
-
-use crate::private_file;
 
 /// The file's name.
 pub(crate) const NAME: &str = "config.json";
@@ -162,7 +161,7 @@ async fn write(dir: &Path, config: &FsConfig, nodemaps: &NodemapTable) -> Result
     let (to, text) = (dir.to_owned(), build(config, nodemaps)?);
     let write = move || match fs::read(to.join(NAME)) {
         Ok(old) if old == text.as_bytes() => Ok(()),
-        _ => private_file::replace(&to, NAME, text.as_bytes()),
+        _ => files::replace(&to.join(NAME), text.as_bytes(), files::FILE_MODE),
     };
     let written: io::Result<()> = tokio::task::spawn_blocking(write).await?;
     written.with_context(|| format!("cannot keep the configuration in {}", dir.join(NAME).display()))

@@ -7,8 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use mgc::JoinToken;
-
-use crate::private_file;
+use osd::files;
 
 /// The file's name.
 pub(crate) const NAME: &str = "join-token";
@@ -51,7 +50,11 @@ pub(crate) fn new() -> Result<JoinToken> {
 /// Puts a token into a target's directory, for its owner alone; there when the power fails, too.
 pub(crate) fn write(dir: &Path, token: &JoinToken) -> Result<()> {
     let path = dir.join(NAME);
-    let written = private_file::replace(dir, NAME, format!("{}\n", token.to_text()).as_bytes());
+    let written = files::replace(
+        &path,
+        format!("{}\n", token.to_text()).as_bytes(),
+        files::FILE_MODE,
+    );
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 

@@ -39,7 +39,7 @@ pub fn options() -> fs::OpenOptions {
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let dir = parent(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = dir.join(format!(".{name}.new"));
+    let new = dir.join(unfinished(&name));
     // One that a crash left behind, which may have another mode.
     let _ = fs::remove_file(&new);
     let written = options()
@@ -56,6 +56,11 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
         let _ = fs::remove_file(&new);
     }
     replaced.and_then(|()| sync_dir(&dir))
+}
+
+/// The name that a file of this name has while [`replace`] writes it.
+pub fn unfinished(name: &str) -> String {
+    format!(".{name}.new")
 }
 
 /// Waits until the names in a directory are on disk.

@@ -14,7 +14,7 @@ use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
 use crate::output::say;
-use crate::{daemon, own_config, private_file, replace, running, token};
+use crate::{daemon, own_config, replace, running, token};
 
 /// What a process leaves in a directory that it works for.
 const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
@@ -60,7 +60,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
         TargetDir::destroy(target)?;
         remove(target, &OF_PROCESSES)?;
         for name in [token::NAME, own_config::NAME] {
-            remove(target, &[name, &private_file::unfinished(name)])?;
+            remove(target, &[name, &osd::files::unfinished(name)])?;
         }
         remove(target, &[replace::NAME])?;
         if *target != dir {
