@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cpt::CptTable;
+use cpt::{BoxFuture, CptTable};
+use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
 use lnet::{Lnet, LnetConfig};
 use mgc::{FsConfig, JoinToken, Mgc, MgcError};
 use mgs::{Mgs, MgsConfig};
@@ -14,9 +15,9 @@ use osd::StoreKind;
 use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
 use tokio::sync::watch;
 use wire::{
-    Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LLOG_ORIGIN_HANDLE_CREATE,
-    LLOG_ORIGIN_HANDLE_DESTROY, LlogdBody, MGS_EXCEPTION, MGS_SET_INFO, MGS_TARGET_DEL, MGS_TARGET_REG,
-    MgsSendParam, MgsTargetInfo, Nid, Text, WireStruct,
+    Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LDLM_BL_CALLBACK,
+    LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_DESTROY, LlogdBody, MGS_CFG_T_CONFIG, MGS_EXCEPTION,
+    MGS_SET_INFO, MGS_TARGET_DEL, MGS_TARGET_REG, MgsSendParam, MgsTargetInfo, Nid, OstLvb, Text, WireStruct,
 };
 
 /// A node at an address of its own, or only on `0@lo`.
@@ -243,6 +244,54 @@ async fn of_two_stores_that_register_one_index_at_once_one_gets_it() {
         assert!(refused.to_string().contains(&why), "{refused}");
     }
     end(mgs, mgc, nodes).await;
+}
+
+/// The owner of a lock that is never asked to give it back.
+struct Deaf;
+
+impl LockOwner for Deaf {
+    fn blocking<'a>(&'a self, _lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn glimpse(&self, _lock: LockInfo) -> Option<OstLvb> {
+        None
+    }
+
+    fn dropped(&self, _lock: LockInfo, _bits: u64) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
+    let node = node(None, 1).await;
+    let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
+    let mgc = Mgc::connect(&node, vec![Nid::LO], "others").await.unwrap();
+    mgc.register(info(LDD_F_SV_TYPE_MDT, 0, Nid::LO)).await.unwrap();
+    let mut seen = mgc.watch("fs-client");
+    until(&mut seen, |c| c.mdts.len() == 1).await;
+    // The import's owner answers each callback and does nothing more, as a client that hangs.
+    let (import, witness) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let locks = LockClient::new(Arc::new(Deaf), LockClientConfig::default());
+    locks.set_import(import.clone());
+    let res = mgc::config_resource("fs-client", MGS_CFG_T_CONFIG);
+    let held = locks
+        .enqueue(Enqueue::new(res, LockMode::Cr, Policy::Plain))
+        .await;
+    let _held = held.unwrap().lock.unwrap();
+    for osts in 1..4 {
+        mgc.register(info(LDD_F_SV_TYPE_OST, osts as u32, Nid::LO))
+            .await
+            .unwrap();
+        until(&mut seen, |c| c.osts.len() == osts).await;
+        let new_mount = tokio::time::timeout(Duration::from_secs(20), mgc.follow("fs-client")).await;
+        assert_eq!(new_mount.unwrap().unwrap().borrow().osts.len(), osts);
+    }
+    assert!(witness.callbacks.lock().contains(&LDLM_BL_CALLBACK));
+    assert!(!witness.events.lock().contains(&"evicted"));
+    import.disconnect().await;
+    mgc.disconnect().await;
+    mgs.stop().await.unwrap();
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
