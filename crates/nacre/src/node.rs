@@ -278,7 +278,7 @@ impl Node {
         let registered = joining.join(&mgc, copy.is_some(), wait).await?;
         if registered {
             // Before the target starts.
-            keep_params(&self.registry, &*mgc.follow(PARAMS).await?.borrow());
+            keep_params(&self.registry, &mgc.follow(PARAMS).await?.borrow());
         }
         Ok(Joined {
             copy: copy.filter(|_| !registered),
