@@ -252,6 +252,11 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let path = dir.join(LOCK);
     let mut options = osd::files::options();
     let file = options.write(true).create(true).truncate(false).open(&path);
+    // A check can lock what it cannot write to.
+    let file = file.or_else(|e| match e.kind() {
+        ErrorKind::ReadOnlyFilesystem => fs::File::open(&path).or_else(|_| fs::File::open(dir)),
+        _ => Err(e),
+    });
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!(

@@ -246,6 +246,10 @@ impl Shared {
                 self.idle.store(false, SeqCst);
             }
             if self.applied.load(SeqCst) == done {
+                // A second record after the last change shows that the change was on disk (`journal::scan`).
+                if let Err(e) = self.commit(&mut journals) {
+                    self.fail(&format!("commit: {e}"));
+                }
                 return;
             }
             // Let others join, unless somebody waits; what a killed process must not take along is with the kernel sooner.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::fixture::{Ended, Site, nacre, nacre_ok, nacre_refuses, sh};
+use crate::fixture::{Ended, Site, is_root, nacre, nacre_ok, nacre_refuses, sh};
 use mdt::layout::{self, Object};
 use mdt::store::{Store, keys};
 use osd::{Batch, Index, SetAttr, StoreKind};
@@ -255,6 +255,22 @@ fn a_check_changes_nothing_in_a_torn_or_damaged_journal_and_a_server_refuses_the
     assert!(left > 150, "{left}");
     site.down("d");
     assert!(fsck(&site, &[]).ok);
+}
+
+#[test]
+fn a_file_system_on_a_read_only_disk_is_checked() {
+    if !is_root() {
+        return;
+    }
+    let mut site = Site::new();
+    let at = site.up("d", &[]);
+    sh(&format!("echo contents > {at}/f"));
+    site.down("d");
+    let (dir, nacre) = (site.at("d"), env!("CARGO_BIN_EXE_nacre"));
+    let checked = sh(&format!(
+        "unshare -m sh -ec 'mount --bind {dir} {dir}; mount -o remount,ro,bind {dir}; {nacre} fsck {dir}'"
+    ));
+    assert!(checked.ends_with("nothing is wrong\n"), "{checked}");
 }
 
 #[test]

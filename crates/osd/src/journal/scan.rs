@@ -13,7 +13,8 @@
 //! A crash leaves a torn tail: a last batch that is not whole, and nothing after it. A bad batch with a whole one after
 //! it is damage, with one exception: a power cut can lose sectors that were never synced, and keep later ones. A lost
 //! sector reads as zeros up to its end, and fewer than two commit records follow it, since the second is written only
-//! when everything up to the first is on disk.
+//! when everything up to the first is on disk. An index that is closed in order writes a second one, so that all of its
+//! changes are checked.
 
 use std::{fs, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
