@@ -1,5 +1,6 @@
 //! What a client or a server learns from the MGS: configuration logs, read and watched; target registration.
 
+mod capa;
 mod config;
 mod follow;
 mod mgc;
@@ -11,8 +12,9 @@ mod token;
 use rpc::RpcError;
 use wire::Nid;
 
+pub use capa::{Bearer, CapaError, CapaKeyring, CapaKeys};
 pub use config::{ConfParam, FsConfig, TargetConf};
-pub use mgc::{Mgc, NODEMAPS, config_resource};
+pub use mgc::{CAPA_KEYS, Mgc, NODEMAPS, config_resource};
 pub use nodemap::{DEFAULT, KnownRights, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};
 pub use role::role_of;
 pub use token::JoinToken;

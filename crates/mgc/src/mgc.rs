@@ -26,7 +26,7 @@ use wire::{
 };
 
 use crate::follow::Follower;
-use crate::{FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps, registration};
+use crate::{CapaKeyring, CapaKeys, FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps, registration};
 
 const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
@@ -44,6 +44,9 @@ const CONNECT_LOOK: Duration = Duration::from_millis(100);
 
 /// The log of the nodemaps. Lustre keeps its own in another form, under another name.
 pub const NODEMAPS: &str = "nodemaps";
+/// The log with the keys of object capabilities, and the name of its one parameter. The MGS shows it to registered targets
+/// only.
+pub const CAPA_KEYS: &str = "capa_keys";
 
 /// A client of the MGS.
 pub struct Mgc {
@@ -54,6 +57,7 @@ pub struct Mgc {
     hub: Arc<Hub>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     nodemaps: OnceCell<Arc<Nodemaps>>,
+    capa_keys: OnceCell<Arc<CapaKeyring>>,
     me: Weak<Mgc>,
 }
 
@@ -136,7 +140,7 @@ pub fn config_resource(logname: &str, kind: u32) -> LdlmResId {
 fn resource_of(logname: &str) -> LdlmResId {
     let kind = match logname {
         "params" => MGS_CFG_T_PARAMS,
-        NODEMAPS => MGS_CFG_T_NODEMAP,
+        NODEMAPS | CAPA_KEYS => MGS_CFG_T_NODEMAP,
         _ => MGS_CFG_T_CONFIG,
     };
     config_resource(logname, kind)
@@ -192,6 +196,7 @@ impl Mgc {
             hub,
             tasks: Mutex::default(),
             nodemaps: OnceCell::new(),
+            capa_keys: OnceCell::new(),
             me: me.clone(),
         })
     }
@@ -275,6 +280,24 @@ impl Mgc {
         let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
         self.tasks.lock().push(tokio::spawn(following));
         nodemaps
+    }
+
+    /// The keys of object capabilities as the MGS has them now, and as they change. For registered targets. An MGS of Lustre
+    /// has none.
+    pub async fn capa_keys(&self) -> Result<Arc<CapaKeyring>, MgcError> {
+        let first = self.capa_keys.get_or_try_init(async || {
+            let ring = Arc::new(CapaKeyring::default());
+            let changes = self.watch(CAPA_KEYS);
+            match self.read_config(CAPA_KEYS).await {
+                Ok(config) => ring.set(keys(&config)?),
+                Err(MgcError::NoSuchLog { .. }) => {}
+                Err(e) => return Err(e),
+            }
+            let following = follow_capa_keys(Arc::downgrade(&ring), changes);
+            self.tasks.lock().push(tokio::spawn(following));
+            Ok(ring)
+        });
+        first.await.cloned()
     }
 
     /// Registers a target. Waits for the MGS, and for the target that must register before it.
@@ -451,6 +474,28 @@ fn table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
         logname: NODEMAPS.to_owned(),
         why,
     })
+}
+
+/// The keys that their log has.
+fn keys(config: &FsConfig) -> Result<CapaKeys, MgcError> {
+    let kept = config.params.iter().find(|p| p.name == CAPA_KEYS);
+    let text = kept.map_or("", |p| &p.value);
+    text.parse().map_err(|why| MgcError::Bad {
+        logname: CAPA_KEYS.to_owned(),
+        why,
+    })
+}
+
+/// Takes over each change of the keys.
+async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<Arc<FsConfig>>) {
+    while changes.changed().await.is_ok() {
+        let Some(ring) = ring.upgrade() else { return };
+        let config = changes.borrow_and_update().clone();
+        match keys(&config) {
+            Ok(keys) => ring.set(keys),
+            Err(e) => tracing::error!("{e}; the keys of capabilities stay as they were"),
+        }
+    }
 }
 
 /// Takes over each change of the nodemaps. One that makes no sense changes nothing.

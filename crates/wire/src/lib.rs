@@ -10,6 +10,7 @@
 pub mod acl;
 pub mod batch;
 pub mod brw;
+pub mod capa;
 pub mod changelog;
 pub mod checksum;
 pub mod codec;
@@ -54,6 +55,10 @@ pub mod text;
 pub mod times;
 pub mod trace;
 
+pub use capa::{
+    CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
+    LustreCapa, OBD_MD_FLOSSCAPA, capability_needed,
+};
 pub use codec::{Reader, WireError, Writer, round_up8};
 pub use errno::Errno;
 pub use ids::{Fid, before_nul, nul_terminated};

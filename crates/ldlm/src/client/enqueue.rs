@@ -46,6 +46,8 @@ pub struct Enqueue {
     pub intent: Option<Intent>,
     /// Server handles of own locks that go first ([`LockClient::elc`]).
     pub elc: Vec<u64>,
+    /// The capability for the object, where the target requires one; not along with an intent.
+    pub capability: Bytes,
     /// The request that carries it; its buffers are put in here.
     pub request: Request,
 }
@@ -61,6 +63,7 @@ impl Enqueue {
             flags: 0,
             intent: None,
             elc: Vec::new(),
+            capability: Bytes::new(),
             request,
         }
     }
@@ -206,6 +209,9 @@ impl Attempt {
         if let Some(intent) = e.intent {
             bufs.push(LdlmIntent { opc: intent.opc }.to_bytes());
             bufs.extend(intent.bufs);
+        } else if !e.capability.is_empty() {
+            // In the place of the intent there is none.
+            bufs.extend([Bytes::new(), e.capability]);
         }
         (bufs, e.request)
     }

@@ -1,0 +1,50 @@
+//! Object capabilities, as Lustre had them until 2.7: what a metadata target signs for a client and the client shows to an
+//! object target. The structure and its places in the messages (`RMF_CAPA1`, `RMF_CAPA2`) are Lustre's; today's Lustre leaves
+//! these places empty. What is signed, and how, is [docs/security.md](../../../docs/security.md)'s subject.
+
+use crate::{
+    LDLM_ENQUEUE, LuFid, OST_FALLOCATE, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SETATTR, OST_SYNC,
+    OST_WRITE, layout::wire_structs,
+};
+
+wire_structs! {
+    #[derive(Copy, Hash)]
+    pub struct LustreCapa("lustre_capa", 120) {
+        lc_fid: LuFid, lc_opc: u64, lc_uid: u64, lc_gid: u64, lc_flags: u32, lc_keyid: u32, lc_timeout: u32,
+        lc_expiry: u32, lc_hmac: [u8; 32], lc_hmac_unused: [u8; 32],
+    }
+}
+
+/// Data may be written.
+pub const CAPA_OPC_OSS_WRITE: u64 = 1 << 5;
+/// Data may be read.
+pub const CAPA_OPC_OSS_READ: u64 = 1 << 6;
+/// The object may be truncated.
+pub const CAPA_OPC_OSS_TRUNC: u64 = 1 << 7;
+/// Attributes may be changed.
+pub const CAPA_OPC_META_WRITE: u64 = 1 << 9;
+/// Attributes may be read.
+pub const CAPA_OPC_META_READ: u64 = 1 << 10;
+
+/// In `mbo_valid` of a request for attributes: the client wants a capability for the object in `RMF_CAPA1`. In the reply:
+/// the capability is in `RMF_CAPA2`.
+pub const OBD_MD_FLOSSCAPA: u64 = 0x400_0000_0000;
+
+/// The rights of which a request to an object target needs at least one, and the place of its capability in
+/// [`Message::bufs`](crate::Message). `writes`: a lock is asked for in a mode for writing. `None`: the request needs no
+/// capability.
+pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
+    match opc {
+        OST_READ => Some((CAPA_OPC_OSS_READ, 4)),
+        OST_WRITE => Some((CAPA_OPC_OSS_WRITE, 4)),
+        OST_PUNCH => Some((CAPA_OPC_OSS_TRUNC, 2)),
+        OST_FALLOCATE => Some((CAPA_OPC_OSS_WRITE, 2)),
+        OST_SEEK => Some((CAPA_OPC_OSS_READ, 2)),
+        OST_SETATTR => Some((CAPA_OPC_META_WRITE, 2)),
+        OST_GETATTR | OST_SYNC => Some((CAPA_OPC_META_READ, 2)),
+        // Place 2 is that of an intent, which locks on objects do not have.
+        LDLM_ENQUEUE if writes => Some((CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE, 3)),
+        LDLM_ENQUEUE => Some((CAPA_OPC_META_READ, 3)),
+        _ => None,
+    }
+}
