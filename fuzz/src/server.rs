@@ -156,6 +156,7 @@ impl Servers {
             locks: Arc::default(),
             clock: mdt::WallClock::default(),
             nodemaps: Arc::default(),
+            capa_keys: Arc::default(),
         };
         let index = Arc::new(MemoryIndex::default());
         let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);

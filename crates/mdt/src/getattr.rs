@@ -4,8 +4,8 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
     Errno, Fid, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS,
-    OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC, OS_STATFS_SUM,
-    ObdStatfs, Precision, Timed, WireStruct,
+    OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLOSSCAPA, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC,
+    OS_STATFS_SUM, ObdStatfs, Precision, Timed, WireStruct,
 };
 
 use crate::{
@@ -40,9 +40,12 @@ impl Mdt {
         Ok(reply(6, [body.to_bytes(), md, acl]))
     }
 
-    /// MDS_GETATTR: attributes by FID.
+    /// MDS_GETATTR: attributes by FID, or a capability for one of the file's objects.
     pub(crate) fn getattr(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
+        if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
+            return self.capability(req, &body);
+        }
         self.attrs_reply(req, body.mbo_fid1, body.mbo_valid)
     }
 

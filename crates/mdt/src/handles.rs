@@ -70,6 +70,16 @@ impl Handles {
         self.files.lock().values().any(such)
     }
 
+    /// How a file is open: the flags of all handles together.
+    pub(crate) fn modes_of(&self, fid: Fid) -> OpenMode {
+        let files = self.files.lock();
+        let modes = files
+            .values()
+            .filter(|open| open.fid == fid)
+            .map(|open| open.mode.0);
+        OpenMode(modes.fold(0, |all, mode| all | mode))
+    }
+
     /// Takes a handle away.
     pub(crate) fn remove(&self, cookie: u64) -> Option<OpenFile> {
         self.files.lock().remove(&cookie)

@@ -7,6 +7,7 @@
 
 mod acl;
 mod body;
+mod capa;
 pub mod check;
 mod connect;
 pub mod cred;

@@ -11,6 +11,8 @@ use crate::{osp::Ost, squash::Squash, target::Mdt};
 
 /// `atime_diff` at most: a year.
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
+/// `capa_timeout` at most: a week.
+const CAPA_TIMEOUT_MAX: u64 = 7 * 24 * 3600;
 /// `lu_cache_nr` at most.
 const LU_CACHE_NR_MAX: u64 = 1 << 30;
 /// `new_ost_delay` at most: an hour.
@@ -44,6 +46,11 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 |m| m.store.transactions().epoch().to_string(),
                 "tells starts of the target apart",
             ),
+        )
+        .add(
+            "capa_timeout",
+            Param::atomic(mdt.capa_timeout.clone(), 1..=CAPA_TIMEOUT_MAX)
+                .about("how long a capability for an object is good, seconds; clients renew it earlier"),
         )
         .add("evict_client", exports.param_evict_client())
         .add(

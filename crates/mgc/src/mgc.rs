@@ -286,18 +286,30 @@ impl Mgc {
     /// has none.
     pub async fn capa_keys(&self) -> Result<Arc<CapaKeyring>, MgcError> {
         let first = self.capa_keys.get_or_try_init(async || {
-            let ring = Arc::new(CapaKeyring::default());
-            let changes = self.watch(CAPA_KEYS);
-            match self.read_config(CAPA_KEYS).await {
-                Ok(config) => ring.set(keys(&config)?),
-                Err(MgcError::NoSuchLog { .. }) => {}
+            let begin = match self.read_config(CAPA_KEYS).await {
+                Ok(config) => keys(&config)?,
+                Err(MgcError::NoSuchLog { .. }) => CapaKeys::default(),
                 Err(e) => return Err(e),
-            }
-            let following = follow_capa_keys(Arc::downgrade(&ring), changes);
-            self.tasks.lock().push(tokio::spawn(following));
-            Ok(ring)
+            };
+            Ok(self.capa_keys_that_follow(begin))
         });
         first.await.cloned()
+    }
+
+    /// The keys for a start without the MGS: none until the MGS answers.
+    pub async fn capa_keys_later(&self) -> Arc<CapaKeyring> {
+        let first = self
+            .capa_keys
+            .get_or_init(async || self.capa_keys_that_follow(CapaKeys::default()));
+        first.await.clone()
+    }
+
+    fn capa_keys_that_follow(&self, begin: CapaKeys) -> Arc<CapaKeyring> {
+        let ring = Arc::new(CapaKeyring::default());
+        ring.set(begin);
+        let following = follow_capa_keys(Arc::downgrade(&ring), self.watch(CAPA_KEYS));
+        self.tasks.lock().push(tokio::spawn(following));
+        ring
     }
 
     /// Registers a target. Waits for the MGS, and for the target that must register before it.

@@ -40,6 +40,8 @@ pub struct Rights {
     pub deny_mount: bool,
     /// They may change nothing.
     pub readonly_mount: bool,
+    /// Object targets do for them only what a capability of the metadata target allows.
+    pub capabilities: bool,
     /// Their root is root; else it is squashed.
     pub admin: bool,
     /// Their users are who they say; else all are squashed.
@@ -55,6 +57,7 @@ impl Rights {
     pub const ALL: Rights = Rights {
         deny_mount: false,
         readonly_mount: false,
+        capabilities: false,
         admin: true,
         trusted: true,
         squash_uid: NOBODY,
@@ -75,9 +78,10 @@ impl Rights {
     }
 
     /// All properties but the ranges, by name.
-    fn properties(&self) -> [(&'static str, u32); 6] {
+    fn properties(&self) -> [(&'static str, u32); 7] {
         [
             ("admin", self.admin.into()),
+            ("capabilities", self.capabilities.into()),
             ("deny_mount", self.deny_mount.into()),
             ("readonly_mount", self.readonly_mount.into()),
             ("squash_gid", self.squash_gid),
@@ -98,6 +102,7 @@ impl Rights {
         };
         match property {
             "admin" => self.admin = flag()?,
+            "capabilities" => self.capabilities = flag()?,
             "deny_mount" => self.deny_mount = flag()?,
             "readonly_mount" => self.readonly_mount = flag()?,
             "squash_gid" => self.squash_gid = id()?,
@@ -339,6 +344,9 @@ fn param_name(property: &str) -> String {
 fn about(property: &str) -> &'static str {
     match property {
         "admin" => "1: root of these clients is root; 0: it is squashed",
+        "capabilities" => {
+            "1: object targets serve these clients only with capabilities of the metadata target"
+        }
         "deny_mount" => "1: these clients may not connect",
         "readonly_mount" => "1: these clients may change nothing",
         "squash_gid" => "the group of squashed users",

@@ -1,9 +1,10 @@
 //! The management server: configuration logs and target registration.
 //!
 //! Everything it knows is in its logs, which are kept byte for byte as Lustre's MGS writes them ([`sections`], [`logs`],
-//! [`fsdb`]); [`Mgs`] serves them.
+//! [`fsdb`]), but for the keys of capabilities ([`capa_keys`]); [`Mgs`] serves them.
 
 mod admission;
+mod capa_keys;
 mod fsdb;
 mod kept;
 mod logs;
@@ -13,6 +14,7 @@ mod service;
 
 use wire::Errno;
 
+pub use capa_keys::CAPA_KEYS_FILE;
 pub use service::{Mgs, MgsConfig};
 
 /// Reads all logs of a store, as a start does.
@@ -57,6 +59,12 @@ pub enum MgsError {
         /// Why not.
         why: String,
     },
+    /// The keys of object capabilities cannot be read or kept.
+    #[error("the keys of capabilities: {why}")]
+    Keys {
+        /// Why not.
+        why: String,
+    },
     /// A registration that cannot be granted.
     #[error("registration of {svname} refused: {why}")]
     Refused {
@@ -73,7 +81,7 @@ impl MgsError {
     /// What a peer is told.
     pub fn errno(&self) -> Errno {
         match self {
-            MgsError::Store { .. } => Errno::EIO,
+            MgsError::Store { .. } | MgsError::Keys { .. } => Errno::EIO,
             MgsError::Osd(e) => e.errno(),
             MgsError::Rpc(e) => e.errno(),
             MgsError::Log { .. } => Errno::ENOSPC,

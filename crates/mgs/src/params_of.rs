@@ -13,8 +13,22 @@ pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
         let mgs = Arc::downgrade(mgs);
         move || mgs.upgrade().map(|mgs| show(&mgs)).unwrap_or_default()
     };
-    let set = Arc::downgrade(mgs);
+    let (set, rotate) = (Arc::downgrade(mgs), Arc::downgrade(mgs));
     group
+        .add(
+            "capa_keys",
+            Param::read_write(read(Mgs::capa_key_ids), move |text| match (text.trim(), rotate.upgrade()) {
+                ("new", mgs) => {
+                    mgs.iter().for_each(Mgs::rotate_capa_keys);
+                    Ok(())
+                }
+                (other, _) => Err(format!("'{other}' cannot be set: write `new` to have a new key made")),
+            })
+            .about(
+                "the numbers of the keys that object capabilities are signed with, the current one first; `new` makes a new \
+                 key, and the one before it stays good until the next",
+            ),
+        )
         .add(
             "filesystems",
             Param::read_only(read(|mgs| mgs.filesystems().join("\n")))

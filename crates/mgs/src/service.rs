@@ -4,27 +4,30 @@
 //! which calls all readers back: they give it up, take it again and read what is new. That happens behind the answer to
 //! the change: nobody waits for readers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cpt::BoxFuture;
 use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
-use mgc::{FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
+use mgc::{CAPA_KEYS, FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
 use osd::{Index, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
+use tokio::runtime::Handle;
 use wire::llog_file::CHUNK;
 use wire::{
     Errno, FID_SEQ_LLOG_NAME, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
-    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, NidList, OBD_CONNECT_AT,
+    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, Nid, NidList, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
     OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, WireStruct, before_nul,
 };
 
 use crate::admission::Admission;
-use crate::logs::Logs;
+use crate::capa_keys::KeyFile;
+use crate::logs::{Log, Logs};
 use crate::{MgsError, fsdb, kept, params_of};
 
 /// What is granted of what a client asks for. Not IMP_RECOV: there is no table of NIDs to read.
@@ -50,6 +53,8 @@ pub struct MgsConfig {
     pub server_nids: NidList,
     /// Who has this token may register targets from anywhere.
     pub token: Option<JoinToken>,
+    /// The file with the keys of object capabilities; without one they are new at each start.
+    pub capa_keys: Option<PathBuf>,
 }
 
 /// The management server.
@@ -61,6 +66,11 @@ pub struct Mgs {
     locks: Arc<LockServer>,
     admission: Admission,
     nodemaps: Nodemaps,
+    /// Held only for work in memory.
+    capa_keys: Mutex<KeyFile>,
+    /// Held while a new key is put on disk.
+    rotating: Mutex<()>,
+    runtime: Handle,
     shown: Mutex<Option<Group>>,
 }
 
@@ -105,6 +115,9 @@ impl Mgs {
             locks,
             admission: Admission::new(rpc.lnet().clone(), listed, config.token),
             nodemaps,
+            capa_keys: Mutex::new(KeyFile::open(config.capa_keys, now())?),
+            rotating: Mutex::default(),
+            runtime: Handle::current(),
             shown: Mutex::default(),
         });
         *mgs.shown.lock() = Some(params_of::register(&mgs, &config.params));
@@ -160,6 +173,73 @@ impl Mgs {
         logs.save()?;
         self.admission.set_listed(list);
         Ok(())
+    }
+
+    /// `mgs.MGS.capa_keys`: the numbers of the keys of capabilities.
+    pub(crate) fn capa_key_ids(&self) -> String {
+        self.capa_keys.lock().ids()
+    }
+
+    /// Has a new key of capabilities made; the targets follow a moment later.
+    pub(crate) fn rotate_capa_keys(self: &Arc<Self>) {
+        let mgs = self.clone();
+        self.runtime.spawn_blocking(move || {
+            let _one = mgs.rotating.lock();
+            let rotation = mgs.capa_keys.lock().rotation();
+            let rotated = rotation.and_then(|keys_on_disk| keys_on_disk());
+            match rotated.and_then(|keys| mgs.capa_keys.lock().show(keys, now())) {
+                Ok(()) => mgs.call_back_readers(mgc::config_resource(CAPA_KEYS, MGS_CFG_T_NODEMAP)),
+                Err(e) => tracing::error!("no new key of capabilities: {e}"),
+            }
+        });
+    }
+
+    /// Whether a target of some file system is at this NID.
+    fn is_server(&self, logs: &Logs, nid: Nid) -> bool {
+        let has_target = |log: &str| FsConfig::from_records(log, &logs.records(log)).has_target_at(nid);
+        self.rpc.lnet().is_local(nid)
+            || logs
+                .names("")
+                .any(|log| log.ends_with("-client") && has_target(log))
+    }
+
+    /// Has a log looked at by whoever may read it. The one with the keys is for registered targets alone.
+    fn read<T>(
+        &self,
+        req: &ServerRequest,
+        is_keys: bool,
+        other: impl FnOnce(&Logs) -> Option<&Log>,
+        look: impl FnOnce(u64, &Log) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let logs = self.logs.lock();
+        if !is_keys {
+            let log = other(&logs).ok_or(Errno::ENOENT)?;
+            return look(log.id, log);
+        }
+        if !self.is_server(&logs, req.peer) {
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "the keys of capabilities are refused: no target is registered at the peer's NID");
+            return Err(Errno::EACCES);
+        }
+        drop(logs);
+        let keys = self.capa_keys.lock();
+        let (id, log) = keys.log().ok_or(Errno::ENOENT)?;
+        look(id, log)
+    }
+
+    /// The same, of the log that a request calls by its id.
+    fn read_open<T>(
+        &self,
+        req: &ServerRequest,
+        body: &LlogdBody,
+        look: impl FnOnce(&Log) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let id = body.lgd_logid.lgl_oi.oi_id;
+        self.read(
+            req,
+            KeyFile::is_log(id),
+            |logs| logs.by_id(id),
+            |_, log| look(log),
+        )
     }
 
     /// Changes the nodemaps. The targets follow a moment later; the change is on disk when this returns.
@@ -233,7 +313,7 @@ impl Mgs {
     /// Takes the readers' locks away, so that they read again.
     fn call_back_readers(&self, res: LdlmResId) {
         let locks = self.locks.clone();
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             if let Err(e) = locks.lock(None, res, LockMode::Ex, Policy::Plain).await {
                 tracing::warn!("cannot tell readers of a changed configuration: {e}");
             }
@@ -244,7 +324,7 @@ impl Mgs {
     fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(1)?;
         let name = std::str::from_utf8(before_nul(req.buf(2))).map_err(|_| Errno::EINVAL)?;
-        let id = self.logs.lock().get(name).map(|l| l.id).ok_or(Errno::ENOENT)?;
+        let id = self.read(req, name == CAPA_KEYS, |logs| logs.get(name), |id, _| Ok(id))?;
         let lgl_oi = OstId {
             oi_id: id,
             oi_seq: FID_SEQ_LLOG_NAME,
@@ -255,30 +335,29 @@ impl Mgs {
 
     fn read_header(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(1)?;
-        let logs = self.logs.lock();
-        let log = logs.by_id(body.lgd_logid.lgl_oi.oi_id).ok_or(Errno::ENOENT)?;
-        Ok(Reply::new(vec![log.llog.header().to_bytes()]))
+        let header = self.read_open(req, &body, |log| Ok(log.llog.header().to_bytes()))?;
+        Ok(Reply::new(vec![header]))
     }
 
     fn next_block(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(1)?;
-        let logs = self.logs.lock();
-        let log = logs.by_id(body.lgd_logid.lgl_oi.oi_id).ok_or(Errno::ENOENT)?;
-        let (at, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
-        let last = wire::llog_file::records(chunk)
-            .flatten()
-            .last()
-            .ok_or(Errno::EIO)?;
-        let answer = LlogdBody {
-            lgd_saved_index: last.index,
-            lgd_cur_offset: (at + chunk.len()) as u64,
-            lgd_len: CHUNK as u32,
-            lgd_llh_flags: LLOG_F_IS_PLAIN,
-            ..body
-        };
-        let mut block = chunk.to_vec();
-        block.resize(CHUNK, 0);
-        Ok(Reply::new(vec![answer.to_bytes(), block.into()]))
+        self.read_open(req, &body, |log| {
+            let (at, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
+            let last = wire::llog_file::records(chunk)
+                .flatten()
+                .last()
+                .ok_or(Errno::EIO)?;
+            let answer = LlogdBody {
+                lgd_saved_index: last.index,
+                lgd_cur_offset: (at + chunk.len()) as u64,
+                lgd_len: CHUNK as u32,
+                lgd_llh_flags: LLOG_F_IS_PLAIN,
+                ..body
+            };
+            let mut block = chunk.to_vec();
+            block.resize(CHUNK, 0);
+            Ok(Reply::new(vec![answer.to_bytes(), block.into()]))
+        })
     }
 }
 

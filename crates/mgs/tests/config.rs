@@ -9,15 +9,16 @@ use bytes::Bytes;
 use cpt::{BoxFuture, CptTable};
 use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
 use lnet::{Lnet, LnetConfig};
-use mgc::{FsConfig, JoinToken, Mgc, MgcError};
+use mgc::{CAPA_KEYS, FsConfig, JoinToken, Mgc, MgcError};
 use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
 use tokio::sync::watch;
 use wire::{
     Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LDLM_BL_CALLBACK,
-    LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_DESTROY, LlogdBody, MGS_CFG_T_CONFIG, MGS_EXCEPTION,
-    MGS_SET_INFO, MGS_TARGET_DEL, MGS_TARGET_REG, MgsSendParam, MgsTargetInfo, Nid, OstLvb, Text, WireStruct,
+    LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_DESTROY, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
+    LLOG_ORIGIN_HANDLE_READ_HEADER, LlogdBody, MGS_CFG_T_CONFIG, MGS_EXCEPTION, MGS_SET_INFO, MGS_TARGET_DEL,
+    MGS_TARGET_REG, MgsSendParam, MgsTargetInfo, Nid, OstLvb, Text, WireStruct,
 };
 
 /// A node at an address of its own, or only on `0@lo`.
@@ -292,6 +293,49 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     mgc.disconnect().await;
     mgs.stop().await.unwrap();
     node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_registered_targets_get_the_keys_of_capabilities() {
+    let params = params::Registry::default();
+    let config = MgsConfig {
+        params: params.clone(),
+        ..MgsConfig::default()
+    };
+    let (mgs, mgc, nodes, _) = mgs_and_peer(["127.0.0.85@tcp", "127.0.0.86@tcp"], config).await;
+    let other = node(Some("127.0.0.87@tcp"), 3).await;
+    let at = vec!["127.0.0.85@tcp".parse().unwrap()];
+    let stranger = Mgc::connect(&other, at, "stranger").await.unwrap();
+    let refused = |done: Result<(), MgcError>| assert_eq!(done.unwrap_err().errno(), Errno::EACCES);
+    refused(stranger.read_config(CAPA_KEYS).await.map(drop));
+    refused(stranger.capa_keys().await.map(drop));
+    // Nor by the id that the log would have.
+    let mut body = LlogdBody::default();
+    body.lgd_logid.lgl_oi.oi_id = 1 << 63 | 1;
+    for opc in [LLOG_ORIGIN_HANDLE_READ_HEADER, LLOG_ORIGIN_HANDLE_NEXT_BLOCK] {
+        let refused = stranger
+            .import()
+            .call(Request::new(opc, vec![body.to_bytes()]))
+            .await;
+        assert_eq!(refused.map(drop).unwrap_err().errno(), Errno::EACCES);
+    }
+    let ring = mgc.capa_keys().await.unwrap();
+    assert_eq!(ring.keys().ids().collect::<Vec<_>>(), [1]);
+    assert!(params.set("mgs.MGS.capa_keys", "7").is_err());
+    params.set("mgs.MGS.capa_keys", "new").unwrap();
+    let followed = async {
+        while ring.keys().ids().ne([2, 1]) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), followed)
+        .await
+        .expect("the targets learn of the new key");
+    assert_eq!(params.get("mgs.MGS.capa_keys")[0].1, "2 1");
+    stranger.disconnect().await;
+    other.shutdown().await;
+    other.lnet().shutdown().await;
+    end(mgs, mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

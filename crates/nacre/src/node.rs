@@ -19,7 +19,7 @@ use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
 use lst::console::{Console, SessionWanted};
 use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, JoinToken, Mgc, Nodemaps};
+use mgc::{CapaKeyring, FsConfig, JoinToken, Mgc, Nodemaps};
 use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
@@ -263,6 +263,10 @@ impl Node {
             params: self.registry.clone(),
             server_nids: server_nids.unwrap_or_default(),
             token,
+            capa_keys: match store {
+                StoreKind::Local(dir) => Some(dir.join(mgs::CAPA_KEYS_FILE)),
+                StoreKind::Memory(_) => None,
+            },
         };
         self.mgs = Some(Mgs::start_with(&self.rpc, store, config).await?);
         Ok(())
@@ -292,7 +296,11 @@ impl Node {
         let (fsname, index) = (label.fsname.clone(), label.index);
         let Joined { joining, mgc, copy } = joined;
         let registered = copy.is_none();
-        let (log, nodemaps) = learn(&mgc, &fsname, copy).await?;
+        let Learned {
+            log,
+            nodemaps,
+            capa_keys,
+        } = learn(&mgc, &fsname, copy).await?;
         nodemaps.show_in(&self.registry);
         match label.kind {
             TargetKind::Mgs => {}
@@ -305,6 +313,7 @@ impl Node {
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
                     nodemaps: nodemaps.clone(),
+                    capa_keys,
                 };
                 let mdt = Mdt::start(self.rpc.clone(), log.clone(), &store, config);
                 self.mdts.push(mdt.await?);
@@ -314,6 +323,7 @@ impl Node {
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
                     nodemaps: nodemaps.clone(),
+                    capa_keys,
                     ..OstConfig::new(&fsname, index)
                 };
                 let ost = Ost::start(&self.rpc, log.clone(), &store, config);
@@ -497,19 +507,28 @@ fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registr
     });
 }
 
+/// What a target knows from the MGS.
+struct Learned {
+    log: watch::Receiver<Arc<FsConfig>>,
+    nodemaps: Arc<Nodemaps>,
+    capa_keys: Arc<CapaKeyring>,
+}
+
 /// What a target must know to start, now and as it changes: its own copy, or what the MGS says if there is no copy.
-async fn learn(
-    mgc: &Mgc,
-    fsname: &str,
-    copy: Option<Copy>,
-) -> Result<(watch::Receiver<Arc<FsConfig>>, Arc<Nodemaps>)> {
+async fn learn(mgc: &Mgc, fsname: &str, copy: Option<Copy>) -> Result<Learned> {
     let logname = format!("{fsname}-client");
     Ok(match copy {
-        Some(Copy { config, nodemaps }) => (
-            mgc.watch_from(&logname, config),
-            mgc.nodemaps_from(nodemaps).await,
-        ),
-        None => (mgc.follow(&logname).await?, mgc.nodemaps().await?),
+        Some(Copy { config, nodemaps }) => Learned {
+            log: mgc.watch_from(&logname, config),
+            nodemaps: mgc.nodemaps_from(nodemaps).await,
+            // Keys are not kept: clients that need capabilities wait for the MGS.
+            capa_keys: mgc.capa_keys_later().await,
+        },
+        None => Learned {
+            log: mgc.follow(&logname).await?,
+            nodemaps: mgc.nodemaps().await?,
+            capa_keys: mgc.capa_keys().await?,
+        },
     })
 }
 

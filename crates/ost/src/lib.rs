@@ -7,6 +7,7 @@
 
 mod attr;
 mod brw;
+mod capa;
 pub mod check;
 mod commit;
 mod create;

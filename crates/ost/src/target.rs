@@ -4,17 +4,17 @@ use std::sync::{Arc, OnceLock};
 
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_seldom;
-use mgc::{FsConfig, KnownRights, Nodemaps, Rights};
+use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
 use osd::{Index, Objects, RunOfMachine, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
 use tokio::{sync::watch, task::JoinHandle};
 use wire::{
-    Errno, Fid, LCK_CW, LCK_EX, LCK_GROUP, LCK_PW, LDLM_ENQUEUE, LdlmRequest, OBD_CONNECT_BRW_SIZE,
-    OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID, OST_CREATE, OST_DESTROY, OST_FALLOCATE,
-    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO, OST_SETATTR, OST_STATFS,
-    OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, SEQ_QUERY,
+    Errno, Fid, LCK_CW, LCK_EX, LCK_GROUP, LCK_PW, LDLM_ENQUEUE, LDLM_ENQUEUE_CANCEL_OFF, LdlmRequest,
+    OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID, OST_CREATE,
+    OST_DESTROY, OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO,
+    OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, SEQ_QUERY,
 };
 
 use crate::{
@@ -39,7 +39,7 @@ const MAXBYTES: u64 = (16 << 40) - 4096;
 const BRW_SIZE_NOT_AGREED: u32 = 4096;
 
 /// Modes of locks that are for writing.
-const WRITE_MODES: u32 = LCK_EX | LCK_PW | LCK_CW | LCK_GROUP;
+pub(crate) const WRITE_MODES: u32 = LCK_EX | LCK_PW | LCK_CW | LCK_GROUP;
 
 /// What a target is started with.
 #[derive(Clone)]
@@ -56,6 +56,8 @@ pub struct OstConfig {
     pub locks: Arc<LockLimits>,
     /// What its clients may do.
     pub nodemaps: Arc<Nodemaps>,
+    /// What it checks capabilities with.
+    pub capa_keys: Arc<CapaKeyring>,
 }
 
 impl OstConfig {
@@ -68,6 +70,7 @@ impl OstConfig {
             params: Registry::default(),
             locks: Arc::default(),
             nodemaps: Arc::default(),
+            capa_keys: Arc::default(),
         }
     }
 
@@ -85,6 +88,7 @@ pub struct Ost {
     /// The targets of the file system, as the MGS knows them.
     config: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
+    pub(crate) capa_keys: Arc<CapaKeyring>,
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) sequences: Arc<Sequences>,
@@ -152,6 +156,7 @@ impl Ost {
             rpc: rpc.clone(),
             config: config.clone(),
             nodemaps: cfg.nodemaps.clone(),
+            capa_keys: cfg.capa_keys.clone(),
             objects,
             index,
             sequences,
@@ -219,8 +224,19 @@ impl Ost {
         Ok(())
     }
 
+    /// Refuses what is refused before anything is done.
+    fn check(&self, req: &ServerRequest) -> Result<(), Errno> {
+        if !req.export.is_server() {
+            self.check_client(req)?;
+        }
+        match req.opc {
+            LDLM_ENQUEUE => self.check_locked_object(req),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses what this client may not ask for: to make and destroy objects and to change whose they are, which only
-    /// MDTs do; and changes where it may only read.
+    /// MDTs do; changes where it may only read; and objects that it needs a capability for and shows none.
     fn check_client(&self, req: &ServerRequest) -> Result<(), Errno> {
         const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
         let for_mdts = match req.opc {
@@ -238,9 +254,13 @@ impl Ost {
             LDLM_ENQUEUE => req.get::<LdlmRequest>(1)?.lock_desc.l_req_mode & WRITE_MODES != 0,
             _ => false,
         };
-        if changes && self.rights(&req.export).readonly_mount {
+        let rights = self.rights(&req.export);
+        if changes && rights.readonly_mount {
             warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a change is refused: the nodemap of the client's NID has readonly_mount=1");
             return Err(Errno::EROFS);
+        }
+        if rights.capabilities {
+            self.check_capability(req)?;
         }
         Ok(())
     }
@@ -255,8 +275,12 @@ impl Ost {
         self.object(&id).map(drop)
     }
 
-    async fn handle_lock(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP))
+    /// Cancels the locks that come along with a refused request for a lock: its client has given them up already.
+    fn cancel_along(&self, req: &ServerRequest) {
+        if req.opc == LDLM_ENQUEUE {
+            let handles = ldlm::handles(req.buf(1), LDLM_ENQUEUE_CANCEL_OFF as usize);
+            self.locks.cancel(&req.export, &handles);
+        }
     }
 
     /// What the nodemap of a client lets it do.
@@ -355,8 +379,9 @@ impl Target for Ost {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            if !req.export.is_server() {
-                self.check_client(req)?;
+            if let Err(refused) = self.check(req) {
+                self.cancel_along(req);
+                return Err(refused);
             }
             match req.opc {
                 OST_READ => self.read(req).await,
@@ -373,11 +398,7 @@ impl Target for Ost {
                 OST_GET_INFO => self.get_info(req),
                 OST_SET_INFO => self.set_info(req),
                 SEQ_QUERY => self.seq_query(req).await,
-                LDLM_ENQUEUE => {
-                    self.check_locked_object(req)?;
-                    self.handle_lock(req).await
-                }
-                _ => self.handle_lock(req).await,
+                _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
             }
         })
     }

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use ldlm::LockLimits;
-use mgc::{FsConfig, KnownRights, Nodemaps, Rights};
+use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
 use osd::check::Progress;
 use params::{Group, Registry};
 use parking_lot::Mutex;
@@ -50,6 +50,8 @@ pub struct MdtConfig {
     pub clock: WallClock,
     /// What its clients may do.
     pub nodemaps: Arc<Nodemaps>,
+    /// What it signs capabilities with.
+    pub capa_keys: Arc<CapaKeyring>,
 }
 
 /// Tells the time of day: the system's, or another's in tests.
@@ -86,8 +88,9 @@ pub struct Mdt {
     uuid: String,
     rpc: Arc<Ptlrpc>,
     /// The targets of the file system, as the MGS knows them.
-    config: watch::Receiver<Arc<FsConfig>>,
+    pub(crate) config: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
+    pub(crate) capa_keys: Arc<CapaKeyring>,
     pub(crate) store: Arc<Store>,
     pub(crate) locks: Locks,
     pub(crate) sequences: Sequences,
@@ -99,6 +102,8 @@ pub struct Mdt {
     pub(crate) clock: WallClock,
     /// `mdd.*.atime_diff`.
     pub(crate) atime_diff: Arc<AtomicU64>,
+    /// `mdt.*.capa_timeout`.
+    pub(crate) capa_timeout: Arc<AtomicU64>,
     /// Ends the look through the store that follows a crash.
     settling: Arc<Progress>,
     tasks: Mutex<Vec<JoinHandle<()>>>,

@@ -27,6 +27,9 @@ use crate::{
 /// `mdd.*.atime_diff`, as it starts.
 const ATIME_DIFF_SECS: u64 = 60;
 
+/// `mdt.*.capa_timeout`, as it starts: Lustre's.
+const CAPA_TIMEOUT_SECS: u64 = 1800;
+
 impl Mdt {
     /// Starts the target on this store: what a crash left behind is put in order, the OSTs of the configuration are
     /// used as they come, and clients are served. `config` is the file system's client log.
@@ -98,12 +101,14 @@ impl Mdt {
             stats: Default::default(),
             clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
+            capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),
             settling: Default::default(),
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),
             config: config.clone(),
             nodemaps: cfg.nodemaps.clone(),
+            capa_keys: cfg.capa_keys.clone(),
             sequences,
             store,
             uuid,

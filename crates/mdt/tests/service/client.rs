@@ -31,6 +31,7 @@ const FLAGS2: u64 = 0xa4_6cde_ffbd;
 const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
 
 pub(crate) struct Client {
+    pub(crate) uuid: String,
     pub(crate) import: Arc<Import>,
     pub(crate) seq: u64,
     oid: AtomicU32,
@@ -113,13 +114,14 @@ impl Client {
         terms: LockTerms,
     ) -> Arc<Client> {
         let n = CLIENTS.fetch_add(1, Ordering::SeqCst);
+        let uuid = format!("00000000-0000-4000-8000-{n:012x}");
         let owner = Arc::new(Owner(Mutex::new(Weak::new())));
         let import = Import::new(
             rpc,
             ImportConfig {
                 name: format!("client{n}"),
                 target_uuid: target.into(),
-                client_uuid: format!("00000000-0000-4000-8000-{n:012x}"),
+                client_uuid: uuid.clone(),
                 nids: vec![at],
                 kind: ImportKind::Mdc,
                 connect: ObdConnectData {
@@ -142,6 +144,7 @@ impl Client {
             .await
             .unwrap();
         let client = Arc::new(Client {
+            uuid,
             import,
             seq: reply.get::<LuSeqRange>(1).unwrap().lsr_start,
             oid: AtomicU32::new(1),

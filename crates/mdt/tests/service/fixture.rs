@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, NodemapTable, Nodemaps, TargetConf};
+use mgc::{CapaKeyring, CapaKeys, FsConfig, NodemapTable, Nodemaps, TargetConf};
 use osd::{Index, MemoryIndex};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
@@ -152,6 +152,7 @@ pub(crate) struct Fixture {
     pub(crate) mdt: Arc<Mdt>,
     pub(crate) params: params::Registry,
     pub(crate) nodemaps: Arc<Nodemaps>,
+    pub(crate) capa_keys: Arc<CapaKeyring>,
     config: watch::Sender<Arc<FsConfig>>,
 }
 
@@ -169,11 +170,13 @@ impl Fixture {
         let config = watch::Sender::new(Arc::new(config_of(&osts)));
         let params = params::Registry::default();
         let nodemaps = Arc::<Nodemaps>::default();
+        let keys = CapaKeys::default().rotated([1; 32]);
+        let capa_keys = Arc::new(CapaKeyring::new(keys));
         let mdt = Mdt::start_on(
             rpc.clone(),
             index.clone(),
             config.subscribe(),
-            mdt_config(&params, &nodemaps),
+            mdt_config(&params, &nodemaps, &capa_keys),
         )
         .await
         .unwrap();
@@ -184,6 +187,7 @@ impl Fixture {
             mdt,
             params,
             nodemaps,
+            capa_keys,
             config,
         }
     }
@@ -235,18 +239,23 @@ impl Fixture {
             self.rpc.clone(),
             index,
             config,
-            mdt_config(&self.params, &self.nodemaps),
+            mdt_config(&self.params, &self.nodemaps, &self.capa_keys),
         )
         .await
         .unwrap();
     }
 }
 
-fn mdt_config(params: &params::Registry, nodemaps: &Arc<Nodemaps>) -> MdtConfig {
+fn mdt_config(
+    params: &params::Registry,
+    nodemaps: &Arc<Nodemaps>,
+    capa_keys: &Arc<CapaKeyring>,
+) -> MdtConfig {
     MdtConfig {
         clock: Default::default(),
         locks: Arc::default(),
         nodemaps: nodemaps.clone(),
+        capa_keys: capa_keys.clone(),
         fsname: "testfs".into(),
         index: 0,
         seed: 7,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod batch;
+mod capabilities;
 mod client;
 mod fixture;
 #[path = "../../../lnet/tests/it/log.rs"]

@@ -59,7 +59,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     for target in &found.targets {
         TargetDir::destroy(target)?;
         remove(target, &OF_PROCESSES)?;
-        for name in [token::NAME, own_config::NAME] {
+        for name in [token::NAME, own_config::NAME, mgs::CAPA_KEYS_FILE] {
             remove(target, &[name, &osd::files::unfinished(name)])?;
         }
         remove(target, &[replace::NAME])?;

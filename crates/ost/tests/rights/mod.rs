@@ -1,6 +1,8 @@
 //! What a target refuses: peers that say they are servers, clients that ask for what only MDTs do or what their nodemap does
 //! not allow, and changes that cannot be right.
 
+mod capabilities;
+
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};
 use osd::StoreKind;

@@ -5,16 +5,18 @@
 use client::{Client, MountOptions};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use mdt::{Mdt, MdtConfig};
+use mdt::{Mdt, MdtConfig, WallClock};
 use mgc::Mgc;
-use mgs::Mgs;
+use mgs::{Mgs, MgsConfig};
 use osd::{Index, MemoryIndex, Space, StoreKind};
 use ost::{Ost, OstConfig};
 use rpc::{Ptlrpc, RpcConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text};
+use wire::{
+    LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text, Time,
+};
 
 /// The file system's name.
 pub const FSNAME: &str = "testfs";
@@ -28,7 +30,11 @@ pub struct Cluster {
     mdt_config: MdtConfig,
     /// The servers' parameters.
     pub params: params::Registry,
-    mgc: Arc<Mgc>,
+    /// The MGS's.
+    mgs_params: params::Registry,
+    /// The metadata target's.
+    pub clock: SettableClock,
+    pub mgc: Arc<Mgc>,
     mounts: AtomicU64,
 }
 
@@ -46,14 +52,37 @@ fn info(nid: Nid, kind: u32, index: u32) -> MgsTargetInfo {
 
 async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, index: u32) -> Arc<Ost> {
     let config = mgc.watch(&format!("{FSNAME}-client"));
+    let nid = rpc.lnet().nid();
+    // Only registered targets get the keys of capabilities.
+    mgc.register(info(nid, LDD_F_SV_TYPE_OST, index)).await.unwrap();
     let cfg = OstConfig {
         params: params.clone(),
+        nodemaps: mgc.nodemaps().await.unwrap(),
+        capa_keys: mgc.capa_keys().await.unwrap(),
         ..OstConfig::new(FSNAME, index)
     };
-    let ost = Ost::start(rpc, config, &StoreKind::Memory(1 << 30), cfg).await;
-    let nid = rpc.lnet().nid();
-    mgc.register(info(nid, LDD_F_SV_TYPE_OST, index)).await.unwrap();
-    ost.unwrap()
+    Ost::start(rpc, config, &StoreKind::Memory(1 << 30), cfg)
+        .await
+        .unwrap()
+}
+
+/// A clock that is behind the time of day.
+#[derive(Clone, Default)]
+pub struct SettableClock(Arc<AtomicU64>);
+
+impl SettableClock {
+    /// It is so many seconds behind from now on.
+    pub fn set_behind(&self, secs: u64) {
+        self.0.store(secs, Ordering::SeqCst);
+    }
+
+    fn of_mdt(&self) -> WallClock {
+        let behind = self.0.clone();
+        WallClock::new(move || {
+            let now = Time::from(std::time::SystemTime::now());
+            now.later(-(behind.load(Ordering::SeqCst) as i64))
+        })
+    }
 }
 
 /// An object target on a node of its own.
@@ -119,13 +148,23 @@ impl Cluster {
                 ..RpcConfig::default()
             },
         );
-        let mgs = Mgs::start(&rpc, &StoreKind::Memory(1 << 30), 1).await.unwrap();
+        let mgs_params = params::Registry::default();
+        let config = MgsConfig {
+            seed: 1,
+            params: mgs_params.clone(),
+            ..MgsConfig::default()
+        };
+        let mgs = Mgs::start_with(&rpc, &StoreKind::Memory(1 << 30), config)
+            .await
+            .unwrap();
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
         mgc.register(info(nid, LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
+        let clock = SettableClock::default();
         let cfg = MdtConfig {
-            clock: Default::default(),
+            clock: clock.of_mdt(),
             locks: Arc::default(),
-            nodemaps: Arc::default(),
+            nodemaps: mgc.nodemaps().await.unwrap(),
+            capa_keys: mgc.capa_keys().await.unwrap(),
             fsname: FSNAME.to_owned(),
             index: 0,
             seed: 2,
@@ -153,6 +192,8 @@ impl Cluster {
             mdt_config: cfg,
             osts: started,
             params,
+            mgs_params,
+            clock,
             mgc,
             mounts: AtomicU64::new(10),
         }
@@ -165,6 +206,37 @@ impl Cluster {
         self.mdt = Mdt::start_on(self.rpc.clone(), index, config, self.mdt_config.clone())
             .await
             .unwrap();
+    }
+
+    /// The clients of this node need capabilities for objects from now on, or do not. Their users are who they say.
+    pub async fn require_capabilities(&self, required: bool) {
+        let value = if required { "1" } else { "0" };
+        self.mgs
+            .change_nodemaps(|table| {
+                if table.add("here").is_ok() {
+                    table.add_range("here", "0@lo")?;
+                    table.modify("here", "trusted", "1")?;
+                    table.modify("here", "admin", "1")?;
+                }
+                table.modify("here", "capabilities", value)
+            })
+            .await
+            .unwrap();
+        let nodemaps = self.mgc.nodemaps().await.unwrap();
+        let mut changes = nodemaps.changes();
+        while nodemaps.table().rights(Nid::LO).capabilities != required {
+            changes.changed().await.unwrap();
+        }
+    }
+
+    /// The targets have another current key of capabilities when this returns.
+    pub async fn rotate_capability_keys(&self) {
+        let ring = self.mgc.capa_keys().await.unwrap();
+        let before = ring.keys();
+        self.mgs_params.set("mgs.MGS.capa_keys", "new").unwrap();
+        while ring.keys() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Another mount of it.

@@ -107,6 +107,7 @@ impl Servers {
             clock: WallClock::new(move || Time::secs(now.load(Ordering::SeqCst) as i64)),
             locks: Arc::default(),
             nodemaps: Arc::default(),
+            capa_keys: Arc::default(),
             fsname: FSNAME.to_owned(),
             index: 0,
             seed: 2,

@@ -1,0 +1,91 @@
+//! Capabilities for objects: what a client may do to the objects of a file, signed for the object targets (docs/security.md).
+//!
+//! A client asks for one object of one file at a time, by MDS_GETATTR with `OBD_MD_FLOSSCAPA` and the object in
+//! `RMF_CAPA1`, as Lustre's clients renewed theirs. It gets the rights of the user in the request, those of the files that
+//! the client has open, and those of the capability that it shows: data that waits in a cache can be written after the file
+//! was closed, or its mode changed.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use mgc::Bearer;
+use rpc::ServerRequest;
+use wire::{
+    CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
+    Errno, Fid, LustreCapa, MDS_FMODE_EXEC, MDS_FMODE_READ, MdtBody, OBD_MD_FLID, OBD_MD_FLOSSCAPA,
+    WireStruct,
+};
+
+use crate::{
+    cred::{Cred, MAY_READ, MAY_WRITE},
+    layout,
+    store::Inode,
+    target::{Handled, Mdt, reply},
+};
+
+/// The buffer of a request that names the object.
+const ASKED: usize = 2;
+/// Who may write the data.
+const WRITER: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
+
+impl Mdt {
+    /// Gives a client a capability for an object of a file.
+    pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> Handled {
+        let asked: LustreCapa = req.get(ASKED)?;
+        let file = body.mbo_fid1;
+        let inode = self.store.inode(file)?;
+        let objects = layout::objects(&inode.lov)?;
+        let object = objects.iter().find(|object| object.fid == asked.lc_fid);
+        let object = object.filter(|_| inode.is_file()).ok_or(Errno::ENOENT)?;
+        let target = self.config.borrow().ost(object.ost).map(|ost| ost.uuid.clone());
+        let target = target.ok_or(Errno::ENODEV)?;
+        let of = Bearer {
+            target: &target,
+            client: &req.export.client_uuid,
+        };
+        let cred = self.cred_of_body(req, body);
+        let mut rights = self.object_rights(req, file, &inode, &cred);
+        if self.capa_keys.check_signature(of, &asked).is_ok() {
+            rights |= asked.lc_opc;
+        }
+        let lifetime = self.capa_timeout.load(Relaxed) as u32;
+        let capa = LustreCapa {
+            lc_fid: object.fid,
+            lc_opc: rights,
+            lc_uid: cred.fsuid.into(),
+            lc_gid: cred.fsgid.into(),
+            lc_timeout: lifetime,
+            lc_expiry: (self.clock.now().sec as u32).saturating_add(lifetime),
+            ..LustreCapa::default()
+        };
+        // An MGS of Lustre has no keys; its file systems have no capabilities.
+        let signed = self.capa_keys.sign(of, capa).ok_or(Errno::EOPNOTSUPP)?;
+        let answer = MdtBody {
+            mbo_fid1: file,
+            mbo_valid: OBD_MD_FLID | OBD_MD_FLOSSCAPA,
+            ..MdtBody::default()
+        };
+        let none = Bytes::new;
+        Ok(reply(
+            6,
+            [answer.to_bytes(), none(), none(), none(), signed.to_bytes()],
+        ))
+    }
+
+    /// What a client may do to the objects of a file: what this user may, and what its open files let it.
+    fn object_rights(&self, req: &ServerRequest, file: Fid, inode: &Inode, cred: &Cred) -> u64 {
+        let open = self.handles(&req.export).modes_of(file);
+        // Who may not read the data may still see how much there is: attributes need no permission either.
+        let mut rights = CAPA_OPC_META_READ;
+        if cred.check(inode, MAY_READ).is_ok() || open.has(MDS_FMODE_READ | MDS_FMODE_EXEC) {
+            rights |= CAPA_OPC_OSS_READ;
+        }
+        if cred.check(inode, MAY_WRITE).is_ok() || open.changes() {
+            rights |= WRITER;
+        }
+        if cred.owns(inode) {
+            rights |= CAPA_OPC_META_WRITE;
+        }
+        rights
+    }
+}

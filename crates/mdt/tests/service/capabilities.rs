@@ -1,0 +1,159 @@
+//! Capabilities for objects: who gets which.
+
+use bytes::Bytes;
+use mgc::Bearer;
+use wire::{
+    CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
+    Errno, Fid, LustreCapa, MDS_ATTR_MODE, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_GETATTR, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MdtBody, MdtRecSetattr, OBD_MD_FLOSSCAPA, WireStruct, striping::PlainLayout,
+};
+
+use crate::{client::Client, fixture::Fixture};
+
+const SEES: u64 = CAPA_OPC_META_READ;
+const READS: u64 = SEES | CAPA_OPC_OSS_READ;
+const OWNS: u64 = SEES | CAPA_OPC_META_WRITE;
+const WRITES: u64 = READS | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
+const TARGET: &str = "testfs-OST0000_UUID";
+
+/// A new file of root's with this mode, and its object; it is not open.
+async fn file(c: &Client, name: &str, mode: u32) -> (Fid, Fid) {
+    let made = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let layout = PlainLayout::parse(made.reply.buf(3)).unwrap();
+    c.close(made.fid(), made.handle()).await.unwrap();
+    chmod(c, made.fid(), mode).await;
+    (made.fid(), layout.objects[0].l_ost_oi.fid())
+}
+
+async fn chmod(c: &Client, fid: Fid, mode: u32) {
+    let rec = MdtRecSetattr {
+        sa_fid: fid,
+        sa_valid: MDS_ATTR_MODE,
+        sa_mode: 0o100000 | mode,
+        ..MdtRecSetattr::default()
+    };
+    c.setattr(rec, &[]).await.unwrap();
+}
+
+async fn ask(c: &Client, file: Fid, shown: LustreCapa) -> Result<LustreCapa, Errno> {
+    let (mbo_fsuid, mbo_fsgid, mbo_capability) = *c.creds.lock();
+    let body = MdtBody {
+        mbo_fid1: file,
+        mbo_valid: OBD_MD_FLOSSCAPA,
+        mbo_fsuid,
+        mbo_fsgid,
+        mbo_capability,
+        mbo_suppgid: u32::MAX,
+        ..MdtBody::default()
+    };
+    let reply = c
+        .call(MDS_GETATTR, vec![body.to_bytes(), shown.to_bytes()])
+        .await?;
+    assert_eq!(
+        reply.get::<MdtBody>(1)?.mbo_valid & OBD_MD_FLOSSCAPA,
+        OBD_MD_FLOSSCAPA
+    );
+    reply.get(5)
+}
+
+fn about(object: Fid) -> LustreCapa {
+    LustreCapa {
+        lc_fid: object,
+        ..LustreCapa::default()
+    }
+}
+
+async fn rights(c: &Client, (file, object): (Fid, Fid)) -> u64 {
+    ask(c, file, about(object)).await.unwrap().lc_opc
+}
+
+#[tokio::test]
+async fn a_capability_has_the_rights_of_the_user_and_of_open_files() {
+    let f = Fixture::new(1).await;
+    let (root, user) = (f.client().await, f.client().await);
+    *user.creds.lock() = (5, 5, 0);
+    for (mode, expected) in [(0o600, SEES), (0o644, READS), (0o666, WRITES), (0o602, WRITES)] {
+        let made = file(&root, &format!("{mode:o}"), mode).await;
+        assert_eq!(rights(&user, made).await, expected, "{mode:o}");
+        assert_eq!(rights(&root, made).await, WRITES, "{mode:o}");
+    }
+    *root.creds.lock() = (0, 0, 0);
+    let own = file(&root, "own", 0o000).await;
+    assert_eq!(rights(&root, own).await, OWNS);
+    // An open file keeps its rights when the mode changes.
+    let (made, object) = file(&root, "open", 0o666).await;
+    for (flags, expected) in [(MDS_FMODE_READ, READS), (MDS_FMODE_WRITE, WRITES)] {
+        chmod(&root, made, 0o666).await;
+        let open = user.open(made, "", MDS_OPEN_BY_FID | flags).await;
+        assert_eq!(open.status, 0);
+        chmod(&root, made, 0o600).await;
+        assert_eq!(rights(&user, (made, object)).await, expected);
+        // Another client's open files do not count.
+        let third = f.client().await;
+        *third.creds.lock() = (5, 5, 0);
+        assert_eq!(rights(&third, (made, object)).await, SEES);
+        user.close(made, open.handle()).await.unwrap();
+        assert_eq!(rights(&user, (made, object)).await, SEES);
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_capability_keeps_its_rights_for_its_own_client() {
+    let f = Fixture::new(1).await;
+    let (root, user) = (f.client().await, f.client().await);
+    *user.creds.lock() = (5, 5, 0);
+    let (made, object) = file(&root, "f", 0o666).await;
+    let had = ask(&user, made, about(object)).await.unwrap();
+    chmod(&root, made, 0o600).await;
+    let renewed = ask(&user, made, had).await.unwrap();
+    assert_eq!(renewed.lc_opc, WRITES);
+    let stranger = f.client().await;
+    *stranger.creds.lock() = (5, 5, 0);
+    let forged = LustreCapa {
+        lc_opc: WRITES,
+        lc_hmac: [7; 32],
+        ..had
+    };
+    for (client, shown) in [(&stranger, had), (&user, forged)] {
+        assert_eq!(ask(client, made, shown).await.unwrap().lc_opc, SEES);
+    }
+    // What the administrator has replaced twice does not count any more.
+    for byte in [2, 3] {
+        f.capa_keys.set(f.capa_keys.keys().rotated([byte; 32]));
+    }
+    assert_eq!(ask(&user, made, renewed).await.unwrap().lc_opc, SEES);
+}
+
+#[tokio::test]
+async fn a_capability_is_for_an_object_of_the_file_and_expires() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let (made, object) = file(&c, "f", 0o644).await;
+    let (_, others) = file(&c, "g", 0o644).await;
+    for guessed in [others, Fid::new(object.f_seq, 999, 0), Fid::ZERO] {
+        assert_eq!(ask(&c, made, about(guessed)).await.err(), Some(Errno::ENOENT));
+    }
+    for no_file in [Fid::ROOT, c.new_fid()] {
+        assert_eq!(ask(&c, no_file, about(object)).await.err(), Some(Errno::ENOENT));
+    }
+    f.params.set("mdt.*.capa_timeout", "100").unwrap();
+    let capa = ask(&c, made, about(object)).await.unwrap();
+    assert_eq!((capa.lc_timeout, capa.lc_fid), (100, object));
+    let of = Bearer {
+        target: TARGET,
+        client: &c.uuid,
+    };
+    let expiry = u64::from(capa.lc_expiry);
+    assert_eq!(f.capa_keys.check(of, &capa, expiry), Ok(()));
+    assert!(f.capa_keys.check(of, &capa, expiry + 1).is_err());
+    // A request that names no object is malformed; an MGS of Lustre has no keys.
+    let body = MdtBody {
+        mbo_fid1: made,
+        mbo_valid: OBD_MD_FLOSSCAPA,
+        ..MdtBody::default()
+    };
+    let malformed = c.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await;
+    assert_eq!(malformed.err(), Some(Errno::EPROTO));
+    f.capa_keys.set(mgc::CapaKeys::default());
+    assert_eq!(ask(&c, made, about(object)).await.err(), Some(Errno::EOPNOTSUPP));
+}

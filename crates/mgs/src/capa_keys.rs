@@ -1,0 +1,148 @@
+//! The keys of object capabilities: made at the first start, kept in a file of their own that only its owner can read, and
+//! shown as a log to registered targets. The other logs are no secret, and are in the store.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mgc::{CAPA_KEYS, CapaKeys};
+use osd::{MemoryIndex, files};
+
+use crate::logs::{Log, Logs};
+use crate::{MgsError, kept};
+
+/// The file's name in the MGS's directory.
+pub const CAPA_KEYS_FILE: &str = "capa-keys";
+/// What the id of the log has and the ids of logs in the store have not.
+const ID: u64 = 1 << 63;
+
+/// The keys, and the log that shows them.
+pub(crate) struct KeyFile {
+    path: Option<PathBuf>,
+    keys: CapaKeys,
+    log: Logs,
+}
+
+impl KeyFile {
+    /// The keys in this file, which is made if it is not there. Without a path they are only in memory.
+    pub(crate) fn open(path: Option<PathBuf>, now: i64) -> Result<KeyFile, MgsError> {
+        let kept = match &path {
+            Some(path) => read(path)?,
+            None => None,
+        };
+        let mut file = KeyFile {
+            path,
+            keys: CapaKeys::default(),
+            log: Logs::load(Arc::new(MemoryIndex::default()))?,
+        };
+        let keys = match kept {
+            Some(keys) => keys,
+            None => file.rotation()?()?,
+        };
+        file.show(keys, now)?;
+        Ok(file)
+    }
+
+    /// The numbers of the keys, the current one first.
+    pub(crate) fn ids(&self) -> String {
+        let ids: Vec<String> = self.keys.ids().map(|id| id.to_string()).collect();
+        ids.join(" ")
+    }
+
+    /// Makes a new key. The one before it stays good until the next; the one before that does not count any more. What is
+    /// returned waits until they are on disk, and gives the keys to [`KeyFile::show`].
+    pub(crate) fn rotation(&self) -> Result<impl FnOnce() -> Result<CapaKeys, MgsError> + use<>, MgsError> {
+        let (keys, path) = (self.keys.rotated(random()?), self.path.clone());
+        Ok(move || {
+            if let Some(path) = &path {
+                let text = format!("{}\n", keys.to_text());
+                let written = files::replace(path, text.as_bytes(), files::FILE_MODE);
+                written.map_err(|e| failed("write", path, &e))?;
+            }
+            Ok(keys)
+        })
+    }
+
+    /// Shows these keys from now on.
+    pub(crate) fn show(&mut self, keys: CapaKeys, now: i64) -> Result<(), MgsError> {
+        // A new log each time: the old one would show keys that do not count any more.
+        let mut log = Logs::load(Arc::new(MemoryIndex::default()))?;
+        kept::set(&mut log, CAPA_KEYS, CAPA_KEYS, Some(&keys.to_text()), now)?;
+        (self.keys, self.log) = (keys, log);
+        Ok(())
+    }
+
+    /// The log, and the id that clients call it by.
+    pub(crate) fn log(&self) -> Option<(u64, &Log)> {
+        self.log.get(CAPA_KEYS).map(|log| (log.id | ID, log))
+    }
+
+    /// Whether an id is that of the log.
+    pub(crate) fn is_log(id: u64) -> bool {
+        id & ID != 0
+    }
+}
+
+fn failed(what: &str, path: &Path, e: &io::Error) -> MgsError {
+    MgsError::Keys {
+        why: format!("cannot {what} {}: {e}", path.display()),
+    }
+}
+
+fn read(path: &Path) -> Result<Option<CapaKeys>, MgsError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed("read", path, &e)),
+    };
+    let keys: Result<CapaKeys, String> = text.parse();
+    let why = match keys {
+        Ok(keys) if !keys.is_empty() => return Ok(Some(keys)),
+        Ok(_) => "it is empty".to_owned(),
+        Err(why) => why,
+    };
+    let why = format!("{}: {why}; remove the file to have new keys made", path.display());
+    Err(MgsError::Keys { why })
+}
+
+fn random() -> Result<[u8; 32], MgsError> {
+    let source = Path::new("/dev/urandom");
+    let mut bytes = [0; 32];
+    let done = fs::File::open(source).and_then(|mut file| file.read_exact(&mut bytes));
+    done.map_err(|e| failed("read", source, &e))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn keys_are_kept_for_their_owner_alone_and_two_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("capa-keys");
+        let open = || KeyFile::open(Some(path.clone()), 1).unwrap();
+        let first = open().keys;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(open().keys, first);
+        let mut file = open();
+        for ids in ["2 1", "3 2"] {
+            let keys = file.rotation().unwrap()().unwrap();
+            file.show(keys, 2).unwrap();
+            assert_eq!((file.ids(), open().ids()), (ids.to_owned(), ids.to_owned()));
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_ne!(KeyFile::open(None, 1).unwrap().keys, first);
+        for bad in ["", "1:xyz"] {
+            fs::write(&path, bad).unwrap();
+            let why = KeyFile::open(Some(path.clone()), 1).err().unwrap().to_string();
+            assert!(
+                why.contains("capa-keys") && why.contains("remove the file"),
+                "{why}"
+            );
+        }
+    }
+}

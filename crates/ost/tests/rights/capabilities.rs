@@ -1,0 +1,243 @@
+//! Objects of clients whose nodemap requires capabilities.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use ldlm::{Enqueue, LockMode, Policy};
+use mgc::{Bearer, CapaKeyring};
+use rpc::{Bulk, Request, RpcError};
+use wire::{
+    CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
+    Errno, Fid, LDLM_FL_BLOCK_NOWAIT, LDLM_FL_HAS_INTENT, LustreCapa, NiobufRemote, OBD_MD_FLBLOCKS,
+    OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK,
+    OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdIoobj, Obdo, OstBody, WireStruct,
+};
+
+use crate::fixture::{Client, Node, TARGET};
+use crate::{about, with_object};
+
+const CLIENT: &str = "client-a";
+const ALL: u64 =
+    CAPA_OPC_META_READ | CAPA_OPC_META_WRITE | CAPA_OPC_OSS_READ | CAPA_OPC_OSS_TRUNC | CAPA_OPC_OSS_WRITE;
+
+fn now() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as u32
+}
+
+fn unsigned(fid: Fid, rights: u64) -> LustreCapa {
+    LustreCapa {
+        lc_fid: fid,
+        lc_opc: rights,
+        lc_timeout: 1000,
+        lc_expiry: now() + 1000,
+        ..LustreCapa::default()
+    }
+}
+
+/// As a metadata target signs it for this client.
+fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
+    let of = Bearer {
+        target: TARGET,
+        client,
+    };
+    node.capa_keys.sign(of, capa).unwrap().to_bytes()
+}
+
+/// A request about an object, with a capability. A lock is asked for under another opcode, see [`LOCK_TO_READ`].
+async fn ask(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
+    if [LOCK_TO_READ, LOCK_TO_WRITE, GLIMPSE].contains(&opc) {
+        return lock(client, opc, fid, capability).await;
+    }
+    let oa = Obdo {
+        o_valid: about(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME,
+        o_size: 0,
+        o_blocks: if opc == OST_FALLOCATE {
+            4096
+        } else {
+            OBD_OBJECT_EOF
+        },
+        o_mode: if opc == OST_SEEK { 4 } else { 0 },
+        ..about(fid)
+    };
+    let mut bufs = vec![OstBody { oa }.to_bytes()];
+    let mut bulk = None;
+    if [OST_READ, OST_WRITE].contains(&opc) {
+        let object = ObdIoobj {
+            ioo_oid: fid.into(),
+            ioo_max_brw: 0,
+            ioo_bufcnt: 1,
+        };
+        let range = NiobufRemote {
+            rnb_offset: 0,
+            rnb_len: 4,
+            rnb_flags: 0,
+        };
+        bufs.extend([object.to_bytes(), range.to_bytes()]);
+        bulk = Some(match opc {
+            OST_READ => Bulk::Sink(vec![4]),
+            _ => Bulk::Source(vec![Bytes::from_static(b"data").into()]),
+        });
+    }
+    bufs.push(capability.clone());
+    let request = Request {
+        bulk,
+        reply_len: 4096,
+        ..Request::new(opc, bufs)
+    };
+    let done = client.import().call(request).await;
+    done.map(drop).map_err(|e: RpcError| e.errno())
+}
+
+const LOCK_TO_READ: u32 = u32::MAX;
+const LOCK_TO_WRITE: u32 = u32::MAX - 1;
+const GLIMPSE: u32 = u32::MAX - 2;
+
+async fn lock(client: &Client, how: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
+    let mode = if how == LOCK_TO_WRITE {
+        LockMode::Pw
+    } else {
+        LockMode::Pr
+    };
+    let enqueue = Enqueue {
+        flags: if how == GLIMPSE { LDLM_FL_HAS_INTENT } else { 0 },
+        capability: capability.clone(),
+        ..Enqueue::new(fid.res_id(), mode, Policy::extent(0, OBD_OBJECT_EOF))
+    };
+    let done = client.locks.get().unwrap().enqueue(enqueue).await;
+    done.map(drop).map_err(|e| e.errno())
+}
+
+/// All requests about an object, and a right that each can do with.
+const REQUESTS: [(u32, u64); 11] = [
+    (OST_WRITE, CAPA_OPC_OSS_WRITE),
+    (OST_READ, CAPA_OPC_OSS_READ),
+    (OST_SEEK, CAPA_OPC_OSS_READ),
+    (OST_GETATTR, CAPA_OPC_META_READ),
+    (OST_SYNC, CAPA_OPC_META_READ),
+    (OST_SETATTR, CAPA_OPC_META_WRITE),
+    (OST_FALLOCATE, CAPA_OPC_OSS_WRITE),
+    (OST_PUNCH, CAPA_OPC_OSS_TRUNC),
+    (GLIMPSE, CAPA_OPC_META_READ),
+    (LOCK_TO_READ, CAPA_OPC_META_READ),
+    (LOCK_TO_WRITE, CAPA_OPC_OSS_WRITE),
+];
+
+#[tokio::test]
+async fn a_guessed_object_is_of_no_use_without_a_capability() {
+    let (node, _ost, osp, client, fid) = with_object().await;
+    client.write(fid, 0, b"data").await;
+    node.map_clients("capabilities", "1");
+    let good = unsigned(fid, ALL);
+    let other = Fid::new(fid.f_seq, 2, 0);
+    let bad = [
+        Bytes::new(),
+        good.to_bytes(),
+        signed(&node, CLIENT, good).slice(..119),
+        signed(&node, CLIENT, unsigned(other, ALL)),
+        signed(&node, "client-b", good),
+        signed(
+            &node,
+            CLIENT,
+            LustreCapa {
+                lc_expiry: now() - 1,
+                ..good
+            },
+        ),
+    ];
+    for (opc, right) in REQUESTS {
+        for (i, capability) in bad.iter().enumerate() {
+            assert_eq!(
+                ask(&client, opc, fid, capability).await,
+                Err(Errno::EACCES),
+                "{opc} {i}"
+            );
+        }
+        // Each right but those that would do.
+        let writes = CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
+        let enough = if opc == LOCK_TO_WRITE { writes } else { right };
+        let too_little = signed(&node, CLIENT, unsigned(fid, ALL & !enough));
+        assert_eq!(
+            ask(&client, opc, fid, &too_little).await,
+            Err(Errno::EACCES),
+            "{opc}"
+        );
+    }
+    // What is about no object, and what the MDT asks, needs none.
+    client.call(OST_STATFS, Vec::new()).await.unwrap();
+    client.ask(OST_SYNC, Obdo::default()).await.unwrap();
+    osp.ask(OST_SETATTR, about(fid)).await.unwrap();
+    node.map_clients("capabilities", "0");
+    assert_eq!(client.read(fid, 0, 100).await, b"data");
+}
+
+#[tokio::test]
+async fn a_capability_lets_its_client_do_what_it_says() {
+    let (node, _ost, _osp, client, fid) = with_object().await;
+    node.map_clients("capabilities", "1");
+    for (opc, right) in REQUESTS {
+        let enough = signed(&node, CLIENT, unsigned(fid, right));
+        assert_eq!(ask(&client, opc, fid, &enough).await, Ok(()), "{opc}");
+    }
+    // The former key is good until the next.
+    let capability = signed(&node, CLIENT, unsigned(fid, ALL));
+    let rotate = |byte| node.capa_keys.set(node.capa_keys.keys().rotated([byte; 32]));
+    rotate(2);
+    assert_eq!(ask(&client, OST_READ, fid, &capability).await, Ok(()));
+    rotate(3);
+    assert_eq!(ask(&client, OST_READ, fid, &capability).await, Err(Errno::EACCES));
+    // Another target's capability.
+    let of = Bearer {
+        target: "testfs-OST0002_UUID",
+        client: CLIENT,
+    };
+    let foreign = node.capa_keys.sign(of, unsigned(fid, ALL)).unwrap().to_bytes();
+    assert_eq!(ask(&client, OST_READ, fid, &foreign).await, Err(Errno::EACCES));
+}
+
+#[tokio::test]
+async fn a_target_that_lacks_the_newest_key_has_the_client_wait_for_it() {
+    let (node, _ost, _osp, client, fid) = with_object().await;
+    node.map_clients("capabilities", "1");
+    let (old, new) = (node.capa_keys.keys(), node.capa_keys.keys().rotated([2; 32]));
+    // A metadata target that was just started has no former key to sign with.
+    let newest = CapaKeyring::new(new.to_text().split(' ').next().unwrap().parse().unwrap());
+    let of = Bearer {
+        target: TARGET,
+        client: CLIENT,
+    };
+    let capability = newest.sign(of, unsigned(fid, ALL)).unwrap().to_bytes();
+    let asked = ask(&client, OST_GETATTR, fid, &capability);
+    tokio::pin!(asked);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut asked).await;
+    assert!(early.is_err(), "{early:?}");
+    assert_eq!(node.capa_keys.keys(), old);
+    node.capa_keys.set(new);
+    assert_eq!(asked.await, Ok(()));
+}
+
+#[tokio::test]
+async fn locks_that_come_along_with_a_refused_request_are_cancelled() {
+    let (node, _ost, _osp, client, fid) = with_object().await;
+    let locks = client.locks.get().unwrap();
+    let all = Policy::extent(0, OBD_OBJECT_EOF);
+    let held = locks
+        .enqueue(Enqueue::new(fid.res_id(), LockMode::Pr, all))
+        .await
+        .unwrap();
+    node.map_clients("capabilities", "1");
+    let other = Fid::new(fid.f_seq, 2, 0);
+    let refused = Enqueue {
+        elc: vec![held.rep.lock_handle.cookie],
+        ..Enqueue::new(other.res_id(), LockMode::Pr, all)
+    };
+    let refused = locks.enqueue(refused).await.map(drop).unwrap_err();
+    assert_eq!(refused.errno(), Errno::EACCES);
+    node.map_clients("capabilities", "0");
+    // It would be refused if the first were still there.
+    let second = node.client("client-b").await;
+    let write = Enqueue {
+        flags: LDLM_FL_BLOCK_NOWAIT,
+        ..Enqueue::new(fid.res_id(), LockMode::Pw, all)
+    };
+    second.locks.get().unwrap().enqueue(write).await.unwrap();
+}
