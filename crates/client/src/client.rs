@@ -79,7 +79,7 @@ pub fn parse_source(source: &str) -> Result<(Vec<Nid>, String), ClientError> {
 pub struct Client {
     pub(crate) fsname: String,
     pub(crate) root: Fid,
-    pub(crate) lmv: Lmv,
+    pub(crate) lmv: Arc<Lmv>,
     pub(crate) lov: Arc<Lov>,
     pub(crate) mgc: Arc<Mgc>,
     pub(crate) config: RwLock<Arc<FsConfig>>,

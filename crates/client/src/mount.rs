@@ -178,7 +178,7 @@ impl Mounting<'_> {
             shown.push(mdc.locks.show(&self.opts.params, &name));
             mdcs.push(mdc);
         }
-        let lmv = Lmv::new(mdcs);
+        let lmv = Arc::new(Lmv::new(mdcs));
         // The first has the root and must be there; the others may come later.
         let first = lmv.first();
         let name = format!("{fsname}-MDT{:04x}", first.index);
@@ -225,6 +225,7 @@ impl Mounting<'_> {
             clock: self.opts.clock.clone(),
             nanoseconds: self.opts.nanoseconds,
             locks: self.locks.clone(),
+            lmv: lmv.clone(),
         };
         let lov = Lov::new(self.rpc, self.config, data);
         Ok(Arc::new(Client {

@@ -3,7 +3,7 @@
 
 use super::assembled::Assembled;
 use super::change_seq::ChangeSeq;
-use super::object::Object;
+use super::object::{Object, User};
 use super::read_ahead::ReadAhead;
 use crate::atime::Access;
 use crate::attr::DataAttr;
@@ -458,6 +458,17 @@ impl DataFile {
             let claimed = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF);
             let _ = tokio::time::timeout(SOON, claimed).await;
         }
+    }
+
+    /// Has this user's right to change the objects' data or attributes (one of `CAPA_OPC_*`) confirmed by the metadata target,
+    /// where their targets require that: for changes that need no open file.
+    pub(crate) async fn authorize(&self, rights: u64, user: &User) -> Result<(), Errno> {
+        self.each(|_, object| {
+            let user = user.clone();
+            async move { object.authorize(rights, user).await }
+        })
+        .await?;
+        Ok(())
     }
 
     /// Cuts or extends it.

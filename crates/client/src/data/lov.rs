@@ -8,6 +8,7 @@ use super::osc::{Osc, OscTarget};
 use crate::client::Clock;
 use crate::kernel::Kernel;
 use crate::layout::{LovLayout, Stripe};
+use crate::lmv::Lmv;
 use foldhash::HashMap;
 use ldlm::LockRoom;
 use mgc::FsConfig;
@@ -35,6 +36,8 @@ pub struct DataConfig {
     pub nanoseconds: bool,
     /// How many unused locks the mount keeps.
     pub locks: Arc<LockRoom>,
+    /// The metadata targets, which give capabilities for objects.
+    pub(crate) lmv: Arc<Lmv>,
 }
 
 /// See the module.

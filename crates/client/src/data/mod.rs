@@ -23,4 +23,5 @@ pub use lov::{DataConfig, Lov};
 
 pub(crate) use descriptors::Descriptor;
 pub(crate) use losses::SeenLosses;
+pub(crate) use object::User;
 pub(crate) use ranges::RangeSet;

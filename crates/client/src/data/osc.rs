@@ -12,6 +12,7 @@ use super::lov::DataConfig;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
 use crate::client::Clock;
 use crate::kernel::Kernel;
+use crate::lmv::Lmv;
 use cpt::BoxFuture;
 use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
 use params::Group;
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -79,6 +80,9 @@ pub(super) struct Osc {
     kernel: Kernel,
     clock: Clock,
     losses: Arc<Losses>,
+    lmv: Arc<Lmv>,
+    /// Whether the target has refused a request for want of a capability.
+    requires_capabilities: AtomicBool,
     runtime: Handle,
     /// All objects that are in use or locked.
     objects: Mutex<BTreeMap<LdlmResId, Arc<Object>>>,
@@ -126,6 +130,8 @@ impl Osc {
             kernel: cfg.kernel.clone(),
             clock: cfg.clock.clone(),
             losses,
+            lmv: cfg.lmv.clone(),
+            requires_capabilities: AtomicBool::new(false),
             runtime: Handle::current(),
             objects: Mutex::default(),
             dirty: Mutex::default(),
@@ -205,6 +211,21 @@ impl Osc {
 
     pub(super) async fn call(&self, request: Request) -> Result<ReplyMsg, RpcError> {
         self.import().call(request).await
+    }
+
+    /// The metadata targets.
+    pub(super) fn lmv(&self) -> &Lmv {
+        &self.lmv
+    }
+
+    /// Whether requests to the target are known to need capabilities.
+    pub(super) fn requires_capabilities(&self) -> bool {
+        self.requires_capabilities.load(Ordering::Relaxed)
+    }
+
+    /// The target has refused a request for want of a capability.
+    pub(super) fn set_requires_capabilities(&self) {
+        self.requires_capabilities.store(true, Ordering::Relaxed);
     }
 
     /// How often the target has evicted this client.

@@ -9,15 +9,19 @@
 //! The size here is what Lustre calls the known minimum size: the object is at least that big, as far as the locks
 //! that are held prove it. It is exact while one lock covers everything from it to the end.
 
+mod capa;
 mod read;
 mod space;
 mod write;
+
+pub(crate) use capa::User;
 
 use super::brw::ObjectId;
 use super::cache::{ObjectCache, PAGE_SIZE};
 use super::cached::Swept;
 use super::osc::Osc;
 use crate::attr::DataAttr;
+use capa::Capability;
 use ldlm::{Enqueue, Enqueued, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use rpc::{ReplyMsg, Request, RpcError};
@@ -171,6 +175,8 @@ pub(super) struct Object {
     changed: Notify,
     /// One enqueue at a time: the next one then finds the lock of the first.
     enqueueing: tokio::sync::Mutex<()>,
+    /// What it shows to a target that requires capabilities.
+    capability: Capability,
 }
 
 impl Object {
@@ -182,6 +188,7 @@ impl Object {
             state: Mutex::default(),
             changed: Notify::new(),
             enqueueing: tokio::sync::Mutex::new(()),
+            capability: Capability::default(),
         }
     }
 
@@ -207,7 +214,7 @@ impl Object {
     }
 
     /// A lock of at least `mode` on `range`: a cached one, or one from the server.
-    pub(super) async fn lock(&self, mode: LockMode, range: Range<u64>) -> Result<LockRef, Errno> {
+    pub(super) async fn lock(self: &Arc<Self>, mode: LockMode, range: Range<u64>) -> Result<LockRef, Errno> {
         let policy = extent(&range);
         let find = || self.osc.locks().find(&self.res, mode, policy);
         if let Some(lock) = find() {
@@ -231,8 +238,8 @@ impl Object {
     }
 
     /// Asks the target for a lock. The file is there, so an object that the target does not have is lost data (`EIO`).
-    async fn enqueue(&self, enqueue: Enqueue) -> Result<Enqueued, Errno> {
-        let answer = self.osc.locks().enqueue(enqueue).await.map_err(Errno::from);
+    async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<Enqueued, Errno> {
+        let answer = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
         if answer.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
             let file = self.id.parent;
             lnet::warn_seldom!(ost = self.osc.name(), %file, "the OST does not have an object of the file: its data is lost");
@@ -243,7 +250,7 @@ impl Object {
 
     /// A lock to write back a page of a mapping: also one that is being given back, since that waits for the kernel, which
     /// waits for this write.
-    pub(super) async fn lock_page(&self, range: Range<u64>) -> Result<LockRef, Errno> {
+    pub(super) async fn lock_page(self: &Arc<Self>, range: Range<u64>) -> Result<LockRef, Errno> {
         let locks = self.osc.locks();
         match locks.find_leaving(&self.res, LockMode::Pw, extent(&range)) {
             Some(lock) => Ok(lock),
@@ -280,9 +287,9 @@ impl Object {
     }
 
     /// A request on the strength of a lock, see [`Object::tenure`].
-    async fn call_under(&self, tenure: u64, request: Request) -> Result<ReplyMsg, RpcError> {
+    async fn call_under(self: &Arc<Self>, tenure: u64, request: Request) -> Result<ReplyMsg, RpcError> {
         let evictions = Some(tenure);
-        self.osc.call(Request { evictions, ..request }).await
+        self.call(Request { evictions, ..request }).await
     }
 
     /// A lock on `range` is about to be given up: write and forget what it protected.
@@ -384,7 +391,7 @@ impl Object {
 
     /// Size and times: from the cache where a lock makes them certain, otherwise from the server, which asks those who
     /// write (a glimpse) and takes no lock from anybody: this may be called with locks held.
-    pub(super) async fn attr(&self) -> Result<DataAttr, Errno> {
+    pub(super) async fn attr(self: &Arc<Self>) -> Result<DataAttr, Errno> {
         if let Some(known) = self.known_attr() {
             return Ok(known);
         }

@@ -120,11 +120,11 @@ impl Object {
         Ok(())
     }
 
-    async fn read_rpc(&self, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
+    async fn read_rpc(self: &Arc<Self>, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
         let terms = self.osc.terms();
         for _ in 0..CHECKSUM_RETRIES {
             let request = brw::read_request(self.id, range, &terms, self.osc.budget().report());
-            let reply = self.osc.call(request).await?;
+            let reply = self.call(request).await?;
             let read = brw::read_reply(&reply, range)?;
             self.osc.budget().written(0, read.granted);
             if !read.corrupted {

@@ -116,7 +116,7 @@ impl Object {
             evictions,
             ..Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes(), Bytes::new()])
         };
-        let oa = self.osc.call(set).await?.get::<OstBody>(1)?.oa;
+        let oa = self.call(set).await?.get::<OstBody>(1)?.oa;
         if oa.o_valid & OBD_MD_FLCTIME != 0 {
             // Somebody with a faster clock may have touched it: what is done next is not before that.
             let times = &mut self.state.lock().attr.times;
@@ -177,7 +177,6 @@ impl Object {
         oa.o_size = offset;
         oa.o_mode = if hole { SEEK_HOLE } else { SEEK_DATA };
         match self
-            .osc
             .call(Request::new(
                 OST_SEEK,
                 vec![OstBody { oa }.to_bytes(), Bytes::new()],

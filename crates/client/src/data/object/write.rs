@@ -79,7 +79,7 @@ impl Object {
     }
 
     async fn write_now(
-        &self,
+        self: &Arc<Self>,
         range: Range<u64>,
         data: Bytes,
         lock: &LockRef,
@@ -132,7 +132,7 @@ impl Object {
 
     /// One OST_WRITE, see [`Object::tenure`]. Returns the grant that came with its reply.
     async fn write_rpc(
-        &self,
+        self: &Arc<Self>,
         ranges: &[(Range<u64>, Vec<Bytes>)],
         granted: bool,
         times: Times,
@@ -194,10 +194,7 @@ impl Object {
         let body = OstBody {
             oa: brw::obdo(self.id),
         };
-        let reply = self
-            .osc
-            .call(Request::new(OST_GETATTR, vec![body.to_bytes()]))
-            .await;
+        let reply = self.call(Request::new(OST_GETATTR, vec![body.to_bytes()])).await;
         let Ok(told) = reply.map_err(|e| e.errno()).and_then(|r| r.get::<OstBody>(1)) else {
             return;
         };
@@ -271,7 +268,7 @@ impl Object {
         oa.o_blocks = OBD_OBJECT_EOF;
         let sync = Request::new(OST_SYNC, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
         loop {
-            return match self.osc.call(sync.clone()).await {
+            return match self.call(sync.clone()).await {
                 Ok(_) => Ok(()),
                 // What was lost by it is told by those who lost it. The rest is still to be synced.
                 Err(RpcError::Evicted(_)) => continue,

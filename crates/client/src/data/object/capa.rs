@@ -1,0 +1,232 @@
+//! The capability of an object: what this client shows to an object target that requires one (docs/security.md).
+//!
+//! A target that requires none is not told of any, and no metadata target is asked. The first request that a target refuses
+//! for want of a capability has the client ask the metadata target for one, and is sent again with it. From then on a
+//! capability is there before the object is used, and is renewed in the background before it expires. One that expired
+//! all the same, or whose key was replaced, is found by the refusal.
+
+use super::Object;
+use crate::cred::{Cred, NO_GROUP};
+use crate::pack;
+use bytes::Bytes;
+use ldlm::{Enqueue, Enqueued, LockMode};
+use parking_lot::Mutex;
+use rpc::{ReplyMsg, Request, RpcError};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::{
+    Errno, Fid, LDLM_ENQUEUE, LustreCapa, MDS_GETATTR, MdtBody, OBD_MD_FLOSSCAPA, WireStruct,
+    capability_needed,
+};
+
+/// The buffer of a reply that has the capability.
+const GIVEN: usize = 5;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Capability {
+    known: Mutex<Option<Known>>,
+    /// One request for it at a time.
+    asking: tokio::sync::Mutex<()>,
+    /// It is being renewed in the background.
+    renewing: AtomicBool,
+}
+
+/// A capability as it was given.
+#[derive(Clone, Debug)]
+struct Known {
+    capa: LustreCapa,
+    bytes: Bytes,
+    renew_at: Instant,
+    expires_at: Instant,
+}
+
+impl Known {
+    fn new(capa: LustreCapa, asked_at: Instant) -> Known {
+        // By this client's own clock, which need not be the servers'.
+        let lifetime = Duration::from_secs(capa.lc_timeout.into());
+        Known {
+            bytes: capa.to_bytes(),
+            renew_at: asked_at + lifetime / 2,
+            expires_at: asked_at + lifetime,
+            capa,
+        }
+    }
+
+    fn allows(&self, rights: u64) -> bool {
+        self.capa.lc_opc & rights != 0
+    }
+}
+
+/// The user that capabilities are asked for by: one with rights, or nobody, for what the open files of this client allow.
+#[derive(Clone, Debug)]
+pub(crate) struct User(MdtBody);
+
+impl User {
+    /// This user, in this supplementary group.
+    pub(crate) fn new(cred: &Cred, file: Fid, suppgid: u32) -> User {
+        User(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
+    }
+
+    fn nobody(file: Fid) -> User {
+        let nobody = Cred {
+            uid: u32::MAX,
+            gid: u32::MAX,
+            ..Cred::default()
+        };
+        User::new(&nobody, file, NO_GROUP)
+    }
+}
+
+impl Object {
+    /// Sends a request about the object.
+    pub(super) async fn call(self: &Arc<Self>, request: Request) -> Result<ReplyMsg, RpcError> {
+        let Some((rights, place)) = capability_needed(request.opc, false) else {
+            return self.osc.call(request).await;
+        };
+        self.with_capability(rights, |capability| {
+            let mut request = request.clone();
+            if !capability.is_empty() {
+                // A request's buffers begin behind the first of its message.
+                let at = place - 1;
+                request.bufs.resize(request.bufs.len().max(at + 1), Bytes::new());
+                request.bufs[at] = capability;
+            }
+            self.osc.call(request)
+        })
+        .await
+    }
+
+    /// Asks for a lock on the object.
+    pub(super) async fn enqueue_with_capability(
+        self: &Arc<Self>,
+        enqueue: Enqueue,
+    ) -> Result<Enqueued, RpcError> {
+        let writes = enqueue.mode != LockMode::Pr;
+        let Some((rights, _)) = capability_needed(LDLM_ENQUEUE, writes) else {
+            return self.osc.locks().enqueue(enqueue).await;
+        };
+        self.with_capability(rights, |capability| {
+            let enqueue = Enqueue {
+                capability,
+                ..enqueue.clone()
+            };
+            self.osc.locks().enqueue(enqueue)
+        })
+        .await
+    }
+
+    /// Sends something with the capability that there is, and once more with a new one where that is refused.
+    async fn with_capability<T, F>(
+        self: &Arc<Self>,
+        rights: u64,
+        send: impl Fn(Bytes) -> F,
+    ) -> Result<T, RpcError>
+    where
+        F: Future<Output = Result<T, RpcError>>,
+    {
+        let shown = self.capability_for(rights).await;
+        let refused = match send(shown.clone()).await {
+            Err(refused @ RpcError::Status(Errno::EACCES)) => refused,
+            done => return done,
+        };
+        match self
+            .ask_capability(rights, &shown, User::nobody(self.file()))
+            .await
+        {
+            Ok(new) => send(new).await,
+            Err(_) => Err(refused),
+        }
+    }
+
+    /// What is shown with a request that needs one of these rights; nothing, where the target is not known to require it.
+    async fn capability_for(self: &Arc<Self>, rights: u64) -> Bytes {
+        let known = self.capability.known.lock().clone();
+        let now = Instant::now();
+        match &known {
+            Some(known) if known.allows(rights) && now < known.expires_at => {
+                if now >= known.renew_at {
+                    self.renew(rights);
+                }
+                return known.bytes.clone();
+            }
+            None if !self.osc.requires_capabilities() => return Bytes::new(),
+            _ => {}
+        }
+        let old = known.map_or_else(Bytes::new, |known| known.bytes);
+        let asked = self.ask_capability(rights, &old, User::nobody(self.file())).await;
+        asked.unwrap_or(old)
+    }
+
+    /// Renews the capability while the old one is used on.
+    fn renew(self: &Arc<Self>, rights: u64) {
+        if self.capability.renewing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let object = self.clone();
+        self.osc.spawn(async move {
+            let old = object.capability.known.lock().clone();
+            let old = old.map_or_else(Bytes::new, |known| known.bytes);
+            let asked = object.ask_capability(rights, &old, User::nobody(object.file()));
+            if let Err(error) = asked.await {
+                tracing::debug!(object = ?object.id.oi, %error, "a capability is not renewed");
+            }
+            object.capability.renewing.store(false, Ordering::Release);
+            let osc = object.osc.clone();
+            osc.unused(object);
+        });
+    }
+
+    /// Gets a capability for this user from the metadata target, where the object's target is known to require one.
+    pub(in crate::data) async fn authorize(self: &Arc<Self>, rights: u64, user: User) -> Result<(), Errno> {
+        let known = self.capability.known.lock().clone();
+        let old = match known {
+            Some(known) if known.allows(rights) => return Ok(()),
+            Some(known) => known.bytes,
+            None if !self.osc.requires_capabilities() => return Ok(()),
+            None => Bytes::new(),
+        };
+        self.ask_capability(rights, &old, user).await.map(drop)
+    }
+
+    /// Asks the metadata target for a capability with one of these rights, in the place of `old`.
+    async fn ask_capability(&self, rights: u64, old: &Bytes, user: User) -> Result<Bytes, Errno> {
+        let _one = self.capability.asking.lock().await;
+        let known = self.capability.known.lock().clone();
+        if let Some(known) = &known
+            && known.bytes != old
+            && known.allows(rights)
+        {
+            return Ok(known.bytes.clone());
+        }
+        // What it had the client keeps.
+        let asked = LustreCapa {
+            lc_fid: self.id.oi.fid(),
+            ..known.map_or_else(LustreCapa::default, |known| known.capa)
+        };
+        let asked_at = Instant::now();
+        let mdc = self.osc.lmv().of(self.file()).await?;
+        let request = Request {
+            // Requests that wait for what this client caches must not keep it from writing that back.
+            limited: false,
+            ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), asked.to_bytes()])
+        };
+        let reply = mdc.import.call(request).await?;
+        if reply.get::<MdtBody>(1)?.mbo_valid & OBD_MD_FLOSSCAPA == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let new = Known::new(reply.get(GIVEN)?, asked_at);
+        if new.capa.lc_fid != asked.lc_fid {
+            return Err(Errno::EPROTO);
+        }
+        self.osc.set_requires_capabilities();
+        *self.capability.known.lock() = Some(new.clone());
+        match new.allows(rights) {
+            true => Ok(new.bytes),
+            false => Err(Errno::EACCES),
+        }
+    }
+}
