@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod away;
+mod capabilities;
 mod cargo_build;
 mod clients;
 mod crash;

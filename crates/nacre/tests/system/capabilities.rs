@@ -1,0 +1,98 @@
+//! Mounts whose nodemap requires capabilities for objects: they work as others do while capabilities expire, keys are replaced
+//! and servers restart.
+
+use crate::fixture::{Site, nacre_ok, sh};
+use crate::four_processes::{Servers, servers};
+
+const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
+
+fn set(site: &Site, process: &str, param: &str) {
+    nacre_ok(&["lctl", "--dir", &site.at(process), "set_param", param]);
+}
+
+/// Servers whose clients need capabilities that are good for a second, and two mounts.
+fn start(net: u8) -> (Site, Servers, [String; 2]) {
+    let (mut site, servers) = (Site::new(), servers(net));
+    servers.start(&mut site);
+    let lctl = [
+        "lctl",
+        "--dir",
+        &site.at("mgs"),
+        "nodemap_modify",
+        "--name",
+        "default",
+    ];
+    nacre_ok(&[&lctl[..], &["--property", "capabilities", "--value", "1"]].concat());
+    for process in ["mdt", "ost0", "ost1"] {
+        let nacre = env!("CARGO_BIN_EXE_nacre");
+        let shown = format!(
+            "{nacre} lctl --dir {} get_param -n nodemap.default.capabilities",
+            site.at(process)
+        );
+        sh(&format!(
+            "for i in $(seq 600); do test $({shown}) = 1 && exit 0; sleep 0.1; done; exit 1"
+        ));
+    }
+    set(&site, "mdt", "mdt.*.capa_timeout=1");
+    let mounts = [servers.mount(&mut site, "a"), servers.mount(&mut site, "b")];
+    (site, servers, mounts)
+}
+
+#[test]
+fn mounts_that_need_capabilities_share_files() {
+    let (site, _servers, [a, b]) = start(47);
+    let key = site.at("mgs/capa-keys");
+    assert_eq!(sh(&format!("stat -c %a {key}")), "600\n");
+    sh(&format!("cp -a {TREE} {a}/tree && diff -r {TREE} {b}/tree"));
+    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &format!("{a}/wide")]);
+    sh(&format!(
+        "head -c 3000000 /dev/urandom > {}; cp {0} {a}/wide; cmp {0} {b}/wide",
+        site.at("data")
+    ));
+    sh(&format!(
+        "truncate -s 100000 {b}/wide; test $(stat -c %s {a}/wide) = 100000; cmp -n 100000 {a}/wide {}",
+        site.at("data")
+    ));
+    sh(&format!(
+        "cd {a}; echo 1 > f; echo 2 >> {b}/f; touch -d @1000 f; test $(stat -c %Y {b}/f) = 1000
+         mv f g; test $(cat {b}/g | wc -l) = 2; chmod 400 g; cat {b}/g; rm -f {b}/g; test ! -e g"
+    ));
+    let paths = [a, b].map(|at| format!("{at}/fsx"));
+    nacre_ok(&["bench", "fsx", "--mmap", "--ops", "500", &paths[0], &paths[1]]);
+}
+
+#[test]
+fn a_file_stays_open_while_capabilities_expire_and_keys_are_replaced() {
+    let (site, _servers, [a, b]) = start(48);
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let rotate = format!(
+        "{nacre} lctl --dir {} set_param mgs.MGS.capa_keys=new",
+        site.at("mgs")
+    );
+    // Nothing may fail, whichever key and time a capability has.
+    sh(&format!(
+        "exec 8> {a}/log 9< {b}/log
+         for i in $(seq 40); do
+             echo $i >&8; tail -n 1 {b}/log | grep -qx $i; read -u 9 line; test $line = $i
+             if test $((i % 8)) = 0; then {rotate}; fi; sleep 0.1
+         done
+         seq 40 | cmp - {b}/log"
+    ));
+}
+
+#[test]
+fn mounts_that_need_capabilities_live_through_restarts_of_servers() {
+    let (mut site, servers, [a, b]) = start(49);
+    sh(&format!("echo before > {a}/f && sync -f {a}"));
+    for (name, host) in [("ost0", 3), ("ost1", 4), ("mdt", 2), ("mgs", 1)] {
+        site.down(name);
+        servers.serve(&mut site, name, host, &[]);
+        // What was under way when the server went may fail, once; then all goes on.
+        let work = format!(
+            "test $(cat {b}/f) = before && echo x > {a}/after-{name} && test $(cat {b}/after-{name}) = x && truncate -s 0 {b}/after-{name}"
+        );
+        sh(&format!(
+            "for i in $(seq 300); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
+        ));
+    }
+}
