@@ -1,9 +1,10 @@
 //! Deadlocks among flocks: owners that wait for each other in a circle.
 //!
-//! For conflicts, an owner is a number of one client. A process that locks through two mounts has an owner in each, and waits
-//! for what it holds through the other for ever: so in this search, owners of different clients are one if the node (NID) and the
-//! process id agree. Owners of one client stay apart, since the client knows that they are different: two threads that lock
-//! by `flock` through two descriptors may release each other.
+//! For conflicts, an owner is a number of one client. A process that locks through two mounts has an owner in each, and two
+//! such processes can wait for each other though no owner does. So the search goes on from an owner to what its process waits for
+//! through other clients: where the node and the process id agree. It takes a process for the one that it began with only
+//! behind another wait. A process that waits for what it holds itself through another mount is left alone, as Lustre leaves it:
+//! another thread may release that lock.
 
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
@@ -24,12 +25,13 @@ struct Party {
 }
 
 impl Party {
-    fn is_same(&self, other: &Party) -> bool {
-        if self.holder == other.holder {
-            self.owner == other.owner
-        } else {
-            self.process.is_some() && self.process == other.process
-        }
+    fn is_same_owner(&self, other: &Party) -> bool {
+        (self.holder, self.owner) == (other.holder, other.owner)
+    }
+
+    /// Whether it is another owner of the same process.
+    fn is_same_process(&self, other: &Party) -> bool {
+        self.holder != other.holder && self.process.is_some() && self.process == other.process
     }
 }
 
@@ -83,11 +85,14 @@ impl FlockWaits {
         })
     }
 
-    /// What a party waits for, through all its clients.
-    fn waits_of(&self, party: &Party) -> impl Iterator<Item = LockId> {
+    fn waits_of_owner(&self, party: &Party) -> impl Iterator<Item = LockId> {
         let own = self.of_owner.get(&(party.holder, party.owner));
-        let of_process = party.process.and_then(|process| self.of_process.get(&process));
-        own.into_iter().chain(of_process).flatten().copied()
+        own.into_iter().flatten().copied()
+    }
+
+    fn waits_of_process(&self, party: &Party) -> impl Iterator<Item = LockId> {
+        let all = party.process.and_then(|process| self.of_process.get(&process));
+        all.into_iter().flatten().copied()
     }
 }
 
@@ -106,23 +111,34 @@ impl Namespace {
         let Some(start) = self.locks.get(id).and_then(|lock| self.flock_waits.party(lock)) else {
             return false;
         };
-        let mut seen: HashSet<Party> = HashSet::default();
-        let mut todo = self.parties_in_the_way(id);
+        let (mut seen, mut todo) = (HashSet::default(), Vec::new());
+        for holder in self.parties_in_the_way(id) {
+            self.follow(&holder, !holder.is_same_process(&start), &mut todo);
+        }
         while let Some(next) = todo.pop() {
-            if next.is_same(&start) {
+            if next.is_same_owner(&start) || next.is_same_process(&start) {
                 return true;
             }
-            if !seen.insert(next) {
-                continue;
-            }
-            for wait in self.flock_waits.waits_of(&next) {
-                let waiter = self.locks.get(wait).and_then(|lock| self.flock_waits.party(lock));
-                if waiter.is_some_and(|waiter| waiter.is_same(&next)) {
-                    todo.extend(self.parties_in_the_way(wait));
-                }
+            if seen.insert(next) {
+                self.follow(&next, true, &mut todo);
             }
         }
         false
+    }
+
+    /// Adds those that a party waits for: as this owner, and if `whole_process`, as other owners of its process.
+    fn follow(&self, party: &Party, whole_process: bool, todo: &mut Vec<Party>) {
+        let waits = &self.flock_waits;
+        let is_same = |wait: &LockId| {
+            let waiter = self.locks.get(*wait).and_then(|lock| waits.party(lock));
+            waiter.is_some_and(|waiter| waiter.is_same_process(party))
+        };
+        let of_process = waits
+            .waits_of_process(party)
+            .filter(|wait| whole_process && is_same(wait));
+        for wait in waits.waits_of_owner(party).chain(of_process) {
+            todo.extend(self.parties_in_the_way(wait));
+        }
     }
 
     fn parties_in_the_way(&self, id: LockId) -> Vec<Party> {
@@ -186,10 +202,17 @@ mod tests {
         assert_eq!(crossed([a1, a2], [b2, b1]), Err(Refusal::Deadlock));
         // Each process through one mount.
         assert_eq!(crossed([a1, a1], [b2, b2]), Err(Refusal::Deadlock));
-        // A process waits for itself.
+    }
+
+    #[test]
+    fn a_process_may_wait_for_what_another_thread_can_release() {
+        let (a1, a2) = ((1, HERE, 11, 70), (2, HERE, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(ask(&mut ns, 1, a1), Ok(true));
-        assert_eq!(ask(&mut ns, 1, a2), Err(Refusal::Deadlock));
+        assert_eq!(ask(&mut ns, 2, a2), Ok(true));
+        assert_eq!(ask(&mut ns, 1, a2), Ok(false));
+        // But not if both threads wait for each other.
+        assert_eq!(ask(&mut ns, 2, a1), Err(Refusal::Deadlock));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::policy::{LockType, Policy};
 use crate::request;
 use bytes::Bytes;
 use rpc::{Export, Reply, ServerRequest};
-use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, WireStruct};
+use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, Nid, WireStruct};
 
 impl LockServer {
     /// Answers an `LDLM_ENQUEUE` that has no intent. A lock that must wait is answered as such at once; the client
@@ -93,7 +93,7 @@ impl LockServer {
             no_expansion: has(wire::LDLM_FL_NO_EXPANSION | wire::LDLM_FL_BLOCKED_MASK),
             cancel_on_block: has(wire::LDLM_FL_CANCEL_ON_BLOCK),
             tell_deadlock: req.export.has(wire::OBD_CONNECT_FLOCK_DEAD),
-            node: Some(req.peer),
+            node: Some(node_of(req.peer)),
             ..NewLock::new(holder(&req.export), cookie, desc.l_resource.lr_name, mode, policy)
         })
     }
@@ -179,5 +179,14 @@ fn errno_of(refusal: Refusal) -> Errno {
         Refusal::Deadlock => Errno::EDEADLK,
         Refusal::WrongType | Refusal::WrongMode => Errno::EINVAL,
         Refusal::Full => Errno::ENOLCK,
+    }
+}
+
+/// The machine that a client is on. Mounts on the server's own machine have loopback addresses of their own.
+fn node_of(peer: Nid) -> Nid {
+    if peer.is_tcp() && peer.addr().is_loopback() {
+        Nid::LO
+    } else {
+        peer
     }
 }

@@ -196,7 +196,7 @@ async fn objects_that_come_late_have_the_size_of_the_file() {
     // By the first open for writing.
     let fid = sized("written", 5).await;
     let written = c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
-    let object = layout(&written).objects[0].clone();
+    let object = layout(&written).objects[0];
     let on_disk = vec![(object.l_ost_oi.fid(), 5, true)];
     assert_eq!(given()[object.l_ost_idx as usize], on_disk);
 
@@ -204,7 +204,7 @@ async fn objects_that_come_late_have_the_size_of_the_file() {
     let fid = sized("striped", 2 * MIB).await;
     let flags = MDS_OPEN_BY_FID | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
     let striped = layout(&c.open_with(fid, "", flags, &wanted(2, u16::MAX)).await);
-    let (first, last) = (striped.objects[0].l_ost_idx, striped.objects[1].clone());
+    let (first, last) = (striped.objects[0].l_ost_idx, striped.objects[1]);
     let sizes = given();
     assert_eq!(sizes[first as usize], []);
     assert_eq!(sizes[last.l_ost_idx as usize], [(last.l_ost_oi.fid(), MIB, true)]);

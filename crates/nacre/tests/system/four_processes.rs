@@ -30,7 +30,7 @@ impl Servers {
         site.serve(name, &mkfs, &["--listen", &nid, "--port", &self.port]);
     }
 
-    fn start(&self, site: &mut Site) {
+    pub(crate) fn start(&self, site: &mut Site) {
         self.serve(site, "mgs", 1, &["--mgs"]);
         self.serve(site, "mdt", 2, &["--mdt"]);
         self.serve(site, "ost0", 3, &["--ost", "--index", "0"]);

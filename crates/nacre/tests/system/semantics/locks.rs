@@ -1,6 +1,7 @@
 //! POSIX and BSD locks, between processes and between mounts.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -130,6 +131,49 @@ fn two_who_wait_for_each_other_are_told() {
         both.contains(&Ok(())) && both.contains(&Err(Errno::EDEADLK)),
         "{both:?}"
     );
+}
+
+/// Each process locks through both mounts, so no owner of locks waits for itself.
+#[test]
+fn two_processes_that_lock_through_two_mounts_and_wait_for_each_other_are_told() {
+    let place = Place::new();
+    // Locks a byte through one mount, says so, and waits for the other byte through the other mount.
+    let program = "import fcntl, sys\n\
+        held, wanted = open(sys.argv[1], 'r+'), open(sys.argv[2], 'r+')\n\
+        fcntl.lockf(held, fcntl.LOCK_EX, 1, int(sys.argv[3]))\n\
+        print('locked', flush=True)\n\
+        sys.stdin.readline()\n\
+        try: fcntl.lockf(wanted, fcntl.LOCK_EX, 1, 1 - int(sys.argv[3])); print('granted')\n\
+        except OSError as e: print(e.errno)\n";
+    let (a, b) = (open(&place.a), open(&place.b));
+    drop((a, b));
+    let file = |mount: &Path| mount.join("f").into_os_string();
+    let start = |held: &Path, wanted: &Path, at: &str| {
+        Command::new("python3")
+            .args(["-c", program])
+            .args([file(held), file(wanted), at.into()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut both = [start(&place.a, &place.b, "0"), start(&place.b, &place.a, "1")];
+    let mut answers = both
+        .each_mut()
+        .map(|p| BufReader::new(p.stdout.take().unwrap()).lines());
+    for lines in &mut answers {
+        assert_eq!(lines.next().unwrap().unwrap(), "locked");
+    }
+    for process in &mut both {
+        process.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    }
+    let mut said = answers.map(|mut lines| lines.next().unwrap().unwrap());
+    said.sort();
+    // The one that is told ends, so that the other one goes on.
+    assert_eq!(said, [libc::EDEADLK.to_string(), "granted".to_owned()]);
+    for process in &mut both {
+        assert!(process.wait().unwrap().success());
+    }
 }
 
 /// BSD locks belong to an open file, however many have it.
