@@ -82,16 +82,12 @@ pub(crate) fn mode(mode: u32) -> SetAttr {
     }
 }
 
-/// Gives a file to somebody else. A program does not keep its set-ID bits, whoever does it.
+/// Gives a file to another user. A program loses its set-ID bits by it, as with Linux's chown.
 pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result<(), Errno> {
-    let attr = mount.client.getattr(&mount.cred, fid).await?.attr;
     let change = SetAttr {
         uid: (uid != LEFT).then_some(uid),
         gid: (gid != LEFT).then_some(gid),
-        mode: match attr.is_file() {
-            true => client::without_set_id(attr.mode),
-            false => None,
-        },
+        kill_priv: true,
         ..SetAttr::default()
     };
     set(mount, fid, &change).await

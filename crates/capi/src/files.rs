@@ -155,8 +155,8 @@ impl File {
         bytes: &[u8],
         offset: u64,
     ) -> Result<(u64, usize), Errno> {
-        if mount.cred.uid != 0 && self.open.flags.write && !self.open.has_written() {
-            mount.client.kill_priv(self.open.fid).await?;
+        if self.open.flags.write && !self.open.has_written() {
+            mount.client.kill_priv(&mount.cred, &self.open).await?;
         }
         let (mut end, mut done) = (offset, 0);
         for piece in bytes.chunks(PIECE) {

@@ -197,6 +197,9 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of data.
     pub mtime: Option<SetTime>,
+    /// Drops the set-user-ID bit, and the set-group-ID bit unless it stays: without group execution and for members of
+    /// the group.
+    pub kill_priv: bool,
 }
 
 #[cfg(test)]

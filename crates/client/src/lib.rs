@@ -37,7 +37,5 @@ pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
 pub use kernel::{Kernel, KernelCache};
 pub use layout::LovLayout;
-pub use ops::{
-    DirHandle, DirItem, FlockRange, FlockType, Found, LastName, OpenFile, OpenFlags, StatFs, without_set_id,
-};
+pub use ops::{DirHandle, DirItem, FlockRange, FlockType, Found, LastName, OpenFile, OpenFlags, StatFs};
 pub use process::{ProcessStatus, is_exiting};

@@ -7,11 +7,11 @@ use crate::cred::{Cred, NO_GROUP};
 use bytes::Bytes;
 use wire::{
     Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET,
-    MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody,
-    MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink,
-    OBD_MD_FLCTIME, OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK,
-    REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, Stamped, Time, Timed, Times,
-    WireStruct, nul_terminated,
+    MDS_ATTR_FORCE, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_MTIME,
+    MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
+    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLCTIME, OBD_MD_FLID, OBD_MD_FLXATTR,
+    OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR,
+    REINT_SETXATTR, REINT_UNLINK, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
 };
 
 /// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
@@ -234,6 +234,10 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
     if let Some(mode) = set.mode {
         valid |= MDS_ATTR_MODE;
         rec.sa_mode = mode;
+    }
+    if set.kill_priv {
+        // Forced: Lustre's servers let only owners change modes.
+        valid |= MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID | MDS_ATTR_FORCE;
     }
     if let Some(uid) = set.uid {
         valid |= MDS_ATTR_UID;

@@ -76,6 +76,8 @@ impl Filesystem for Fs {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_CACHE_SYMLINKS,
+            // The kernel would keep the set-group-ID bit at a write of a user outside the group.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
         for flag in wanted {
             if config.add_capabilities(flag).is_err() {
@@ -146,12 +148,13 @@ impl Filesystem for Fs {
             size,
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
+            kill_priv: uid.is_some() || gid.is_some(),
         };
         let file = fh
             .and_then(|fh| self.0.files.get(fh.0))
             .filter(|f| f.flags.write && size.is_some());
-        let (state, cred) = (self.0.clone(), cred(req, 0));
-        let work = async move { Ok((ino, state.setattr(&cred, fid, &set, file.as_ref()).await?)) };
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { Ok((ino, client.setattr(&cred, fid, &set, file.as_ref()).await?)) };
         self.0.run_to_end(program(req), reply, work, State::attr);
     }
 
@@ -318,14 +321,14 @@ impl Filesystem for Fs {
         reply: ReplyWrite,
     ) {
         let file = or_reply!(self.0.file(fh), reply);
-        let (state, data) = (self.0.clone(), Bytes::copy_from_slice(data));
+        let (state, cred, data) = (self.0.clone(), cred(req, 0), Bytes::copy_from_slice(data));
         // The kernel does not try again to write a page: its data would be lost.
         let asker = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             Asker::Kernel
         } else {
             program(req)
         };
-        let work = async move { state.write(&file, offset, data, write_flags).await };
+        let work = async move { state.write(&cred, &file, offset, data, write_flags).await };
         let answer = |_: &State, n: usize, reply: ReplyWrite| reply.written(n as u32);
         self.0.run(asker, reply, work, answer);
     }
@@ -554,8 +557,11 @@ impl Filesystem for Fs {
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        let client = self.0.client.clone();
-        let work = async move { client.fallocate(&file, what, offset, length).await };
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move {
+            client.kill_priv(&cred, &file).await?;
+            client.fallocate(&file, what, offset, length).await
+        };
         self.0.run_to_end(program(req), reply, work, done);
     }
 

@@ -8,7 +8,7 @@ use crate::nodes::Nodes;
 use crate::reply::Refuse;
 use crate::wait::Asker;
 use bytes::Bytes;
-use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags, SetAttr};
+use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,29 +162,6 @@ impl State {
         }
     }
 
-    /// Changes attributes. The kernel lets only owners change modes; but before somebody else's fallocate or copy it asks in
-    /// his name for the mode without set-ID bits.
-    pub(crate) async fn setattr(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        set: &SetAttr,
-        file: Option<&Arc<OpenFile>>,
-    ) -> Result<Found, wire::Errno> {
-        match (self.client.setattr(cred, fid, set, file).await, set.mode) {
-            (Err(wire::Errno::EPERM), Some(mode)) => {
-                // Without its lock, which the change calls back.
-                let known = self.client.getattr(cred, fid).await?.attr.mode;
-                if client::without_set_id(known) != Some(mode) {
-                    return Err(wire::Errno::EPERM);
-                }
-                self.client.kill_priv(fid).await?;
-                self.client.getattr(cred, fid).await
-            }
-            (done, _) => done,
-        }
-    }
-
     /// The file of an inode number.
     pub(crate) fn fid(&self, ino: INodeNo) -> Result<Fid, Errno> {
         self.nodes.fid(ino.0).ok_or(Errno::ESTALE)
@@ -218,7 +195,8 @@ impl State {
     /// Writes what a program wrote, or what it changed in a mapping.
     pub(crate) async fn write(
         &self,
-        file: &OpenFile,
+        cred: &Cred,
+        file: &Arc<OpenFile>,
         offset: u64,
         data: Bytes,
         flags: WriteFlags,
@@ -227,7 +205,7 @@ impl State {
             return self.client.write_mapped(file, offset, data).await;
         }
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.client.kill_priv(file.fid).await?;
+            self.client.kill_priv(cred, file).await?;
         }
         self.client.write(file, offset, data).await
     }

@@ -43,13 +43,17 @@ impl Client {
         let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
             Some(gid) if gid != NO_GROUP => gid,
             // And to keep a file set-group-ID, a member of its group.
-            _ if set.mode.is_some() => self.own_group(cred, fid).await,
+            _ if set.mode.is_some() || set.kill_priv => self.own_group(cred, fid).await,
             _ => self.suppgid(cred, fid).await,
         };
         let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
         pack::times_for(mdc.precision(), &mut rec);
         // A truncation may take set-ID bits.
-        let perm = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+        let perm = set.mode.is_some()
+            || set.kill_priv
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
         let ask = || {
             let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);

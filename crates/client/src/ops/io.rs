@@ -14,14 +14,6 @@ use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 /// Where a program's capabilities are.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// The permissions of a mode after a write by somebody who may not keep set-ID bits; `None`: they stay as they are. (A
-/// set-group-ID bit without group execution means mandatory locking.)
-pub fn without_set_id(mode: u32) -> Option<u32> {
-    let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
-    let kept = mode & 0o7777 & !(0o4000 | group);
-    (kept != mode & 0o7777).then_some(kept)
-}
-
 impl Client {
     /// The data of an open file by its present layout: the client asks for a layout whose lock was revoked again. Where the
     /// server has no layout locks, layouts do not change.
@@ -152,18 +144,19 @@ impl Client {
         Ok(written)
     }
 
-    /// Before a write by somebody who may not keep such bits: takes set-user-ID and set-group-ID from the file.
-    pub async fn kill_priv(&self, fid: Fid) -> Result<(), Errno> {
-        let root = Cred::root();
-        let mode = without_set_id(self.md(&root, fid).await?.attr.mode);
-        if mode.is_none() {
+    /// Drops the file's set-ID bits before a write of a user who may not keep them.
+    pub async fn kill_priv(&self, cred: &Cred, file: &Arc<OpenFile>) -> Result<(), Errno> {
+        let attr = self.md(&Cred::root(), file.fid).await?.attr;
+        let member = cred.gid == attr.gid || cred.suppgid(attr.gid) == attr.gid;
+        let set_gid = attr.mode & 0o2000 != 0 && (attr.mode & 0o010 != 0 || !member);
+        if cred.uid == 0 || attr.mode & 0o4000 == 0 && !set_gid {
             return Ok(());
         }
         let set = SetAttr {
-            mode,
+            kill_priv: true,
             ..SetAttr::default()
         };
-        self.setattr(&root, fid, &set, None).await.map(drop)
+        self.setattr(cred, file.fid, &set, Some(file)).await.map(drop)
     }
 
     /// Before the first write to a program that was there already: what it could do it can do no more (`security.capability`).

@@ -17,7 +17,6 @@ pub use dir::{DirHandle, DirItem};
 pub(crate) use flock::Flocks;
 pub use flock::{FlockRange, FlockType};
 pub use fs::StatFs;
-pub use io::without_set_id;
 pub use lookup::Found;
 pub use open::{OpenFile, OpenFlags};
 pub use path::LastName;

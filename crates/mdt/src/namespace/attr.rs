@@ -31,7 +31,10 @@ const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_A
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// What goes with every change.
-const NOTED: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET;
+const NOTED: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET | wire::MDS_ATTR_FORCE;
+
+/// Set-ID bits are dropped.
+const KILL: u64 = MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
 
 /// A change of attributes: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +99,16 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
     if inode.flags & GUARDED_FLAGS != 0 && !only_flags {
         return Err(Errno::EPERM);
     }
-    if changes(MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID) && !cred.owns(inode) {
+    if changes(MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID) && !cred.owns(inode) {
         return Err(Errno::EPERM);
+    }
+    if changes(MDS_ATTR_MODE) && !cred.owns(inode) && !only_drops_set_id(inode, rec) {
+        return Err(Errno::EPERM);
+    }
+    // A client drops set-ID bits before a write of a user who may not keep them, so this needs what a write needs.
+    let drops_set_id = changes(MDS_ATTR_MODE | KILL) && !cred.owns(inode);
+    if drops_set_id && !set.open_for_write {
+        cred.check(inode, MAY_WRITE)?;
     }
     if changes(MDS_ATTR_UID | MDS_ATTR_GID) && !cred.may_chown() {
         let foreign_uid = changes(MDS_ATTR_UID) && rec.sa_uid != inode.uid;
@@ -119,17 +130,28 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
         if !set.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if changes(!(OWNERS | NOTED)) && !changes(OWNERS) && !cred.owns(inode) {
-        // The client marks all times as set, so who only "touches" cannot be told from who sets a time: both need
-        // what touching needs, and the client has checked the rest. Set-ID bits go when somebody writes.
+    } else if changes(!(OWNERS | KILL | NOTED)) && !changes(OWNERS) && !cred.owns(inode) {
+        // The client marks all times as set, so a "touch" cannot be told from a time that is set: both need what
+        // touching needs, and the client has checked the rest.
         cred.check(inode, MAY_WRITE)?;
     }
     Ok(())
 }
 
+/// Whether the record's mode is the inode's without some of its set-ID bits. Linux forces such a change before a write, in the
+/// name of a user who need not be the owner; a `chmod` is not forced.
+fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
+    let (old, new) = (inode.mode & 0o7777, rec.sa_mode & 0o7777);
+    let set_id = S_ISUID | S_ISGID;
+    let drops = old & !set_id == new & !set_id && new & !old == 0;
+    inode.is_file() && rec.sa_valid & wire::MDS_ATTR_FORCE != 0 && drops
+}
+
 fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
+    // As `setattr_should_drop_sgid` of Linux: without group execution the bit stays for members of the group.
+    let drops_sgid = inode.mode & 0o010 != 0 || !cred.may_keep_sgid(inode.gid);
     if changes(MDS_ATTR_MODE) {
         inode.mode = inode.mode & S_IFMT | rec.sa_mode & 0o7777;
     }
@@ -145,17 +167,17 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     if changes(MDS_ATTR_MODE) && !cred.may_keep_sgid(inode.gid) {
         inode.mode &= !S_ISGID;
     }
-    // What is given away, or written, is no longer set-ID; a set-group-ID bit without group execution means
-    // mandatory locking and stays.
-    let cut = changes(MDS_ATTR_SIZE) && !cred.may_write_set_id();
-    let forget = cut || !inode.is_dir() && owner_changed && !changes(MDS_ATTR_MODE);
-    if forget || changes(MDS_ATTR_KILL_SUID) {
+    let truncated = changes(MDS_ATTR_SIZE) && !cred.may_write_set_id();
+    let given_away = owner_changed && !changes(MDS_ATTR_MODE);
+    let kills = |bit: u64| !inode.is_dir() && (truncated || given_away || changes(bit));
+    let (kills_suid, kills_sgid) = (kills(MDS_ATTR_KILL_SUID), kills(MDS_ATTR_KILL_SGID));
+    if kills_suid {
         inode.mode &= !S_ISUID;
     }
-    if (forget || changes(MDS_ATTR_KILL_SGID)) && inode.mode & 0o010 != 0 {
+    if kills_sgid && drops_sgid {
         inode.mode &= !S_ISGID;
     }
-    if changes(MDS_ATTR_MODE | MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID) {
+    if changes(MDS_ATTR_MODE | KILL) {
         acl::follow_mode(inode);
     }
     if changes(MDS_ATTR_PROJID) {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID,
-    MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR,
-    OBD_MD_FLXATTRRM, Timed, WireStruct,
+    Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
+    MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MdtBody, MdtIoepoch,
+    MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct,
 };
 
 use super::{done, time_of, with_transaction};
@@ -40,7 +40,9 @@ impl Mdt {
         let open_for_write = self.is_open_for_write(req, &set);
         let mut bits = UPDATE;
         let takes_set_id = set.sa_valid & MDS_ATTR_SIZE != 0 && !cred.may_write_set_id();
-        if set.sa_valid & (MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID) != 0 || takes_set_id {
+        let permissions =
+            MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID | MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
+        if set.sa_valid & permissions != 0 || takes_set_id {
             bits |= PERM;
         }
         if set.sa_valid & MDS_ATTR_SIZE != 0 {

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use wire::{
-    Errno, Fid, LuSeqRange, MDS_ATTR_CTIME, MDS_ATTR_FROM_OPEN, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE,
-    MDS_ATTR_MTIME, MDS_ATTR_OVERRIDE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_READ, MDS_FMODE_WRITE,
-    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_TRUNC, MdtRecCreate, MdtRecSetattr, REINT_CREATE,
-    SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    Errno, Fid, LuSeqRange, MDS_ATTR_CTIME, MDS_ATTR_FORCE, MDS_ATTR_FROM_OPEN, MDS_ATTR_KILL_SGID,
+    MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_OVERRIDE, MDS_ATTR_SIZE, MDS_ATTR_UID,
+    MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_TRUNC, MdtRecCreate,
+    MdtRecSetattr, REINT_CREATE, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
 use crate::{client::Client, fixture::Fixture};
@@ -292,6 +292,45 @@ async fn a_file_is_truncated_by_who_may_write_it_or_has_it_open_for_writing() {
     assert!(other.setattr(noted, &[]).await.unwrap().mbo_ctime < i64::MAX / 4);
     // This one's client has it open, since before it was read-only.
     c.setattr(claim, &[]).await.unwrap();
+}
+
+/// As Linux does before a write of a user who may not keep the bits.
+#[tokio::test]
+async fn set_id_bits_are_dropped_by_users_who_may_write() {
+    let f = Fixture::new(1).await;
+    let (c, other) = (f.client().await, f.client().await);
+    *other.creds.lock() = USER;
+    let fid = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT).await.fid();
+    let mode = |bits: u32, valid: u64| MdtRecSetattr {
+        sa_mode: 0o100_000 | bits,
+        ..set(fid, MDS_ATTR_MODE | valid)
+    };
+    let forced = |bits| mode(bits, MDS_ATTR_FORCE);
+    c.setattr(mode(0o4744, 0), &[]).await.unwrap();
+    assert_eq!(
+        other.setattr(forced(0o744), &[]).await.unwrap_err(),
+        Errno::EACCES
+    );
+    c.setattr(mode(0o6777, 0), &[]).await.unwrap();
+    for wrong in [mode(0o777, 0), forced(0o700), forced(0o7777)] {
+        assert_eq!(other.setattr(wrong, &[]).await.unwrap_err(), Errno::EPERM);
+    }
+    let changed = other.setattr(forced(0o777), &[]).await.unwrap();
+    assert_eq!(changed.mbo_mode & 0o7777, 0o777);
+    let (roots_group, no_group) = (0, u32::MAX);
+    for (group, before, after) in [
+        (no_group, 0o6777, 0o777),
+        (no_group, 0o6767, 0o767),
+        (roots_group, 0o6767, 0o2767),
+    ] {
+        c.setattr(mode(before, 0), &[]).await.unwrap();
+        let kill = MdtRecSetattr {
+            sa_suppgid: group,
+            ..set(fid, MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID)
+        };
+        let changed = other.setattr(kill, &[]).await.unwrap();
+        assert_eq!(changed.mbo_mode & 0o7777, after);
+    }
 }
 
 #[tokio::test]

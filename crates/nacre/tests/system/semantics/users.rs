@@ -89,10 +89,15 @@ fn a_write_by_somebody_else_takes_set_id_bits() {
         place.user("", change);
         assert_eq!(place.sh("stat -c %a f"), "777\n", "after {change}");
     }
-    // Without group execution the bit means mandatory locking and stays; who is root may write.
-    place.sh("rm -f f; touch f; chmod 6767 f");
-    place.user("", "echo x >> f");
-    assert_eq!(place.sh("stat -c %a f"), "2767\n");
+    // Without group execution the set-group-ID bit stays for members of the group only.
+    for change in changes {
+        place.sh("rm -f f; touch f; chmod 6767 f");
+        place.user("", change);
+        assert_eq!(place.sh("stat -c %a f"), "767\n", "after {change}");
+        place.sh("rm -f f; touch f; chgrp 1000 f; chmod 6767 f");
+        place.user("", change);
+        assert_eq!(place.sh("stat -c %a f"), "2767\n", "after {change} of a member");
+    }
     place.sh(
         "chmod 6777 f; echo x >> f; test $(stat -c %a f) = 6777; chown 5:5 f; test $(stat -c %a f) = 777",
     );

@@ -129,6 +129,20 @@ fn a_program_that_is_written_to_loses_its_capabilities() {
             "{change}"
         );
     }
+    // Another user who may write need not be its owner for that.
+    for change in ["echo x >> f", ": > f", "truncate -s 1 f", "fallocate -l 10 f"] {
+        place.sh("rm -f f; touch f; chmod 666 f");
+        setxattr(&f, "security.capability", capability, NONE).unwrap();
+        place.user("", change);
+        assert_eq!(
+            refused(len(&there, "security.capability")),
+            Errno::NODATA,
+            "{change}"
+        );
+        setxattr(&f, "security.capability", capability, NONE).unwrap();
+        let told = place.user_may_not("", "setfattr -x security.capability f");
+        assert!(told.contains("not permitted"), "{told}");
+    }
 }
 
 #[test]
