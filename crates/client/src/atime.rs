@@ -5,6 +5,7 @@
 //! the one that it has by `mdd.*.atime_diff` seconds, or the first since a change: so reading costs no request. A
 //! directory's is told with the request that reads it.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};
 
 /// With `relatime` an access time that is older than this is brought up to date: a day.
@@ -22,7 +23,47 @@ pub enum Atime {
     Never,
 }
 
+/// The rule of a mount, which may change while it is mounted.
+#[derive(Debug)]
+pub(crate) struct AtimeRule {
+    files: AtomicU8,
+    directories: AtomicU8,
+}
+
+impl AtimeRule {
+    /// The rule for files, and whether reads of directories count too.
+    pub(crate) fn new(atime: Atime, directories: bool) -> AtimeRule {
+        let rule = AtimeRule {
+            files: AtomicU8::default(),
+            directories: AtomicU8::default(),
+        };
+        rule.set(atime, directories);
+        rule
+    }
+
+    pub(crate) fn set(&self, atime: Atime, directories: bool) {
+        let of_directories = if directories { atime } else { Atime::Never };
+        self.files.store(atime as u8, Ordering::Relaxed);
+        self.directories.store(of_directories as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn files(&self) -> Atime {
+        Atime::from_number(self.files.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn directories(&self) -> Atime {
+        Atime::from_number(self.directories.load(Ordering::Relaxed))
+    }
+}
+
 impl Atime {
+    fn from_number(number: u8) -> Atime {
+        [Atime::Relative, Atime::Strict, Atime::Never]
+            .into_iter()
+            .find(|rule| *rule as u8 == number)
+            .unwrap_or_default()
+    }
+
     /// By its name as a mount option.
     pub fn from_option(option: &str) -> Option<Atime> {
         match option {

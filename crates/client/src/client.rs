@@ -1,6 +1,6 @@
 //! A mount: its targets, its caches, its options. The operations are in `ops`, by what they do.
 
-use crate::atime::Atime;
+use crate::atime::{Atime, AtimeRule};
 use crate::data::Lov;
 use crate::error::ClientError;
 use crate::inode::Inodes;
@@ -88,8 +88,7 @@ pub struct Client {
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
-    pub(crate) atime: Atime,
-    pub(crate) diratime: bool,
+    pub(crate) atime: AtimeRule,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) gone: AtomicBool,
     /// The parameters, as long as it is mounted.
@@ -97,6 +96,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Changes which reads change access times: of files, and whether of directories too. For reads from now on.
+    pub fn set_atime(&self, atime: Atime, directories: bool) {
+        self.atime.set(atime, directories);
+    }
+
     /// The root directory.
     pub fn root(&self) -> Fid {
         self.root

@@ -1,5 +1,6 @@
 //! Mounting: configuration from the MGS, connections to all targets, the root.
 
+use crate::atime::AtimeRule;
 use crate::client::{Client, MountOptions};
 use crate::data::{DataConfig, Lov};
 use crate::dircache::Kept;
@@ -239,8 +240,7 @@ impl Mounting<'_> {
             inodes,
             kernel,
             clock: self.opts.clock.clone(),
-            atime: self.opts.atime,
-            diratime: self.opts.diratime,
+            atime: AtimeRule::new(self.opts.atime, self.opts.diratime),
             statfs: tokio::sync::Mutex::default(),
             gone: AtomicBool::new(false),
             shown: Mutex::new(shown),

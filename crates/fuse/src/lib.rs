@@ -12,6 +12,7 @@ mod flock;
 mod fs;
 mod handles;
 mod hover;
+mod kernel_mount;
 mod mountpoint;
 mod nodes;
 mod notify;
@@ -23,6 +24,7 @@ mod state;
 mod wait;
 
 pub use error::FuseError;
+pub use kernel_mount::{atime_flags, remount};
 pub use mountpoint::{
     MountEntry, MountState, abandon, mounted_at, mounts, real_path, state as mount_state, unmount,
 };

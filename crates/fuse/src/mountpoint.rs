@@ -26,23 +26,16 @@ pub struct MountEntry {
     pub fstype: String,
     /// What is mounted.
     pub source: String,
+    /// The options of this mount, not of its file system: `rw`, `nosuid`, `relatime`, ...
+    pub options: Vec<String>,
     /// The user who mounted it, where its type says so, as FUSE does.
     pub user: Option<u32>,
 }
 
 impl MountEntry {
-    /// Whether it is a mount of this program: by its type where a helper mounted it, which the kernel's own interface
-    /// leaves out, and then by a source of the form `10.0.0.1@tcp:/testfs`.
+    /// Whether it is a mount of this program.
     pub fn is_ours(&self) -> bool {
-        let nid = |source: &str| {
-            source
-                .split_once(":/")
-                .is_some_and(|(nids, _)| nids.contains('@'))
-        };
-        match self.fstype.strip_prefix("fuse.") {
-            Some(subtype) => subtype == SUBTYPE,
-            None => self.fstype == "fuse" && nid(&self.source),
-        }
+        self.fstype.strip_prefix("fuse.") == Some(SUBTYPE)
     }
 }
 
@@ -60,17 +53,19 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let device = std::str::from_utf8(words.nth(2)?).ok()?;
     let minor = device.split_once(':')?.1.parse().ok()?;
     let path = words.nth(1)?;
+    let text = |b: &[u8]| String::from_utf8_lossy(&unescape(b)).into_owned();
+    let options = words.next()?.split(|b| *b == b',').map(text).collect();
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
     let (fstype, source) = (rest.next()?, rest.next()?);
-    let text = |b: &[u8]| String::from_utf8_lossy(&unescape(b)).into_owned();
-    let options = rest.next().unwrap_or_default().split(|b| *b == b',');
-    let user = options.filter_map(|o| o.strip_prefix(b"user_id=")).next();
+    let of_fs = rest.next().unwrap_or_default().split(|b| *b == b',');
+    let user = of_fs.filter_map(|o| o.strip_prefix(b"user_id=")).next();
     Some(MountEntry {
         user: user.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
         minor,
         path: PathBuf::from(OsStr::from_bytes(&unescape(path))),
         fstype: text(fstype),
         source: text(source),
+        options,
     })
 }
 

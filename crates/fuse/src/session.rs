@@ -3,12 +3,14 @@
 use crate::error::FuseError;
 use crate::fs::Fs;
 use crate::hover::Hover;
+use crate::kernel_mount;
 use crate::mountpoint::{self, SUBTYPE};
 use crate::notify::Invalidator;
 use crate::state::State;
 use client::Client;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
+use rustix::mount::MountFlags;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -28,14 +30,8 @@ pub struct FuseOptions {
     pub source: String,
     /// Whether other users may come in. As root: yes; else only where `/etc/fuse.conf` has `user_allow_other`.
     pub allow_other: bool,
-    /// Nothing is to be changed through it.
-    pub read_only: bool,
-    /// Whether set-user-ID and set-group-ID bits of programs count. Only root can have that.
-    pub suid: bool,
-    /// Whether device files are devices. Only root can have that.
-    pub dev: bool,
-    /// Whether programs can be run.
-    pub exec: bool,
+    /// Read-only, `nosuid` and the like. Only root can have set-user-ID programs and device files that count.
+    pub flags: MountFlags,
     /// Threads that read requests.
     pub threads: usize,
     /// Whether reads and writes go past the kernel's pages, where the kernel can map such files (from 6.6 on). Without,
@@ -52,10 +48,7 @@ impl FuseOptions {
         FuseOptions {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root(),
-            read_only: false,
-            suid: false,
-            dev: false,
-            exec: true,
+            flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RELATIME,
             threads: cpus.clamp(2, 16),
             past_pages: true,
         }
@@ -63,30 +56,15 @@ impl FuseOptions {
 
     fn config(&self) -> Config {
         let mut config = Config::default();
+        let either = |flag, with, without| if self.flags.contains(flag) { with } else { without };
         config.mount_options = vec![
             MountOption::FSName(self.source.clone()),
             MountOption::Subtype(SUBTYPE.to_owned()),
             MountOption::DefaultPermissions,
-            if self.read_only {
-                MountOption::RO
-            } else {
-                MountOption::RW
-            },
-            if self.suid {
-                MountOption::Suid
-            } else {
-                MountOption::NoSuid
-            },
-            if self.dev {
-                MountOption::Dev
-            } else {
-                MountOption::NoDev
-            },
-            if self.exec {
-                MountOption::Exec
-            } else {
-                MountOption::NoExec
-            },
+            either(MountFlags::RDONLY, MountOption::RO, MountOption::RW),
+            either(MountFlags::NOSUID, MountOption::NoSuid, MountOption::Suid),
+            either(MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
+            either(MountFlags::NOEXEC, MountOption::NoExec, MountOption::Exec),
         ];
         config.acl = if self.allow_other {
             SessionACL::All
@@ -138,12 +116,15 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
     let path = mountpoint::check(path)?;
     let failed = |source| mount_error(&path, source);
     let state = Arc::new(State::new(client.clone(), runtime.clone(), opts.past_pages));
-    let session = Session::new(Fs(state.clone()), &path, &opts.config()).map_err(failed)?;
+    let session = begin(Fs(state.clone()), &path, opts).map_err(failed)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
     let hover = Hover::new(session.as_fd().try_clone_to_owned().map_err(failed)?);
     state.hover.get_or_init(|| hover);
     let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(failed)?;
     client.set_kernel(Arc::new(kernel));
+    if let Some(mount) = mountpoint::mounted_at(&path) {
+        kernel_mount::follow_flags(client, path.clone(), mount.minor).map_err(failed)?;
+    }
     let session = session.spawn().map_err(failed)?;
     let ended = watch_end(session).map_err(failed)?;
     let guard = SessionGuard {
@@ -157,6 +138,17 @@ fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -
         detached: AtomicBool::new(false),
         _session: Mutex::new(Some(guard)),
     })
+}
+
+/// Mounts by mount(2), or by the helper of users who may not do that, and greets the kernel.
+fn begin(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<Fs>> {
+    let config = opts.config();
+    match kernel_mount::mount(path, &opts.source, opts.flags, opts.allow_other) {
+        Ok(device) => Session::from_fd(fs, device, config.acl, config)
+            .inspect_err(|_| drop(mountpoint::unmount(path, true))),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Session::new(fs, path, &config),
+        Err(e) => Err(e),
+    }
 }
 
 /// Why mounting failed, as well as can be told.

@@ -21,7 +21,12 @@ pub(crate) struct MountFlags {
     pub(crate) no_exec: bool,
     /// A file system that cannot be mounted is no failure of the command.
     pub(crate) nofail: bool,
+    /// A mount that is there gets other flags.
+    pub(crate) remount: bool,
 }
+
+/// Options of the mount table, which mount(8) hands on with `-o remount`.
+const OF_THE_TABLE: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
 
 impl MountFlags {
     /// Reads options; of two that contradict each other the later one holds.
@@ -54,14 +59,28 @@ impl MountFlags {
                 "exec" => flags.no_exec = false,
                 "noexec" => flags.no_exec = true,
                 "nofail" => flags.nofail = true,
+                "remount" if !root => bail!("mount option 'remount' needs root"),
+                "remount" => flags.remount = true,
+                known if OF_THE_TABLE.iter().any(|o| known.starts_with(o)) => {}
                 "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
                 other => bail!(
                     "mount option '{other}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
-                     noexec or nofail"
+                     noexec, nofail or remount"
                 ),
             }
         }
         Ok(flags)
+    }
+
+    /// As the kernel's flags of a mount.
+    pub(crate) fn kernel(&self) -> rustix::mount::MountFlags {
+        use rustix::mount::MountFlags as Kernel;
+        let when = |is, flag| if is { flag } else { Kernel::empty() };
+        when(self.read_only, Kernel::RDONLY)
+            | when(!self.suid, Kernel::NOSUID)
+            | when(!self.dev, Kernel::NODEV)
+            | when(self.no_exec, Kernel::NOEXEC)
+            | fuse::atime_flags(self.atime, !self.no_diratime)
     }
 
     /// How a command that mounts has ended: with `nofail`, a mount that could not be made is reported, and no failure.

@@ -139,7 +139,7 @@ impl Client {
             (None, _) => file.opened_times,
         };
         let mut times = rec.times();
-        let read_at = data.access().take(self.atime, known);
+        let read_at = data.access().take(self.atime.files(), known);
         if let Some(cached) = cached.filter(|_| file.has_written()) {
             rec.sa_valid =
                 MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;

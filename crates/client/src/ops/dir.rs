@@ -5,6 +5,7 @@
 //! run that it is reading: what came or went since it began may be seen or not, so that it need not ask again when the
 //! directory changes. From the beginning it is as it is then.
 
+use crate::atime::Atime;
 use crate::client::Client;
 use crate::cred::{Cred, Groups};
 use crate::dircache::DirChunk;
@@ -190,13 +191,14 @@ impl Client {
     /// The time of reading a directory now, if it counts. Only a target that knows nanoseconds is told: Lustre's learn it in
     /// another way, from who has opened the directory.
     fn reads_dir(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
-        if !self.diratime || mdc.precision() == Precision::Seconds {
+        let rule = self.atime.directories();
+        if rule == Atime::Never || mdc.precision() == Precision::Seconds {
             return None;
         }
         let now = self.now(mdc);
         let inode = self.inodes.get(fid)?;
         let known = inode.state.lock().md.as_ref()?.attr.times();
-        self.atime.counts(known, now).then_some(now)
+        rule.counts(known, now).then_some(now)
     }
 
     async fn read_pages(

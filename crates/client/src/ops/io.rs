@@ -55,7 +55,7 @@ impl Client {
             data.read(offset, len).await?
         };
         file.descriptor.check()?;
-        if self.atime != Atime::Never && !file.flags.no_atime {
+        if self.atime.files() != Atime::Never && !file.flags.no_atime {
             data.access().read((self.clock)());
         }
         Ok(read)

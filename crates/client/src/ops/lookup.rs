@@ -314,7 +314,7 @@ impl Client {
         let attr = match &data {
             Data::Known { attr, file, .. } => {
                 let mut attr = md.with_data(attr);
-                let atime = file.access().atime(self.atime, attr.times());
+                let atime = file.access().atime(self.atime.files(), attr.times());
                 attr.atime = mdc.precision().of(atime);
                 attr
             }

@@ -7,6 +7,7 @@ mod mdsrate;
 mod mdtest;
 mod survey;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -27,6 +28,17 @@ use crate::instance::Store;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The arguments; where they begin with a source, with the word `mount` before it. So mount(8) calls the program of a file
+/// system of the type `fuse.nacre`: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`.
+pub(crate) fn with_mount_word(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
+    if args.get(1).is_some_and(is_source) {
+        args.insert(1, "mount".into());
+    }
+    args
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,7 +8,7 @@ mod join;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use client::parse_source;
 use wire::Nid;
 
@@ -26,6 +26,9 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     let (mgs, _) = parse_source(&args.source)?;
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
+    if flags.remount {
+        return remount(&mountpoint, &flags);
+    }
     let request = MountRequest {
         source: args.source.clone(),
         mountpoint: mountpoint.clone(),
@@ -41,6 +44,15 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         }
     }
     flags.outcome(make(&args, &start, &mgs, &request))
+}
+
+/// Gives a mount other flags, as `mount -o remount` does.
+fn remount(mountpoint: &Path, flags: &MountFlags) -> Result<ExitCode> {
+    mounts::answers(mountpoint)?;
+    fuse::remount(&fuse::real_path(mountpoint)?, flags.kernel())
+        .with_context(|| format!("cannot remount {}", mountpoint.display()))?;
+    say!("{} is mounted with its new options", mountpoint.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Mounts by the process that has the address, or by one of its own.

@@ -98,10 +98,7 @@ impl Mounter {
         let nids: Vec<String> = mgs.iter().map(Nid::to_string).collect();
         let source = format!("{}:/{fsname}", nids.join(","));
         let options = FuseOptions {
-            read_only: how.read_only,
-            suid: how.suid,
-            dev: how.dev,
-            exec: !how.no_exec,
+            flags: how.kernel(),
             ..FuseOptions::new(source.clone())
         };
         match fuse::mount(client.clone(), &request.mountpoint, options).await {

@@ -2,12 +2,13 @@
 //! them.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::file_system::{FileSystem, Shape, text};
-use crate::fixture::sh;
+use crate::fixture::{nacre, nacre_ok, sh};
 
 /// Access, modification and change time.
 fn times(path: &Path) -> [(i64, i64); 3] {
@@ -133,5 +134,56 @@ fn reading_is_an_access_as_the_mounts_options_say() {
     fs::write(&file, "y").unwrap();
     fs::read(&file).unwrap();
     assert!(times(&file)[0] > read[0][0]);
+    system.stop();
+}
+
+#[test]
+fn a_remount_changes_the_options_of_a_mount() {
+    let mut system = FileSystem::new(Shape::OneProcess);
+    let at = system.mount();
+    let (file, source) = (at.join("f"), system.addresses.source());
+    fs::write(&file, "x").unwrap();
+    let table = || sh(&format!("findmnt -n -o FSTYPE,VFS-OPTIONS {}", text(&at)));
+    let remount =
+        |options: &str| nacre_ok(&["mount", "-o", &format!("remount,{options}"), &source, text(&at)]);
+    // Whether a read changes the access time. A mount follows its options a moment after they changed.
+    let until_reads_count = |count: bool| {
+        let read = || {
+            std::thread::sleep(Duration::from_millis(2));
+            fs::read(&file).unwrap();
+            times(&file)[0]
+        };
+        let given_up = Instant::now() + Duration::from_secs(120);
+        while (read() != read()) != count {
+            assert!(Instant::now() < given_up, "{}", table());
+        }
+    };
+    assert!(
+        table().starts_with("fuse.nacre rw,nosuid,nodev,relatime"),
+        "{}",
+        table()
+    );
+    until_reads_count(false);
+    remount("strictatime,nosuid,nodev");
+    until_reads_count(true);
+    remount("noatime,suid");
+    assert!(table().starts_with("fuse.nacre rw,nodev,noatime"), "{}", table());
+    until_reads_count(false);
+    remount("strictatime");
+    until_reads_count(true);
+    remount("ro,strictatime");
+    until_reads_count(false);
+    assert_eq!(
+        fs::write(&file, "y").unwrap_err().kind(),
+        ErrorKind::ReadOnlyFilesystem
+    );
+    remount("rw");
+    fs::write(&file, "y").unwrap();
+    let refused = nacre(&["mount", "-o", "remount,ro", &source, text(&system.site.path("d"))]);
+    assert!(
+        !refused.ok && refused.err.contains("nothing is mounted there"),
+        "{}",
+        refused.err
+    );
     system.stop();
 }
