@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::{Client, Cred, FlockRange, FlockType, OpenFile, OpenFlags};
 use std::sync::Arc;
 use std::time::Duration;
-use wire::Errno;
+use wire::{Errno, OST_WRITE};
 
 /// A reply that takes longer does not come.
 const SOON: Duration = Duration::from_secs(180);
@@ -19,6 +19,12 @@ async fn create(c: &Client, name: &[u8]) -> Arc<OpenFile> {
     made.unwrap().1
 }
 
+/// Writes that stay in the cache: however long it takes, the object targets get nothing before [`evict_all`].
+async fn write_to_cache(cluster: &Cluster, c: &Client, file: &OpenFile, data: &'static [u8]) {
+    cluster.rpc.faults().lose_requests(OST_WRITE, u32::MAX);
+    c.write(file, 0, Bytes::from_static(data)).await.unwrap();
+}
+
 /// Evicts everybody from the object targets, and waits until the client works again.
 async fn evict_all(cluster: &Cluster, c: &Client) {
     let fid = create(c, b"another").await.fid;
@@ -26,6 +32,7 @@ async fn evict_all(cluster: &Cluster, c: &Client) {
         .params
         .set("obdfilter.*.evict_client", "nid:0@lo")
         .unwrap();
+    cluster.rpc.faults().heal();
     // In the middle of it calls fail, and so does a descriptor whose data is lost; then data is written and stays.
     let works = async {
         loop {
@@ -59,7 +66,7 @@ async fn data_that_was_only_cached_at_an_eviction_is_reported_as_lost() {
     a.fsync(&file, false).await.unwrap();
     a.write(&untouched, 0, Bytes::from_static(b"kept")).await.unwrap();
     a.fsync(&untouched, false).await.unwrap();
-    a.write(&file, 0, Bytes::from_static(b"new")).await.unwrap();
+    write_to_cache(&cluster, &a, &file, b"new").await;
     evict_all(&cluster, &a).await;
 
     for _ in 0..2 {
@@ -101,7 +108,7 @@ async fn who_opens_a_file_after_its_data_was_lost_is_told_if_nobody_was() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let file = create(&a, b"f").await;
-    a.write(&file, 0, Bytes::from_static(b"lost")).await.unwrap();
+    write_to_cache(&cluster, &a, &file, b"lost").await;
     evict_all(&cluster, &a).await;
     a.release(&file).await.unwrap();
     let later = a.open(&Cred::root(), file.fid, RW).await.unwrap();

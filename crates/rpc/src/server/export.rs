@@ -197,21 +197,29 @@ impl Export {
 
     /// Ends the connection without asking the client: it learns of it by its next request, and drops all it cached.
     pub async fn evict(self: &Arc<Self>, why: &str) {
-        if self.is_gone() {
-            return;
+        if self.retire_because(why) {
+            self.drop_retired(true).await;
         }
-        let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
-        lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting");
-        self.end(true).await;
     }
 
-    /// The same, in a task of its own.
+    /// The same, but only the connection has ended when this returns: a task of its own has the target drop the client's state.
     pub(crate) fn evict_soon(self: &Arc<Self>, why: &str) {
-        if let Some(rpc) = self.rpc() {
-            let (export, why) = (self.clone(), why.to_owned());
+        if let Some(rpc) = self.rpc()
+            && self.retire_because(why)
+        {
+            let export = self.clone();
             rpc.cpt_of(self.peer())
-                .spawn(async move { export.evict(&why).await });
+                .spawn(async move { export.drop_retired(true).await });
         }
+    }
+
+    fn retire_because(&self, why: &str) -> bool {
+        let first = self.retire();
+        if first {
+            let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
+            lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting");
+        }
+        first
     }
 
     /// Whether it comes from a boot of the client's node before the one that is connected.
@@ -316,14 +324,28 @@ impl Export {
 
     /// Ends the connection, once, and lets the target drop what it has for the client.
     pub(crate) async fn end(&self, evicted: bool) {
-        if self.retired.swap(true, Ordering::SeqCst) {
-            return;
+        if self.retire() {
+            self.drop_retired(evicted).await;
         }
-        self.generation.send_modify(|g| g.gone = true);
-        let (Some(rpc), Some(me)) = (self.rpc.upgrade(), self.me.upgrade()) else {
+    }
+
+    /// Refuses the client's requests from now on. False if that is so already.
+    fn retire(&self) -> bool {
+        let first = !self.retired.swap(true, Ordering::SeqCst);
+        if first {
+            self.generation.send_modify(|g| g.gone = true);
+            if let Some(rpc) = self.rpc() {
+                rpc.exports().remove(self.handle);
+            }
+        }
+        first
+    }
+
+    /// Lets the target drop what it has for a client whose connection has ended.
+    async fn drop_retired(&self, evicted: bool) {
+        let (Some(rpc), Some(me)) = (self.rpc(), self.me.upgrade()) else {
             return;
         };
-        rpc.exports().remove(self.handle);
         // In a task of its own: it comes to its end even if the caller does not wait.
         let ending = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
         if let Err(e) = ending.await {

@@ -76,8 +76,8 @@ impl TargetExports {
         }
     }
 
-    /// `evict_client`, a parameter as Lustre has it: to be rid of a client, by its UUID or by `nid:` and its NID. Setting it
-    /// returns before the client's state is gone.
+    /// `evict_client`, a parameter as Lustre has it: to be rid of a client, by its UUID or by `nid:` and its NID. When setting
+    /// it returns, the client's requests are refused; the target drops the client's state after that.
     pub fn param_evict_client(self: &Arc<Self>) -> Param {
         let exports = Arc::downgrade(self);
         let set = move |who: &str| exports.upgrade().map_or(Ok(()), |e| e.evict_client(who.trim()));

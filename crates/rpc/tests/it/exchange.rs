@@ -539,3 +539,23 @@ async fn lossy(seed: u64) {
     assert!(target.most.load(Ordering::SeqCst) <= 3, "seed {seed}");
     assert!(!witness.events.lock().contains(&"evicted"), "seed {seed}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_the_administrator_evicts_is_refused_from_then_on() {
+    let params = params::Registry::default();
+    let rpc = node(9);
+    let exports = rpc.add_target(Echo::new(MDT));
+    let _shown = params.register("mdt.evict_client", exports.param_evict_client());
+    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let export = exports.all().remove(0);
+    params.set("mdt.evict_client", &export.client_uuid).unwrap();
+    assert!(export.is_gone(), "before anything else runs");
+    let refused = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(matches!(refused, Err(RpcError::Evicted(_))), "{refused:?}");
+    import
+        .call(Request::new(wire::MDS_GETATTR, Vec::new()))
+        .await
+        .unwrap();
+    assert!(witness.events.lock().contains(&"evicted"));
+    import.disconnect().await;
+}
