@@ -7,6 +7,7 @@ use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr, SetTime};
 use std::sync::Arc;
+use std::time::Duration;
 use wire::{Errno, Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -158,7 +159,7 @@ async fn the_requirement_comes_and_goes_while_files_are_open() {
     end(cluster, &[a]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn capabilities_that_expired_or_whose_key_was_replaced_are_renewed() {
     let cluster = Cluster::start(1).await;
     cluster.require_capabilities(true).await;
@@ -180,4 +181,24 @@ async fn capabilities_that_expired_or_whose_key_was_replaced_are_renewed() {
     assert_eq!(size(&c, file.fid).await, Ok(5));
     a.release(&file).await.unwrap();
     end(cluster, &[a, b, c]).await;
+}
+
+/// As when it expires on its way, or when a metadata target learns later than the object target that a key was replaced.
+#[tokio::test(start_paused = true)]
+async fn a_new_capability_that_is_refused_is_replaced_by_a_later_one() {
+    let cluster = Cluster::start(1).await;
+    cluster.require_capabilities(true).await;
+    let a = cluster.mount().await;
+    let file = create(&a, &Cred::root(), "f", 0o644).await;
+    write(&a, &file, 0, b"first").await.unwrap();
+    let b = cluster.mount().await;
+    cluster.clock.set_behind(LONG_SECS);
+    let good_again = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.clock.set_behind(0);
+    };
+    let (size, ()) = tokio::join!(size(&b, file.fid), good_again);
+    assert_eq!(size, Ok(5));
+    a.release(&file).await.unwrap();
+    end(cluster, &[a, b]).await;
 }

@@ -24,6 +24,15 @@ use wire::{
 
 /// The buffer of a reply that has the capability.
 const GIVEN: usize = 5;
+/// How long a refused request waits before each further capability. A new one may be refused too: it has expired on its way, or
+/// its key was dropped by a target that has read the newest keys before the metadata target did.
+const PAUSES: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+];
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -119,7 +128,7 @@ impl Object {
         .await
     }
 
-    /// Sends something with the capability that there is, and once more with a new one where that is refused.
+    /// Sends something with the capability that there is, and again with new ones while that is refused ([`PAUSES`]).
     async fn with_capability<T, F>(
         self: &Arc<Self>,
         rights: u64,
@@ -128,18 +137,19 @@ impl Object {
     where
         F: Future<Output = Result<T, RpcError>>,
     {
-        let shown = self.capability_for(rights).await;
-        let refused = match send(shown.clone()).await {
-            Err(refused @ RpcError::Status(Errno::EACCES)) => refused,
-            done => return done,
-        };
-        match self
-            .ask_capability(rights, &shown, User::nobody(self.file()))
-            .await
-        {
-            Ok(new) => send(new).await,
-            Err(_) => Err(refused),
+        let mut shown = self.capability_for(rights).await;
+        let mut sent = send(shown.clone()).await;
+        for pause in PAUSES {
+            if !matches!(sent, Err(RpcError::Status(Errno::EACCES))) {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            let asked = self.ask_capability(rights, &shown, User::nobody(self.file()));
+            let Ok(new) = asked.await else { break };
+            shown = new;
+            sent = send(shown.clone()).await;
         }
+        sent
     }
 
     /// What is shown with a request that needs one of these rights; nothing, where the target is not known to require it.
