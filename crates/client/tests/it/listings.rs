@@ -197,7 +197,7 @@ async fn listings_and_changes_of_the_same_names_get_on() {
     tokio::select! {
         () = changes => {}
         () = listings => {}
-        () = tokio::time::sleep(std::time::Duration::from_secs(60)) => panic!("the changes are held up"),
+        () = tokio::time::sleep(std::time::Duration::from_secs(90)) => panic!("the changes are held up"),
     }
     for i in 0..40 {
         let (a, b) = (

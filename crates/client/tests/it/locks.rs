@@ -8,7 +8,8 @@ use client::{Cred, FlockRange, FlockType, OpenFlags};
 use std::time::Duration;
 use wire::Errno;
 
-const SOON: Duration = Duration::from_secs(10);
+/// A reply that takes longer does not come.
+const SOON: Duration = Duration::from_secs(60);
 
 fn range(ty: FlockType, start: u64, end: u64, owner: u64) -> FlockRange {
     FlockRange {

@@ -298,7 +298,7 @@ async fn a_change_that_nobody_waits_for_any_more_ends_all_the_same() {
     }
     // What is known of the directory is kept again.
     let kept = async { while !client.getattr(&root, dir).await.unwrap().attr_cached {} };
-    timeout(Duration::from_secs(30), kept).await.unwrap();
+    timeout(Duration::from_secs(60), kept).await.unwrap();
     client.umount().await;
     cluster.stop().await;
 }

@@ -194,8 +194,9 @@ async fn an_unlink_does_not_wait_for_an_ost_that_does_not_answer() {
                 .unwrap();
         }
     };
-    let soon = Duration::from_secs(30);
-    tokio::time::timeout(soon, unlinks).await.expect("nobody waits");
+    tokio::time::timeout(SOON / 2, unlinks)
+        .await
+        .expect("nobody waits");
     until("the space of the one", || free()[0] == before[0]).await;
     assert!(free()[1] + 1000 < before[1], "the other does not know yet");
     other.rpc.faults().heal();

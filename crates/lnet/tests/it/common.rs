@@ -13,7 +13,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};
 
-pub const LIMIT: Duration = Duration::from_secs(10);
+/// How long anything may take on a machine that has much else to do.
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Loopback addresses of one test, by the last number and the network: no other test of this process uses them, so that the
 /// acceptor's port is always free.
@@ -33,7 +34,8 @@ pub fn addresses() -> (Nid, Nid) {
 pub fn config() -> LnetConfig {
     LnetConfig {
         accept_port: 7988,
-        transaction_timeout: LIMIT,
+        // Some tests wait for its end.
+        transaction_timeout: LIMIT / 6,
         ..LnetConfig::default()
     }
 }
@@ -150,5 +152,5 @@ pub async fn until(what: &str, is: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(tokio::time::timeout(6 * LIMIT, so).await.is_ok(), "never: {what}");
+    assert!(tokio::time::timeout(LIMIT, so).await.is_ok(), "never: {what}");
 }

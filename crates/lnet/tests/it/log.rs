@@ -32,6 +32,8 @@ impl Log {
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
         // The first test sets it.
         let _ = log.with_ansi(false).with_writer(|| Text).try_init();
+        // A place that another thread came by while it was set may believe that nobody listens.
+        tracing::callsite::rebuild_interest_cache();
         TEXT.with_borrow_mut(Vec::clear);
         Log(())
     }

@@ -29,7 +29,7 @@ async fn make_as(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {
 }
 
 async fn prompt<T>(asked: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(20), asked).await.expect("an answer")
+    timeout(Duration::from_secs(60), asked).await.expect("an answer")
 }
 
 #[tokio::test]

@@ -231,7 +231,7 @@ fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_
 #[test]
 fn others_go_on_soon_when_the_host_of_a_client_dies() {
     // 10 s after the loss, as `unreachable_timeout` says, and what a busy machine takes.
-    const SOON: Duration = Duration::from_secs(30);
+    const SOON: Duration = Duration::from_secs(80);
     let mut site = Site::new();
     let (network, mounts) = on_hosts_of_their_own(&mut site);
     let [a, b] = mounts.each_ref().map(Path::new);
@@ -266,10 +266,10 @@ fn others_go_on_soon_when_the_host_of_a_client_dies() {
     nacre_ok(&["umount", text(b)]);
 }
 
-/// TCP by itself would be as late as the network was away: up to 12 s here.
+/// TCP by itself would be as late as the network was away: 24 s here.
 #[test]
 fn a_client_goes_on_soon_after_its_network_works_again() {
-    const SOON: Duration = Duration::from_secs(6);
+    const SOON: Duration = Duration::from_secs(20);
     let mut site = Site::new();
     let (network, mounts) = on_hosts_of_their_own(&mut site);
     let a = Path::new(&mounts[0]);
@@ -285,8 +285,8 @@ fn a_client_goes_on_soon_after_its_network_works_again() {
             File::open(&new).unwrap().sync_all().unwrap();
             Instant::now()
         });
-        // TCP has asked 12.6 s after the first time, and asks again after 25.4 s.
-        thread::sleep(Duration::from_secs(14));
+        // TCP has asked 25.4 s after the first time, and asks again after 51 s.
+        thread::sleep(Duration::from_secs(27));
         assert!(!write.is_finished());
         let begun = Instant::now();
         cable.set("up");

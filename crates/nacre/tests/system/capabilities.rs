@@ -92,7 +92,7 @@ fn mounts_that_need_capabilities_live_through_restarts_of_servers() {
             "test $(cat {b}/f) = before && echo x > {a}/after-{name} && test $(cat {b}/after-{name}) = x && truncate -s 0 {b}/after-{name}"
         );
         sh(&format!(
-            "for i in $(seq 300); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
+            "for i in $(seq 600); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
         ));
     }
 }

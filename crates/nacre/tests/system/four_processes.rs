@@ -117,7 +117,7 @@ fn a_client_lives_through_the_restart_of_a_server() {
         let work =
             format!("test $(cat {at}/f) = before && echo x > {at}/after-{name} && cat {at}/after-{name}");
         sh(&format!(
-            "for i in $(seq 100); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
+            "for i in $(seq 600); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
         ));
     }
 }

@@ -20,6 +20,8 @@ use wire::{
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
 const MIB: usize = 1 << 20;
+/// How long anything may take on a machine that has much else to do.
+const SOON: Duration = Duration::from_secs(60);
 
 fn pattern(seed: usize) -> Bytes {
     (0..MIB)
@@ -119,7 +121,11 @@ async fn a_server_that_dies_and_comes_back_is_found_again_and_has_forgotten_us()
     drop(server);
     let waiting = tokio::spawn({
         let import = import.clone();
-        async move { import.call(Request::new(MDS_GETATTR, Vec::new())).await }
+        let request = Request {
+            timeout: Some(10 * SOON),
+            ..Request::new(MDS_GETATTR, Vec::new())
+        };
+        async move { import.call(request).await }
     });
     let server = node(ns, 3).await;
     server.add_target(Echo::new(MDT));
@@ -127,7 +133,7 @@ async fn a_server_that_dies_and_comes_back_is_found_again_and_has_forgotten_us()
     assert!(matches!(lost, Err(RpcError::Evicted(_))), "{lost:?}");
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
     // The broken connection told at once: no timeout had to pass.
-    assert!(died.elapsed() < Duration::from_secs(10), "{:?}", died.elapsed());
+    assert!(died.elapsed() < SOON, "{:?}", died.elapsed());
     assert_eq!(
         *witness.events.lock(),
         ["connected", "disconnected", "evicted", "connected"]
@@ -150,7 +156,7 @@ async fn nobody_there_is_told_soon_and_clearly() {
     let started = Instant::now();
     let error = import.connect().await.unwrap_err();
     assert!(error.to_string().contains("cannot connect"), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(8));
+    assert!(started.elapsed() < SOON);
     import.disconnect().await;
     assert_eq!(import.state(), ImportState::Closed);
 }
@@ -165,7 +171,7 @@ async fn callbacks_come_back_over_the_network() {
     assert_eq!(export.peer(), nc);
     let asked = vec![Bytes::from_static(b"lock")];
     let reply = export
-        .callback(wire::LDLM_GL_CALLBACK, asked, Duration::from_secs(5))
+        .callback(wire::LDLM_GL_CALLBACK, asked, SOON)
         .await
         .unwrap();
     assert_eq!(
@@ -259,9 +265,7 @@ async fn a_dead_client_that_owes_an_answer_is_evicted_from_all_targets() {
         client.lnet().shutdown().await;
     }
     let export = targets[0].all().remove(0);
-    let answer = export
-        .callback(wire::LDLM_BL_CALLBACK, Vec::new(), Duration::from_secs(60))
-        .await;
+    let answer = export.callback(wire::LDLM_BL_CALLBACK, Vec::new(), SOON).await;
     assert!(matches!(answer, Err(RpcError::Closed(_))), "{answer:?}");
     while targets.iter().any(|target| !target.is_empty()) {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -344,9 +348,12 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
     };
     // Twice, so that the client has been silent for at least two looks.
     for _ in 0..2 {
-        let limit = Duration::from_secs(60);
-        stranger.lnet().ping(of(1), limit).await.unwrap();
+        let limit = SOON;
         let begun = Instant::now();
+        // It may not have noticed yet that its last connection was closed.
+        while let Err(e) = stranger.lnet().ping(of(1), limit).await {
+            assert!(begun.elapsed() < limit, "{e}");
+        }
         while connected(of(3)) {
             assert!(begun.elapsed() < limit, "the stranger stays connected");
             tokio::time::sleep(Duration::from_millis(20)).await;

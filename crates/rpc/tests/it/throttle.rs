@@ -90,10 +90,9 @@ async fn one_node_is_held_back_and_another_is_not() {
             .unwrap()
             .to_owned()
     };
-    assert!(
-        line(of(2)).contains("rule slow requests 6 throttled 5 "),
-        "{classes}"
-    );
+    // Five, if all came within the time of one token.
+    let throttled = |n| line(of(2)).contains(&format!("rule slow requests 6 throttled {n} "));
+    assert!((1..=5).any(throttled), "{classes}");
     assert!(line(of(3)).contains("rule default requests 50 "), "{classes}");
     assert!(shown(&params, "nrs_tbf_rule").contains("} 20, ref 1\ndefault * 10000, ref 1\n"));
     assert!(shown(&params, "nrs_policies").contains("- name: tbf nid\n    state: started"));

@@ -181,7 +181,7 @@ impl Cluster {
         }
         let mut seen = mgc.watch(&format!("{FSNAME}-client"));
         let all = seen.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
-        tokio::time::timeout(Duration::from_secs(30), all)
+        tokio::time::timeout(Duration::from_secs(120), all)
             .await
             .expect("the configuration is complete")
             .unwrap();
