@@ -113,9 +113,10 @@ impl Ost {
         Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
     }
 
-    /// `OST_GET_INFO`: the last object of a sequence.
-    pub(crate) fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+    /// `OST_GET_INFO`: the last object of a sequence, or an object's extents.
+    pub(crate) async fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         match wire::before_nul(req.buf(1)) {
+            b"fiemap" => self.fiemap(req).await,
             b"last_fid" => {
                 let asked: Fid = req.get(2)?;
                 let last = self.sequences.find(asked.f_seq).map_or(0, |s| s.last());

@@ -12,6 +12,7 @@ pub mod check;
 mod commit;
 mod create;
 mod error;
+mod fiemap;
 mod gone;
 mod grant;
 mod io;

@@ -284,7 +284,7 @@ impl Ost {
     }
 
     /// What the nodemap of a client lets it do.
-    fn rights(&self, export: &Arc<Export>) -> Rights {
+    pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
         self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
     }
 
@@ -395,7 +395,7 @@ impl Target for Ost {
                 OST_STATFS => self.statfs().await,
                 OST_CREATE => self.create(req).await,
                 OST_DESTROY => self.destroy(req).await,
-                OST_GET_INFO => self.get_info(req),
+                OST_GET_INFO => self.get_info(req).await,
                 OST_SET_INFO => self.set_info(req),
                 SEQ_QUERY => self.seq_query(req).await,
                 _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod fiemap;
 mod fixture;
 mod rights;
 

@@ -1,0 +1,104 @@
+//! `OST_GET_INFO` with the key `fiemap`: where an object has data.
+//!
+//! The store tells data from holes, but not where the data is on the disk: an extent has no physical address here, and says so.
+
+use ldlm::{LockMode, Policy};
+use osd::{OsdError, Seek};
+use rpc::{Reply, ServerRequest};
+use wire::{
+    Errno, FIEMAP_EXTENT_LAST, FIEMAP_EXTENT_UNKNOWN, Fid, Fiemap, FiemapExtent, LlFiemapInfoKey,
+    OBD_FL_SRVLOCK, OBD_MD_FLFLAGS, WireStruct,
+};
+
+use crate::Ost;
+
+/// Extents in one reply at most. Lustre's clients ask for what fits into 4096 bytes, and again for the rest.
+const EXTENTS_MAX: u32 = 1024;
+
+impl Ost {
+    pub(crate) async fn fiemap(&self, req: &ServerRequest) -> Result<Reply, Errno> {
+        let key: LlFiemapInfoKey = req.get(1)?;
+        let (asked, oa) = (key.lfik_fiemap, key.lfik_oa);
+        if asked.fm_extent_count > EXTENTS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let fid = self.object(&oa.o_oi)?;
+        // This request has no place for a capability.
+        if !req.export.is_server() && self.rights(&req.export).capabilities {
+            return Err(Errno::EACCES);
+        }
+        let end = asked.fm_start.saturating_add(asked.fm_length);
+        // Data in other clients' caches has no extents yet: they write it back first.
+        let _lock = match oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SRVLOCK != 0 {
+            true => {
+                let range = Policy::extent(asked.fm_start, end);
+                let client = Some(&*req.export);
+                Some(
+                    self.locks
+                        .lock(client, oa.o_oi.res_id(), LockMode::Pr, range)
+                        .await?,
+                )
+            }
+            false => None,
+        };
+        let mapped = self.map_extents(fid, asked.fm_start, end, asked.fm_extent_count);
+        let (count, extents) = mapped.await.map_err(|e| self.failed("map", fid, &e))?;
+        let map = Fiemap {
+            fm_mapped_extents: count,
+            ..asked
+        };
+        let mut out = map.to_bytes().to_vec();
+        for extent in &extents {
+            out.extend_from_slice(&extent.to_bytes());
+        }
+        // Clients copy as many extents as they asked for.
+        out.resize(
+            Fiemap::SIZE + asked.fm_extent_count as usize * FiemapExtent::SIZE,
+            0,
+        );
+        Ok(Reply::new(vec![out.into()]))
+    }
+
+    /// The extents of an object from `start` to `end`, at most `max` of them, and how many these are. With `max` 0 all are
+    /// counted, and none is listed.
+    async fn map_extents(
+        &self,
+        fid: Fid,
+        start: u64,
+        end: u64,
+        max: u32,
+    ) -> Result<(u32, Vec<FiemapExtent>), OsdError> {
+        let block = 1 << self.offer.block_bits;
+        let (mut count, mut extents) = (0, Vec::new());
+        let mut next = self.find(fid, start, Seek::Data).await?;
+        while let Some(from) = next.filter(|from| *from < end && (max == 0 || count < max)) {
+            let hole = self.find(fid, from, Seek::Hole).await?;
+            // Else the data was removed meanwhile.
+            let Some(to) = hole.filter(|to| *to > from) else {
+                break;
+            };
+            next = self.find(fid, to, Seek::Data).await?;
+            count += 1;
+            if max > 0 {
+                let end = to.next_multiple_of(block).min(next.unwrap_or(u64::MAX));
+                let last = if next.is_none() { FIEMAP_EXTENT_LAST } else { 0 };
+                extents.push(FiemapExtent {
+                    fe_logical: from,
+                    fe_length: end - from,
+                    fe_flags: FIEMAP_EXTENT_UNKNOWN | last,
+                    ..FiemapExtent::default()
+                });
+            }
+        }
+        Ok((count, extents))
+    }
+
+    /// The next data or hole at or after an offset, if there is one.
+    async fn find(&self, fid: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
+        match self.objects.seek(fid, offset, what).await {
+            Ok(at) => Ok(Some(at)),
+            Err(OsdError::NotFound) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
