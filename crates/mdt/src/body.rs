@@ -86,8 +86,8 @@ pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
         }
     } else {
         body.mbo_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
-        body.mbo_size = inode.size;
-        body.mbo_blocks = if inode.is_dir() { inode.size / BLOCK } else { 0 };
+        body.mbo_size = inode.shown_size();
+        body.mbo_blocks = if inode.is_dir() { body.mbo_size / BLOCK } else { 0 };
     }
     body
 }

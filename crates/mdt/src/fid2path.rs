@@ -9,10 +9,13 @@ use crate::store::{Store, links};
 const KEY_SIZE: usize = 16;
 /// Names in a path at most.
 const DEPTH_MAX: usize = 4096;
-/// Bytes of a path at most.
-const PATH_MAX: usize = 4096;
+/// Bytes that a client may offer for a path at most: what a reply has room for.
+const ROOM_MAX: usize = 512 << 10;
+/// Bytes that a client offers at least.
+const ROOM_MIN: usize = 3;
 
-/// Answers a key `fid2path` with its value: the same structure and the path after it, in a buffer of the value's size.
+/// Answers a key `fid2path` with its value: the same structure and the path after it, in a buffer of the size that the client
+/// offers. `ENAMETOOLONG`: the path is longer than that; the client asks again with more room.
 pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
@@ -25,10 +28,13 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     } else {
         asked_root
     };
-    let room = (gf.gf_pathlen as usize).min(PATH_MAX);
+    let room = gf.gf_pathlen as usize;
+    if !(ROOM_MIN..=ROOM_MAX).contains(&room) {
+        return Err(Errno::EOVERFLOW);
+    }
     let (path, more) = path(store, gf.gf_fid, gf.gf_linkno, root)?;
     if path.len() >= room {
-        return Err(Errno::EOVERFLOW);
+        return Err(Errno::ENAMETOOLONG);
     }
     gf.gf_fid = root;
     gf.gf_linkno += u32::from(more);
@@ -78,11 +84,21 @@ mod tests {
     use wire::{Errno, Fid, GetinfoFid2path, Time, WireStruct};
 
     fn ask(store: &Store, fid: Fid, gf_linkno: u32, root: Fid) -> Result<(String, u32), Errno> {
+        ask_with_room(store, fid, gf_linkno, root, 4096)
+    }
+
+    fn ask_with_room(
+        store: &Store,
+        fid: Fid,
+        gf_linkno: u32,
+        root: Fid,
+        gf_pathlen: u32,
+    ) -> Result<(String, u32), Errno> {
         let gf = GetinfoFid2path {
             gf_fid: fid,
             gf_recno: u64::MAX,
             gf_linkno,
-            gf_pathlen: 4096,
+            gf_pathlen,
         };
         let key = [
             b"fid2path\0\0\0\0\0\0\0\0",
@@ -91,9 +107,35 @@ mod tests {
         ]
         .concat();
         let reply = answer(store, &key)?;
-        assert_eq!(reply.len(), 4128);
+        assert_eq!(reply.len(), 32 + gf_pathlen as usize);
         let text = String::from_utf8(wire::before_nul(&reply[32..]).to_vec()).unwrap();
         Ok((text, GetinfoFid2path::from_bytes(&reply).unwrap().gf_linkno))
+    }
+
+    #[test]
+    fn a_path_that_does_not_fit_is_asked_for_again_with_more_room() {
+        let store = Store::new(Arc::new(MemoryIndex::default()));
+        make_root(&store, (0, 0), Time::default()).unwrap();
+        let name = [b'n'; 200];
+        let (mut dir, depth) = (Fid::ROOT, 30);
+        for oid in 1..=depth {
+            let node = Node {
+                fid: Fid::new(0x2_0000_0402, oid, 0),
+                mode: 0o040755,
+                ..Node::default()
+            };
+            create(&store, &Cred::root(), dir, &name, &node).unwrap();
+            dir = node.fid;
+        }
+        let len = depth * 201 - 1;
+        let ask = |room| ask_with_room(&store, dir, 0, Fid::ROOT, room).map(|(path, _)| path.len());
+        assert_eq!(ask(4096), Err(Errno::ENAMETOOLONG));
+        assert_eq!(ask(len), Err(Errno::ENAMETOOLONG));
+        assert_eq!(ask(len + 1), Ok(len as usize));
+        assert_eq!(ask(8192), Ok(len as usize));
+        for bad in [0, 2, u32::MAX] {
+            assert_eq!(ask(bad), Err(Errno::EOVERFLOW));
+        }
     }
 
     #[test]

@@ -114,13 +114,17 @@ impl Mdt {
         Ok(reply(1, [MdtBody::default().to_bytes()]))
     }
 
-    /// MDS_GET_ROOT: the root, or the directory of a fileset's path.
+    /// MDS_GET_ROOT: the root, or the directory that a client mounts. `EINVAL`: the path goes upwards.
     pub(crate) fn get_root(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(1)?;
         let cred = self.cred_of_body(req, &body);
         let mut fid = Fid::ROOT;
         let path = name_of(req, 2);
-        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+        let names = path.split(|b| *b == b'/');
+        for name in names.filter(|n| !n.is_empty() && *n != b".") {
+            if name == b".." || name.len() > NAME_LEN as usize {
+                return Err(Errno::EINVAL);
+            }
             fid = lookup(&self.store, &cred, fid, name)?.ok_or(Errno::ENOENT)?.fid;
         }
         if !self.store.inode(fid)?.is_dir() {

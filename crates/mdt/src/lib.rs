@@ -26,6 +26,7 @@ mod osp;
 mod owners;
 mod params_of;
 mod reint;
+mod rmfid;
 mod sequences;
 mod squash;
 mod stats;

@@ -225,6 +225,12 @@ impl RequestLocks<'_> {
             .await
     }
 
+    /// The same of an inode that no client may have open: handles that clients keep though nobody uses them go first.
+    pub(crate) async fn removal_if_unused(&mut self, fid: Fid) -> Result<(), Errno> {
+        self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR | OPEN)
+            .await
+    }
+
     /// To rename: both names, then what is renamed and what is replaced.
     pub(crate) async fn rename(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
         let mut alone = src.dir != dst.dir;

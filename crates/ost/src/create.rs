@@ -127,6 +127,7 @@ impl Ost {
                 let last = self.sequences.find(old.f_seq).map_or(0, |s| s.last());
                 Ok(Reply::new(vec![last.to_le_bytes().to_vec().into()]))
             }
+            b"fid2path" => self.file_of(req).await,
             key => {
                 tracing::debug!(key = %String::from_utf8_lossy(key), "OST_GET_INFO of something unknown");
                 Err(Errno::EOPNOTSUPP)

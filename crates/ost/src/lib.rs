@@ -13,6 +13,7 @@ mod commit;
 mod create;
 mod error;
 mod fiemap;
+mod file_of;
 mod gone;
 mod grant;
 mod io;

@@ -1,7 +1,9 @@
 //! What can be said and done with identifiers: FIDs, object ids, lock resources, packed stripe and mirror fields.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
-use crate::consts::fid::{FID_SEQ_NORMAL, FID_SEQ_ROOT};
+use crate::consts::fid::{
+    FID_OID_DOT_LUSTRE, FID_OID_DOT_LUSTRE_OBF, FID_SEQ_DOT_LUSTRE, FID_SEQ_NORMAL, FID_SEQ_ROOT,
+};
 use crate::consts::ldlm::LDLM_FLOCK;
 use crate::fid::{LuFid, OstId};
 use crate::layout::{WireField, WireStruct};
@@ -23,6 +25,10 @@ impl LuFid {
     pub const ROOT: Fid = Fid::new(FID_SEQ_ROOT, 1, 0);
     /// No file.
     pub const ZERO: Fid = Fid::new(0, 0, 0);
+    /// The directory `.lustre` in the root.
+    pub const DOT_LUSTRE: Fid = Fid::new(FID_SEQ_DOT_LUSTRE, FID_OID_DOT_LUSTRE, 0);
+    /// The directory `.lustre/fid`, in which the name of each file is its FID.
+    pub const DOT_LUSTRE_FID: Fid = Fid::new(FID_SEQ_DOT_LUSTRE, FID_OID_DOT_LUSTRE_OBF, 0);
 
     /// The FID of these parts.
     pub const fn new(seq: u64, oid: u32, ver: u32) -> Fid {
@@ -44,6 +50,11 @@ impl LuFid {
     /// Whether this is the root directory's.
     pub fn is_root(&self) -> bool {
         *self == Self::ROOT
+    }
+
+    /// Whether this is `.lustre` or a directory in it.
+    pub fn is_dot_lustre(&self) -> bool {
+        self.f_seq == FID_SEQ_DOT_LUSTRE
     }
 
     /// Whether this names nothing.

@@ -7,6 +7,7 @@ macro_rules! strings {
 }
 
 strings! {
+    DOT_LUSTRE_NAME = ".lustre",
     KEY_CHANGELOG_CLEAR = "changelog_clear",
     KEY_CHECKSUM = "checksum",
     KEY_EVICT_BY_NID = "evict_by_nid",

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     namespace::check_name,
-    store::{Store, decode_entry, keys, links},
+    store::{Store, decode_entry, dot_lustre, keys, links},
 };
 
 /// A name: its directory, and itself.
@@ -119,7 +119,12 @@ fn collect(
             names.push((dir, name));
         }
         Ok(())
-    })
+    })?;
+    if let Some(names) = watched.get_mut(&Fid::DOT_LUSTRE) {
+        let (dir, name) = dot_lustre::own_name();
+        names.push((dir, Bytes::from_static(name)));
+    }
+    Ok(())
 }
 
 /// Looks at an inode and the names that lead to it.

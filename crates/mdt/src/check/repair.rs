@@ -16,7 +16,7 @@ use crate::{
     namespace::{Node, create, lookup, make_root, set_layout},
     osp::pool::Mark,
     sequences::{OWN, Sequences},
-    store::{Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
+    store::{DIR_BLOCK, Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
     target::wall_clock,
 };
 
@@ -257,7 +257,7 @@ impl Repairer {
     fn new_inode(&self) -> Inode {
         let now = self.now;
         Inode {
-            size: 4096,
+            size: DIR_BLOCK,
             atime: now,
             mtime: now,
             ctime: now,

@@ -17,7 +17,7 @@ use crate::{
     layout::{self, Wanted},
     namespace::check_name,
     osp::pool::Mark,
-    store::{Entry, Inode, NameHash, Store, Work, decode_entry, keys},
+    store::{Entry, Inode, NameHash, Store, Work, decode_entry, dot_lustre, keys},
 };
 
 /// Types of files.
@@ -185,7 +185,22 @@ pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) ->
             one_name(at, fid, name, entry, found);
         }
         Ok(())
-    })
+    })?;
+    dot_lustre_name(found);
+    Ok(())
+}
+
+/// `.lustre` has a name without a record, and is not counted among the root's directories.
+fn dot_lustre_name(found: &mut Examined) {
+    let (dir, name) = dot_lustre::own_name();
+    let sum = found.table.sum(dir, &Bytes::from_static(name));
+    let (root, dot) = (found.table.find(dir), found.table.find(Fid::DOT_LUSTRE));
+    if let Some(dot) = dot {
+        let row = &mut found.table.rows[dot];
+        row.names += 1;
+        row.links = row.links.wrapping_sub(sum);
+        row.parent = root.map_or(super::table::NONE, |at| at as u32);
+    }
 }
 
 /// The row of the directory that names are in; reports one that is none.

@@ -223,6 +223,7 @@ impl Mdt {
     /// Checks what an open that creates says of the new file, before any lock is taken for it.
     fn check_new_node(&self, req: &ServerRequest, asked: &Asked) -> Result<(), Errno> {
         namespace::check_name(&asked.name)?;
+        namespace::check_not_dot_lustre(asked.rec.cr_fid1)?;
         namespace::check_fid(asked.rec.cr_fid2)?;
         self.check_new_fid(req, asked.rec.cr_fid2)
     }

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, Time};
 
-use super::{APPEND, DIR_SIZE, Done, ENOENT_VERSION, IMMUTABLE, check_name, may_add, searched};
+use super::{APPEND, Done, ENOENT_VERSION, IMMUTABLE, check_name, may_add, searched};
 use crate::{
     acl,
     cred::Cred,
-    store::{DirChange, Entry, Inode, S_IFMT, S_IFREG, S_ISGID, Store, links},
+    store::{DIR_BLOCK, DirChange, Entry, Inode, S_IFMT, S_IFREG, S_ISGID, Store, links},
 };
 
 /// The longest target of a symlink.
@@ -79,7 +79,7 @@ impl Node {
         };
         if inode.is_dir() {
             inode.nlink = 2;
-            inode.size = DIR_SIZE;
+            inode.size = DIR_BLOCK;
             inode.flags = parent.flags & wire::LUSTRE_PROJINHERIT_FL;
             if !parent_is_root {
                 inode.lov = parent.lov.clone();
@@ -117,10 +117,7 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
     let mut inode = node.inode(cred, &dir, parent.is_root());
     inode.links = links::add(&inode.links, parent, name, node.time.sec);
     inode.has_xattrs = !node.xattrs.is_empty();
-    let change = DirChange {
-        time: node.time,
-        links: i32::from(inode.is_dir()),
-    };
+    let change = DirChange::at(node.time).add(name, inode.kind());
 
     let mut tx = store.begin_growth()?;
     tx.put_entry(
@@ -185,7 +182,7 @@ pub fn link(
         },
     );
     tx.put_inode(file, &mut inode);
-    let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time))?;
+    let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time).add(name, inode.kind()))?;
     Ok(Done {
         transno,
         fid: file,

@@ -20,11 +20,11 @@ pub use create::{Node, create, link, set_layout};
 pub use open::{OpenMode, accessed, close, is_executed, let_go, open};
 pub use rename::{Rename, is_below, rename};
 pub use unlink::{Unlink, destroy_orphan, unlink};
-pub(crate) use unlink::{to_unlink, unlink_entry};
+pub(crate) use unlink::{remove_dangling, to_unlink, unlink_entry, unlink_unused};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
-    store::{Entry, Inode, Store, links},
+    store::{DIR_BLOCK, Entry, Inode, Store, links},
 };
 
 /// `LUSTRE_IMMUTABLE_FL`: nothing of the inode changes.
@@ -35,8 +35,6 @@ pub(crate) const APPEND: u32 = wire::LUSTRE_APPEND_FL;
 const ENOENT_VERSION: u64 = 1;
 /// Bytes of a name at most.
 const NAME_MAX: usize = 255;
-/// What a directory says its size is.
-const DIR_SIZE: u64 = 4096;
 
 /// An operation that was done.
 #[derive(Clone, Debug)]
@@ -71,11 +69,20 @@ fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     }
 }
 
-/// The directory of a name operation, for somebody who may know what is in it.
+/// The directory of an operation that changes a name, for somebody who may know what is in it.
 pub(crate) fn searched(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
+    check_not_dot_lustre(fid)?;
     let dir = directory(store, fid)?;
     cred.check(&dir, MAY_EXEC)?;
     Ok(dir)
+}
+
+/// `.lustre` and the names in it stay as they are.
+pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
+    match fid.is_dot_lustre() {
+        true => Err(Errno::EPERM),
+        false => Ok(()),
+    }
 }
 
 /// Checks what a request to change a name says, before any lock is taken for it.
@@ -142,7 +149,7 @@ pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(),
             uid,
             gid,
             nlink: 2,
-            size: DIR_SIZE,
+            size: DIR_BLOCK,
             atime: now,
             mtime: now,
             ctime: now,

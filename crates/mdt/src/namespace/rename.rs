@@ -3,7 +3,8 @@
 use wire::{Errno, Fid, Time};
 
 use super::{
-    Done, ENOENT_VERSION, check_name, directory, may_add, may_delete, parent, searched, unlink::drop_link,
+    Done, ENOENT_VERSION, check_name, check_not_dot_lustre, directory, may_add, may_delete, parent, searched,
+    unlink::drop_link,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
@@ -63,6 +64,9 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
     searched(store, cred, dst_dir)?;
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
+    for entry in [Some(src), dst].into_iter().flatten() {
+        check_not_dot_lustre(entry.fid)?;
+    }
     let mut fids = vec![src.fid];
     fids.extend(dst.map(|d| d.fid));
     let same_dir = src_dir == dst_dir;
@@ -123,8 +127,14 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
     inode.changed(time);
     inode.links = links::remove(&inode.links, src_dir, src_name);
     inode.links = links::add(&inode.links, dst_dir, dst_name, time.sec);
-    let comes = i32::from(inode.is_dir());
-    let goes = i32::from(replaced.as_ref().is_some_and(|r| r.is_dir()));
+    let kind = inode.kind();
+    let mut into_change = DirChange::at(time).add(dst_name, kind);
+    if let Some(victim) = &replaced {
+        into_change = into_change.remove(dst_name, victim.kind());
+    }
+    if same_dir {
+        into_change = into_change.remove(src_name, kind);
+    }
 
     let mut tx = store.begin();
     tx.delete_entry(src_dir, src_name);
@@ -142,16 +152,12 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
         about = (entry.fid, victim);
     }
-    let into_links = DirChange {
-        time,
-        links: if same_dir { -goes } else { comes - goes },
-    };
     if !same_dir {
-        let from_links = DirChange { time, links: -comes };
-        from_links.apply(&mut from, tx.transno());
+        let from_change = DirChange::at(time).remove(src_name, kind);
+        from_change.apply(&mut from, tx.transno());
         tx.put_inode(src_dir, &mut from);
     }
-    let (transno, dir_version) = tx.commit_in(&held, dst_dir, into_links)?;
+    let (transno, dir_version) = tx.commit_in(&held, dst_dir, into_change)?;
     if same_dir {
         pre_versions[0] = dir_version;
     }

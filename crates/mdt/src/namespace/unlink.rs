@@ -2,10 +2,10 @@
 
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
-use super::{Done, check_name, may_delete, searched};
+use super::{Done, ENOENT_VERSION, check_name, check_not_dot_lustre, may_delete, searched};
 use crate::{
     cred::Cred,
-    store::{DirChange, Entry, Held, Inode, S_IFDIR, Store, Tx, keys, links},
+    store::{DirChange, Entry, Held, Inode, Opens, S_IFDIR, Store, Tx, keys, links},
 };
 
 /// A name to remove.
@@ -32,7 +32,9 @@ pub(crate) fn to_unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<
     let Unlink { parent, name, .. } = what;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
     searched(store, cred, parent)?;
-    store.entry(parent, name)?.ok_or(Errno::ENOENT)
+    let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+    check_not_dot_lustre(entry.fid)?;
+    Ok(entry)
 }
 
 /// Removes a name that leads there: it has been locked since that was found.
@@ -41,6 +43,50 @@ pub(crate) fn unlink_entry(
     cred: &Cred,
     what: Unlink<'_>,
     entry: Entry,
+) -> Result<Done, Errno> {
+    remove(store, cred, what, entry, |_| Ok(()))
+}
+
+/// The same, unless a client has the inode open: then `EBUSY`.
+pub(crate) fn unlink_unused(
+    store: &Store,
+    cred: &Cred,
+    what: Unlink<'_>,
+    entry: Entry,
+) -> Result<Done, Errno> {
+    remove(store, cred, what, entry, |opens| match opens.total {
+        0 => Ok(()),
+        _ => Err(Errno::EBUSY),
+    })
+}
+
+/// Removes a name whose inode is not there, and `EEXIST` if it is.
+pub(crate) fn remove_dangling(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
+    let Unlink {
+        parent, name, time, ..
+    } = what;
+    let entry = to_unlink(store, cred, what)?;
+    let held = store.hold_files(&[entry.fid]);
+    if store.find(entry.fid)?.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    let mut tx = store.begin();
+    tx.delete_entry(parent, name);
+    let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time).remove(name, entry.kind))?;
+    Ok(Done {
+        transno,
+        fid: entry.fid,
+        inode: Inode::default(),
+        pre_versions: [dir_version, ENOENT_VERSION, 0, 0],
+    })
+}
+
+fn remove(
+    store: &Store,
+    cred: &Cred,
+    what: Unlink<'_>,
+    entry: Entry,
+    check_opens: impl FnOnce(Opens) -> Result<(), Errno>,
 ) -> Result<Done, Errno> {
     let Unlink {
         parent, name, time, ..
@@ -52,6 +98,7 @@ pub(crate) fn unlink_entry(
     };
     let mut inode = store.inode(entry.fid)?;
     may_delete(cred, &dir, &inode)?;
+    check_opens(held.opens(entry.fid))?;
     match (what.dir, inode.is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR),
         (false, true) => return Err(Errno::EISDIR),
@@ -59,10 +106,7 @@ pub(crate) fn unlink_entry(
         _ => {}
     }
     let version = inode.version;
-    let change = DirChange {
-        time,
-        links: -i32::from(inode.is_dir()),
-    };
+    let change = DirChange::at(time).remove(name, inode.kind());
 
     let mut tx = store.begin();
     tx.delete_entry(parent, name);

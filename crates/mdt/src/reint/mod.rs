@@ -10,8 +10,8 @@ mod names;
 use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use wire::{
-    Errno, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
-    Stamped, Time, WireStruct,
+    Errno, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_RMENTRY, REINT_SETATTR, REINT_SETXATTR,
+    REINT_UNLINK, Stamped, Time, WireStruct,
 };
 
 use crate::{
@@ -28,7 +28,7 @@ impl Mdt {
         let dlm_req = match rec.rr_opcode {
             REINT_SETATTR | REINT_RENAME => 6,
             REINT_CREATE | REINT_LINK | REINT_SETXATTR => 5,
-            REINT_UNLINK => 4,
+            REINT_UNLINK | REINT_RMENTRY => 4,
             _ => return Err(Errno::ENOTSUPP),
         };
         self.give_up(req, &ldlm::handles(req.buf(dlm_req), 0));
@@ -40,6 +40,7 @@ impl Mdt {
             REINT_CREATE => self.reint_create(req, &cred).await,
             REINT_LINK => self.reint_link(req, &cred).await,
             REINT_UNLINK => self.reint_unlink(req, &cred).await,
+            REINT_RMENTRY => self.reint_rm_entry(req, &cred).await,
             REINT_RENAME => self.reint_rename(req, &cred).await,
             _ => self.reint_setxattr(req, &cred).await,
         }

@@ -72,6 +72,26 @@ impl Mdt {
         Ok(self.with_directory(req, parent, done(req, &removed, 5, true)))
     }
 
+    /// Removes a name whose inode is lost (`lfs rm_entry`).
+    pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+        if !cred.is_admin() {
+            return Err(Errno::EPERM);
+        }
+        let rec: MdtRecUnlink = req.get(1)?;
+        let name = name_of(req, 3);
+        let what = Unlink {
+            parent: rec.ul_fid1,
+            name: &name,
+            dir: false,
+            time: time_of(req, &rec),
+        };
+        namespace::to_unlink(&self.store, cred, what)?;
+        let mut locks = self.locks_of(req);
+        locks.name_write(what.parent, &name).await?;
+        let removed = namespace::remove_dangling(&self.store, cred, what)?;
+        Ok(self.with_directory(req, what.parent, done(req, &removed, 5, false)))
+    }
+
     pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         let rename: MdtRecRename = req.get(1)?;
         let (src_name, dst_name) = (name_of(req, 4), name_of(req, 5));

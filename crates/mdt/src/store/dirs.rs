@@ -1,4 +1,4 @@
-//! What operations on names do to their directory: times and links.
+//! What operations on names do to their directory: times, links and size.
 //!
 //! Operations on different names of one directory go on side by side, but each puts the directory's record. So each
 //! prepares its own part beforehand, and then whoever has the directory's turn applies what has gathered meanwhile, in one
@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use wire::{Errno, Fid, Time};
 
 use super::{
-    Held, Inode, SHARDS, Store, keys, shard_of,
+    DIR_BLOCK, Held, Inode, S_IFDIR, SHARDS, Store, keys, shard_of,
     tx::{Parts, Tx},
 };
 
@@ -26,18 +26,51 @@ pub struct DirChange {
     pub time: Time,
     /// How many links there are more: subdirectories come and go.
     pub links: i32,
+    /// How many bytes its entries take more.
+    pub bytes: i64,
+}
+
+/// Bytes that a name takes in its directory: those of an entry in a page of its listing.
+fn entry_bytes(name: &[u8]) -> i64 {
+    const HEAD: usize = 32;
+    const KIND: usize = 2;
+    (HEAD + name.len() + KIND).next_multiple_of(8) as i64
 }
 
 impl DirChange {
-    /// A change of names alone.
+    /// A change that is made at this time, as yet of no name.
     pub fn at(time: Time) -> DirChange {
-        DirChange { time, links: 0 }
+        DirChange {
+            time,
+            links: 0,
+            bytes: 0,
+        }
+    }
+
+    /// With a name more, of an inode of this kind (`S_IFMT`).
+    pub fn add(self, name: &[u8], kind: u32) -> DirChange {
+        DirChange {
+            links: self.links + i32::from(kind == S_IFDIR),
+            bytes: self.bytes + entry_bytes(name),
+            ..self
+        }
+    }
+
+    /// With a name less, of an inode of this kind.
+    pub fn remove(self, name: &[u8], kind: u32) -> DirChange {
+        DirChange {
+            links: self.links - i32::from(kind == S_IFDIR),
+            bytes: self.bytes - entry_bytes(name),
+            ..self
+        }
     }
 
     /// Makes it.
     pub(crate) fn apply(self, dir: &mut Inode, transno: u64) {
         dir.modified(self.time);
         dir.nlink = dir.nlink.saturating_add_signed(self.links);
+        // Entries of earlier versions were not counted when they were made.
+        dir.size = dir.size.saturating_add_signed(self.bytes).max(DIR_BLOCK);
         dir.version = dir.version.max(transno);
     }
 }
@@ -250,7 +283,7 @@ mod tests {
     use wire::{Errno, Fid, Time};
 
     use super::DirChange;
-    use crate::store::{Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of, watched::Watched};
+    use crate::store::{DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of, watched::Watched};
 
     const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
 
@@ -261,6 +294,7 @@ mod tests {
         let mut dir = Inode {
             mode: S_IFDIR | 0o755,
             nlink: 2,
+            size: DIR_BLOCK,
             ..Inode::default()
         };
         tx.put_inode(DIR, &mut dir);
@@ -281,7 +315,7 @@ mod tests {
         tx.put_entry(DIR, name(n).as_bytes(), entry);
         let change = DirChange {
             time: Time::secs(100 - i64::from(n)),
-            links: 1,
+            ..DirChange::at(Time::default()).add(name(n).as_bytes(), S_IFDIR)
         };
         tx.commit_in(&held, DIR, change)
     }
@@ -312,6 +346,8 @@ mod tests {
         let dir = store.inode(DIR).unwrap();
         // The latest time, whoever came last.
         assert_eq!((dir.nlink, dir.mtime), (2 + 6, Time::secs(100)));
+        // Each name of five bytes takes 40.
+        assert_eq!(dir.size, DIR_BLOCK + 6 * 40);
         assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_some()));
         // All are finished, and each was told a version of before.
         done.sort_unstable();

@@ -25,6 +25,9 @@ pub const S_ISUID: u32 = 0o4000;
 /// Set-group-ID.
 pub const S_ISGID: u32 = 0o2000;
 
+/// `size` of an empty directory; a directory shows whole blocks of so many bytes.
+pub const DIR_BLOCK: u64 = 4096;
+
 /// Kept in `flags` beside Lustre's inode flags: the inode has records of extended attributes.
 const HAS_XATTRS: u8 = 1;
 /// The lazy size is known.
@@ -53,7 +56,8 @@ pub struct Inode {
     pub rdev: u64,
     /// `LUSTRE_*_FL`.
     pub flags: u32,
-    /// Size of what has no objects (directory, symlink, file without a layout).
+    /// Size of what has no objects (symlink, file without a layout). Of a directory: [`DIR_BLOCK`] and the bytes of its
+    /// entries; [`Inode::shown_size`] is what users see.
     pub size: u64,
     /// Last access.
     pub atime: Time,
@@ -100,6 +104,15 @@ impl Inode {
     /// Whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == S_IFLNK
+    }
+
+    /// The size that users see. A directory has one block for its first entries, and as many as its entries fill.
+    pub fn shown_size(&self) -> u64 {
+        if !self.is_dir() {
+            return self.size;
+        }
+        let entries = self.size.saturating_sub(DIR_BLOCK);
+        entries.max(1).div_ceil(DIR_BLOCK).saturating_mul(DIR_BLOCK)
     }
 
     /// Something of it changes; what a client's slower clock says does not turn the time back.

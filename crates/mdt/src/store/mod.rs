@@ -10,6 +10,7 @@
 
 mod cache;
 mod dirs;
+pub(crate) mod dot_lustre;
 mod inode;
 pub mod keys;
 pub mod links;
@@ -29,7 +30,7 @@ use wire::{Errno, Fid};
 
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
-pub use inode::{Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+pub use inode::{DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 pub use keys::NameHash;
 pub(crate) use tx::decode_entry;
 pub use tx::{Tx, Work};
@@ -163,7 +164,7 @@ impl Store {
     /// What a name in a directory leads to.
     pub fn entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
         match self.index.get(&keys::entry(dir, name))? {
-            None => Ok(None),
+            None => dot_lustre::entry(self, dir, name),
             Some(value) => tx::decode_entry(&value).map(Some),
         }
     }

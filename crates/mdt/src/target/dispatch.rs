@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
-    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, ObdConnectData, SEQ_ALLOC_META,
-    SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_STATFS, MDS_SYNC, ObdConnectData,
+    SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
 use super::{Handled, Mdt, reply};
@@ -72,6 +72,7 @@ impl Mdt {
                 None => self.intent(req).await,
             },
             MDS_REINT => self.reint(req).await,
+            MDS_RMFID => self.rmfid(req).await,
             MDS_BATCH => self.batch(req).await,
             MDS_CLOSE => self.close(req).await,
             MDS_GETATTR => self.getattr(req),

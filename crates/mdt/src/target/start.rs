@@ -21,7 +21,7 @@ use crate::{
     osp::{Osts, settle},
     params_of,
     sequences::Sequences,
-    store::{Store, keys},
+    store::{Store, dot_lustre, keys},
 };
 
 /// `mdd.*.atime_diff`, as it starts.
@@ -81,6 +81,7 @@ impl Mdt {
             let synced = store.index().sync().await;
             synced.map_err(|e| root()(e.errno()))?;
         }
+        dot_lustre::make(&store, owner, cfg.clock.now()).map_err(contents("the directory .lustre"))?;
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;

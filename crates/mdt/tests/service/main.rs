@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod batch;
+mod by_fid;
 mod capabilities;
 mod client;
 mod fixture;

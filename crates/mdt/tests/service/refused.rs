@@ -5,8 +5,8 @@ use bytes::Bytes;
 use wire::{
     Errno, Fid, LLOG_ORIGIN_HANDLE_CREATE, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE,
     MDS_HSM_ACTION, MDS_HSM_CT_REGISTER, MDS_HSM_CT_UNREGISTER, MDS_HSM_PROGRESS, MDS_HSM_REQUEST,
-    MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_QUOTACTL, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_SWAP_LAYOUTS,
-    MdtRecCreate, MdtRecSetattr, REINT_MIGRATE, REINT_RESYNC, WireStruct,
+    MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_QUOTACTL, MDS_REINT, MDS_SET_INFO, MDS_SWAP_LAYOUTS, MdtRecCreate,
+    MdtRecSetattr, REINT_MIGRATE, REINT_RESYNC, WireStruct,
 };
 
 use rpc::{ConnectRequest, Role, Target};
@@ -66,7 +66,6 @@ async fn operations_that_are_not_there_are_refused_and_logged() {
         (MDS_HSM_CT_REGISTER, "MDS_HSM_CT_REGISTER"),
         (MDS_HSM_CT_UNREGISTER, "MDS_HSM_CT_UNREGISTER"),
         (MDS_SWAP_LAYOUTS, "MDS_SWAP_LAYOUTS"),
-        (MDS_RMFID, "MDS_RMFID"),
         // A changelog is cleared by the one and read by the other.
         (MDS_SET_INFO, "SET_INFO"),
         (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),

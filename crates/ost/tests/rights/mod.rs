@@ -2,6 +2,7 @@
 //! not allow, and changes that cannot be right.
 
 mod capabilities;
+mod file_of;
 
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};

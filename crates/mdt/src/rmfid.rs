@@ -1,0 +1,96 @@
+//! MDS_RMFID: files and empty directories removed by their FIDs, under all their names (`lfs rmfid`).
+
+use bytes::{BufMut, BytesMut};
+use rpc::ServerRequest;
+use wire::{Errno, Fid, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Timed, WireStruct};
+
+use crate::{
+    cred::{Cred, MAY_WRITE},
+    namespace::{self, Unlink},
+    store::{Inode, links},
+    target::{Handled, Mdt, precision, reply},
+};
+
+impl Mdt {
+    /// Removes each file of an array of FIDs, and answers with the array and a status for each.
+    pub(crate) async fn rmfid(&self, req: &ServerRequest) -> Handled {
+        let body: MdtBody = req.get(1)?;
+        let fids = parse(req.buf(2))?;
+        self.check_change(req)?;
+        self.room().await;
+        let cred = self.cred_of_body(req, &body);
+        let time = precision(req).of(body.times().ctime);
+        let (mut statuses, mut last) = (BytesMut::with_capacity(fids.len() * 4), 0);
+        for fid in fids {
+            let removed = self.remove_by_fid(req, &cred, fid, time, &mut last).await;
+            statuses.put_i32_le(removed.err().map_or(0, Errno::status));
+        }
+        let bufs = [MdtBody::default().to_bytes(), req.bytes(2), statuses.freeze()];
+        Ok(reply(3, bufs).with_transno(last))
+    }
+
+    /// Removes all names of one file; `last` becomes the last transaction. `EBUSY`: a client has the file open. Names that
+    /// did not fit into the inode's list of links stay.
+    async fn remove_by_fid(
+        &self,
+        req: &ServerRequest,
+        cred: &Cred,
+        fid: Fid,
+        time: Time,
+        last: &mut u64,
+    ) -> Result<(), Errno> {
+        namespace::check_fid(fid)?;
+        let inode = self.store.inode(fid)?;
+        if inode.flags & namespace::IMMUTABLE != 0 {
+            return Err(Errno::EACCES);
+        }
+        cred.check(&inode, MAY_WRITE)?;
+        let names = links::parse(&inode.links).links;
+        if names.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        for (parent, name) in names {
+            let what = Unlink {
+                parent,
+                name: &name,
+                dir: inode.is_dir(),
+                time,
+            };
+            *last = self.remove_name(req, cred, fid, &inode, what).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes one name if it still leads to the file; the transaction.
+    async fn remove_name(
+        &self,
+        req: &ServerRequest,
+        cred: &Cred,
+        fid: Fid,
+        inode: &Inode,
+        what: Unlink<'_>,
+    ) -> Result<u64, Errno> {
+        let leads_there = || {
+            let entry = namespace::to_unlink(&self.store, cred, what)?;
+            match entry.fid == fid && entry.kind == inode.kind() {
+                true => Ok(entry),
+                false => Err(Errno::ENOENT),
+            }
+        };
+        leads_there()?;
+        // The client does not know in which directories names change, so it keeps no lock on them.
+        let mut locks = self.locks.of_request(Some(&req.export), false);
+        locks.name_write(what.parent, what.name).await?;
+        let entry = leads_there()?;
+        locks.removal_if_unused(fid).await?;
+        Ok(namespace::unlink_unused(&self.store, cred, what, entry)?.transno)
+    }
+}
+
+fn parse(array: &[u8]) -> Result<Vec<Fid>, Errno> {
+    let (fids, rest) = array.as_chunks::<{ Fid::SIZE }>();
+    if !rest.is_empty() || fids.len() > OBD_MAX_FIDS_IN_ARRAY as usize {
+        return Err(Errno::EINVAL);
+    }
+    fids.iter().map(|fid| Ok(Fid::from_bytes(fid)?)).collect()
+}

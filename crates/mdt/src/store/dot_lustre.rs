@@ -1,0 +1,113 @@
+//! `.lustre`: every file by its FID, as `.lustre/fid/[0x200000401:0x1:0x0]`.
+//!
+//! `.lustre` and `.lustre/fid` are inodes of fixed FIDs, made when a target starts that does not have them, so that users can
+//! change their modes. The name `.lustre` has no record in the root, so listing the root does not show it; names in
+//! `.lustre/fid` have none either: each is parsed as a FID. A record of either name goes first: an older version may have made it.
+
+use wire::{DOT_LUSTRE_NAME, Errno, Fid, Time};
+
+use super::{DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, Store, links};
+
+const FID_NAME: &[u8] = b"fid";
+/// Users pass through it: they see the modes of what they look for.
+const DOT_LUSTRE_MODE: u32 = S_IFDIR | 0o755;
+/// Only the superuser may name files by FID, since that goes past the directories above them.
+const FID_MODE: u32 = S_IFDIR | 0o100;
+
+/// What a name without a record leads to.
+pub(super) fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+    let fid = match dir {
+        Fid::ROOT if name == DOT_LUSTRE_NAME.as_bytes() => Some(Fid::DOT_LUSTRE),
+        Fid::DOT_LUSTRE_FID => named_fid(name),
+        _ => None,
+    };
+    let Some(fid) = fid else { return Ok(None) };
+    let entry = |inode: Inode| Entry {
+        fid,
+        kind: inode.kind(),
+    };
+    Ok(store.find(fid)?.map(entry))
+}
+
+/// The FID that a name in `.lustre/fid` is: with brackets or without, of a file that users can reach.
+fn named_fid(name: &[u8]) -> Option<Fid> {
+    let fid: Fid = std::str::from_utf8(name).ok()?.parse().ok()?;
+    (fid.is_normal() || fid.is_root() || fid.is_dot_lustre()).then_some(fid)
+}
+
+/// The name of `.lustre`, which has no record: its directory and itself.
+pub(crate) fn own_name() -> (Fid, &'static [u8]) {
+    (Fid::ROOT, DOT_LUSTRE_NAME.as_bytes())
+}
+
+/// Makes the two directories if they are not there; they belong to this user and group.
+pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
+    let _held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
+    let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());
+    let lacks_dot = missing(Fid::DOT_LUSTRE)?;
+    let lacks_by_fid = missing(Fid::DOT_LUSTRE_FID)?;
+    let lacks_name = store.entry(Fid::DOT_LUSTRE, FID_NAME)?.is_none();
+    if !(lacks_dot || lacks_by_fid || lacks_name) {
+        return Ok(());
+    }
+    let directory = |(parent, name): (Fid, &[u8]), mode: u32| Inode {
+        mode,
+        uid,
+        gid,
+        nlink: 2,
+        size: DIR_BLOCK,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        links: links::add(&[], parent, name, now.sec),
+        ..Inode::default()
+    };
+    let mut tx = store.begin();
+    if lacks_dot {
+        let mut dot = directory(own_name(), DOT_LUSTRE_MODE);
+        DirChange::at(now)
+            .add(FID_NAME, S_IFDIR)
+            .apply(&mut dot, tx.transno());
+        tx.put_inode(Fid::DOT_LUSTRE, &mut dot);
+    }
+    if lacks_by_fid {
+        let mut by_fid = directory((Fid::DOT_LUSTRE, FID_NAME), FID_MODE);
+        tx.put_inode(Fid::DOT_LUSTRE_FID, &mut by_fid);
+    }
+    if lacks_name {
+        let entry = Entry {
+            fid: Fid::DOT_LUSTRE_FID,
+            kind: S_IFDIR,
+        };
+        tx.put_entry(Fid::DOT_LUSTRE, FID_NAME, entry);
+    }
+    tx.commit().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named_fid;
+    use wire::Fid;
+
+    #[test]
+    fn only_fids_of_files_are_names() {
+        let file = Fid::new(0x2_0000_0401, 7, 0);
+        for name in ["[0x200000401:0x7:0x0]", "0x200000401:0x7:0x0"] {
+            assert_eq!(named_fid(name.as_bytes()), Some(file));
+        }
+        assert_eq!(named_fid(Fid::ROOT.to_string().as_bytes()), Some(Fid::ROOT));
+        let by_fid = Fid::DOT_LUSTRE_FID.to_string();
+        assert_eq!(named_fid(by_fid.as_bytes()), Some(Fid::DOT_LUSTRE_FID));
+        for name in [
+            "",
+            "file",
+            "[0x1:0x2:0x0]",
+            "[0x200000401:0x7:0x0",
+            "[0x200000401:0x7]",
+            "\u{e9}",
+        ] {
+            assert_eq!(named_fid(name.as_bytes()), None, "{name}");
+        }
+    }
+}
