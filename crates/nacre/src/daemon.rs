@@ -147,23 +147,6 @@ pub(crate) fn reopen_log(path: &Path) {
     }
 }
 
-/// Starts logging: to standard error, which in the background is the log file. `NACRE_LOG` chooses what is shown.
-/// (fuser warns of each request that a file system has no answer to; which those are is for the manual.)
-pub(crate) fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new(if is_child() {
-            "info,fjall=warn,lsm_tree=warn,fuser=error"
-        } else {
-            "warn"
-        })
-    });
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(!is_child() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .try_init();
-}
-
 /// Makes paths that were given on the command line independent of the working directory.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("path {}", path.display()))

@@ -13,6 +13,7 @@ mod decode;
 mod files;
 mod instance;
 mod joining;
+mod logging;
 mod mount_options;
 mod mounts;
 mod net;

@@ -18,7 +18,7 @@ use crate::node::{MountRequest, Node};
 use crate::publish::Publisher;
 use crate::running::{self, Running};
 use crate::start::Start;
-use crate::{daemon, files, instance, mounts, output};
+use crate::{daemon, files, instance, logging, mounts, output};
 
 /// The role of a process that is there for its mounts: it ends with the last of them.
 pub(crate) const MOUNT: &str = "mount";
@@ -81,7 +81,7 @@ impl Session {
         if daemon::is_child() {
             daemon::detach();
         }
-        daemon::start_logging();
+        logging::start();
         // Stores, logs and records are for this user alone.
         osd::files::restrict_umask();
         let ended = self.live(bring_up);

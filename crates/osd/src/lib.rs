@@ -32,7 +32,7 @@ pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
 pub use objects::{ObjAttr, Objects, Seek, SetAttr};
 pub use run_of_machine::RunOfMachine;
-pub use space::{Need, Space};
+pub use space::{Need, Share, Space};
 pub use transactions::{InFlight, Transactions};
 
 /// Where a target keeps its things.

@@ -7,6 +7,7 @@
 //! service; when there is space again everything goes on by itself.
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc,
@@ -14,6 +15,8 @@ use std::{
     },
     time::Instant,
 };
+
+use parking_lot::Mutex;
 
 use crate::{OsdError, StatFs};
 
@@ -151,6 +154,18 @@ impl Space {
         s.bavail = s.bavail.saturating_sub(reserved);
         s.ffree = s.ffree.saturating_sub(reserved_files(&s));
         Ok(s)
+    }
+
+    /// Counts a target among those of this process whose disk this is, until the guard is dropped.
+    pub fn share(&self) -> Share {
+        let disk = match &self.below {
+            Below::Host { dir, .. } => rustix::fs::stat(dir).ok().map(|s| s.st_dev),
+            Below::Memory { .. } => None,
+        };
+        if let Some(disk) = disk {
+            *SHARES.lock().entry(disk).or_default() += 1;
+        }
+        Share { disk }
     }
 
     /// Bytes that may still be filled; none while the local file system does not tell.
@@ -316,6 +331,48 @@ fn of_memory(size: u64, used: u64, files: u64) -> StatFs {
     }
 }
 
+/// How many targets of this process share a disk, by its device number.
+static SHARES: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+/// A target's share of its disk.
+#[derive(Debug)]
+pub struct Share {
+    /// The device number of a disk.
+    disk: Option<u64>,
+}
+
+impl Share {
+    /// The part of a disk's space and inodes that this target shows: equal parts for all targets that share it, so that what a
+    /// client adds up is what the disk has.
+    pub fn of(&self, all: StatFs) -> StatFs {
+        let shares = self
+            .disk
+            .and_then(|disk| SHARES.lock().get(&disk).copied())
+            .unwrap_or(1);
+        StatFs {
+            bsize: all.bsize,
+            blocks: all.blocks / shares,
+            bfree: all.bfree / shares,
+            bavail: all.bavail / shares,
+            files: all.files / shares,
+            ffree: all.ffree / shares,
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some(disk) = self.disk else { return };
+        let mut shares = SHARES.lock();
+        if let Some(count) = shares.get_mut(&disk) {
+            *count -= 1;
+            if *count == 0 {
+                shares.remove(&disk);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -344,6 +401,27 @@ mod tests {
         assert_eq!(allowed(&space), [true; 3]);
         assert!(space.set_size_bytes(mib));
         assert_eq!((space.avail_bytes(), allowed(&space)), (0, [false; 3]));
+    }
+
+    #[test]
+    fn targets_on_one_disk_show_equal_parts_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::of_host(dir.path()).unwrap();
+        let all = space.statfs().unwrap();
+        let first = space.share();
+        let alone = first.of(all);
+        let second = space.share();
+        let (half, other) = (first.of(all), second.of(all));
+        assert_eq!(
+            (half.blocks, half.bavail, half.ffree),
+            (other.blocks, other.bavail, other.ffree)
+        );
+        assert!(half.blocks + other.blocks <= alone.blocks && half.blocks < alone.blocks);
+        drop(second);
+        assert_eq!(first.of(all).blocks, alone.blocks);
+        let memory = Space::of_memory(1 << 20);
+        let (one, _two) = (memory.share(), memory.share());
+        assert_eq!(one.of(all).blocks, all.blocks);
     }
 
     #[test]

@@ -335,6 +335,7 @@ impl Ost {
             .space
             .statfs()
             .map_err(|e| self.failed("statfs", Fid::ZERO, &e))?;
+        let s = self.share.of(s);
         let mut state = 0;
         if s.bavail * u64::from(s.bsize) < FULL_BYTES {
             state |= OS_STATFS_ENOSPC;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_seldom;
 use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
-use osd::{Index, Objects, RunOfMachine, Space, StoreKind};
+use osd::{Index, Objects, RunOfMachine, Share, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
@@ -96,6 +96,8 @@ pub struct Ost {
     pub(crate) committer: Arc<Committer>,
     pub(crate) grants: Grants,
     pub(crate) space: Arc<Space>,
+    /// The part of its disk that this target shows to clients.
+    pub(crate) share: Share,
     pub(crate) locks: Arc<LockServer>,
     pub(crate) stats: Stats,
     pub(crate) offer: Offer,
@@ -163,6 +165,7 @@ impl Ost {
             gone: Gone::default(),
             committer,
             grants: Grants::default(),
+            share: space.share(),
             space,
             locks,
             stats: Stats::default(),

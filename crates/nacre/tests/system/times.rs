@@ -139,7 +139,7 @@ fn reading_is_an_access_as_the_mounts_options_say() {
 
 #[test]
 fn a_remount_changes_the_options_of_a_mount() {
-    let mut system = FileSystem::new(Shape::OneProcess);
+    let system = FileSystem::new(Shape::OneProcess);
     let at = system.mount();
     let (file, source) = (at.join("f"), system.addresses.source());
     fs::write(&file, "x").unwrap();
