@@ -219,6 +219,11 @@ impl RequestLocks<'_> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
+    /// To open a file for writing, or to change its size: a client that has a lease on it loses that.
+    pub(crate) async fn break_lease(&mut self, fid: Fid) -> Result<(), Errno> {
+        self.take(fid.res_id(), LockMode::Cw, OPEN).await
+    }
+
     /// To take a name from an inode, or an inode away. The names are an extended attribute too: `trusted.link`.
     pub(crate) async fn removal(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR)

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use ldlm::{GrantedLock, LockMode};
 use rpc::ServerRequest;
 use wire::{
-    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
-    DISP_OPEN_OPEN, Errno, Fid, LockTerms, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID, MDS_OPEN_CREAT,
-    MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LEASE, MDS_OPEN_LOCK,
+    DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LEASE,
+    DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LockTerms, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK,
     MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL, OBD_MD_FLEASIZE, OBD_MD_FLMODEASIZE, Stamped,
     Time, WireStruct,
 };
@@ -66,6 +66,12 @@ impl Asked {
             cookie,
         })
     }
+
+    /// A lease is for a file that there is, and is a lock.
+    fn may_be_lease(&self) -> bool {
+        let needs = MDS_OPEN_BY_FID | MDS_OPEN_LOCK;
+        self.flags.0 & needs == needs && !self.flags.has(MDS_OPEN_CREAT)
+    }
 }
 
 /// What is to be opened.
@@ -73,8 +79,8 @@ struct Found<'a> {
     fid: Fid,
     /// What made it just now, and its maker's lock.
     created: Option<(Done, GrantedLock)>,
-    /// What holds the name.
-    _name: RequestLocks<'a>,
+    /// What holds the name, and keeps the file without a lease while a writer opens it.
+    held: RequestLocks<'a>,
 }
 
 impl Mdt {
@@ -93,15 +99,18 @@ impl Mdt {
     }
 
     async fn open(&self, req: &ServerRequest, asked: &Asked, out: &mut Outcome) -> Result<(), Errno> {
-        if asked.flags.has(MDS_OPEN_LEASE | MDS_OPEN_VOLATILE) {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "an open is refused: there are no leases here, and so no mirrors, migration of files or HSM");
+        if asked.flags.has(MDS_OPEN_VOLATILE) {
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "an open is refused: there are no volatile files here, and so no mirrors, migration of files or HSM");
             return Err(Errno::EOPNOTSUPP);
+        }
+        if asked.flags.is_lease() && !asked.may_be_lease() {
+            return Err(Errno::EPROTO);
         }
         if asked.flags.changes() || asked.wanted.is_some() {
             self.check_change(req)?;
         }
         self.room().await;
-        let Some(found) = self.find_or_create(req, asked, out).await? else {
+        let Some(mut found) = self.find_or_create(req, asked, out).await? else {
             return Ok(());
         };
         let (inode, lock) = match &found.created {
@@ -109,7 +118,7 @@ impl Mdt {
                 (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
                 (done.inode.clone(), *lock)
             }
-            None => self.prepare_to_open(req, asked, found.fid).await?,
+            None => self.prepare_to_open(req, asked, &mut found).await?,
         };
         let handle = match self.open_handle(req, asked, &found, &inode, out) {
             Ok(handle) => handle,
@@ -120,6 +129,9 @@ impl Mdt {
         };
         if asked.flags.has(MDS_OPEN_LOCK) && lock.bits & locks::OPEN != 0 {
             out.disposition |= DISP_OPEN_LOCK;
+        }
+        if asked.flags.is_lease() {
+            out.disposition |= DISP_OPEN_LEASE;
         }
         out.lock = lock;
         let inode = self.store.inode(found.fid)?;
@@ -138,9 +150,13 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         asked: &Asked,
-        fid: Fid,
+        found: &mut Found<'_>,
     ) -> Result<(Inode, GrantedLock), Errno> {
+        let fid = found.fid;
         let mut inode = self.store.inode(fid)?;
+        if asked.flags.is_lease() {
+            self.check_leased(fid, &inode)?;
+        }
         if inode.is_file() {
             inode = self.give_layout(req, asked, fid, inode).await?;
         }
@@ -148,11 +164,24 @@ impl Mdt {
             // Who made it is not the only one any more who may write; and if it is he, he writes through another handle than
             // the one that he knows to be the only one.
             self.locks_of(req).inode(fid, locks::DOM).await?;
+            if !asked.flags.has(MDS_OPEN_LOCK) {
+                // The lock of the others breaks leases by itself.
+                found.held.break_lease(fid).await?;
+            }
         }
         // Before the handle: it takes back handles that other clients keep though nobody uses them any more, which would
         // deny this open.
         let lock = self.open_lock(req, asked, fid, &inode, 0).await?;
         Ok((inode, lock))
+    }
+
+    /// Refuses a lease before its lock is asked for, which would break the lease that there is.
+    fn check_leased(&self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
+        match inode.is_file() {
+            false => Err(Errno::EINVAL),
+            true if namespace::is_leased(&self.store, fid) => Err(Errno::EBUSY),
+            true => Ok(()),
+        }
     }
 
     /// `None`: there is no such name, and none is to be made.
@@ -174,7 +203,7 @@ impl Mdt {
             return Ok(Some(Found {
                 fid,
                 created: None,
-                _name: self.locks_of(req),
+                held: self.locks_of(req),
             }));
         }
         let find = || lookup(&self.store, &asked.cred, parent, name);
@@ -203,7 +232,7 @@ impl Mdt {
             return Ok(Some(Found {
                 fid: entry.fid,
                 created: None,
-                _name: held,
+                held,
             }));
         }
         out.disposition |= DISP_LOOKUP_NEG;
@@ -216,7 +245,7 @@ impl Mdt {
         Ok(Some(Found {
             fid: asked.rec.cr_fid2,
             created: Some(created),
-            _name: held,
+            held,
         }))
     }
 
@@ -345,16 +374,21 @@ impl Mdt {
         }
         let (fid, mode) = (found.fid, asked.flags);
         let created = found.created.as_ref().map(|(done, _)| done.transno);
-        let (_, transno) = namespace::open(&self.store, &asked.cred, fid, mode, created)?;
-        let added = self
-            .handles(&req.export)
-            .add(&self.cookies, OpenFile { fid, mode });
+        let handles = self.handles(&req.export);
+        let (_, transno) = if mode.is_lease() {
+            let own = handles.get(asked.rec.cr_open_handle_old.cookie);
+            let own = own.filter(|own| own.fid == fid).map(|own| own.mode);
+            namespace::lease(&self.store, &asked.cred, fid, mode, own)?
+        } else {
+            namespace::open(&self.store, &asked.cred, fid, mode, created)?
+        };
+        let added = handles.add(&self.cookies, OpenFile { fid, mode });
         // A client that went away meanwhile has been cleaned up already.
         let handle = match added {
             Ok(handle) if !req.export.is_gone() => handle,
             other => {
                 if let Ok(handle) = other {
-                    self.handles(&req.export).remove(handle);
+                    handles.remove(handle);
                 }
                 namespace::close(&self.store, fid, mode, None)?;
                 return Err(other.err().unwrap_or(Errno::ENOTCONN));
@@ -375,8 +409,9 @@ impl Mdt {
         alone: u64,
     ) -> Result<GrantedLock, Errno> {
         let layout = layout_bit(req, inode);
-        let (mode, bits, try_bits) = if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir())
-        {
+        let (mode, bits, try_bits) = if asked.flags.is_lease() {
+            (LockMode::Pw, locks::OPEN, 0)
+        } else if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir()) {
             let mode = match asked.flags {
                 flags if flags.writes() => LockMode::Cw,
                 flags if flags.has(MDS_FMODE_EXEC) => LockMode::Pr,

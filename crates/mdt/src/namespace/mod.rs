@@ -17,7 +17,7 @@ use wire::{Errno, Fid, Time};
 pub use attr::{Closing, SetAttr, close_attrs, setattr};
 pub(crate) use create::check_fid;
 pub use create::{Node, create, link, set_layout};
-pub use open::{OpenMode, accessed, close, is_executed, let_go, open};
+pub use open::{OpenMode, accessed, close, is_executed, is_leased, lease, let_go, open};
 pub use rename::{Rename, is_below, rename};
 pub use unlink::{Unlink, destroy_orphan, unlink};
 pub(crate) use unlink::{remove_dangling, to_unlink, unlink_entry, unlink_unused};

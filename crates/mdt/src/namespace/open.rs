@@ -1,8 +1,8 @@
-//! Opening and closing: permission, who denies whom, and the last handle of what has no name any more.
+//! Opening and closing: permission, who denies whom, leases, and the last handle of what has no name any more.
 
 use wire::{
     Errno, Fid, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_APPEND, MDS_OPEN_DIRECTORY,
-    MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time,
+    MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time,
 };
 
 use super::{APPEND, Closing, Done, IMMUTABLE, close_attrs};
@@ -24,6 +24,11 @@ impl OpenMode {
     /// Whether data may be changed through the handle.
     pub fn writes(self) -> bool {
         self.has(MDS_FMODE_WRITE)
+    }
+
+    /// Whether the open asks for a lease.
+    pub(crate) fn is_lease(self) -> bool {
+        self.has(MDS_OPEN_LEASE)
     }
 
     /// Whether it changes the file or asks for the right to.
@@ -81,6 +86,17 @@ impl Opens {
             total: self.total.saturating_sub(1),
             writers: self.writers.saturating_sub(mode.writes().into()),
             executors: self.executors.saturating_sub(mode.has(MDS_FMODE_EXEC).into()),
+            leases: self.leases.saturating_sub(mode.is_lease().into()),
+        }
+    }
+
+    /// With one handle of this mode more.
+    fn more(self, mode: OpenMode) -> Opens {
+        Opens {
+            total: self.total + 1,
+            writers: self.writers + u32::from(mode.writes()),
+            executors: self.executors + u32::from(mode.has(MDS_FMODE_EXEC)),
+            leases: self.leases + u32::from(mode.is_lease()),
         }
     }
 }
@@ -96,8 +112,37 @@ pub fn open(
     created: Option<u64>,
 ) -> Result<(Inode, u64), Errno> {
     let mut held = store.hold_files(&[fid]);
+    open_held(store, &mut held, cred, fid, mode, created)
+}
+
+/// The same for a client that asks for a lease: as long as it has that, the target asks it before a file is opened for writing or
+/// changes its size. `own` is how the client has the file open already. `EBUSY`: somebody else writes to the file, or has a lease.
+pub fn lease(
+    store: &Store,
+    cred: &Cred,
+    fid: Fid,
+    mode: OpenMode,
+    own: Option<OpenMode>,
+) -> Result<(Inode, u64), Errno> {
+    let mut held = store.hold_files(&[fid]);
+    let opens = held.opens(fid);
+    let others = own.map_or(opens, |own| opens.less(own));
+    if opens.leases > 0 || others.writers > 0 {
+        return Err(Errno::EBUSY);
+    }
+    open_held(store, &mut held, cred, fid, mode, None)
+}
+
+fn open_held(
+    store: &Store,
+    held: &mut Held<'_>,
+    cred: &Cred,
+    fid: Fid,
+    mode: OpenMode,
+    created: Option<u64>,
+) -> Result<(Inode, u64), Errno> {
     let inode = store.inode(fid)?;
-    let mut opens = held.opens(fid);
+    let opens = held.opens(fid);
     if inode.nlink == 0 && opens.total == 0 {
         return Err(Errno::ENOENT);
     }
@@ -113,16 +158,18 @@ pub fn open(
         Some(transno) => transno,
         None => store.begin().commit()?,
     };
-    opens.total += 1;
-    opens.writers += u32::from(mode.writes());
-    opens.executors += u32::from(mode.has(MDS_FMODE_EXEC));
-    held.set_opens(fid, opens);
+    held.set_opens(fid, opens.more(mode));
     Ok((inode, transno))
 }
 
 /// Whether a client has the file open to execute it.
 pub fn is_executed(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).executors > 0
+}
+
+/// Whether a client has a lease on the file, or had one and has not closed its handle yet.
+pub fn is_leased(store: &Store, fid: Fid) -> bool {
+    store.hold_files(&[fid]).opens(fid).leases > 0
 }
 
 /// A directory was read, at a time that its reader tells.

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
-    MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MdtBody, MdtIoepoch,
-    MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct,
+    CloseData, Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
+    MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE,
+    MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct,
 };
 
 use super::{done, time_of, with_transaction};
@@ -55,6 +55,10 @@ impl Mdt {
         self.store.inode(set.sa_fid)?;
         let mut locks = self.locks_of(req);
         locks.inode(set.sa_fid, bits).await?;
+        let keeps_lease = set.sa_bias & MDS_TRUNC_KEEP_LEASE != 0;
+        if set.sa_valid & MDS_ATTR_SIZE != 0 && bits & OPEN == 0 && !keeps_lease {
+            locks.break_lease(set.sa_fid).await?;
+        }
         let changed = namespace::setattr(
             &self.store,
             cred,
@@ -192,6 +196,10 @@ impl Mdt {
         let refused = rec.sa_bias & MDS_CLOSE_INTENT != 0;
         Ok(if refused {
             let bias = rec.sa_bias;
+            // The client has given up its lease with this request.
+            if let Ok(data) = req.get::<CloseData>(4) {
+                self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
+            }
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, bias, "what a close was to do besides is refused: layouts are not swapped, merged or released here");
             answer.with_status(Errno::EOPNOTSUPP.status())
         } else {

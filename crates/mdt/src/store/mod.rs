@@ -48,6 +48,8 @@ pub struct Opens {
     pub writers: u32,
     /// Handles that execute.
     pub executors: u32,
+    /// Handles that came with a lease.
+    pub leases: u32,
 }
 
 #[derive(Default)]

@@ -309,6 +309,12 @@ impl Client {
     }
 
     pub(crate) async fn open_with(&self, parent: Fid, name: &str, flags: u64, ea: &[u8]) -> Intent {
+        self.open_from(0, (parent, name), flags, ea).await
+    }
+
+    /// An open by a client that has the file open already, by the handle `own`.
+    pub(crate) async fn open_from(&self, own: u64, at: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
+        let (parent, name) = at;
         let by_fid = flags & wire::MDS_OPEN_BY_FID != 0;
         let creds = *self.creds.lock();
         let rec = MdtRecCreate {
@@ -323,6 +329,7 @@ impl Client {
             cr_umask: 0o022,
             cr_flags_l: flags as u32,
             cr_flags_h: (flags >> 32) as u32,
+            cr_open_handle_old: LustreHandle { cookie: own },
             ..MdtRecCreate::default()
         };
         let empty = Bytes::new();
@@ -343,12 +350,22 @@ impl Client {
     }
 
     pub(crate) async fn close_with(&self, handle: u64, rec: MdtRecSetattr) -> Result<ReplyMsg, Errno> {
+        self.close_intent(handle, rec, vec![]).await
+    }
+
+    /// A close that is to do something besides; what, is in the last buffers.
+    pub(crate) async fn close_intent(
+        &self,
+        handle: u64,
+        rec: MdtRecSetattr,
+        intent: Vec<Bytes>,
+    ) -> Result<ReplyMsg, Errno> {
         let epoch = MdtIoepoch {
             mio_open_handle: LustreHandle { cookie: handle },
             ..MdtIoepoch::default()
         };
-        self.modify(MDS_CLOSE, vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()])
-            .await
+        let bufs = vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()];
+        self.modify(MDS_CLOSE, [bufs, intent].concat()).await
     }
 
     async fn reint(&self, rec: Bytes, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {

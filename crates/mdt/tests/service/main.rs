@@ -7,6 +7,7 @@ mod by_fid;
 mod capabilities;
 mod client;
 mod fixture;
+mod leases;
 #[path = "../../../lnet/tests/it/log.rs"]
 mod log;
 mod names;

@@ -1,11 +1,11 @@
-//! What Lustre's clients may ask for and Nacre does not have: HSM, quotas, changelogs, migration, leases. Whoever asks
+//! What Lustre's clients may ask for and Nacre does not have: HSM, quotas, changelogs, migration. Whoever asks
 //! hears that it is not supported, the log says who it was, and the file system goes on.
 
 use bytes::Bytes;
 use wire::{
     Errno, Fid, LLOG_ORIGIN_HANDLE_CREATE, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE,
     MDS_HSM_ACTION, MDS_HSM_CT_REGISTER, MDS_HSM_CT_UNREGISTER, MDS_HSM_PROGRESS, MDS_HSM_REQUEST,
-    MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_QUOTACTL, MDS_REINT, MDS_SET_INFO, MDS_SWAP_LAYOUTS, MdtRecCreate,
+    MDS_OPEN_CREAT, MDS_OPEN_VOLATILE, MDS_QUOTACTL, MDS_REINT, MDS_SET_INFO, MDS_SWAP_LAYOUTS, MdtRecCreate,
     MdtRecSetattr, REINT_MIGRATE, REINT_RESYNC, WireStruct,
 };
 
@@ -108,14 +108,18 @@ async fn directories_do_not_migrate_and_mirrors_do_not_resync() {
 }
 
 #[tokio::test]
-async fn a_lease_is_refused_and_a_close_that_was_to_swap_layouts_only_closes() {
+async fn a_volatile_file_is_refused_and_a_close_that_was_to_swap_layouts_only_closes() {
     let log = Log::start();
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    let leased = c.open(Fid::ROOT, "f", MDS_OPEN_LEASE | MDS_FMODE_READ).await;
-    assert_eq!((leased.status, leased.handle()), (Errno::EOPNOTSUPP.status(), 0));
-    assert_eq!(log.lines("there are no leases here").len(), 1);
+    let flags = MDS_OPEN_VOLATILE | MDS_OPEN_CREAT | MDS_FMODE_WRITE;
+    let volatile = c.open(Fid::ROOT, "v", flags).await;
+    assert_eq!(
+        (volatile.status, volatile.handle()),
+        (Errno::EOPNOTSUPP.status(), 0)
+    );
+    assert_eq!(log.lines("there are no volatile files here").len(), 1);
     let swap = MdtRecSetattr {
         sa_fid: made.fid(),
         sa_bias: MDS_CLOSE_LAYOUT_SWAP,

@@ -1,0 +1,164 @@
+//! Leases: a client has a file for itself until somebody else opens it for writing or changes its size.
+
+use wire::{
+    CloseData, DISP_OPEN_LEASE, DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_ATTR_SIZE,
+    MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_OPEN as OPEN, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_OPEN_LOCK, MDS_TRUNC_KEEP_LEASE, MdtRecSetattr, WireStruct,
+};
+
+use crate::{
+    client::{Client, Intent},
+    fixture::Fixture,
+};
+
+const PW: u32 = 2;
+/// What Lustre's client asks for besides the mode.
+const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID;
+
+/// A file that nobody has open.
+async fn file(c: &Client) -> Fid {
+    let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    c.close(made.fid(), made.handle()).await.unwrap();
+    made.fid()
+}
+
+/// Asks for a lease, by a client that has the file open already by the handle `own`.
+async fn lease(c: &Client, file: Fid, mode: u64, own: u64) -> Intent {
+    c.open_from(own, (file, ""), LEASE | mode, &[]).await
+}
+
+/// Whether the client was asked to give its lease back.
+fn broken(c: &Client, file: Fid) -> bool {
+    let called_back = c.called_back.lock();
+    called_back
+        .iter()
+        .any(|(fid, bits)| *fid == file && bits & OPEN != 0)
+}
+
+async fn resize(c: &Client, file: Fid, bias: u32) {
+    let rec = MdtRecSetattr {
+        sa_fid: file,
+        sa_valid: MDS_ATTR_SIZE,
+        sa_size: 7,
+        sa_bias: bias,
+        ..MdtRecSetattr::default()
+    };
+    c.setattr(rec, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_ends_when_somebody_opens_the_file_for_writing() {
+    for how in [MDS_FMODE_WRITE, MDS_FMODE_WRITE | MDS_OPEN_LOCK] {
+        for mode in [MDS_FMODE_READ, MDS_FMODE_WRITE] {
+            let f = Fixture::new(1).await;
+            let (a, b) = (f.client().await, f.client().await);
+            let file = file(&a).await;
+            let leased = lease(&a, file, mode, 0).await;
+            let told = DISP_OPEN_OPEN | DISP_OPEN_LOCK | DISP_OPEN_LEASE;
+            assert_eq!((leased.status, leased.disposition & told), (0, told));
+            assert_eq!((leased.mode, leased.bits), (PW, OPEN));
+            assert_ne!(leased.handle(), 0);
+            assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_READ).await.status, 0);
+            b.getattr(Fid::ROOT, "file").await;
+            assert!(!broken(&a, file), "reading and looking leave a lease");
+            assert_eq!(b.open(Fid::ROOT, "file", how).await.status, 0);
+            assert!(broken(&a, file));
+            a.close(file, leased.handle()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_ends_when_the_size_changes_but_not_by_its_holder() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = file(&a).await;
+    lease(&a, file, MDS_FMODE_WRITE, 0).await;
+    resize(&a, file, MDS_TRUNC_KEEP_LEASE).await;
+    b.touch(file).await.unwrap();
+    assert!(!broken(&a, file));
+    resize(&b, file, 0).await;
+    assert!(broken(&a, file));
+}
+
+#[tokio::test]
+async fn there_is_no_lease_on_a_file_that_others_write_to_or_have_leased() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = file(&a).await;
+    let busy = Errno::EBUSY.status();
+    let own = a.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.handle();
+    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
+    assert_eq!(
+        lease(&b, file, MDS_FMODE_READ, own).await.status,
+        busy,
+        "not its own handle"
+    );
+    let first = lease(&a, file, MDS_FMODE_WRITE, own).await;
+    assert_eq!(first.status, 0);
+    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
+    assert!(!broken(&a, file), "a lease that is refused breaks none");
+    // Until its handle is closed the lease counts, broken or not.
+    a.cancel(first.lock_handle).await;
+    a.close(file, own).await.unwrap();
+    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
+    a.close(file, first.handle()).await.unwrap();
+    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, 0);
+}
+
+#[tokio::test]
+async fn a_lease_of_a_client_that_goes_away_is_free() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = file(&a).await;
+    assert_eq!(lease(&a, file, MDS_FMODE_WRITE, 0).await.status, 0);
+    a.disconnect().await;
+    assert_eq!(lease(&b, file, MDS_FMODE_WRITE, 0).await.status, 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_no_lock_or_makes_a_file_is_refused() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let file = file(&c).await;
+    let refused = Errno::EPROTO.status();
+    for flags in [
+        MDS_OPEN_LEASE | MDS_OPEN_BY_FID,
+        MDS_OPEN_LEASE | MDS_OPEN_LOCK,
+        LEASE | MDS_OPEN_CREAT,
+    ] {
+        let asked = c.open(file, "", flags | MDS_FMODE_READ).await;
+        assert_eq!(
+            (asked.status, asked.handle(), asked.locked()),
+            (refused, 0, false)
+        );
+    }
+    let dir = c.mkdir(Fid::ROOT, "d").await;
+    assert_eq!(
+        lease(&c, dir, MDS_FMODE_READ, 0).await.status,
+        Errno::EINVAL.status()
+    );
+}
+
+#[tokio::test]
+async fn a_close_that_was_to_swap_layouts_gives_the_lease_back() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = file(&a).await;
+    let leased = lease(&a, file, MDS_FMODE_WRITE, 0).await;
+    let rec = MdtRecSetattr {
+        sa_fid: file,
+        sa_bias: MDS_CLOSE_LAYOUT_SWAP,
+        ..MdtRecSetattr::default()
+    };
+    let data = CloseData {
+        cd_handle: LustreHandle {
+            cookie: leased.lock_handle,
+        },
+        ..CloseData::default()
+    };
+    let closed = a.close_intent(leased.handle(), rec, vec![data.to_bytes()]).await;
+    assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
+    assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
+    assert!(!broken(&a, file), "there is nothing left to give back");
+}
