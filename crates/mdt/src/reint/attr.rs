@@ -7,7 +7,8 @@ use rpc::ServerRequest;
 use wire::{
     CloseData, Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
     MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE,
-    MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct,
+    MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_CONNECT_RDONLY, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM,
+    Timed, WireStruct,
 };
 
 use super::{done, time_of, with_transaction};
@@ -185,8 +186,8 @@ impl Mdt {
         let file = handles
             .remove(epoch.mio_open_handle.cookie)
             .ok_or(Errno::ESTALE)?;
-        let may_change = !self.rights(&req.export).readonly_mount;
-        let attrs = (file.fid == rec.sa_fid && may_change).then_some(Closing {
+        let read_only = self.rights(&req.export).readonly_mount || req.export.has(OBD_CONNECT_RDONLY);
+        let attrs = (file.fid == rec.sa_fid && !read_only).then_some(Closing {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
-    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_STATFS, MDS_SYNC, ObdConnectData,
-    SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_STATFS, MDS_SYNC,
+    ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
 use super::{Handled, Mdt, reply};
@@ -80,6 +80,7 @@ impl Mdt {
             MDS_GETXATTR => self.getxattr(req),
             MDS_READPAGE => self.readpage(req).await,
             MDS_GET_ROOT => self.get_root(req),
+            MDS_SET_INFO => self.set_info(req),
             MDS_STATFS => self.statfs(req).await,
             MDS_SYNC => self.sync(req).await,
             MDS_GET_INFO => Ok(reply(1, [fid2path::answer(&self.store, req.buf(1))?])),

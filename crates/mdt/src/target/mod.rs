@@ -16,7 +16,7 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::{sync::watch, task::JoinHandle};
-use wire::{Errno, Fid, LockTerms, MdtBody, Precision, Time, WireStruct};
+use wire::{Errno, Fid, LockTerms, MdtBody, OBD_CONNECT_RDONLY, Precision, Time, WireStruct};
 
 use crate::{
     body,
@@ -152,11 +152,28 @@ impl Mdt {
 
     /// Refuses a change by a client that may only read.
     pub(crate) fn check_change(&self, req: &ServerRequest) -> Result<(), Errno> {
-        if self.rights(&req.export).readonly_mount {
+        let read_only = self.rights(&req.export).readonly_mount;
+        if read_only {
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a change is refused: the nodemap of the client's NID has readonly_mount=1");
+        }
+        match read_only || req.export.has(OBD_CONNECT_RDONLY) {
+            true => Err(Errno::EROFS),
+            false => Ok(()),
+        }
+    }
+
+    /// `MDS_SET_INFO`: a client mounts read-only, or for writing again.
+    pub(crate) fn set_info(&self, req: &ServerRequest) -> Handled {
+        if wire::before_nul(req.buf(1)) != wire::KEY_READ_ONLY.as_bytes() {
+            return Err(Errno::ENOTSUPP);
+        }
+        let value = req.buf(2).first_chunk::<4>().ok_or(Errno::EPROTO)?;
+        let read_only = u32::from_le_bytes(*value) != 0;
+        if !read_only && self.rights(&req.export).readonly_mount {
             return Err(Errno::EROFS);
         }
-        Ok(())
+        req.export.set_read_only(read_only);
+        Ok(Reply::status(0))
     }
 
     /// The identity in a request's body.

@@ -89,6 +89,40 @@ async fn operations_that_are_not_there_are_refused_and_logged() {
 }
 
 #[tokio::test]
+async fn a_client_that_mounts_read_only_changes_nothing_until_it_mounts_for_writing() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    c.close(made.fid(), made.handle()).await.unwrap();
+    // As `mount -o remount,ro` sends it.
+    let remount = async |read_only: u32| {
+        let key = Bytes::from_static(wire::KEY_READ_ONLY.as_bytes());
+        let value = Bytes::copy_from_slice(&read_only.to_le_bytes());
+        c.call(MDS_SET_INFO, vec![key, value]).await.map(drop)
+    };
+    remount(1).await.unwrap();
+    let opened = c.open(Fid::ROOT, "f", MDS_FMODE_WRITE).await;
+    assert_eq!(opened.status, Errno::EROFS.status());
+    assert_eq!(c.unlink(Fid::ROOT, "f", false).await, Err(Errno::EROFS));
+    let read = c.open(Fid::ROOT, "f", MDS_FMODE_READ).await;
+    assert_eq!(read.status, 0);
+    let rec = MdtRecSetattr {
+        sa_fid: made.fid(),
+        sa_valid: wire::MDS_ATTR_ATIME,
+        sa_atime: 1 << 40,
+        ..MdtRecSetattr::default()
+    };
+    c.close_with(read.handle(), rec).await.unwrap();
+    assert_ne!(c.getattr(Fid::ROOT, "f").await.body.mbo_atime, 1 << 40);
+    remount(0).await.unwrap();
+    c.unlink(Fid::ROOT, "f", false).await.unwrap();
+    let short = c
+        .call(MDS_SET_INFO, vec![Bytes::from_static(b"read-only"), Bytes::new()])
+        .await;
+    assert_eq!(short.map(drop), Err(Errno::EPROTO));
+}
+
+#[tokio::test]
 async fn directories_do_not_migrate_and_mirrors_do_not_resync() {
     let f = Fixture::new(0).await;
     let c = f.client().await;

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use wire::{
     Errno, LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid,
-    OBD_CONNECT_FLAGS2, ObdConnectData, PtlrpcBody,
+    OBD_CONNECT_FLAGS2, OBD_CONNECT_RDONLY, ObdConnectData, PtlrpcBody,
 };
 
 /// How long a callback waits before it tries again to reach a client that it could not be sent to, or whose connection was
@@ -167,6 +167,15 @@ impl Export {
     /// Whether `flag` of `ocd_connect_flags2` is granted.
     pub fn has2(&self, flag: u64) -> bool {
         self.flags2() & flag == flag
+    }
+
+    /// The client mounts read-only from now on, or not any more (`OBD_CONNECT_RDONLY`).
+    pub fn set_read_only(&self, read_only: bool) {
+        let flags = &mut self.connection.write().data.ocd_connect_flags;
+        match read_only {
+            true => *flags |= OBD_CONNECT_RDONLY,
+            false => *flags &= !OBD_CONNECT_RDONLY,
+        }
     }
 
     /// The target it is of.
