@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    CloseData, Errno, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
-    MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE,
-    MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr, OBD_CONNECT_RDONLY, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM,
-    Timed, WireStruct,
+    CloseData, Errno, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
+    MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
+    MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr,
+    OBD_CONNECT_RDONLY, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct, XATTR_NAME_DEFAULT_LMV,
+    XATTR_NAME_FID, XATTR_NAME_HSM, XATTR_NAME_LINK, XATTR_NAME_LMA, XATTR_NAME_LMV, XATTR_NAME_SOM,
+    XATTR_NAME_VERSION,
 };
 
 use super::{done, time_of, with_transaction};
@@ -29,6 +31,39 @@ use crate::{
 fn times_of(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
     rec.set_times(rec.times().at(precision(req)));
     rec
+}
+
+/// The layout of a directory over several metadata targets, as users ask for it.
+const STRIPED_DIRECTORY: [u32; 2] = [LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC];
+
+/// Whether only the target itself gives files this attribute.
+fn is_internal(name: &[u8]) -> bool {
+    [
+        XATTR_NAME_DEFAULT_LMV,
+        XATTR_NAME_FID,
+        XATTR_NAME_HSM,
+        XATTR_NAME_LINK,
+        XATTR_NAME_LMA,
+        XATTR_NAME_LMV,
+        XATTR_NAME_SOM,
+        XATTR_NAME_VERSION,
+    ]
+    .iter()
+    .any(|internal| internal.as_bytes() == name)
+}
+
+/// A change of an internal attribute does nothing, as with Lustre: programs that copy a file copy all attributes that they see.
+fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> Handled {
+    let magic = value
+        .and_then(|v| v.first_chunk())
+        .map(|m| u32::from_le_bytes(*m));
+    if !cred.is_admin() {
+        return Err(Errno::EPERM);
+    }
+    if name == XATTR_NAME_LMV.as_bytes() && magic.is_some_and(|m| STRIPED_DIRECTORY.contains(&m)) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(reply(1, [MdtBody::default().to_bytes()]))
 }
 
 impl Mdt {
@@ -120,6 +155,9 @@ impl Mdt {
         let inode = self.store.inode(fid)?;
         if is_layout && inode.is_file() {
             return self.set_file_layout(req, &set, cred, value).await;
+        }
+        if is_internal(&name) {
+            return ignore_internal(cred, &name, value.as_deref());
         }
         let bits = match &name[..] {
             XATTR_ACCESS => UPDATE | XATTR | PERM,

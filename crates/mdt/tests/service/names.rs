@@ -179,3 +179,34 @@ async fn who_may_not_search_finds_nothing() {
         Errno::EACCES
     );
 }
+
+/// As a program does that copies a file with all attributes that it sees.
+#[tokio::test]
+async fn setting_an_internal_attribute_does_nothing() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let d = c.mkdir(Fid::ROOT, "d").await;
+    let all = async || {
+        let reply = c.xattrs(d).await.reply;
+        [5, 6].map(|i| reply.buf(i).to_vec())
+    };
+    let before = all().await;
+    for name in ["lma", "lmv", "link", "fid", "version", "som", "hsm", "dmv"] {
+        let name = format!("trusted.{name}");
+        for value in [&b""[..], b"garbage"] {
+            c.setxattr(d, &name, value).await.unwrap();
+        }
+        *c.creds.lock() = (7, 7, 0);
+        assert_eq!(
+            c.setxattr(d, &name, b"x").await.map(drop),
+            Err(Errno::EPERM),
+            "{name}"
+        );
+        *c.creds.lock() = (0, 0, u32::MAX);
+    }
+    assert_eq!(all().await, before);
+    // A directory over several MDTs is asked for by this one.
+    let striped = wire::LMV_USER_MAGIC.to_le_bytes();
+    let refused = c.setxattr(d, "trusted.lmv", &striped).await;
+    assert_eq!(refused.map(drop), Err(Errno::EOPNOTSUPP));
+}
