@@ -4,6 +4,7 @@ mod capabilities;
 #[path = "../../../wire/tests/it/captured/mod.rs"]
 mod captured;
 mod cluster;
+mod connect_flags;
 mod crashes;
 mod data;
 mod evictions;
