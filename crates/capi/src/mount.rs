@@ -5,7 +5,7 @@
 use crate::border::Fs;
 use crate::options::Options;
 use crate::table::Table;
-use client::{Client, Cred, MountOptions};
+use client::{Client, Cred, MountOptions, Source};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
-use wire::{Errno, Nid};
+use wire::Errno;
 
 /// Says in the environment what is to be logged on standard error, as `RUST_LOG` does for others.
 const LOG: &str = "NACRE_LOG";
@@ -86,7 +86,7 @@ impl From<std::io::Error> for NotMounted {
 pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, NotMounted> {
     log_if_wanted();
     let text = |bytes| std::str::from_utf8(bytes).map_err(|e| NotMounted::new(Errno::EINVAL, e));
-    let (mgs, fsname) = client::parse_source(text(source)?)?;
+    let source = client::parse_source(text(source)?)?;
     let options = Options::parse(text(options)?).map_err(|e| NotMounted::new(Errno::EINVAL, e))?;
     let cred = Cred::of_this_process()?;
     let runtime = Builder::new_multi_thread()
@@ -95,7 +95,7 @@ pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, NotMounted> {
         .enable_all()
         .on_thread_start(leave_signals)
         .build()?;
-    let started = runtime.block_on(start(&mgs, &fsname, &options));
+    let started = runtime.block_on(start(&source, &options, &cred));
     let (lnet, rpc, client) = match started {
         Ok(started) => started,
         Err(e) => {
@@ -120,14 +120,14 @@ pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, NotMounted> {
 
 /// Joins the network and mounts.
 async fn start(
-    mgs: &[Nid],
-    fsname: &str,
+    source: &Source,
     options: &Options,
+    cred: &Cred,
 ) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), NotMounted> {
     let cpts = CptTable::single_current();
     let (cfg, wish) = (LnetConfig::default(), options.wish);
     let choose = || {
-        wish.for_client(&cfg, mgs).map_err(|e| match e {
+        wish.for_client(&cfg, &source.mgs).map_err(|e| match e {
             LnetError::AddrInUse { .. } => NotMounted::new(
                 Errno::EADDRINUSE,
                 format!("{e}: each process needs an address of its own (option listen=NID)"),
@@ -145,7 +145,9 @@ async fn start(
     let how = MountOptions {
         atime: options.atime,
         diratime: options.diratime,
-        ..MountOptions::new(mgs.to_vec(), fsname, seed())
+        subdir: source.subdir.clone(),
+        mounter: cred.clone(),
+        ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
     };
     match Client::mount(&rpc, how).await {
         Ok(client) => Ok((lnet, rpc, client)),

@@ -1,12 +1,14 @@
 //! A mount: its targets, its caches, its options. The operations are in `ops`, by what they do.
 
 use crate::atime::{Atime, AtimeRule};
+use crate::cred::Cred;
 use crate::data::Lov;
 use crate::error::ClientError;
 use crate::inode::Inodes;
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
+use crate::ops::OpenDirs;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
@@ -42,6 +44,12 @@ pub struct MountOptions {
     pub atime: Atime,
     /// Whether reads of directories do (`nodiratime`: not).
     pub diratime: bool,
+    /// The directory that becomes the root of the mount, as a path from the file system's root; empty: that root itself.
+    pub subdir: String,
+    /// Who mounts: may that directory be reached; and may use FIDs ([`Client::fid2path`]), as the superuser may.
+    pub mounter: Cred,
+    /// Whether every user may use FIDs (`user_fid2path`).
+    pub user_fid2path: bool,
 }
 
 impl MountOptions {
@@ -57,22 +65,11 @@ impl MountOptions {
             lock_terms: LockTerms::Nacre,
             atime: Atime::default(),
             diratime: true,
+            subdir: String::new(),
+            mounter: Cred::root(),
+            user_fid2path: false,
         }
     }
-}
-
-/// Splits `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME`, as mount commands take it.
-pub fn parse_source(source: &str) -> Result<(Vec<Nid>, String), ClientError> {
-    let wrong = |why: String| ClientError::Source {
-        text: source.to_owned(),
-        why,
-    };
-    let (nids, fsname) = source
-        .rsplit_once(":/")
-        .ok_or_else(|| wrong("not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs".to_owned()))?;
-    Client::check_fsname(fsname)?;
-    let nids = nids.split([',', ':']).map(str::parse).collect::<Result<_, _>>();
-    Ok((nids.map_err(|e| wrong(format!("{e}")))?, fsname.to_owned()))
 }
 
 /// A mounted file system.
@@ -89,6 +86,11 @@ pub struct Client {
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
     pub(crate) atime: AtimeRule,
+    /// The user who mounted, who may use FIDs.
+    pub(crate) mounter: u32,
+    /// Whether every user may.
+    pub(crate) user_fid2path: bool,
+    pub(crate) open_dirs: Arc<OpenDirs>,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) gone: AtomicBool,
     /// The parameters, as long as it is mounted.
@@ -101,7 +103,7 @@ impl Client {
         self.atime.set(atime, directories);
     }
 
-    /// The root directory.
+    /// The root directory of the mount.
     pub fn root(&self) -> Fid {
         self.root
     }
@@ -170,25 +172,5 @@ impl Client {
             });
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::parse_source;
-
-    #[test]
-    fn a_source_names_the_mgs_and_the_file_system() {
-        let (nids, fsname) = parse_source("10.0.0.1@tcp,10.0.0.2@tcp1:/lus").unwrap();
-        assert_eq!((nids.len(), fsname.as_str()), (2, "lus"));
-        for bad in [
-            "10.0.0.1@tcp",
-            "10.0.0.1@tcp:/",
-            "10.0.0.1@tcp:/waytoolong",
-            "nowhere:/fs",
-        ] {
-            assert!(parse_source(bad).is_err(), "{bad}");
-        }
     }
 }

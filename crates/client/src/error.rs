@@ -45,6 +45,16 @@ pub enum ClientError {
         /// Why.
         errno: Errno,
     },
+    /// The directory to mount could not be had.
+    #[error("cannot mount directory '/{subdir}' of file system '{fsname}': {errno}")]
+    Subdir {
+        /// The file system.
+        fsname: String,
+        /// The directory.
+        subdir: String,
+        /// Why: `ENOENT`, `ENOTDIR`, `EACCES` of it or of one above it.
+        errno: Errno,
+    },
     /// What is to be mounted is not said.
     #[error("'{text}' does not say what to mount: {why}")]
     Source {
@@ -69,7 +79,7 @@ impl ClientError {
             ClientError::NoMdt { .. } => Errno::ENODEV,
             ClientError::Connect { source, .. } => source.errno(),
             ClientError::Features { .. } => Errno::EPROTONOSUPPORT,
-            ClientError::Root { errno, .. } => *errno,
+            ClientError::Root { errno, .. } | ClientError::Subdir { errno, .. } => *errno,
             ClientError::Source { .. } | ClientError::Name { .. } => Errno::EINVAL,
         }
     }

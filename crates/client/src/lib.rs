@@ -27,11 +27,12 @@ mod owner;
 mod pack;
 mod perm;
 mod process;
+mod source;
 mod watch;
 
 pub use atime::Atime;
 pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
-pub use client::{Client, Clock, MountOptions, parse_source};
+pub use client::{Client, Clock, MountOptions};
 pub use cred::{Cred, Groups};
 pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
@@ -39,3 +40,4 @@ pub use kernel::{Kernel, KernelCache};
 pub use layout::LovLayout;
 pub use ops::{DirHandle, DirItem, FlockRange, FlockType, Found, LastName, OpenFile, OpenFlags, StatFs};
 pub use process::{ProcessStatus, is_exiting};
+pub use source::{Source, parse_source};

@@ -9,7 +9,10 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use rpc::Request;
 use std::sync::Arc;
-use wire::{Errno, FLD_LOOKUP, FLD_QUERY, Fid, LuSeqRange, WireStruct};
+use wire::{
+    Errno, FLD_LOOKUP, FLD_QUERY, Fid, LU_SEQ_RANGE_ANY, LU_SEQ_RANGE_MASK, LU_SEQ_RANGE_MDT,
+    LU_SEQ_RANGE_OST, LuSeqRange, WireStruct,
+};
 
 /// The metadata targets of a mount.
 pub(crate) struct Lmv {
@@ -46,20 +49,35 @@ impl Lmv {
         self.by_index(index)
     }
 
+    /// The object target that has this sequence. `ENOENT`: the sequence is no object target's.
+    pub(crate) async fn ost_of(&self, seq: u64) -> Result<u32, Errno> {
+        let range = self.locate(seq, LU_SEQ_RANGE_ANY).await?;
+        match range.lsr_flags & LU_SEQ_RANGE_MASK {
+            LU_SEQ_RANGE_OST => Ok(range.lsr_index),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
     fn by_index(&self, index: u32) -> Result<&Arc<Mdc>, Errno> {
         self.mdcs.iter().find(|m| m.index == index).ok_or(Errno::ENODEV)
     }
 
     async fn ask(&self, fid: Fid) -> Result<u32, Errno> {
-        let op = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
-        let range = LuSeqRange {
-            lsr_start: fid.f_seq,
-            ..LuSeqRange::default()
-        };
-        let req = Request::new(FLD_QUERY, vec![op, range.to_bytes()]);
-        let found: LuSeqRange = self.first().import.call(req).await?.get(1)?;
+        let found = self.locate(fid.f_seq, LU_SEQ_RANGE_MDT).await?;
         self.fld.write().insert(found);
         // An answer that does not hold what was asked is the server's mistake; it must not be asked for ever.
         self.fld.read().lookup(fid.f_seq).ok_or(Errno::EPROTO)
+    }
+
+    /// Asks for the range of a sequence, of targets of this kind (`LU_SEQ_RANGE_*`).
+    async fn locate(&self, seq: u64, kind: u32) -> Result<LuSeqRange, Errno> {
+        let op = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
+        let range = LuSeqRange {
+            lsr_start: seq,
+            lsr_flags: kind,
+            ..LuSeqRange::default()
+        };
+        let req = Request::new(FLD_QUERY, vec![op, range.to_bytes()]);
+        self.first().import.call(req).await?.get(1)
     }
 }

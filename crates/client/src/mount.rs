@@ -2,6 +2,7 @@
 
 use crate::atime::AtimeRule;
 use crate::client::{Client, MountOptions};
+use crate::cred::NO_GROUP;
 use crate::data::{DataConfig, Lov};
 use crate::dircache::Kept;
 use crate::error::ClientError;
@@ -11,6 +12,7 @@ use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::owner::MdcOwner;
+use crate::pack;
 use ldlm::{LockClient, LockClientConfig, LockRoom};
 use mgc::{FsConfig, Mgc, MgcError, TargetConf};
 use parking_lot::{Mutex, RwLock};
@@ -19,14 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use wire::{
-    LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED, OBD_CONNECT_64BITHASH,
-    OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS,
-    OBD_CONNECT_CANCELSET, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK,
-    OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAX_EASIZE, OBD_CONNECT_MULTIMODRPCS,
-    OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR,
-    OBD_CONNECT2_BATCH_RPC, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM,
-    OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS, ObdConnectData, WireStruct, nul_terminated,
+    Fid, LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED,
+    OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID,
+    OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS,
+    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAX_EASIZE,
+    OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_SUBTREE,
+    OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_BATCH_RPC, OBD_CONNECT2_INC_XID,
+    OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
+    ObdConnectData, WireStruct, nul_terminated,
 };
 
 /// What a client cannot do without on a metadata target.
@@ -56,6 +59,7 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
             | OBD_CONNECT_LAYOUTLOCK
             | OBD_CONNECT_MAX_EASIZE
             | OBD_CONNECT_OPEN_BY_FID
+            | OBD_CONNECT_SUBTREE
             | OBD_CONNECT_BULK_MBITS
             | OBD_CONNECT_EINPROGRESS
             | OBD_CONNECT_ACL
@@ -191,7 +195,12 @@ impl Mounting<'_> {
                 target: name.clone(),
                 source,
             })?;
-        let missing = REQUIRED & !granted.ocd_connect_flags;
+        let subdir = &self.opts.subdir;
+        let required = match subdir.is_empty() {
+            true => REQUIRED,
+            false => REQUIRED | OBD_CONNECT_SUBTREE,
+        };
+        let missing = required & !granted.ocd_connect_flags;
         if missing != 0 {
             first.import.disconnect().await;
             return Err(ClientError::Features {
@@ -202,19 +211,22 @@ impl Mounting<'_> {
         for mdc in &lmv.all()[1..] {
             mdc.import.begin();
         }
-        let ask_root = first
-            .ask(
-                MDS_GET_ROOT,
-                vec![MdtBody::default().to_bytes(), nul_terminated(b"")],
-            )
-            .await;
+        let mounter = &self.opts.mounter;
+        let body = pack::body(mounter, Fid::ZERO, Fid::ZERO, 0, NO_GROUP);
+        let bufs = vec![body.to_bytes(), nul_terminated(subdir.as_bytes())];
+        let ask_root = first.ask(MDS_GET_ROOT, bufs).await;
         let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(1)) {
             Ok(body) => body.mbo_fid1,
             Err(errno) => {
                 first.import.disconnect().await;
-                return Err(ClientError::Root {
-                    fsname: fsname.clone(),
-                    errno,
+                let (fsname, subdir) = (fsname.clone(), subdir.clone());
+                return Err(match subdir.is_empty() {
+                    true => ClientError::Root { fsname, errno },
+                    false => ClientError::Subdir {
+                        fsname,
+                        subdir,
+                        errno,
+                    },
                 });
             }
         };
@@ -241,6 +253,9 @@ impl Mounting<'_> {
             kernel,
             clock: self.opts.clock.clone(),
             atime: AtimeRule::new(self.opts.atime, self.opts.diratime),
+            mounter: mounter.uid,
+            user_fid2path: self.opts.user_fid2path,
+            open_dirs: Arc::default(),
             statfs: tokio::sync::Mutex::default(),
             gone: AtomicBool::new(false),
             shown: Mutex::new(shown),

@@ -6,12 +6,12 @@ use crate::attr::{SetAttr, SetTime};
 use crate::cred::{Cred, NO_GROUP};
 use bytes::Bytes;
 use wire::{
-    Fid, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET,
-    MDS_ATTR_FORCE, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_MTIME,
-    MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
-    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLCTIME, OBD_MD_FLID, OBD_MD_FLXATTR,
-    OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR,
-    REINT_SETXATTR, REINT_UNLINK, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
+    Fid, GetinfoFid2path, KEY_FID2PATH, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET,
+    MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET, MDS_ATTR_FORCE, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
+    MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch,
+    MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLCTIME,
+    OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK, REINT_OPEN,
+    REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
 };
 
 /// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
@@ -149,6 +149,15 @@ pub(crate) fn link(
     vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
+/// The key of a question about a FID: `fid2path` padded to 8 bytes, what is asked, and what follows it.
+pub(crate) fn fid2path_key(asked: &GetinfoFid2path, more: &[u8]) -> Bytes {
+    let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
+    key.resize(key.len().next_multiple_of(8), 0);
+    key.extend_from_slice(&asked.to_bytes());
+    key.extend_from_slice(more);
+    key.into()
+}
+
 /// What an unlink or rmdir removes.
 pub(crate) struct UnlinkRec {
     pub(crate) parent: Fid,
@@ -160,11 +169,11 @@ pub(crate) struct UnlinkRec {
     pub(crate) suppgids: Suppgids,
 }
 
-/// A name is removed.
-pub(crate) fn unlink(cred: &Cred, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
+/// A name is removed: with what it leads to (`REINT_UNLINK`), or alone (`REINT_RMENTRY`).
+pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let rec = MdtRecUnlink {
-        ul_opcode: REINT_UNLINK,
+        ul_opcode: opcode,
         ul_cap: cred.cap(),
         ul_fsuid: cred.uid,
         ul_fsgid: cred.gid,

@@ -1,5 +1,7 @@
 //! What a running process answers to `nacre lctl` and `nacre lfs`.
 
+mod by_fid;
+
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use mgc::{Mgc, TargetConf};
 use mgs::Mgs;
 use params::Registry;
 use serde_json::{Value, json};
-use wire::{Fid, Nid, ObdStatfs};
+use wire::{Nid, ObdStatfs};
 
 use crate::control::{Asker, Request};
 
@@ -77,15 +79,18 @@ impl Parts {
                 }
                 Ok(json!(fids))
             }
-            Request::Fid2path { mountpoint, fids } => {
-                let client = self.client(&mountpoint)?;
-                let mut paths = Vec::new();
-                for text in fids {
-                    let fid: Fid = text.parse().context("not a FID")?;
-                    let path = client.fid2path(fid).await.with_context(|| text)?;
-                    paths.push(String::from_utf8_lossy(&path).into_owned());
-                }
-                Ok(json!(paths))
+            Request::Fid2path { mountpoint, fids } => Ok(json!(
+                by_fid::paths(self.client(&mountpoint)?, &cred_of(asker), &fids).await?
+            )),
+            Request::Parents { mountpoint, paths } => Ok(json!(
+                by_fid::parents(self.client(&mountpoint)?, &cred_of(asker), &paths).await?
+            )),
+            Request::Rmfid { mountpoint, fids } => Ok(json!(
+                by_fid::remove(self.client(&mountpoint)?, &cred_of(asker), &fids).await?
+            )),
+            Request::RmEntry { mountpoint, paths } => {
+                by_fid::remove_entries(self.client(&mountpoint)?, &cred_of(asker), &paths).await?;
+                Ok(Value::Null)
             }
         }
     }

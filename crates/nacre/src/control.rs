@@ -77,8 +77,20 @@ pub(crate) enum Request {
     Lst { command: lst::console::Command },
     /// What nodes of LNet selftest have counted.
     LstCounts { names: Vec<String>, timeout_s: u64 },
-    /// Names of FIDs.
+    /// Paths of FIDs: a list for each.
     Fid2path { mountpoint: PathBuf, fids: Vec<String> },
+    /// The names of files, each as `[FID of its directory]/name`: a list for each path below a mount.
+    Parents {
+        mountpoint: PathBuf,
+        paths: Vec<PathBuf>,
+    },
+    /// Removes files by their FIDs; says of each why it was not, or nothing.
+    Rmfid { mountpoint: PathBuf, fids: Vec<String> },
+    /// Removes names that lead to nothing.
+    RmEntry {
+        mountpoint: PathBuf,
+        paths: Vec<PathBuf>,
+    },
 }
 
 impl Request {
@@ -88,11 +100,14 @@ impl Request {
             Request::Mount { .. } | Request::Umount { .. } => true,
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
             Request::Lst { .. } | Request::LstCounts { .. } | Request::Nodemap(_) => true,
-            // Names below directories that the asking user may not read.
-            Request::Fid2path { .. } => true,
             Request::Lnet(op) => op.changes(),
             Request::Status
             | Request::Path2fid { .. }
+            // The mount says who may use FIDs.
+            | Request::Fid2path { .. }
+            | Request::Parents { .. }
+            | Request::Rmfid { .. }
+            | Request::RmEntry { .. }
             | Request::GetParam { .. }
             | Request::ListParam { .. }
             | Request::Ping { .. }

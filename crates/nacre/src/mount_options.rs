@@ -19,6 +19,8 @@ pub(crate) struct MountFlags {
     /// Device files are devices.
     pub(crate) dev: bool,
     pub(crate) no_exec: bool,
+    /// Every user may use FIDs (`lfs fid2path`, `rmfid`).
+    pub(crate) user_fid2path: bool,
     /// A file system that cannot be mounted is no failure of the command.
     pub(crate) nofail: bool,
     /// A mount that is there gets other flags.
@@ -62,10 +64,12 @@ impl MountFlags {
                 "remount" if !root => bail!("mount option 'remount' needs root"),
                 "remount" => flags.remount = true,
                 known if OF_THE_TABLE.iter().any(|o| known.starts_with(o)) => {}
+                "user_fid2path" => flags.user_fid2path = true,
+                "nouser_fid2path" => flags.user_fid2path = false,
                 "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
                 other => bail!(
                     "mount option '{other}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
-                     noexec, nofail or remount"
+                     noexec, user_fid2path, nofail or remount"
                 ),
             }
         }

@@ -47,6 +47,12 @@ impl LuFid {
         ino & (u64::MAX >> 1)
     }
 
+    /// The FID that has this number ([`Fid::flatten`]), of those with a version of 0, an object below 2^24 and a sequence
+    /// below 2^39: all that servers hand out until they have handed out 2^39 sequences. Others have such numbers too.
+    pub const fn of_flat(ino: u64) -> Fid {
+        Fid::new(ino >> 24 & 0x7f_ffff_ffff, (ino & 0xff_ffff) as u32, 0)
+    }
+
     /// Whether this is the root directory's.
     pub fn is_root(&self) -> bool {
         *self == Self::ROOT

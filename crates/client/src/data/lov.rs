@@ -18,7 +18,7 @@ use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
-use wire::{Fid, ObdStatfs};
+use wire::{Errno, Fid, ObdStatfs};
 
 /// What the data half of a mount needs to know beside the configuration.
 pub struct DataConfig {
@@ -170,6 +170,12 @@ impl Lov {
         }
         all.sort_by_key(|(index, _)| *index);
         all
+    }
+
+    /// The file that an object of a target belongs to.
+    pub(crate) async fn file_of(&self, ost: u32, object: Fid) -> Result<Fid, Errno> {
+        let osc = self.oscs.read().get(&ost).cloned();
+        osc.ok_or(Errno::ENODEV)?.file_of(object).await
     }
 
     /// Writes all dirty data back, cancels all locks, disconnects: each in bounded time, also when a target is gone.

@@ -2,6 +2,7 @@
 //! data back as it ages or as room gets short.
 
 mod eviction;
+mod file_of;
 mod tunables;
 
 use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};

@@ -11,6 +11,7 @@ use crate::cred::{Cred, Groups};
 use crate::dircache::DirChunk;
 use crate::mdc::Mdc;
 use crate::mount::MDC_BRW_SIZE;
+use crate::ops::open_dirs::OpenDirGuard;
 use crate::pack;
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, LockRef, Policy};
@@ -47,6 +48,7 @@ pub struct DirHandle {
     /// Who opened it, and may therefore read it, whoever asks later.
     opener: Cred,
     reader: Mutex<Reader>,
+    _open: OpenDirGuard,
 }
 
 #[derive(Default)]
@@ -58,11 +60,12 @@ struct Reader {
 }
 
 impl DirHandle {
-    fn new(fid: Fid, opener: Cred) -> DirHandle {
+    fn new(fid: Fid, opener: Cred, open: OpenDirGuard) -> DirHandle {
         DirHandle {
             fid,
             opener,
             reader: Mutex::default(),
+            _open: open,
         }
     }
 
@@ -119,16 +122,21 @@ impl Client {
             groups: Groups::Known(Arc::from([group])),
             ..cred.clone()
         };
-        Ok(Arc::new(DirHandle::new(fid, opener)))
+        let open = self.open_dirs.add(&md.attr);
+        Ok(Arc::new(DirHandle::new(fid, opener, open)))
     }
 
-    /// Entries from `place` on (0: the beginning), some of those that are at hand; none: the end.
+    /// Entries from `place` on (0: the beginning), some of those that are at hand; none: the end. A directory that was removed
+    /// has none.
     pub async fn readdir(&self, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
         let mut at = place;
         while at < END {
             let chunk = match dir.chunk(at) {
                 Some(chunk) => chunk,
-                None => self.dir_chunk(&dir.opener, dir.fid, at).await?,
+                None => match self.dir_chunk(&dir.opener, dir.fid, at).await {
+                    Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Vec::new()),
+                    chunk => chunk?,
+                },
             };
             dir.reader.lock().chunk = Some(chunk.clone());
             let skip = if at == place { dir.skip(place) } else { 0 };
@@ -268,9 +276,12 @@ fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
 #[cfg(test)]
 mod tests {
     use super::{DirHandle, items};
+    use crate::attr::Attr;
     use crate::cred::Cred;
     use crate::dircache::DirChunk;
+    use crate::ops::OpenDirs;
     use bytes::Bytes;
+    use std::sync::Arc;
     use wire::Fid;
     use wire::dirpage::DirEntry;
 
@@ -301,7 +312,8 @@ mod tests {
     fn entries_of_one_hash_are_each_given_out_once_however_the_reader_stops() {
         let chunk = chunk(&[5, 7, 7, 7, 7, 9], 20);
         for step in 1..=6 {
-            let dir = DirHandle::new(Fid::ROOT, Cred::root());
+            let open = Arc::<OpenDirs>::default().add(&Attr::default());
+            let dir = DirHandle::new(Fid::ROOT, Cred::root(), open);
             let (mut place, mut seen) = (0, Vec::new());
             while place < 20 {
                 let got = items(&chunk, place, dir.skip(place));

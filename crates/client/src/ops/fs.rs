@@ -1,23 +1,17 @@
-//! The file system as a whole: its space, and paths of FIDs.
+//! The file system as a whole: its space.
 
 use crate::client::Client;
 use crate::mdc::Mdc;
-use bytes::Bytes;
 use rpc::Request;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use wire::{
-    Errno, Fid, GetinfoFid2path, KEY_FID2PATH, MDS_GET_INFO, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS,
-    ObdStatfs, WireStruct, before_nul, nul_terminated,
-};
+use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, WireStruct};
 
 /// How long a statfs is good for.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// How long a statfs waits for a metadata target other than the first.
 const STATFS_PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that a path may have.
-const PATH_MAX: u32 = 4096;
 
 /// Space of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,32 +125,6 @@ impl Client {
     /// The object targets' own space, by index; those that do not answer are left out.
     pub async fn ost_space(&self) -> Vec<(u32, ObdStatfs)> {
         self.lov.statfs().await
-    }
-
-    /// A path of a FID, from the root.
-    pub async fn fid2path(&self, fid: Fid) -> Result<Vec<u8>, Errno> {
-        let mdc = self.lmv.of(fid).await?;
-        let ask = GetinfoFid2path {
-            gf_fid: fid,
-            gf_pathlen: PATH_MAX,
-            ..GetinfoFid2path::default()
-        };
-        let mut val = ask.to_bytes().to_vec();
-        val.extend_from_slice(&self.root().to_bytes());
-        // The key, padded to 8 bytes, with what is asked behind it.
-        let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
-        key.resize(key.len().next_multiple_of(8), 0);
-        key.extend_from_slice(&val);
-        let len = (GetinfoFid2path::SIZE as u32 + PATH_MAX).to_le_bytes();
-        let reply = mdc
-            .ask_large(
-                MDS_GET_INFO,
-                vec![key.into(), Bytes::copy_from_slice(&len)],
-                PATH_MAX,
-            )
-            .await?;
-        let path = reply.buf(1).get(GetinfoFid2path::SIZE..).ok_or(Errno::EPROTO)?;
-        Ok(before_nul(path).to_vec())
     }
 }
 

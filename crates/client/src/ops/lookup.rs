@@ -13,10 +13,10 @@ use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use wire::{
-    Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent, MDS_INODELOCK_DOM,
-    MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME,
-    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MDS,
-    OBD_MD_MEA, WireStruct, nul_terminated,
+    DOT_LUSTRE_NAME, Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent,
+    MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, OBD_MD_FLACL,
+    OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE,
+    OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
 };
 
 /// Bytes that a name may have.
@@ -103,6 +103,11 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// Whether a listing of the directory shows the name, if it is there: not `.lustre`, and no FID in `.lustre/fid`.
+fn is_listed(dir: Fid, name: &[u8]) -> bool {
+    dir != Fid::DOT_LUSTRE_FID && (dir != Fid::ROOT || name != DOT_LUSTRE_NAME.as_bytes())
+}
+
 /// Asks for a name, and for its file's attributes with a lock.
 pub(super) fn by_name(mdc: &Mdc, cred: &Cred, parent: Fid, name: &[u8], suppgid: u32) -> IntentAsk {
     let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
@@ -147,7 +152,8 @@ impl Client {
                 return Ok((fid, None));
             }
         }
-        if let Some(cookie) = self.inodes.lacks(parent, name)
+        let listed = is_listed(parent, name);
+        if let Some(cookie) = self.inodes.lacks(parent, name).filter(|_| listed)
             && self.update_cookie(mdc, parent) == Some(cookie)
         {
             return Err(Errno::ENOENT);
@@ -158,7 +164,7 @@ impl Client {
         reply.status?;
         if reply.is_negative() {
             // Only a directory whose entries were locked all the while is known not to have the name.
-            if let Some(cookie) = before
+            if let Some(cookie) = before.filter(|_| listed)
                 && self.update_cookie(mdc, parent) == Some(cookie)
             {
                 let unlisted = self.inodes.add_negative(parent, name, cookie, reply.asked);
@@ -176,9 +182,17 @@ impl Client {
         Ok((fid, Some(self.learn(&reply, Some((parent, name))))))
     }
 
-    /// The attributes of a file.
+    /// The attributes of a file; of a directory that was removed, and that is open here, the last ones.
     pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Found, Errno> {
-        let md = self.md(cred, fid).await?;
+        let md = match self.md(cred, fid).await {
+            Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
+                return self.open_dirs.removed(fid).map(Found::uncached).ok_or(e);
+            }
+            md => md?,
+        };
+        if md.attr.is_dir() {
+            self.open_dirs.update(&md.attr);
+        }
         self.with_data(cred, fid, md, None, Sizes::Awaited).await
     }
 

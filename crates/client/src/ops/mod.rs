@@ -2,6 +2,7 @@
 
 mod ahead;
 mod attrs;
+mod by_fid;
 mod create;
 mod dir;
 mod flock;
@@ -9,6 +10,7 @@ mod fs;
 mod io;
 mod lookup;
 mod open;
+mod open_dirs;
 mod path;
 mod remove;
 mod xattr;
@@ -19,4 +21,5 @@ pub use flock::{FlockRange, FlockType};
 pub use fs::StatFs;
 pub use lookup::Found;
 pub use open::{OpenFile, OpenFlags};
+pub(crate) use open_dirs::OpenDirs;
 pub use path::LastName;

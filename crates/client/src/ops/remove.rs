@@ -11,7 +11,7 @@ use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
 use std::sync::Arc;
 use wire::{
     Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
-    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision,
+    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK,
 };
 
 /// What a client gives up of an inode that loses a name, which is in its extended attributes too.
@@ -52,13 +52,33 @@ impl Client {
             suppgids: groups,
         };
         let change = mdc.begin(cred, parent, None);
-        let bufs = pack::unlink(cred, &rec, name, &elc);
+        let bufs = pack::unlink(cred, REINT_UNLINK, &rec, name, &elc);
         let done = mdc.change([change], bufs, Some(6)).await;
         if done.is_err() {
             self.forget_in_kernel(parent, name);
         }
         let reply = done?;
         self.discard_if_gone(mdc, child, layout, &reply.get::<MdtBody>(1)?);
+        Ok(())
+    }
+
+    /// Removes a name that leads to nothing: its file is lost. `EEXIST`: the file is there; `EPERM`: the caller is not the
+    /// superuser.
+    pub async fn rm_entry(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        check_name(name)?;
+        let mdc = self.lmv.of(parent).await?;
+        let rec = UnlinkRec {
+            parent,
+            child: Fid::ZERO,
+            mode: 0,
+            time: self.now(mdc),
+            suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
+        };
+        let elc = mdc.elc(&[parent], &[]);
+        let change = mdc.begin(cred, parent, None);
+        let bufs = pack::unlink(cred, REINT_RMENTRY, &rec, name, &elc);
+        mdc.change([change], bufs, Some(6)).await?;
+        self.forget_in_kernel(parent, name);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! | `system.posix_acl_access` | comes with the attributes |
 //! | `lustre.lov`, `trusted.lov`, to read also `system.lustre.lov` | a file's layout; a directory's default |
 //! | `lustre.fid` | the file's FID, as text |
-//! | `lustre.path.[FID]` | of any directory: the path of the file with this FID, from the root |
+//! | `lustre.path.[FID]` | of any directory: a path of the file with this FID, from the root |
 
 use crate::attr::SetAttr;
 use crate::client::Client;
@@ -62,7 +62,8 @@ impl Client {
                 .ok()
                 .and_then(|t| t.parse::<Fid>().ok())
                 .ok_or(Errno::EINVAL)?;
-            return self.fid2path(asked).await.map(Bytes::from);
+            let paths = self.fid2path(cred, asked).await?;
+            return paths.into_iter().next().map(Bytes::from).ok_or(Errno::ENOENT);
         }
         if name.starts_with(b"lustre.") {
             return Err(Errno::ENODATA);
@@ -193,7 +194,7 @@ impl Client {
         Ok(Some(all))
     }
 
-    async fn one_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub(super) async fn one_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR, NO_GROUP);
         body.mbo_eadatasize = VALUE_MAX as u32;

@@ -1,5 +1,6 @@
 //! A mount against servers in the same process: in memory, on loopback, or as they were captured.
 
+mod by_fid;
 mod capabilities;
 #[path = "../../../wire/tests/it/captured/mod.rs"]
 mod captured;

@@ -36,6 +36,10 @@ pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) ->
             continue;
         }
         let (fid, is_root) = (row.fid, row.fid.is_root());
+        if row.names == 0 && fid.is_dot_lustre() {
+            // The next start gives it its name again.
+            continue;
+        }
         if row.names == 0 && !is_root {
             match row.is_removed() {
                 true if row.is(ORPHAN) => found.counts.orphans += 1,

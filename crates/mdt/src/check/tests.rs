@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use osd::{Batch, check::Progress};
-use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, WireStruct};
+use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, Time, WireStruct};
 
 use super::{Examined, Repairer, examine};
 use crate::{
@@ -415,4 +415,21 @@ fn records_of_no_known_kind_are_told_and_left() {
         b.put("zebra", "stripes");
     });
     assert_eq!(t.findings(), [("unknown record", "record zebra".into())]);
+}
+
+#[tokio::test]
+async fn dot_lustre_is_in_order_without_an_entry_in_the_root() {
+    let t = Tree::new();
+    let make = || {
+        let store = crate::store::Store::new(t.f.store.index().clone());
+        crate::store::dot_lustre::make(&store, (0, 0), Time::default()).unwrap();
+    };
+    make();
+    assert_eq!(t.findings(), []);
+    let mut tx = t.f.store.begin();
+    tx.delete_entry(Fid::DOT_LUSTRE, b"fid");
+    tx.commit().unwrap();
+    assert_eq!(t.repaired().await, WHOLE, "it is not taken for lost");
+    make();
+    assert_eq!(t.findings(), []);
 }

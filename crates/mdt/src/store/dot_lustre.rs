@@ -64,8 +64,10 @@ pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(
         ..Inode::default()
     };
     let mut tx = store.begin();
-    if lacks_dot {
-        let mut dot = directory(own_name(), DOT_LUSTRE_MODE);
+    if lacks_dot || lacks_name {
+        let made = || directory(own_name(), DOT_LUSTRE_MODE);
+        let mut dot = store.find(Fid::DOT_LUSTRE)?.unwrap_or_else(made);
+        (dot.nlink, dot.size) = (2, DIR_BLOCK);
         DirChange::at(now)
             .add(FID_NAME, S_IFDIR)
             .apply(&mut dot, tx.transno());

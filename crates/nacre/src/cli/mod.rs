@@ -317,17 +317,35 @@ pub(crate) enum Lfs {
     },
     /// Show the FIDs of files
     Path2fid {
+        /// The names of each file, as the FID of a directory and the name in it
+        #[arg(long)]
+        parents: bool,
         /// Files or directories
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Show the names of FIDs
+    /// Show the paths of files, of which FIDs are given or those of their objects on OSTs
     Fid2path {
         /// A mount point, or something below one
         path: PathBuf,
         /// FIDs such as `[0x200000401:0x1:0x0]`
         #[arg(required = true)]
         fids: Vec<String>,
+    },
+    /// Remove files and empty directories by their FIDs, under all their names
+    Rmfid {
+        /// A mount point, or something below one
+        path: PathBuf,
+        /// FIDs such as `[0x200000401:0x1:0x0]`
+        #[arg(required = true)]
+        fids: Vec<String>,
+    },
+    /// Remove names whose files are lost
+    #[command(name = "rm_entry", alias = "rmentry")]
+    RmEntry {
+        /// Names
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
     },
 }
 

@@ -55,22 +55,80 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             path,
             help: _,
         } => df::run(path.as_deref(), inodes, human)?,
-        Lfs::Path2fid { paths } => path2fid(&paths)?,
+        Lfs::Path2fid { parents: true, paths } => parents(&paths)?,
+        Lfs::Path2fid {
+            parents: false,
+            paths,
+        } => path2fid(&paths)?,
         Lfs::Fid2path { path, fids } => {
             let (running, mount) = running::by_path(&path)?;
             let request = Request::Fid2path {
                 mountpoint: mount.mountpoint.clone(),
                 fids,
             };
-            for found in strings(ask(&running, &request)?) {
+            for found in lists(ask(&running, &request)?).into_iter().flatten() {
                 say!(
                     "{}",
                     mount.mountpoint.join(found.trim_start_matches('/')).display()
                 );
             }
         }
+        Lfs::Rmfid { path, fids } => return rmfid(&path, fids),
+        Lfs::RmEntry { paths } => rm_entry(&paths)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn parents(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        let (running, mount) = running::by_path(path)?;
+        let request = Request::Parents {
+            mountpoint: mount.mountpoint.clone(),
+            paths: vec![below(path, &mount)?],
+        };
+        for name in lists(ask(&running, &request)?).into_iter().flatten() {
+            say!("{name}");
+        }
+    }
+    Ok(())
+}
+
+/// Removes files by FID; says which could not be removed.
+fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
+    let (running, mount) = running::by_path(path)?;
+    let request = Request::Rmfid {
+        mountpoint: mount.mountpoint,
+        fids,
+    };
+    let failed: Vec<Option<String>> = serde_json::from_value(ask(&running, &request)?)?;
+    let failed: Vec<String> = failed.into_iter().flatten().collect();
+    for why in &failed {
+        eprintln!("nacre: {why}");
+    }
+    Ok(match failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn rm_entry(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        // The name leads to nothing, so its directory says where it is.
+        let name = path
+            .file_name()
+            .with_context(|| format!("{}: not a name", path.display()))?;
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let (running, mount) = running::by_path(dir)?;
+        let request = Request::RmEntry {
+            mountpoint: mount.mountpoint.clone(),
+            paths: vec![below(dir, &mount)?.join(name)],
+        };
+        ask(&running, &request)?;
+    }
+    Ok(())
 }
 
 fn path2fid(paths: &[PathBuf]) -> Result<()> {
@@ -101,6 +159,10 @@ fn below(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
 
 fn ask(running: &Running, request: &Request) -> Result<Value> {
     control::ask(&running.control, request, ANSWER_MAX)
+}
+
+fn lists(value: Value) -> Vec<Vec<String>> {
+    serde_json::from_value(value).unwrap_or_default()
 }
 
 fn strings(value: Value) -> Vec<String> {

@@ -23,7 +23,7 @@ use crate::{daemon, mounts, net, running};
 /// Runs the command.
 pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     let start = Start::new(&args.start, &[])?;
-    let (mgs, _) = parse_source(&args.source)?;
+    let mgs = parse_source(&args.source)?.mgs;
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
     if flags.remount {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use client::{Atime, Client, MountOptions, parse_source};
+use client::{Atime, Client, Cred, MountOptions, parse_source};
 use fuse::{FuseOptions, Mounted};
 use mgc::Mgc;
 use params::Registry;
@@ -24,7 +24,7 @@ use crate::running::MountRecord;
 /// A mount that is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct MountRequest {
-    /// `MGSNID[,MGSNID..]:/FSNAME`.
+    /// `MGSNID[,MGSNID..]:/FSNAME[/SUBDIR]`.
     pub(crate) source: String,
     /// Where; an absolute path.
     pub(crate) mountpoint: PathBuf,
@@ -72,14 +72,21 @@ pub(crate) struct Made {
 impl Mounter {
     /// Mounts a file system.
     pub(crate) async fn mount(&self, request: &MountRequest) -> Result<Made> {
-        let (mgs, fsname) = parse_source(&request.source)?;
+        let source = parse_source(&request.source)?;
+        let (mgs, fsname) = (source.mgs.clone(), source.fsname.clone());
         let how = MountFlags::parse(&request.options)?;
         let options = MountOptions {
             params: self.registry.clone(),
             // Reading what cannot be changed is no access.
             atime: if how.read_only { Atime::Never } else { how.atime },
             diratime: !how.no_diratime,
-            ..MountOptions::new(mgs.to_vec(), &fsname, random()?)
+            subdir: source.subdir.clone(),
+            mounter: Cred::user(
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+            user_fid2path: how.user_fid2path,
+            ..MountOptions::new(mgs.clone(), &fsname, random()?)
         };
         // The mount has a connection of its own; this one is for parameters.
         let mgc = match &self.mgc {
@@ -95,8 +102,7 @@ impl Mounter {
                 return Err(e.into());
             }
         };
-        let nids: Vec<String> = mgs.iter().map(Nid::to_string).collect();
-        let source = format!("{}:/{fsname}", nids.join(","));
+        let source = source.to_string();
         let options = FuseOptions {
             flags: how.kernel(),
             ..FuseOptions::new(source.clone())
@@ -147,7 +153,7 @@ impl Node {
         }
         self.mounts.making += 1;
         let mgs = parse_source(&request.source)
-            .map(|(mgs, _)| mgs)
+            .map(|source| source.mgs)
             .unwrap_or_default();
         let known = self.mgcs.iter().find(|(at, _)| *at == mgs);
         Some(Mounter {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
-use client::{Client, MountOptions};
+use client::{Client, ClientError, MountOptions};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use mdt::{Mdt, MdtConfig, WallClock};
@@ -246,10 +246,18 @@ impl Cluster {
 
     /// The same, with other options.
     pub async fn mount_with(&self, change: impl FnOnce(&mut MountOptions)) -> Arc<Client> {
+        self.try_mount(change).await.unwrap()
+    }
+
+    /// The same, where that may fail.
+    pub async fn try_mount(
+        &self,
+        change: impl FnOnce(&mut MountOptions),
+    ) -> Result<Arc<Client>, ClientError> {
         let seed = self.mounts.fetch_add(1, Ordering::Relaxed);
         let mut options = MountOptions::new(vec![Nid::LO], FSNAME, seed);
         change(&mut options);
-        Client::mount(&self.rpc, options).await.unwrap()
+        Client::mount(&self.rpc, options).await
     }
 
     /// Stops the servers.

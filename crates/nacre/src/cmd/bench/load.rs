@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use bench::{BenchError, Figure, LibrarySubject, PathSubject, Subject, Task, Team, Watch, World};
-use client::parse_source;
+use client::{Source, parse_source};
 
 use super::library::Library;
 use super::{INTERRUPTED, stop_flag};
@@ -82,7 +82,10 @@ impl Crew {
         }
         let (library, subjects): (_, Vec<Arc<dyn Subject>>) = match &load.mgs {
             Some(source) => {
-                let (mgs, fsname) = parse_source(source)?;
+                let Source { mgs, fsname, subdir } = parse_source(source)?;
+                if !subdir.is_empty() {
+                    bail!("--mgs names a whole file system: name directories in it with -d");
+                }
                 let mounts = mounts.or(load.mounts).map_or(tasks, |m| m as usize);
                 let library = Library::mount(&mgs, &fsname, &load.net, mounts)?;
                 let subjects = library.clients.iter().enumerate().map(|(i, client)| {

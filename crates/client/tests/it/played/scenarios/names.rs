@@ -1,7 +1,7 @@
 //! Names and attributes.
 
 use crate::played::play::Play;
-use client::{OpenFlags, SetAttr, SetTime};
+use client::{Cred, OpenFlags, SetAttr, SetTime};
 use std::time::Duration;
 use wire::{Errno, Fid, Time};
 
@@ -271,7 +271,10 @@ pub async fn statfs(play: &Play) {
 pub async fn fid2path(play: &Play) {
     let (fid, _) = play.client.walk(&play.cred, b"dir1/file1", false).await.unwrap();
     assert_eq!(fid, Fid::new(0x2_0000_0402, 2, 0));
-    assert_eq!(play.client.fid2path(fid).await.unwrap(), b"dir1/file1");
+    assert_eq!(
+        play.client.fid2path(&Cred::root(), fid).await.unwrap(),
+        [&b"dir1/file1"[..], b"dir2/link1"]
+    );
 }
 
 pub async fn permissions(play: &Play) {

@@ -1,0 +1,21 @@
+//! Which file an object belongs to, as its target knows.
+
+use super::Osc;
+use crate::pack;
+use bytes::Bytes;
+use rpc::Request;
+use wire::{Errno, Fid, GetinfoFid2path, OST_GET_INFO, WireStruct};
+
+impl Osc {
+    /// The file of an object. `ENODATA`: nobody has written to the object, so it does not know its file.
+    pub(in crate::data) async fn file_of(&self, object: Fid) -> Result<Fid, Errno> {
+        let asked = GetinfoFid2path {
+            gf_fid: object,
+            ..GetinfoFid2path::default()
+        };
+        let room = (GetinfoFid2path::SIZE as u32).to_le_bytes();
+        let bufs = vec![pack::fid2path_key(&asked, &[]), Bytes::copy_from_slice(&room)];
+        let reply = self.call(Request::new(OST_GET_INFO, bufs)).await?;
+        Ok(reply.get::<GetinfoFid2path>(1)?.gf_fid)
+    }
+}

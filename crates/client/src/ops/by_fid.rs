@@ -1,0 +1,208 @@
+//! Files by their FID: their paths, their names, their removal (`lfs fid2path`, `path2fid --parents`, `rmfid`).
+//!
+//! A FID goes past the permissions of the directories above a file. So only the superuser and the user who mounted may use
+//! FIDs, or everybody where the mount says so (`user_fid2path`).
+
+use crate::client::Client;
+use crate::cred::{Cred, NO_GROUP};
+use crate::mdc::Mdc;
+use crate::pack;
+use bytes::Bytes;
+use rpc::Request;
+use wire::{
+    Errno, Fid, GetinfoFid2path, MDS_GET_INFO, MDS_GETATTR_NAME, MDS_RMFID, MdtBody, OBD_MD_FLID, Timed,
+    Times, WireStruct, XATTR_NAME_LINK, before_nul, linkea::LinkEa, nul_terminated,
+};
+
+/// Bytes that are offered for a path first.
+const ROOM: u32 = 4096;
+/// Bytes that are offered at most.
+const ROOM_MAX: u32 = 512 << 10;
+/// Files that one request removes.
+const FIDS: usize = 512;
+/// Room for the reply to such a request: 20 bytes for each file, and the rest.
+const REPLY_LEN: u32 = 20 * FIDS as u32 + 4096;
+
+impl Client {
+    /// The paths of a file from the mount's root, one for each of its names below it, without a `/` in front: of a file that
+    /// is given by its FID, or by that of one of its objects on an OST. `ENOENT`: it is not there, or not below the mount's
+    /// root; `ENODATA`: an object that was never written does not know its file; `EPERM`: the caller may not use FIDs.
+    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, Errno> {
+        self.check_uses_fids(cred)?;
+        let file = self.file_of(fid).await?;
+        let (paths, _) = self.paths(file).await?;
+        match paths.is_empty() {
+            true => Err(Errno::ENOENT),
+            false => Ok(paths),
+        }
+    }
+
+    /// The directories that a file has names in, with the names. As [`Client::fid2path`], of FIDs of files only.
+    pub async fn names(&self, cred: &Cred, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
+        self.check_uses_fids(cred)?;
+        self.links(fid).await
+    }
+
+    /// Removes files and empty directories under all their names; says of each whether it was. `EBUSY`: it is open somewhere.
+    /// Through a mount of a subdirectory only files whose names are all below it.
+    ///
+    /// # Errors
+    /// The caller may not use FIDs, or a server does not take the request: then some may be removed all the same.
+    pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
+        self.check_uses_fids(cred)?;
+        let mut done = Vec::with_capacity(fids.len());
+        for part in fids.chunks(FIDS) {
+            done.extend(self.remove_some(cred, part).await?);
+        }
+        Ok(done)
+    }
+
+    /// The directory that a directory is in; of the mount's root, the root itself.
+    pub async fn parent(&self, cred: &Cred, dir: Fid) -> Result<Fid, Errno> {
+        if dir == self.root() {
+            return Ok(dir);
+        }
+        let mdc = self.lmv.of(dir).await?;
+        let body = pack::body(cred, dir, Fid::ZERO, OBD_MD_FLID, self.suppgid(cred, dir).await);
+        let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b"..")];
+        let reply = mdc.ask(MDS_GETATTR_NAME, bufs).await?;
+        Ok(reply.get::<MdtBody>(1)?.mbo_fid1)
+    }
+
+    /// Refuses a caller who may not use FIDs.
+    fn check_uses_fids(&self, cred: &Cred) -> Result<(), Errno> {
+        match cred.uid == 0 || cred.uid == self.mounter || self.user_fid2path {
+            true => Ok(()),
+            false => Err(Errno::EPERM),
+        }
+    }
+
+    /// The file of a FID that is a file's or an object's.
+    async fn file_of(&self, fid: Fid) -> Result<Fid, Errno> {
+        match self.lmv.of(fid).await {
+            Ok(_) => Ok(fid),
+            Err(Errno::ENOENT) => {
+                let ost = self.lmv.ost_of(fid.f_seq).await?;
+                self.lov.file_of(ost, fid).await
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The paths of a file below the mount's root, and whether all its names are there.
+    async fn paths(&self, fid: Fid) -> Result<(Vec<Vec<u8>>, bool), Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let (mut paths, mut all, mut link) = (Vec::new(), true, 0);
+        loop {
+            let next = match self.path(mdc, fid, link).await {
+                Ok((path, next)) => {
+                    if !paths.contains(&path) {
+                        paths.push(path);
+                    }
+                    next
+                }
+                // This name is outside of the mount; another one may not be.
+                Err(Errno::ENOENT) => {
+                    all = false;
+                    let last = self.links(fid).await?.len().saturating_sub(1);
+                    (link + 1).min(last as u32)
+                }
+                Err(e) => return Err(e),
+            };
+            if next <= link {
+                return Ok((paths, all));
+            }
+            link = next;
+        }
+    }
+
+    /// The path by one of a file's links, and the number of the next link; of the last one its own. `ENOENT`: it does not
+    /// lead below the mount's root.
+    async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
+        let mut room = ROOM;
+        loop {
+            let asked = GetinfoFid2path {
+                gf_fid: fid,
+                gf_linkno: link,
+                gf_pathlen: room,
+                ..GetinfoFid2path::default()
+            };
+            let key = pack::fid2path_key(&asked, &self.root().to_bytes());
+            let len = (GetinfoFid2path::SIZE as u32 + room).to_le_bytes();
+            let bufs = vec![key, Bytes::copy_from_slice(&len)];
+            match mdc.ask_large(MDS_GET_INFO, bufs, room).await {
+                Ok(reply) => {
+                    let path = reply.buf(1).get(GetinfoFid2path::SIZE..).ok_or(Errno::EPROTO)?;
+                    let next = reply.get::<GetinfoFid2path>(1)?.gf_linkno;
+                    return Ok((before_nul(path).to_vec(), next));
+                }
+                Err(Errno::ENAMETOOLONG) if room < ROOM_MAX => room *= 2,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The directories that a file has names in, with the names.
+    async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
+        let link = XATTR_NAME_LINK.as_bytes();
+        match self.one_xattr(&Cred::root(), fid, link).await {
+            Ok(links) => Ok(LinkEa::parse(&links)?.links),
+            Err(Errno::ENODATA) => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes the files of one request.
+    async fn remove_some(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
+        let mut done = vec![Ok(()); fids.len()];
+        let mut asked = Vec::with_capacity(fids.len());
+        for (place, fid) in fids.iter().enumerate() {
+            match self.check_is_below_root(*fid).await {
+                Ok(()) => asked.push((place, *fid)),
+                Err(e) => done[place] = Err(e),
+            }
+        }
+        let Some((_, first)) = asked.first() else {
+            return Ok(done);
+        };
+        let mdc = self.lmv.of(*first).await?;
+        let mut array = Vec::with_capacity(asked.len() * Fid::SIZE);
+        for (_, fid) in &asked {
+            // Handles that nobody uses any more would keep it.
+            mdc.close_now(*fid).await;
+            array.extend_from_slice(&fid.to_bytes());
+        }
+        let mut body = pack::body(cred, Fid::ZERO, Fid::ZERO, 0, NO_GROUP);
+        body.set_times(Times {
+            ctime: self.now(mdc),
+            ..Times::default()
+        });
+        let bufs = vec![body.to_bytes(), array.into(), Bytes::new(), Bytes::new()];
+        let request = Request {
+            reply_len: REPLY_LEN,
+            ..Request::modifying(MDS_RMFID, bufs)
+        };
+        let reply = mdc.import.call(request).await?;
+        let (statuses, _) = reply.buf(3).as_chunks::<4>();
+        if statuses.len() != asked.len() {
+            return Err(Errno::EPROTO);
+        }
+        for ((place, _), status) in asked.iter().zip(statuses) {
+            if let Some(e) = Errno::from_status(i32::from_le_bytes(*status)) {
+                done[*place] = Err(e);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Refuses a file that has a name outside of the mount, which its users cannot see.
+    async fn check_is_below_root(&self, fid: Fid) -> Result<(), Errno> {
+        if self.root().is_root() {
+            return Ok(());
+        }
+        match self.paths(fid).await? {
+            (_, true) => Ok(()),
+            (_, false) => Err(Errno::ENOENT),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Directories that programs have open.
+//!
+//! An open directory is locked, not opened, on the server: when its name is removed, the server forgets it at once. Whoever has
+//! it open can still ask for its attributes, and finds it empty.
+
+use crate::attr::Attr;
+use foldhash::HashMap;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use wire::Fid;
+
+/// The directories that are open, with their attributes.
+#[derive(Default)]
+pub(crate) struct OpenDirs(Mutex<HashMap<Fid, OpenDir>>);
+
+struct OpenDir {
+    /// How many times it is open.
+    handles: usize,
+    /// As they were told last.
+    attr: Attr,
+}
+
+/// One open directory, until this is dropped.
+pub(crate) struct OpenDirGuard {
+    all: Arc<OpenDirs>,
+    fid: Fid,
+}
+
+impl OpenDirs {
+    /// A directory with these attributes is opened.
+    pub(crate) fn add(self: &Arc<OpenDirs>, attr: &Attr) -> OpenDirGuard {
+        let mut all = self.0.lock();
+        let open = all.entry(attr.fid).or_insert_with(|| OpenDir {
+            handles: 0,
+            attr: attr.clone(),
+        });
+        open.handles += 1;
+        open.attr = attr.clone();
+        OpenDirGuard {
+            all: self.clone(),
+            fid: attr.fid,
+        }
+    }
+
+    /// A directory has these attributes now.
+    pub(crate) fn update(&self, attr: &Attr) {
+        if let Some(open) = self.0.lock().get_mut(&attr.fid) {
+            open.attr = attr.clone();
+        }
+    }
+
+    /// The attributes of a directory that is open here and was removed.
+    pub(crate) fn removed(&self, fid: Fid) -> Option<Attr> {
+        let all = self.0.lock();
+        Some(Attr {
+            nlink: 0,
+            ..all.get(&fid)?.attr.clone()
+        })
+    }
+}
+
+impl Drop for OpenDirGuard {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock();
+        if let Some(open) = all.get_mut(&self.fid) {
+            open.handles -= 1;
+            if open.handles == 0 {
+                all.remove(&self.fid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OpenDirs;
+    use crate::attr::Attr;
+    use std::sync::Arc;
+    use wire::Fid;
+
+    #[test]
+    fn attributes_are_known_until_the_last_close() {
+        let all = Arc::new(OpenDirs::default());
+        let attr = Attr {
+            fid: Fid::ROOT,
+            nlink: 2,
+            ..Attr::default()
+        };
+        let (first, second) = (all.add(&attr), all.add(&attr));
+        all.update(&Attr { uid: 7, ..attr });
+        drop(first);
+        let removed = all.removed(Fid::ROOT).unwrap_or_default();
+        assert_eq!((removed.nlink, removed.uid), (0, 7));
+        drop(second);
+        assert_eq!(all.removed(Fid::ROOT), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! What a mount command names: an MGS, a file system, and perhaps a directory in it.
+
+use crate::client::Client;
+use crate::error::ClientError;
+use std::fmt;
+use wire::Nid;
+
+/// `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME[/SUBDIR]`, as mount commands take it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Where the MGS may be.
+    pub mgs: Vec<Nid>,
+    /// The file system's name.
+    pub fsname: String,
+    /// The directory to mount: names with `/` between them; empty: the root.
+    pub subdir: String,
+}
+
+/// Reads what is to be mounted.
+///
+/// # Errors
+/// It does not have that form, or the directory's path has `..` in it.
+pub fn parse_source(text: &str) -> Result<Source, ClientError> {
+    let wrong = |why: String| ClientError::Source {
+        text: text.to_owned(),
+        why,
+    };
+    let (nids, path) = text
+        .split_once(":/")
+        .ok_or_else(|| wrong("not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs".to_owned()))?;
+    let mut names = path.split('/').filter(|n| !n.is_empty() && *n != ".");
+    let fsname = names.next().unwrap_or_default().to_owned();
+    Client::check_fsname(&fsname)?;
+    let names: Vec<&str> = names.collect();
+    if names.contains(&"..") {
+        return Err(wrong("the path of a directory to mount has no '..'".to_owned()));
+    }
+    let mgs = nids.split([',', ':']).map(str::parse).collect::<Result<_, _>>();
+    Ok(Source {
+        mgs: mgs.map_err(|e| wrong(format!("{e}")))?,
+        fsname,
+        subdir: names.join("/"),
+    })
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nids: Vec<String> = self.mgs.iter().map(Nid::to_string).collect();
+        write!(f, "{}:/{}", nids.join(","), self.fsname)?;
+        match self.subdir.is_empty() {
+            true => Ok(()),
+            false => write!(f, "/{}", self.subdir),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::parse_source;
+
+    #[test]
+    fn a_source_names_the_mgs_and_the_file_system() {
+        let source = parse_source("10.0.0.1@tcp,10.0.0.2@tcp1:/lus").unwrap();
+        assert_eq!((source.mgs.len(), source.fsname.as_str()), (2, "lus"));
+        assert_eq!(source.subdir, "");
+        for bad in [
+            "10.0.0.1@tcp",
+            "10.0.0.1@tcp:/",
+            "10.0.0.1@tcp:/waytoolong",
+            "nowhere:/fs",
+            "10.0.0.1@tcp://",
+        ] {
+            assert!(parse_source(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_source_may_name_a_directory() {
+        for (text, subdir) in [
+            ("10.0.0.1@tcp:/lus/", ""),
+            ("10.0.0.1@tcp:/lus/a", "a"),
+            ("10.0.0.1@tcp:/lus//a/./b c/", "a/b c"),
+            ("10.0.0.1@tcp:/lus/x:/y", "x:/y"),
+        ] {
+            assert_eq!(parse_source(text).unwrap().subdir, subdir, "{text}");
+        }
+        let shown = parse_source("10.0.0.1@tcp:10.0.0.2@tcp:/lus/a//b")
+            .unwrap()
+            .to_string();
+        assert_eq!(shown, "10.0.0.1@tcp,10.0.0.2@tcp:/lus/a/b");
+        for bad in ["10.0.0.1@tcp:/lus/..", "10.0.0.1@tcp:/lus/a/../b"] {
+            let refused = parse_source(bad).unwrap_err().to_string();
+            assert!(refused.contains("'..'"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What `nacre lfs` asks about FIDs and names, in the name of whoever asks.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use client::{Client, Cred};
+use wire::{Errno, Fid};
+
+fn parse(text: &str) -> Result<Fid> {
+    Ok(text.parse()?)
+}
+
+/// What went wrong with a FID or a path, as users are told.
+fn said(e: Errno, of: impl std::fmt::Display) -> String {
+    match e {
+        Errno::EPERM => format!(
+            "{of}: only root and the user who mounted may use FIDs; the mount option user_fid2path lets everybody"
+        ),
+        Errno::ENOENT => format!("{of}: there is no such file in this mount"),
+        Errno::ENODATA => format!("{of}: an object that was never written does not know its file"),
+        Errno::EBUSY => format!("{of}: a client has it open"),
+        Errno::EINVAL => format!("{of}: not a FID of a file"),
+        e => format!("{of}: {e}"),
+    }
+}
+
+/// The paths of files, from the mount's root.
+pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Vec<String>>> {
+    let mut all = Vec::new();
+    for text in fids {
+        let paths = client.fid2path(cred, parse(text)?).await;
+        let paths = paths.map_err(|e| anyhow::Error::msg(said(e, text)))?;
+        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+        all.push(paths.iter().map(text).collect());
+    }
+    Ok(all)
+}
+
+/// The names of files, with the FIDs of their directories.
+pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
+    let mut all = Vec::new();
+    for path in paths {
+        let path = Path::new("/").join(path);
+        let names = async {
+            let (fid, _) = client.walk(cred, path.as_os_str().as_bytes(), false).await?;
+            client.names(cred, fid).await
+        };
+        let names = names.await;
+        let names = names.map_err(|e| anyhow::Error::msg(said(e, path.display())))?;
+        let text = |(dir, name): &(Fid, bytes::Bytes)| format!("{dir}/{}", String::from_utf8_lossy(name));
+        all.push(names.iter().map(text).collect());
+    }
+    Ok(all)
+}
+
+/// Removes files; says of each why it was not removed, or nothing.
+pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Option<String>>> {
+    let parsed: Vec<Fid> = fids.iter().map(|text| parse(text)).collect::<Result<_>>()?;
+    let done = client.rmfid(cred, &parsed).await;
+    let done = done.map_err(|e| anyhow::Error::msg(said(e, "cannot remove files by FID")))?;
+    let outcome = |(text, done): (&String, &Result<(), Errno>)| done.err().map(|e| said(e, text));
+    Ok(fids.iter().zip(&done).map(outcome).collect())
+}
+
+/// Removes names that lead to nothing.
+pub(super) async fn remove_entries(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        let here = path.display();
+        let path = Path::new("/").join(path);
+        let last = client.walk_to_name(cred, path.as_os_str().as_bytes()).await;
+        let Some(last) = last.with_context(|| format!("{here}"))? else {
+            bail!("{here}: not a name in a directory");
+        };
+        match client.rm_entry(cred, last.parent, last.name).await {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => bail!("{here}: what it leads to is there: remove that with rm or rmdir"),
+            Err(Errno::EPERM) => bail!("{here}: only root removes names alone"),
+            Err(e) => return Err(e).with_context(|| format!("{here}")),
+        }
+    }
+    Ok(())
+}
