@@ -1,9 +1,9 @@
 //! Between the client's words and the kernel's: attributes, types, times, errors, flags.
 
 use client::{Attr, BLKSIZE, OpenFlags, SetTime};
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, TimeOrNow};
+use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::UNIX_EPOCH;
-use wire::{Fid, Time};
+use wire::Time;
 
 /// A file's type, by its mode.
 pub(crate) fn kind(mode: u32) -> FileType {
@@ -37,11 +37,6 @@ pub(crate) fn file_attr(ino: u64, a: &Attr) -> FileAttr {
         blksize: BLKSIZE,
         flags: 0,
     }
-}
-
-/// What tells two files apart that have one inode number after each other.
-pub(crate) fn generation(fid: Fid) -> Generation {
-    Generation(u64::from(fid.f_ver))
 }
 
 /// An error, as the kernel takes it.

@@ -2,7 +2,7 @@
 
 use crate::state::State;
 use client::{Cred, FlockRange, FlockType, ProcessStatus};
-use fuser::{Errno, FileHandle, ReplyLock};
+use fuser::{Errno, FileHandle, LockOwner, ReplyLock};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -28,14 +28,26 @@ impl Lockers {
 /// How often a process that waits for a lock is looked at for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(250);
 
-/// The type of a lock, from fcntl(2)'s.
-pub(crate) fn of_kernel(typ: i32) -> Result<FlockType, Errno> {
-    match typ as libc::c_int {
-        libc::F_RDLCK => Ok(FlockType::Read),
-        libc::F_WRLCK => Ok(FlockType::Write),
-        libc::F_UNLCK => Ok(FlockType::Unlock),
-        _ => Err(Errno::EINVAL),
-    }
+/// A lock that the kernel asks for; `typ` is fcntl(2)'s.
+pub(crate) fn of_kernel(
+    typ: i32,
+    (start, end): (u64, u64),
+    owner: LockOwner,
+    pid: u32,
+) -> Result<FlockRange, Errno> {
+    let ty = match typ as libc::c_int {
+        libc::F_RDLCK => FlockType::Read,
+        libc::F_WRLCK => FlockType::Write,
+        libc::F_UNLCK => FlockType::Unlock,
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(FlockRange {
+        ty,
+        start,
+        end,
+        owner: owner.0,
+        pid,
+    })
 }
 
 /// Answers with the lock that stands in the way of one on a range, or that none does.

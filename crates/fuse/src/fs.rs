@@ -3,34 +3,29 @@
 //! Permissions: the kernel checks modes and ACLs with the attributes it has (`default_permissions`), because it walks along
 //! names that it keeps without asking anybody; the servers check again whatever reaches them.
 
-use crate::convert::{generation, open_flags, set_time};
+use crate::convert::{open_flags, set_time};
 use crate::creds::cred;
 use crate::flock;
+use crate::init;
 use crate::opened::Opened;
 use crate::readdir;
 use crate::reply::xattr;
-use crate::state::{State, ttl};
+use crate::state::State;
 use crate::wait::Asker;
 use bytes::Bytes;
-use client::{Client, Cred, DirHandle, DirItem, Fallocate, FlockRange, Found, Seek, SetAttr, StatFs};
+use client::{Client, Cred, DirHandle, DirItem, Fallocate, Found, Seek, SetAttr, StatFs};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-/// Bytes of one write request.
-const MAX_WRITE: u32 = 1 << 20;
-/// Requests that the kernel may have under way in the background (pages of mappings, asynchronous direct I/O, closes): more
-/// than those that can be expected to wait for a target that does not answer.
-const MAX_BACKGROUND: u16 = 4096;
+use std::time::SystemTime;
 
 /// The file system that the kernel sees.
 pub(crate) struct Fs(pub(crate) Arc<State>);
@@ -50,6 +45,20 @@ fn program(req: &Request) -> Asker {
     Asker::Program(req.pid())
 }
 
+/// Answers with the file of a name in this directory.
+fn entry_of(dir: INodeNo) -> impl FnOnce(&State, Found, ReplyEntry) + Send + 'static {
+    move |state, found, reply| state.entry(dir, found, reply)
+}
+
+/// The error for a directory that the kernel has found before and that is gone: by a path, the kernel looks it up again; by a
+/// file handle, that is what the caller is to be told.
+fn stale_if_gone(e: wire::Errno) -> wire::Errno {
+    match e {
+        wire::Errno::ENOENT => wire::Errno::ESTALE,
+        e => e,
+    }
+}
+
 /// Answers that it is done.
 fn done(_: &State, (): (), reply: ReplyEmpty) {
     reply.ok();
@@ -64,50 +73,15 @@ impl Fs {
 
 impl Filesystem for Fs {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_POSIX_LOCKS,
-            InitFlags::FUSE_FLOCK_LOCKS,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_DONT_MASK,
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_AUTO_INVAL_DATA,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            // The kernel would keep the set-group-ID bit at a write of a user outside the group.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ];
-        for flag in wanted {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!("this kernel has no {flag:?}");
-            }
-        }
-        let mapped = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        if self.0.past_pages() && config.add_capabilities(mapped).is_err() {
-            tracing::info!(
-                "this kernel is older than 6.6 and maps only files that it keeps pages of: \
-                 what other clients append may be seen late by who has a file open"
-            );
-            self.0.keep_pages();
-        }
-        let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(MAX_BACKGROUND);
-        let finest = if self.0.client.has_nanoseconds() {
-            Duration::from_nanos(1)
-        } else {
-            Duration::from_secs(1)
-        };
-        let _ = config.set_time_granularity(finest);
+        init::negotiate(&self.0, config);
         Ok(())
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let parent = or_reply!(self.0.fid(parent), reply);
-        let (client, cred, name) = self.call(req, 0, name);
-        let work = async move { client.lookup(&cred, parent, &name).await };
-        self.0.run(program(req), reply, work, State::entry);
+        let dir = or_reply!(self.0.dir_of_lookup(parent, name.as_bytes()), reply);
+        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
+        let work = async move { state.look_up(&cred, dir, &name).await };
+        self.0.run(program(req), reply, work, entry_of(parent));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -153,8 +127,12 @@ impl Filesystem for Fs {
         let file = fh
             .and_then(|fh| self.0.files.get(fh.0))
             .filter(|f| f.flags.write && size.is_some());
-        let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { Ok((ino, client.setattr(&cred, fid, &set, file.as_ref()).await?)) };
+        let (state, cred) = (self.0.clone(), cred(req, 0));
+        let work = async move {
+            let found = state.client.setattr(&cred, fid, &set, file.as_ref()).await?;
+            state.changed(ino, None).await;
+            Ok((ino, found))
+        };
         self.0.run_to_end(program(req), reply, work, State::attr);
     }
 
@@ -176,39 +154,50 @@ impl Filesystem for Fs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let answer = entry_of(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
         let (client, cred, name) = self.call(req, umask, name);
         let work = async move { client.mknod(&cred, parent, &name, mode, rdev).await };
-        self.0.run_to_end(program(req), reply, work, State::entry);
+        self.0.run_to_end(program(req), reply, work, answer);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let answer = entry_of(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
         let (client, cred, name) = self.call(req, umask, name);
         let work = async move { client.mkdir(&cred, parent, &name, mode).await };
-        self.0.run_to_end(program(req), reply, work, State::entry);
+        self.0.run_to_end(program(req), reply, work, answer);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let parent = or_reply!(self.0.fid(parent), reply);
-        let (client, cred, name) = self.call(req, 0, name);
-        let work = async move { client.unlink(&cred, parent, &name).await };
+        let fid = or_reply!(self.0.fid(parent), reply);
+        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
+        let work = async move {
+            let done = state.client.unlink(&cred, fid, &name).await;
+            state.changed(parent, Some(&name)).await;
+            done
+        };
         self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let parent = or_reply!(self.0.fid(parent), reply);
-        let (client, cred, name) = self.call(req, 0, name);
-        let work = async move { client.rmdir(&cred, parent, &name).await };
+        let fid = or_reply!(self.0.fid(parent), reply);
+        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
+        let work = async move {
+            let done = state.client.rmdir(&cred, fid, &name).await;
+            state.changed(parent, Some(&name)).await;
+            done
+        };
         self.0.run_to_end(program(req), reply, work, done);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let answer = entry_of(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
         let (client, cred, name) = self.call(req, 0, link_name);
         let target = target.as_os_str().as_bytes().to_vec();
         let work = async move { client.symlink(&cred, parent, &name, &target).await };
-        self.0.run_to_end(program(req), reply, work, State::entry);
+        self.0.run_to_end(program(req), reply, work, answer);
     }
 
     fn rename(
@@ -229,9 +218,14 @@ impl Filesystem for Fs {
             or_reply!(self.0.fid(parent), reply),
             or_reply!(self.0.fid(newparent), reply),
         );
-        let (client, cred, name) = self.call(req, 0, name);
+        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let newname = newname.as_bytes().to_vec();
-        let work = async move { client.rename(&cred, (from, &name), (to, &newname)).await };
+        let work = async move {
+            let done = state.client.rename(&cred, (from, &name), (to, &newname)).await;
+            state.changed(parent, Some(&name)).await;
+            state.changed(newparent, Some(&newname)).await;
+            done
+        };
         self.0.run_to_end(program(req), reply, work, done);
     }
 
@@ -242,7 +236,7 @@ impl Filesystem for Fs {
         );
         let (client, cred, name) = self.call(req, 0, newname);
         let work = async move { client.link(&cred, fid, parent, &name).await };
-        self.0.run_to_end(program(req), reply, work, State::entry);
+        self.0.run_to_end(program(req), reply, work, entry_of(newparent));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -268,19 +262,18 @@ impl Filesystem for Fs {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let parent = or_reply!(self.0.fid(parent), reply);
+        let dir = or_reply!(self.0.fid(parent), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, umask), name.as_bytes().to_vec());
         let flags = open_flags(flags);
         let work = async move {
-            let (found, file) = state.client.create(&cred, parent, &name, mode, flags).await?;
+            let (found, file) = state.client.create(&cred, dir, &name, mode, flags).await?;
             Ok((found, Opened::new(state, file)))
         };
         let answer = move |state: &State, (found, opened): (Found, Opened), reply: ReplyCreate| {
-            let fid = found.attr.fid;
-            let attr = state.nodes.attr(state.nodes.reference(fid), &found);
-            let ttl = ttl(found.attr_cached && found.name_cached);
-            let fopen = state.fopen_flags(&flags);
-            reply.created(&ttl, &attr, generation(fid), opened.handle(), fopen);
+            let node = state.node(parent, &found);
+            let (ttl, fopen) = (node.attr_ttl.min(node.name_ttl), state.fopen_flags(&flags));
+            let generation = state.nodes.generation(found.attr.fid);
+            reply.created(&ttl, &node.attr, generation, opened.handle(), fopen);
         };
         self.0.run_to_end(program(req), reply, work, answer);
     }
@@ -379,7 +372,7 @@ impl Filesystem for Fs {
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { client.opendir(&cred, fid).await };
+        let work = async move { client.opendir(&cred, fid).await.map_err(stale_if_gone) };
         let answer = |state: &State, dir: Arc<DirHandle>, reply: ReplyOpen| {
             reply.opened(FileHandle(state.dirs.insert(dir)), FopenFlags::empty());
         };
@@ -398,7 +391,7 @@ impl Filesystem for Fs {
     fn readdirplus(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
@@ -406,7 +399,7 @@ impl Filesystem for Fs {
         let dir = or_reply!(self.0.dir(fh), reply);
         let (state, cred, of) = (self.0.clone(), cred(req, 0), dir.clone());
         let work = async move { readdir::found(&state, &cred, &dir, offset).await };
-        let answer = move |state: &State, found, reply| readdir::plus(state, &of, found, reply);
+        let answer = move |state: &State, found, reply| readdir::plus(state, ino, &of, found, reply);
         self.0.run(program(req), reply, work, answer);
     }
 
@@ -451,9 +444,13 @@ impl Filesystem for Fs {
         reply: ReplyEmpty,
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (client, cred, name) = self.call(req, 0, name);
+        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let (value, flags) = (value.to_vec(), flags as u32);
-        let work = async move { client.setxattr(&cred, fid, &name, &value, flags).await };
+        let work = async move {
+            let done = state.client.setxattr(&cred, fid, &name, &value, flags).await;
+            state.changed(ino, None).await;
+            done
+        };
         self.0.run_to_end(program(req), reply, work, done);
     }
 
@@ -475,8 +472,12 @@ impl Filesystem for Fs {
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (client, cred, name) = self.call(req, 0, name);
-        let work = async move { client.removexattr(&cred, fid, &name).await };
+        let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
+        let work = async move {
+            let done = state.client.removexattr(&cred, fid, &name).await;
+            state.changed(ino, None).await;
+            done
+        };
         self.0.run_to_end(program(req), reply, work, done);
     }
 
@@ -492,17 +493,8 @@ impl Filesystem for Fs {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let (fid, ty) = (
-            or_reply!(self.0.fid(ino), reply),
-            or_reply!(flock::of_kernel(typ), reply),
-        );
-        let want = FlockRange {
-            ty,
-            start,
-            end,
-            owner: lock_owner.0,
-            pid,
-        };
+        let fid = or_reply!(self.0.fid(ino), reply);
+        let want = or_reply!(flock::of_kernel(typ, (start, end), lock_owner, pid), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.getlk(&cred, fid, want).await };
         let answer = move |_: &State, held, reply| flock::answer(held, (start, end), reply);
@@ -522,17 +514,8 @@ impl Filesystem for Fs {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (fid, ty) = (
-            or_reply!(self.0.fid(ino), reply),
-            or_reply!(flock::of_kernel(typ), reply),
-        );
-        let want = FlockRange {
-            ty,
-            start,
-            end,
-            owner: lock_owner.0,
-            pid,
-        };
+        let fid = or_reply!(self.0.fid(ino), reply);
+        let want = or_reply!(flock::of_kernel(typ, (start, end), lock_owner, pid), reply);
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         let waits = sleep.then_some(caller);
         let work = async move { flock::set(&state, &cred, (fid, fh), want, waits).await };

@@ -5,6 +5,7 @@
 //! long as the client's locks cover them, and is told when that ends ([`client::KernelCache`]), by threads of its own.
 
 mod apart;
+mod by_fid;
 mod convert;
 mod creds;
 mod error;
@@ -12,6 +13,7 @@ mod flock;
 mod fs;
 mod handles;
 mod hover;
+mod init;
 mod kernel_mount;
 mod mountpoint;
 mod nodes;

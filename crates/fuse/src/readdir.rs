@@ -1,7 +1,7 @@
 //! Directories listed, with and without attributes.
 
-use crate::convert::{errno, file_attr, generation, kind};
-use crate::state::{State, ttl};
+use crate::convert::{errno, file_attr, kind};
+use crate::state::State;
 use client::{Attr, Cred, DirHandle, DirItem, Found};
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
@@ -115,13 +115,19 @@ fn is_gone(found: &Option<Result<Found, Errno>>) -> bool {
 }
 
 /// Answers with names and attributes, as many as there is room for: the kernel gets a reference to each file but `.` and `..`.
-pub(crate) fn plus(state: &State, dir: &DirHandle, entries: Entries, mut reply: ReplyDirectoryPlus) {
+pub(crate) fn plus(
+    state: &State,
+    ino: INodeNo,
+    dir: &DirHandle,
+    entries: Entries,
+    mut reply: ReplyDirectoryPlus,
+) {
     let (items, found): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
     let (mut taken, mut given) = (0, false);
     for (item, found) in items.iter().zip(&found) {
         let full = match found {
             None => add_dot(state, item, &mut reply),
-            Some(Ok(found)) => add(state, item, found, &mut reply),
+            Some(Ok(found)) => add(state, ino, item, found, &mut reply),
             gone if is_gone(gone) => {
                 taken += 1;
                 continue;
@@ -154,25 +160,23 @@ fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> boo
         name,
         &Duration::ZERO,
         &file_attr(ino, &attr),
-        generation(fid),
+        state.nodes.generation(fid),
     )
 }
 
-fn add(state: &State, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryPlus) -> bool {
-    let fid = found.attr.fid;
-    let ino = state.nodes.reference(fid);
-    let ttl = ttl(found.attr_cached && found.name_cached);
-    let attr = state.nodes.attr(ino, found);
+fn add(state: &State, dir: INodeNo, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryPlus) -> bool {
+    let node = state.node(dir, found);
+    let ino = node.attr.ino;
     let full = reply.add(
-        INodeNo(ino),
+        ino,
         item.next,
         OsStr::from_bytes(&item.entry.name),
-        &ttl,
-        &attr,
-        generation(fid),
+        &node.attr_ttl.min(node.name_ttl),
+        &node.attr,
+        state.nodes.generation(found.attr.fid),
     );
     if full {
-        state.nodes.forget(ino, 1);
+        state.nodes.forget(ino.0, 1);
     }
     full
 }

@@ -7,7 +7,7 @@ use crate::kernel_mount;
 use crate::mountpoint::{self, SUBTYPE};
 use crate::notify::Invalidator;
 use crate::state::State;
-use client::Client;
+use client::{Client, Cred};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
 use rustix::mount::MountFlags;
@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use wire::Time;
 
 /// How long the end of a session is waited for once it is unmounted.
 const END: Duration = Duration::from_secs(10);
@@ -104,7 +105,9 @@ impl Drop for SessionGuard {
 /// Mounts a client's file system on a directory. The kernel's requests are answered on the current runtime.
 pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<Mounted, FuseError> {
     let (runtime, path) = (Handle::current(), path.to_owned());
-    let making = tokio::task::spawn_blocking(move || make(client, &path, &opts, runtime));
+    let root = client.getattr(&Cred::root(), client.root()).await;
+    let born = root.map_or(Time::default(), |root| root.attr.btime);
+    let making = tokio::task::spawn_blocking(move || make(client, born, &path, &opts, runtime));
     making.await.unwrap_or_else(|e| {
         Err(FuseError::NoFuse {
             source: io::Error::other(e),
@@ -112,16 +115,23 @@ pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Resul
     })
 }
 
-fn make(client: Arc<Client>, path: &Path, opts: &FuseOptions, runtime: Handle) -> Result<Mounted, FuseError> {
+fn make(
+    client: Arc<Client>,
+    born: Time,
+    path: &Path,
+    opts: &FuseOptions,
+    runtime: Handle,
+) -> Result<Mounted, FuseError> {
     let path = mountpoint::check(path)?;
     let failed = |source| mount_error(&path, source);
-    let state = Arc::new(State::new(client.clone(), runtime.clone(), opts.past_pages));
+    let state = Arc::new(State::new(client.clone(), born, runtime.clone(), opts.past_pages));
     let session = begin(Fs(state.clone()), &path, opts).map_err(failed)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
     let hover = Hover::new(session.as_fd().try_clone_to_owned().map_err(failed)?);
     state.hover.get_or_init(|| hover);
     let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(failed)?;
-    client.set_kernel(Arc::new(kernel));
+    let kernel = state.kernel.get_or_init(|| Arc::new(kernel)).clone();
+    client.set_kernel(kernel);
     if let Some(mount) = mountpoint::mounted_at(&path) {
         kernel_mount::follow_flags(client, path.clone(), mount.minor).map_err(failed)?;
     }

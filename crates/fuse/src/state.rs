@@ -1,10 +1,11 @@
 //! What all requests of a mount share, and how a request is run.
 
-use crate::convert::{errno, generation};
+use crate::convert::errno;
 use crate::flock::Lockers;
 use crate::handles::Handles;
 use crate::hover::Hover;
 use crate::nodes::Nodes;
+use crate::notify::Invalidator;
 use crate::reply::Refuse;
 use crate::wait::Asker;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wire::Fid;
+use wire::{Fid, Time};
 
 /// How long the kernel may believe what a lock covers: until it is told otherwise.
 const COVERED: Duration = Duration::from_secs(24 * 3600);
@@ -43,12 +44,15 @@ pub(crate) struct State {
     left_behind: Arc<Semaphore>,
     /// Set once the device is open.
     pub(crate) hover: OnceLock<Hover>,
+    /// Set once the device is open.
+    pub(crate) kernel: OnceLock<Arc<Invalidator>>,
 }
 
 impl State {
-    pub(crate) fn new(client: Arc<Client>, runtime: Handle, past_pages: bool) -> State {
+    /// `born`: when the root directory was made, if that is known.
+    pub(crate) fn new(client: Arc<Client>, born: Time, runtime: Handle, past_pages: bool) -> State {
         State {
-            nodes: Arc::new(Nodes::new(client.root())),
+            nodes: Arc::new(Nodes::new(client.root(), born)),
             client,
             files: Handles::new(),
             dirs: Handles::new(),
@@ -57,6 +61,7 @@ impl State {
             past_pages: AtomicBool::new(past_pages),
             left_behind: Arc::new(Semaphore::new(LEFT_BEHIND)),
             hover: OnceLock::new(),
+            kernel: OnceLock::new(),
         }
     }
 
@@ -210,16 +215,20 @@ impl State {
         self.client.write(file, offset, data).await
     }
 
-    /// Answers with a name's file: the kernel gets a reference to it.
-    pub(crate) fn entry(&self, found: Found, reply: ReplyEntry) {
-        let fid = found.attr.fid;
-        let attr = self.nodes.attr(self.nodes.reference(fid), &found);
-        let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
-        reply.entry_with_ttls(&attr_ttl, &name_ttl, &attr, generation(fid));
+    /// Answers with the file of a name in this directory: the kernel gets a reference to it.
+    pub(crate) fn entry(&self, dir: INodeNo, found: Found, reply: ReplyEntry) {
+        let node = self.node(dir, &found);
+        let generation = self.nodes.generation(found.attr.fid);
+        reply.entry_with_ttls(&node.attr_ttl, &node.name_ttl, &node.attr, generation);
     }
 
     /// Answers with attributes.
     pub(crate) fn attr(&self, (ino, found): (INodeNo, Found), reply: ReplyAttr) {
+        if self.nodes.is_alias(ino.0) {
+            // To programs it is the same directory.
+            let number = self.nodes.number(found.attr.fid);
+            return reply.attr(&Duration::ZERO, &self.nodes.attr(number, &found));
+        }
         reply.attr(&ttl(found.attr_cached), &self.nodes.attr(ino.0, &found));
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::fixture::{Site, nacre, nacre_ok, sh};
+use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
 /// How many processes it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +110,28 @@ impl FileSystem {
 
     /// The same, with mount options.
     pub(crate) fn attach_with(&mut self, name: &str, host: u8, options: &str) -> PathBuf {
-        let (nid, source) = (self.addresses.nid(host), self.addresses.source());
+        let source = self.addresses.source();
+        self.attach_source(&source, name, host, options)
+    }
+
+    /// The same of one of its directories.
+    pub(crate) fn attach_subdir(&mut self, subdir: &str, name: &str, host: u8) -> PathBuf {
+        let source = format!("{}/{subdir}", self.addresses.source());
+        self.attach_source(&source, name, host, "defaults")
+    }
+
+    fn attach_source(&mut self, source: &str, name: &str, host: u8, options: &str) -> PathBuf {
+        let nid = self.addresses.nid(host);
         let how = ["-o", options, "--listen", &nid, "--port", &self.addresses.port];
-        self.site.mount(&source, name, &how).into()
+        self.site.mount(source, name, &how).into()
+    }
+
+    /// Why a directory of it cannot be mounted.
+    pub(crate) fn refuses_subdir(&mut self, subdir: &str, host: u8) -> String {
+        let source = format!("{}/{subdir}", self.addresses.source());
+        let (nid, at) = (self.addresses.nid(host), self.site.mount_point("refused"));
+        let port = self.addresses.port.clone();
+        nacre_refuses(&["mount", &source, &at, "--listen", &nid, "--port", &port])
     }
 
     fn serve(&mut self, name: &str, host: u8, mkfs: &[&str]) {

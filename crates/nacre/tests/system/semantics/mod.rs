@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod by_fid;
 mod dirs;
 mod exec;
+mod handles;
 mod locks;
 mod names;
 mod place;

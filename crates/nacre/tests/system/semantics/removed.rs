@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, XattrFlags, fchmod, fsetxattr, openat};
 use rustix::io::Errno;
 
 use crate::fixture::sh;
-use crate::semantics::place::{Place, refused};
+use crate::semantics::place::{Place, refused, script_in};
 
 #[test]
 fn an_open_file_without_a_name_is_a_whole_file() {
@@ -98,4 +98,29 @@ fn the_space_of_a_removed_file_comes_back_with_its_last_close() {
 fn a_removed_directory_is_gone_for_who_is_in_it() {
     let place = Place::new();
     place.sh("mkdir d; cd d; rmdir ../d; ls . 2> /dev/null && exit 1; touch x 2> /dev/null && exit 2; true");
+}
+
+#[test]
+fn an_open_directory_that_is_removed_or_replaced_keeps_its_attributes() {
+    let place = Place::new();
+    for (dir, end) in [
+        ("gone", "rmdir gone"),
+        ("replaced", "mkdir other; mv -T other replaced"),
+    ] {
+        for (here, there) in [(&place.a, &place.a), (&place.a, &place.b)] {
+            fs::create_dir(here.join(dir)).unwrap();
+            let open = File::open(here.join(dir)).unwrap();
+            let before = open.metadata().unwrap();
+            script_in(there, end);
+            let after = open.metadata().unwrap();
+            assert_eq!((after.nlink(), after.ino()), (0, before.ino()), "{end}");
+            // Where the kernel knows that it was removed, it says so without asking.
+            let listed = rustix::fs::Dir::new(open).unwrap().next();
+            assert!(
+                listed.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)),
+                "{end}"
+            );
+            let _ = fs::remove_dir(there.join(dir));
+        }
+    }
 }

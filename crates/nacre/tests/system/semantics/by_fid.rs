@@ -1,0 +1,159 @@
+//! `.lustre/fid`, `nacre lfs` with FIDs, and mounts of subdirectories.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::file_system::{FileSystem, Shape, text};
+use crate::fixture::{nacre_ok, nacre_refuses, sh};
+use crate::semantics::place::{Place, script_in};
+
+/// The FID of a file.
+fn fid_of(path: &Path) -> String {
+    nacre_ok(&["lfs", "path2fid", text(path)]).trim().to_owned()
+}
+
+#[test]
+fn files_and_directories_are_used_by_their_fid() {
+    let place = Place::new();
+    place.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f g");
+    let (dir, file) = (fid_of(&place.a.join("d/e")), fid_of(&place.a.join("g")));
+    let root = fid_of(&place.a);
+    let dot = fid_of(&place.a.join(".lustre"));
+    let script = format!(
+        "test -z \"$(ls -A | grep lustre)\"
+         cd .lustre/fid
+         cat '{file}' | grep -q content; echo more >> '{file}'; test $(stat -c %h '{file}') = 2
+         test \"$(ls '{dir}')\" = f; touch '{dir}/new'; mkdir '{dir}/sub'; mv '{dir}/new' '{dir}/sub/moved'
+         stat '{root}' '{dot}' '{root}/d/e' > /dev/null; ls '{root}/d/e/sub' | grep -q moved
+         cd '{dir}/sub' && test -f moved"
+    );
+    place.sh(&script);
+    place.sh("test \"$(cat g)\" = $'content\\nmore'; cd d/e; ls; test -f sub/moved; test ! -e new");
+    // Who works in the directory by its path goes on doing so.
+    place.sh(&format!(
+        "cd d/e/sub; (cd ../../../.lustre/fid/'{dir}'; ls > /dev/null); cd ..; test \"$(pwd -P)\" = {}/d/e",
+        text(&place.a)
+    ));
+    let by_path = fs::metadata(place.a.join("d/e")).unwrap();
+    let by_fid = fs::metadata(place.a.join(format!(".lustre/fid/{dir}"))).unwrap();
+    assert_eq!(by_path.ino(), by_fid.ino());
+    for refused in [
+        "rmdir .lustre".to_owned(),
+        "mv .lustre other".to_owned(),
+        "mkdir .lustre/x".to_owned(),
+        "touch .lustre/fid/x".to_owned(),
+        "rmdir .lustre/fid".to_owned(),
+        format!("rm .lustre/fid/'{file}'"),
+        format!("mv .lustre/fid/'{file}' x"),
+        "stat '.lustre/fid/[0x200000400:0x77777:0x0]'".to_owned(),
+        "stat '.lustre/fid/[0x1:0x2:0x0]'".to_owned(),
+    ] {
+        place.sh(&format!("if {refused} 2> /dev/null; then exit 1; fi"));
+    }
+    place.user_may_not("", &format!("cat .lustre/fid/'{file}'"));
+}
+
+#[test]
+fn what_changes_by_fid_is_seen_by_path_at_once() {
+    let place = Place::new();
+    place.sh("mkdir d; echo 1 > d/one; echo 2 > d/two; mkdir d/sub");
+    let dir = fid_of(&place.a.join("d"));
+    // The kernel keeps these names, and the attributes of the directory.
+    place.sh("stat d d/one d/two d/sub > /dev/null");
+    place.sh(&format!(
+        "cd .lustre/fid/'{dir}'; rm one; mv two three; rmdir sub; chmod 700 ."
+    ));
+    place.sh(
+        "test \"$(ls d)\" = three; test ! -e d/one; test ! -e d/two; test ! -e d/sub; test $(stat -c %a d) = 700",
+    );
+    // And the other way round.
+    place.sh(&format!(
+        "exec 3< .lustre/fid/'{dir}'; ls .lustre/fid/'{dir}' > /dev/null; mv d/three d/four
+         test \"$(ls .lustre/fid/'{dir}')\" = four; cat .lustre/fid/'{dir}'/four > /dev/null"
+    ));
+}
+
+#[test]
+fn lfs_names_and_removes_files_by_fid() {
+    let place = Place::new();
+    place.sh("mkdir d; echo x > d/f; ln d/f d/g; touch d/h; chmod 777 d");
+    let at = |name: &str| text(&place.a.join(name)).to_owned();
+    let (dir, file, single) = (
+        fid_of(&place.a.join("d")),
+        fid_of(&place.a.join("d/f")),
+        fid_of(&place.a.join("d/h")),
+    );
+    let parents = nacre_ok(&["lfs", "path2fid", "--parents", &at("d/f")]);
+    assert_eq!(parents, format!("{dir}/f\n{dir}/g\n"));
+    assert_eq!(nacre_ok(&["lfs", "path2fid", "--parents", &at("")]), "");
+    let paths = nacre_ok(&["lfs", "fid2path", &at(""), &file]);
+    assert_eq!(paths, format!("{}\n{}\n", at("d/f"), at("d/g")));
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let said = place.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
+    assert!(said.contains("user_fid2path"), "{said}");
+    place.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
+    let missing = "[0x200000400:0x77777:0x0]";
+    let said = nacre_refuses(&["lfs", "rmfid", &at(""), &file, missing]);
+    assert!(said.contains(missing) && said.contains("no such file"), "{said}");
+    place.sh("test ! -e d/f; test ! -e d/g; test -e d/h");
+    let said = nacre_refuses(&["lfs", "rmfid", &at(""), "nonsense"]);
+    assert!(said.contains("nonsense"), "{said}");
+    let said = nacre_refuses(&["lfs", "rm_entry", &at("d/h")]);
+    assert!(said.contains("rm or rmdir"), "{said}");
+    nacre_ok(&["lfs", "rmfid", &at(""), &single]);
+    place.sh("test ! -e d/h");
+}
+
+#[test]
+fn users_remove_their_files_by_fid_where_the_mount_says_so() {
+    let mut place = Place::new();
+    let c = place.fs.attach_with("third", 11, "user_fid2path");
+    place.sh("mkdir d; chmod 777 d");
+    place.user("", "touch d/own");
+    place.sh("touch d/roots");
+    let (own, roots) = (fid_of(&c.join("d/own")), fid_of(&c.join("d/roots")));
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let here = text(&c);
+    place.user(
+        "",
+        &format!("{nacre} lfs fid2path {here} '{own}'; {nacre} lfs rmfid {here} '{own}'"),
+    );
+    place.user_may_not("", &format!("{nacre} lfs rmfid {here} '{roots}'"));
+    place.sh("test ! -e d/own; test -e d/roots");
+}
+
+#[test]
+fn a_subdirectory_is_mounted_as_a_file_system() {
+    let mut fs = FileSystem::new(Shape::OneProcess);
+    let a = fs.mount();
+    script_in(
+        &a,
+        "mkdir -p sub/dir; echo outside > out; echo inside > sub/dir/file",
+    );
+    let m = fs.attach_subdir("sub/dir", "second", 9);
+    script_in(
+        &m,
+        "test \"$(ls -A)\" = file; grep -q inside file; echo new > made; cd ..; ! test -e dir",
+    );
+    script_in(&a, "grep -q new sub/dir/made");
+    script_in(&m, "! stat .lustre 2> /dev/null");
+    let df = sh(&format!("df {}", text(&m)));
+    assert!(df.contains(":/lus/sub/dir"), "{df}");
+    assert!(nacre_ok(&["lfs", "df", text(&m)]).contains("lus-OST0001"));
+    let file = fid_of(&m.join("file"));
+    assert_eq!(
+        nacre_ok(&["lfs", "fid2path", text(&m), &file]).trim(),
+        text(&m.join("file"))
+    );
+    let outside = fid_of(&a.join("out"));
+    nacre_refuses(&["lfs", "fid2path", text(&m), &outside]);
+    nacre_refuses(&["lfs", "rmfid", text(&m), &outside]);
+    let said = fs.refuses_subdir("sub/none", 11);
+    assert!(said.contains("/sub/none"), "{said}");
+    let said = fs.refuses_subdir("out", 11);
+    assert!(said.contains("Not a directory"), "{said}");
+    let said = fs.refuses_subdir("sub/../sub", 11);
+    assert!(said.contains("'..'"), "{said}");
+    nacre_ok(&["umount", text(&m)]);
+}
