@@ -36,12 +36,16 @@ fn times_of(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
 /// The layout of a directory over several metadata targets, as users ask for it.
 const STRIPED_DIRECTORY: [u32; 2] = [LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC];
 
+/// What Lustre's check of a running file system notes of a name.
+const XATTR_NAME_LFSCK_NAMESPACE: &str = "trusted.lfsck_ns";
+
 /// Whether only the target itself gives files this attribute.
 fn is_internal(name: &[u8]) -> bool {
     [
         XATTR_NAME_DEFAULT_LMV,
         XATTR_NAME_FID,
         XATTR_NAME_HSM,
+        XATTR_NAME_LFSCK_NAMESPACE,
         XATTR_NAME_LINK,
         XATTR_NAME_LMA,
         XATTR_NAME_LMV,

@@ -191,7 +191,9 @@ async fn setting_an_internal_attribute_does_nothing() {
         [5, 6].map(|i| reply.buf(i).to_vec())
     };
     let before = all().await;
-    for name in ["lma", "lmv", "link", "fid", "version", "som", "hsm", "dmv"] {
+    for name in [
+        "lma", "lmv", "link", "fid", "version", "som", "hsm", "dmv", "lfsck_ns",
+    ] {
         let name = format!("trusted.{name}");
         for value in [&b""[..], b"garbage"] {
             c.setxattr(d, &name, value).await.unwrap();
