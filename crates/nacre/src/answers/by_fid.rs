@@ -11,8 +11,8 @@ fn parse(text: &str) -> Result<Fid> {
     Ok(text.parse()?)
 }
 
-/// What went wrong with a FID or a path, as users are told.
-fn said(e: Errno, of: impl std::fmt::Display) -> String {
+/// The message for an operation on a FID or a path that failed.
+fn message(e: Errno, of: impl std::fmt::Display) -> String {
     match e {
         Errno::EPERM => format!(
             "{of}: only root and the user who mounted may use FIDs; the mount option user_fid2path lets everybody"
@@ -30,7 +30,7 @@ pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Resu
     let mut all = Vec::new();
     for text in fids {
         let paths = client.fid2path(cred, parse(text)?).await;
-        let paths = paths.map_err(|e| anyhow::Error::msg(said(e, text)))?;
+        let paths = paths.map_err(|e| anyhow::Error::msg(message(e, text)))?;
         let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
         all.push(paths.iter().map(text).collect());
     }
@@ -47,7 +47,7 @@ pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> 
             client.names(cred, fid).await
         };
         let names = names.await;
-        let names = names.map_err(|e| anyhow::Error::msg(said(e, path.display())))?;
+        let names = names.map_err(|e| anyhow::Error::msg(message(e, path.display())))?;
         let text = |(dir, name): &(Fid, bytes::Bytes)| format!("{dir}/{}", String::from_utf8_lossy(name));
         all.push(names.iter().map(text).collect());
     }
@@ -58,8 +58,8 @@ pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> 
 pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Option<String>>> {
     let parsed: Vec<Fid> = fids.iter().map(|text| parse(text)).collect::<Result<_>>()?;
     let done = client.rmfid(cred, &parsed).await;
-    let done = done.map_err(|e| anyhow::Error::msg(said(e, "cannot remove files by FID")))?;
-    let outcome = |(text, done): (&String, &Result<(), Errno>)| done.err().map(|e| said(e, text));
+    let done = done.map_err(|e| anyhow::Error::msg(message(e, "cannot remove files by FID")))?;
+    let outcome = |(text, done): (&String, &Result<(), Errno>)| done.err().map(|e| message(e, text));
     Ok(fids.iter().zip(&done).map(outcome).collect())
 }
 
