@@ -56,23 +56,12 @@ pub struct Library {
     by_key: HashMap<String, Vec<usize>>,
 }
 
-/// All captures.
-pub fn labels() -> Vec<String> {
-    let files = std::fs::read_dir(captured::dir()).unwrap();
-    let names = files.map(|f| f.unwrap().file_name().to_string_lossy().into_owned());
-    let mut labels: Vec<_> = names
-        .filter_map(|n| n.strip_suffix(".pcap.gz").map(str::to_owned))
-        .collect();
-    labels.sort();
-    labels
-}
-
 impl Library {
     /// What `client` asked in the captures of one file system: those that begin with `z`, or all others.
     pub fn read(client: Nid, single_server: bool) -> Library {
         let mut library = Library::default();
         let mut found = Vec::new();
-        for label in labels() {
+        for label in captured::labels() {
             if label.starts_with('z') == single_server {
                 found.extend(library.capture(client, &label.into()));
             }

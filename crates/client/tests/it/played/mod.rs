@@ -101,5 +101,5 @@ fn each_capture_is_played_or_said_why_not() {
     let mut all: Vec<_> = lines.map(|l| l.split_once(" : ").unwrap().0.to_owned()).collect();
     all.extend(scenarios::PLAYED.iter().map(|(capture, _)| (*capture).to_owned()));
     all.sort();
-    assert_eq!(all, library::labels());
+    assert_eq!(all, crate::captured::labels());
 }

@@ -8,6 +8,8 @@
 
 #[path = "../../../../rpc/tests/it/common/mod.rs"]
 mod by_hand;
+#[path = "../../../../wire/tests/it/captured/mod.rs"]
+mod captured;
 #[allow(dead_code, reason = "a part of it is used here")]
 #[path = "../../../../mdt/tests/service/client.rs"]
 mod client;
@@ -16,4 +18,5 @@ mod requests;
 mod rpcs;
 #[path = "../../../../lnet/tests/it/common.rs"]
 mod sockets;
+mod storm;
 mod streams;

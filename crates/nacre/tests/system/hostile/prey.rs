@@ -29,6 +29,8 @@ pub(crate) struct Prey {
     pub(crate) nid: Nid,
     /// Where somebody works.
     pub(crate) mount: PathBuf,
+    /// The NID of whoever works.
+    pub(crate) worker: Nid,
     site: Site,
     work: Work,
     memory: u64,
@@ -60,6 +62,7 @@ impl Prey {
         let mut prey = Prey {
             nid,
             mount,
+            worker: other,
             site,
             work,
             memory: 0,
@@ -109,6 +112,11 @@ impl Prey {
         site.down("d");
         let log = log_of(&site);
         assert!(!log.contains("panicked"), "{log}");
+    }
+
+    /// The directory of the servers.
+    pub(crate) fn dir(&self) -> String {
+        self.site.at("d")
     }
 
     fn log(&self) -> String {

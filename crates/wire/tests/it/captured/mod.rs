@@ -35,6 +35,17 @@ pub fn bytes_of(path: &Path) -> Bytes {
     raw.into()
 }
 
+/// All captures.
+pub fn labels() -> Vec<String> {
+    let files = std::fs::read_dir(dir()).unwrap();
+    let names = files.map(|f| f.unwrap().file_name().to_string_lossy().into_owned());
+    let mut labels: Vec<_> = names
+        .filter_map(|n| n.strip_suffix(".pcap.gz").map(str::to_owned))
+        .collect();
+    labels.sort();
+    labels
+}
+
 /// One message that somebody sent.
 #[derive(Clone, Debug)]
 pub struct Step {

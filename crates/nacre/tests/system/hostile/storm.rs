@@ -1,0 +1,298 @@
+//! Thousands of requests of a client that has no rights worth having: each is one of a captured kernel client, with names of files that
+//! are here, and then has bytes changed, buffers cut, lengthened or exchanged, or another opcode. Some are whole messages in
+//! which anything is changed. Whoever works goes on, and nothing that the client took stays taken.
+//!
+//! `NACRE_STORM_MESSAGES=N` sends so many, `NACRE_STORM_SEED=S` others: a seed makes the same requests, though not at the same moments.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cpt::CptTable;
+use fastrand::Rng;
+use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, RpcError, testing};
+use tokio::task::JoinSet;
+use wire::trace::Meaning;
+use wire::{
+    Fid, MDS_FMODE_WRITE, MDS_OPEN_CREAT, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
+    OBD_CONNECT_FULL20, ObdConnectData, WireStruct,
+};
+
+use crate::fixture::{nacre_ok, sh};
+use crate::hostile::by_hand::body;
+use crate::hostile::captured::{labels, steps};
+use crate::hostile::client::Client;
+use crate::hostile::prey::{MDT, OST, Prey};
+use crate::hostile::sockets::{node, subnet};
+
+/// How many requests CI sends.
+const MESSAGES: usize = 6000;
+/// How many are under way at once.
+const TASKS: usize = 12;
+/// A request may wait for a lock that another one has; it is not waited for longer.
+const ANSWER: Duration = Duration::from_secs(3);
+/// So many at a time are followed by a look at whoever works.
+const PART: usize = 2000;
+/// The user as whom the client's requests are served.
+const SQUASHED: &str = "4711:4712";
+
+/// A captured request.
+struct Captured {
+    opc: u32,
+    version: u32,
+    portal: u32,
+    bufs: Vec<Bytes>,
+}
+
+/// All requests of captured clients, but those that begin or end a connection.
+fn captured() -> Vec<Captured> {
+    let mut all = Vec::new();
+    for label in labels() {
+        for step in steps(&label) {
+            let Meaning::Request(request) = step.meaning else {
+                continue;
+            };
+            let opc = request.body.pb_opc;
+            let ends = [
+                wire::MDS_CONNECT,
+                wire::MDS_DISCONNECT,
+                wire::OST_CONNECT,
+                wire::OST_DISCONNECT,
+                wire::MGS_CONNECT,
+                wire::MGS_DISCONNECT,
+            ];
+            if request.portal != wire::LDLM_CB_REQUEST_PORTAL && !ends.contains(&opc) {
+                all.push(Captured {
+                    opc,
+                    version: request.body.pb_version,
+                    portal: request.portal,
+                    bufs: request.msg.bufs[1..].to_vec(),
+                });
+            }
+        }
+    }
+    assert!(all.len() > 500, "{}", all.len());
+    all
+}
+
+/// Puts other FIDs where there are some.
+fn with_fids(buf: &Bytes, fids: &[Fid], random: &mut Rng) -> Vec<u8> {
+    let mut bytes = buf.to_vec();
+    for at in (0..bytes.len().saturating_sub(15)).step_by(8) {
+        let seq = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        if (0x2_0000_0007..0x3_0000_0000).contains(&seq) {
+            let fid = random.choice(fids).unwrap();
+            bytes[at..at + 16].copy_from_slice(&fid.to_bytes());
+        }
+    }
+    bytes
+}
+
+/// Changes some bytes: a bit, another value, or a whole word to one at the edge of something.
+fn flip(bytes: &mut [u8], random: &mut Rng) {
+    for _ in 0..random.usize(1..4) {
+        let Some(at) = (!bytes.is_empty()).then(|| random.usize(..bytes.len())) else {
+            return;
+        };
+        match random.u8(..3) {
+            0 => bytes[at] ^= 1 << random.u8(..8),
+            1 => bytes[at] = random.u8(..),
+            _ => {
+                let edge = *random
+                    .choice(&[0, 1, u32::MAX, i32::MAX as u32, 1 << 20])
+                    .unwrap();
+                for (byte, new) in bytes[at & !3..].iter_mut().zip(edge.to_le_bytes()) {
+                    *byte = new;
+                }
+            }
+        }
+    }
+}
+
+/// The buffers of a request, spoilt in some way.
+fn spoilt(request: &Captured, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
+    let mut bufs: Vec<Vec<u8>> = request.bufs.iter().map(|b| with_fids(b, fids, random)).collect();
+    let Some(which) = (!bufs.is_empty()).then(|| random.usize(..bufs.len())) else {
+        return Vec::new();
+    };
+    match random.u8(..10) {
+        // As it should be.
+        0 | 1 => {}
+        2 => {
+            let len = random.usize(..=bufs[which].len());
+            bufs[which].truncate(len);
+        }
+        3 => {
+            let more = random.usize(..5000);
+            bufs[which].extend(std::iter::repeat_with(|| random.u8(..)).take(more));
+        }
+        4 => bufs.truncate(which),
+        5 => {
+            let other = random.usize(..bufs.len());
+            bufs.swap(which, other);
+        }
+        _ => flip(&mut bufs[which], random),
+    }
+    bufs.into_iter().map(Bytes::from).collect()
+}
+
+/// The attacker's connections: to the metadata target, several, and to the first object target.
+struct Attacker {
+    rpc: Arc<Ptlrpc>,
+    to: Nid,
+    clients: Vec<Arc<Client>>,
+    ost: Arc<Import>,
+    fids: Vec<Fid>,
+    requests: Vec<Captured>,
+    answered: AtomicUsize,
+}
+
+impl Attacker {
+    async fn connect(prey: &Prey, rpc: Arc<Ptlrpc>) -> Attacker {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(Client::connect_to(&rpc, prey.nid, MDT).await);
+        }
+        let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
+        let config = ImportConfig {
+            nids: vec![prey.nid],
+            connect: ObdConnectData {
+                ocd_connect_flags: flags,
+                ocd_brw_size: 1 << 20,
+                ..ObdConnectData::default()
+            },
+            max_rpcs_in_flight: 64,
+            ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::Witness>::default())
+        };
+        let ost = Import::new(&rpc, config);
+        ost.connect().await.unwrap();
+        // What there is to aim at: directories and files in one another, and FIDs of nothing.
+        let one = &clients[0];
+        let top = one.getattr(Fid::ROOT, "playground").await.fid();
+        let (a, b) = (one.mkdir(top, "a").await, one.mkdir(top, "b").await);
+        let c = one.mkdir(a, "c").await;
+        let mut fids = vec![Fid::ROOT, Fid::ZERO, top, a, b, c];
+        for (dir, name) in [(top, "f"), (a, "g"), (c, "h")] {
+            let made = one.open(dir, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+            let _ = one.close(made.fid(), made.handle()).await;
+            fids.push(made.fid());
+        }
+        fids.extend([0; 4].map(|_| one.new_fid()));
+        // Objects of the first target have FIDs too.
+        fids.extend((2..6).map(|oid| Fid::new(0x2_0000_0400, oid, 0)));
+        Attacker {
+            to: prey.nid,
+            rpc,
+            clients,
+            ost,
+            fids,
+            requests: captured(),
+            answered: AtomicUsize::new(0),
+        }
+    }
+
+    /// One request: over a connection, or as bytes of a message that may have become anything.
+    async fn send(&self, random: &mut Rng) {
+        let request = random.choice(&self.requests).unwrap();
+        let bufs = spoilt(request, &self.fids, random);
+        let to_ost = request.portal == wire::OST_REQUEST_PORTAL || request.portal == wire::OST_IO_PORTAL;
+        let import = match to_ost || random.u8(..20) == 0 {
+            true => &self.ost,
+            false => &random.choice(&self.clients).unwrap().import,
+        };
+        let opc = match random.u8(..20) {
+            0 => random.choice(&self.requests).unwrap().opc,
+            _ => request.opc,
+        };
+        if random.u8(..4) == 0 {
+            let handle = import.server_handle();
+            let mut bytes = Message::new(&body(opc, request.version & !0xff, handle), bufs)
+                .build()
+                .to_vec();
+            flip(&mut bytes, random);
+            let xid = random.u64(1 << 60..);
+            let portal = request.portal;
+            let put = self
+                .rpc
+                .lnet()
+                .put(self.to, portal, xid, 0, 0, bytes.into(), false);
+            // A connection may just be lost.
+            let _ = tokio::time::timeout(ANSWER, put).await;
+            return;
+        }
+        let request = Request {
+            no_resend: true,
+            limited: false,
+            timeout: Some(ANSWER),
+            ..Request::new(opc, bufs)
+        };
+        let answer = tokio::time::timeout(2 * ANSWER, import.call(request)).await;
+        if matches!(answer, Ok(Ok(_) | Err(RpcError::Status(_)))) {
+            self.answered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |n| n.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spoilt_requests_of_a_client_without_rights_hurt_nobody() {
+    let messages = number("NACRE_STORM_MESSAGES", MESSAGES as u64) as usize;
+    let seed = number("NACRE_STORM_SEED", 1);
+    let prey = Prey::new();
+    // The attacker's requests come as those of a user, whomever they name; objects of those who work are on the other target.
+    for param in [
+        format!("nosquash_nids={}", prey.worker),
+        format!("root_squash={SQUASHED}"),
+    ] {
+        nacre_ok(&[
+            "lctl",
+            "--dir",
+            &prey.dir(),
+            "set_param",
+            &format!("mdt.*.{param}"),
+        ]);
+    }
+    let (work, playground) = (prey.mount.join("work"), prey.mount.join("playground"));
+    nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", work.to_str().unwrap()]);
+    sh(&format!("mkdir -m 1777 {}", playground.display()));
+    prey.goes_on("files are on the second target");
+    let nid = subnet()(9, 0);
+    let rpc = Ptlrpc::start(node(nid).await, CptTable::single_current(), RpcConfig::default());
+    let attacker = Arc::new(Attacker::connect(&prey, rpc.clone()).await);
+    let mut sent = 0;
+    while sent < messages {
+        let part = PART.min(messages - sent);
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            let attacker = attacker.clone();
+            let seeds = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (sent * TASKS + task) as u64;
+            tasks.spawn(async move {
+                let mut random = Rng::with_seed(seeds);
+                for _ in 0..part.div_ceil(TASKS) {
+                    attacker.send(&mut random).await;
+                }
+            });
+        }
+        tasks.join_all().await;
+        sent += part;
+        prey.goes_on(&format!("{sent} messages of seed {seed}"));
+    }
+    let answered = attacker.answered.load(Ordering::Relaxed);
+    eprintln!("{answered} of {messages} were answered");
+    assert!(answered > messages / 20);
+    // It takes its leave, and all that it had is free.
+    for client in &attacker.clients {
+        client.disconnect().await;
+    }
+    attacker.ost.disconnect().await;
+    sh(&format!(
+        "timeout 120 bash -c 'ls -lR {0} > /dev/null; rm -rf {0}'; test ! -e {0}",
+        playground.display()
+    ));
+    prey.goes_on("the attacker has gone");
+    prey.end();
+}
