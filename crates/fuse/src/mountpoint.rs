@@ -255,9 +255,9 @@ mod tests {
         assert_eq!((m.source.as_str(), m.user), ("10.0.0.1@tcp:/fs", Some(12)));
         assert!(m.is_ours());
         assert!(parse_line(b"").is_none());
-        let bare = |source: &str| format!("36 35 0:50 / /m rw - fuse {source} rw");
-        assert!(parse_line(bare("0@lo:/testfs").as_bytes()).unwrap().is_ours());
-        assert!(!parse_line(bare("sshfs:/x").as_bytes()).unwrap().is_ours());
+        assert_eq!(m.options, ["rw", "nosuid"]);
+        let other = parse_line(b"36 35 0:50 / /m rw - fuse.sshfs host:/x rw").unwrap();
+        assert!(!other.is_ours());
     }
 
     #[test]

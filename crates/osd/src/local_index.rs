@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 use crate::{
     Batch, Index, Need, OsdError, Space, Transactions, files,
-    journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, Scratch},
+    journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, Scratch, SyncThread},
     reclaim::Reclaim,
 };
 
@@ -126,10 +126,12 @@ impl LocalIndex {
         let mut index = LocalIndex::open_in(path, path, config)?;
         // The new epoch is on disk before the first number of it is handed out.
         let mut journals = Journals::new(path);
-        index.shared.commit(&mut journals)?;
+        let sync = SyncThread::start(move || journals.sync());
+        let sync = sync.map_err(OsdError::io("start the syncing thread of", path))?;
+        index.shared.commit(&sync)?;
         let committer = thread::Builder::new().name("osd-commit".into()).spawn({
             let shared = index.shared.clone();
-            move || shared.run(journals)
+            move || shared.run(&sync)
         });
         index.committer = Some(committer.map_err(OsdError::io("start the committing thread of", path))?);
         Ok(index)
@@ -235,7 +237,7 @@ fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError
 }
 
 impl Shared {
-    fn run(&self, mut journals: Journals) {
+    fn run(&self, sync: &SyncThread) {
         let mut done = self.durable.borrow().batches;
         loop {
             while self.applied.load(SeqCst) == done && !self.stop.load(SeqCst) {
@@ -247,7 +249,7 @@ impl Shared {
             }
             if self.applied.load(SeqCst) == done {
                 // A second record after the last change shows that the change was on disk (`journal::scan`).
-                if let Err(e) = self.commit(&mut journals) {
+                if let Err(e) = self.commit(sync) {
                     self.fail(&format!("commit: {e}"));
                 }
                 return;
@@ -263,13 +265,10 @@ impl Shared {
                     break;
                 };
                 thread::park_timeout(left.min(KERNEL_INTERVAL));
-                let applied = self.applied.load(SeqCst);
-                if applied != with_kernel && self.db.persist(PersistMode::Buffer).is_ok() {
-                    with_kernel = applied;
-                }
+                self.give_to_kernel(&mut with_kernel);
             }
             self.wanted.store(false, SeqCst);
-            match self.commit(&mut journals) {
+            match self.commit(sync) {
                 Ok(batches) => {
                     done = batches;
                     self.reclaim.look();
@@ -279,6 +278,14 @@ impl Shared {
                     return;
                 }
             }
+        }
+    }
+
+    /// Gives the kernel what was applied since `with_kernel` batches. An error comes again at the commit.
+    fn give_to_kernel(&self, with_kernel: &mut u64) {
+        let applied = self.applied.load(SeqCst);
+        if applied != *with_kernel && self.db.persist(PersistMode::Buffer).is_ok() {
+            *with_kernel = applied;
         }
     }
 
@@ -331,7 +338,7 @@ impl Shared {
     }
 
     /// Makes durable what is applied by now; how many batches that is.
-    fn commit(&self, journals: &mut Journals) -> Result<u64, OsdError> {
+    fn commit(&self, sync: &SyncThread) -> Result<u64, OsdError> {
         // Counted before it is made durable: what comes meanwhile may be durable too, but is not promised.
         let batches = self.applied.load(SeqCst);
         let transno = self.transactions.applied().max(self.transactions.committed());
@@ -353,7 +360,8 @@ impl Shared {
         self.db
             .persist(PersistMode::Buffer)
             .map_err(engine("flush", &self.path))?;
-        journals.sync()?;
+        let mut with_kernel = batches;
+        sync.sync(KERNEL_INTERVAL, || self.give_to_kernel(&mut with_kernel))?;
         if recorded {
             self.transactions.set_committed(transno);
         }

@@ -1,5 +1,7 @@
 //! The table of connect flags in docs/interoperability.md: which of the flags that Lustre's servers grant the targets here grant.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use rpc::{ConnectRequest, Target};

@@ -387,6 +387,15 @@ async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
         c.unlink(&root, dir, &there).await.unwrap();
         c.rename(&root, (dir, &new), (dir, &replaced)).await.unwrap();
     }
+    // At once, unless a close is still on its way to the MDT: then the target asks for the lock when the object goes.
+    let given_back = async {
+        while locks() > 8 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), given_back)
+        .await
+        .unwrap();
     assert_eq!(locks(), 8);
     // What somebody has open has its data, and its lock.
     let (fid, file) = create(&c, "open").await;

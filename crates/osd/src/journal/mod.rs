@@ -22,7 +22,7 @@ use crate::{OsdError, files, target};
 
 pub(crate) use scan::COMMIT_KEY;
 pub(crate) use scratch::Scratch;
-pub(crate) use sync::Journals;
+pub(crate) use sync::{Journals, SyncThread};
 
 /// Copies of damaged journals begin with this, in the target's directory.
 const KEPT: &str = "damaged-";
