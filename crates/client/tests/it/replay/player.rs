@@ -115,7 +115,7 @@ impl Player {
                 Meaning::Request(r) if is_client(step.from) => {
                     let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
                     if let Some(ost) = places.get(&(r.client, r.xid)) {
-                        self.aside.turn_of(*ost).await;
+                        self.aside.turn_of(&self.servers, *ost).await;
                     }
                     self.request(label, step, r, &bulk).await;
                     bulks.insert((r.client, r.xid), bulk);

@@ -30,8 +30,9 @@ impl Aside {
     }
 
     /// The next file goes to the OST of this index.
-    pub(crate) async fn turn_of(&mut self, ost: u64) {
+    pub(crate) async fn turn_of(&mut self, servers: &Servers, ost: u64) {
         loop {
+            servers.osts_ready().await;
             self.made += 1;
             let (name, cred) = (self.made.to_string(), Cred::root());
             let flags = OpenFlags::default();
@@ -47,6 +48,7 @@ impl Aside {
                 panic!()
             };
             if u64::from(layout.objects[0].l_ost_idx) != ost {
+                servers.osts_ready().await;
                 return;
             }
         }

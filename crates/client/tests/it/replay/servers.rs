@@ -132,14 +132,25 @@ impl Servers {
             .await
             .expect("the configuration is complete")
             .unwrap();
-        Servers {
+        let servers = Servers {
             nodes: rpcs,
             mgs,
             mdt,
             osts,
             mgcs,
             clock,
-        }
+        };
+        // Before a client mounts: an OST that joins later is used only after a delay.
+        servers.osts_ready().await;
+        servers
+    }
+
+    /// Waits until both OSTs can be used for new files: the MDT passes over one that has no objects at hand.
+    pub(crate) async fn osts_ready(&self) {
+        let ready = self.mdt.osts_ready(self.osts.len());
+        tokio::time::timeout(PATIENCE, ready)
+            .await
+            .expect("both OSTs have objects at hand");
     }
 
     /// The first node.
