@@ -117,7 +117,6 @@ async fn a_path_may_be_longer_than_4096_bytes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_has_the_path_of_its_file() {
     let cluster = Cluster::start(2).await;
-    cluster.mdt.osts_ready(2).await;
     let c = cluster.mount().await;
     let root = Cred::root();
     let wanted = PlainLayout::wanted(65536, 2, None).build();

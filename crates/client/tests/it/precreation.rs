@@ -48,7 +48,6 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_steady_state_no_create_waits_for_objects() {
     let cluster = Cluster::start(2).await;
-    cluster.mdt.osts_ready(2).await;
     let client = cluster.mount().await;
     let make = async |from: usize, count: usize| {
         let mut tasks = JoinSet::new();

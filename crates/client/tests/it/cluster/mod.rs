@@ -185,6 +185,9 @@ impl Cluster {
             .await
             .expect("the configuration is complete")
             .unwrap();
+        tokio::time::timeout(Duration::from_secs(120), mdt.osts_ready(osts as usize))
+            .await
+            .expect("the MDT can put files on all OSTs");
         Cluster {
             rpc,
             mgs,
