@@ -16,8 +16,8 @@ use rpc::{Ptlrpc, testing};
 use tokio::{sync::watch, time::timeout};
 use wire::{
     LustreHandle, MDS_BULK_PORTAL, MDS_REQUEST_PORTAL, MSG_CONNECT_INITIAL, MdtBody, Message, Nid,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT2_REP_MBITS, OST_BULK_PORTAL,
-    OST_REQUEST_PORTAL, ObdConnectData, PTL_RPC_MSG_REQUEST, PtlrpcBody, WireStruct,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_RDONLY, OBD_CONNECT2_REP_MBITS,
+    OST_BULK_PORTAL, OST_REQUEST_PORTAL, ObdConnectData, PTL_RPC_MSG_REQUEST, PtlrpcBody, WireStruct,
 };
 
 const MDT: &str = "testfs-MDT0000_UUID";
@@ -26,8 +26,8 @@ const OST: &str = "testfs-OST0000_UUID";
 const REQUESTS_MAX: usize = 12;
 /// Longer than anything that a server waits for.
 const PATIENCE: Duration = Duration::from_secs(1000);
-/// All that a client may ask for, but not what makes replies go elsewhere than to the xid.
-pub(crate) const FLAGS: u64 = !(OBD_CONNECT_BULK_MBITS | OBD_CONNECT_LIGHTWEIGHT);
+/// All that a client may ask for, except a read-only mount, and the flags that send replies elsewhere than to the xid.
+pub(crate) const FLAGS: u64 = !(OBD_CONNECT_RDONLY | OBD_CONNECT_BULK_MBITS | OBD_CONNECT_LIGHTWEIGHT);
 const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
 
 /// One request of an input: a byte of options, the portal, the length of the message, the message.
