@@ -9,6 +9,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use rpc::Request;
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, Fid, LU_SEQ_RANGE_ANY, LU_SEQ_RANGE_MASK, LU_SEQ_RANGE_MDT,
     LU_SEQ_RANGE_OST, LuSeqRange, WireStruct,
@@ -78,6 +79,6 @@ impl Lmv {
             ..LuSeqRange::default()
         };
         let req = Request::new(FLD_QUERY, vec![op, range.to_bytes()]);
-        self.first().import.call(req).await?.get(1)
+        self.first().import.call(req).await?.get(bufs::QUERY_REPLY_RANGE)
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ldlm::{Enqueue, Enqueued, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange,
     MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision,
@@ -123,8 +124,8 @@ impl IntentReply {
     pub(crate) fn md(&self) -> MdAttr {
         MdAttr::from_reply(
             &self.body,
-            &self.reply.bytes(3),
-            &self.reply.bytes(4),
+            &self.reply.bytes(bufs::INTENT_REPLY_MD),
+            &self.reply.bytes(bufs::INTENT_REPLY_ACL),
             self.precision,
         )
     }
@@ -181,7 +182,7 @@ impl Mdc {
         }
         let op = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
         let req = Request::new(SEQ_QUERY, vec![op, LuSeqRange::default().to_bytes()]);
-        let range: LuSeqRange = self.import.call(req).await?.get(1)?;
+        let range: LuSeqRange = self.import.call(req).await?.get(bufs::QUERY_REPLY_RANGE)?;
         fids.refill(range);
         fids.next().ok_or(Errno::EPROTO)
     }
@@ -246,8 +247,8 @@ impl Mdc {
     }
 
     fn answer(&self, done: Enqueued, asked: Moment) -> Result<IntentReply, Errno> {
-        let body = if done.msg.buf(2).len() >= MdtBody::SIZE {
-            done.msg.get(2)?
+        let body = if done.msg.buf(bufs::INTENT_REPLY_BODY).len() >= MdtBody::SIZE {
+            done.msg.get(bufs::INTENT_REPLY_BODY)?
         } else {
             MdtBody::default()
         };

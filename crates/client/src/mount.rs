@@ -20,6 +20,7 @@ use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
+use wire::format::bufs;
 use wire::{
     Fid, LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED,
     OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE,
@@ -215,7 +216,7 @@ impl Mounting<'_> {
         let body = pack::body(mounter, Fid::ZERO, Fid::ZERO, 0, NO_GROUP);
         let bufs = vec![body.to_bytes(), nul_terminated(subdir.as_bytes())];
         let ask_root = first.ask(MDS_GET_ROOT, bufs).await;
-        let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(1)) {
+        let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(bufs::MDT_BODY)) {
             Ok(body) => body.mbo_fid1,
             Err(errno) => {
                 first.import.disconnect().await;

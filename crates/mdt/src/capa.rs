@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use mgc::Bearer;
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
     Errno, Fid, LustreCapa, MDS_FMODE_EXEC, MDS_FMODE_READ, MdtBody, OBD_MD_FLID, OBD_MD_FLOSSCAPA,
@@ -23,15 +24,13 @@ use crate::{
     target::{Handled, Mdt, reply},
 };
 
-/// The buffer of a request that names the object.
-const ASKED: usize = 2;
 /// Who may write the data.
 const WRITER: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
 
 impl Mdt {
     /// Gives a client a capability for an object of a file.
     pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> Handled {
-        let asked: LustreCapa = req.get(ASKED)?;
+        let asked: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
         let file = body.mbo_fid1;
         let inode = self.store.inode(file)?;
         let objects = layout::objects(&inode.lov)?;

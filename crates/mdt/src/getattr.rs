@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS,
     OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLOSSCAPA, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC,
@@ -42,7 +43,7 @@ impl Mdt {
 
     /// MDS_GETATTR: attributes by FID, or a capability for one of the file's objects.
     pub(crate) fn getattr(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
         if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
             return self.capability(req, &body);
         }
@@ -51,8 +52,8 @@ impl Mdt {
 
     /// MDS_GETATTR_NAME: attributes by name.
     pub(crate) async fn getattr_name(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
-        let name = name_of(req, 3);
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
+        let name = name_of(req, bufs::GETATTR_NAME);
         let mut locks = self.locks_of(req);
         locks.name_read(body.mbo_fid1, &name).await?;
         let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name)?;
@@ -61,7 +62,7 @@ impl Mdt {
 
     /// MDS_GETXATTR: one attribute, or the names of all.
     pub(crate) fn getxattr(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fid = body.mbo_fid1;
         let value = if body.mbo_valid & OBD_MD_FLXATTRLS != 0 {
             let names = xattr::listxattr(&self.store, fid)?;
@@ -72,7 +73,12 @@ impl Mdt {
             }
             Bytes::from(list)
         } else if body.mbo_valid & OBD_MD_FLXATTR != 0 {
-            xattr::getxattr(&self.store, &self.cred_of_body(req, &body), fid, &name_of(req, 3))?
+            xattr::getxattr(
+                &self.store,
+                &self.cred_of_body(req, &body),
+                fid,
+                &name_of(req, bufs::GETATTR_NAME),
+            )?
         } else {
             return Err(Errno::EINVAL);
         };
@@ -96,7 +102,7 @@ impl Mdt {
 
     /// MDS_READPAGE: a piece of a directory, by bulk.
     pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let dir = self.store.inode(body.mbo_fid1)?;
         self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
@@ -116,10 +122,10 @@ impl Mdt {
 
     /// MDS_GET_ROOT: the root, or the directory that a client mounts. `EINVAL`: the path goes upwards.
     pub(crate) fn get_root(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let cred = self.cred_of_body(req, &body);
         let mut fid = Fid::ROOT;
-        let path = name_of(req, 2);
+        let path = name_of(req, bufs::ROOT_PATH);
         let names = path.split(|b| *b == b'/');
         for name in names.filter(|n| !n.is_empty() && *n != b".") {
             if name == b".." || name.len() > NAME_LEN as usize {
@@ -156,7 +162,8 @@ impl Mdt {
             ..ObdStatfs::default()
         };
         // Who wants this target's own sends no body.
-        let asked = !req.msg.buf(1).is_empty() && req.get::<MdtBody>(1)?.mbo_valid & OBD_MD_FLAGSTATFS != 0;
+        let asked = !req.msg.buf(bufs::MDT_BODY).is_empty()
+            && req.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLAGSTATFS != 0;
         if asked && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
             sum(&mut answer, &self.osts.statfs().await);
         }
@@ -165,7 +172,7 @@ impl Mdt {
 
     /// MDS_SYNC: everything that was answered before is on disk.
     pub(crate) async fn sync(&self, req: &ServerRequest) -> Handled {
-        let asked: MdtBody = req.get(1)?;
+        let asked: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;
         let answer = match asked.mbo_fid1 {
             Fid::ZERO => MdtBody::default(),

@@ -2,6 +2,7 @@
 //! clients ask, and mark files that they restored or changed, in the course of ordinary work.
 
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{
     Errno, HS_ARCHIVED, HS_DIRTY, HS_EXISTS, HS_LOST, HS_RELEASED, HSM_FLAGS_MASK, HSM_USER_MASK,
     HSS_ARCHIVE_ID, HSS_CLEARMASK, HSS_SETMASK, HsmAttrs, HsmStateSet, HsmUserState, MdtBody, WireStruct,
@@ -18,7 +19,7 @@ use crate::{
 impl Mdt {
     /// MDS_HSM_STATE_GET.
     pub(crate) fn hsm_state(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let state = self.hsm_attrs(&body)?;
         let told = HsmUserState {
             hus_states: state.hsm_flags,
@@ -30,8 +31,8 @@ impl Mdt {
 
     /// MDS_HSM_STATE_SET.
     pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
-        let set: HsmStateSet = req.get(3)?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
+        let set: HsmStateSet = req.get(bufs::HSM_STATE_SET)?;
         self.check_change(req)?;
         let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
         self.store.inode(fid)?;

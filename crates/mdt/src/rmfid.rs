@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{Errno, Fid, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Timed, WireStruct};
 
 use crate::{
@@ -14,8 +15,8 @@ use crate::{
 impl Mdt {
     /// Removes each file of an array of FIDs, and answers with the array and a status for each.
     pub(crate) async fn rmfid(&self, req: &ServerRequest) -> Handled {
-        let body: MdtBody = req.get(1)?;
-        let fids = parse(req.buf(2))?;
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
+        let fids = parse(req.buf(bufs::RMFID_FIDS))?;
         self.check_change(req)?;
         self.room().await;
         let cred = self.cred_of_body(req, &body);
@@ -25,7 +26,11 @@ impl Mdt {
             let removed = self.remove_by_fid(req, &cred, fid, time, &mut last).await;
             statuses.put_i32_le(removed.err().map_or(0, Errno::status));
         }
-        let bufs = [MdtBody::default().to_bytes(), req.bytes(2), statuses.freeze()];
+        let bufs = [
+            MdtBody::default().to_bytes(),
+            req.bytes(bufs::RMFID_FIDS),
+            statuses.freeze(),
+        ];
         Ok(reply(3, bufs).with_transno(last))
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use params::Tally;
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP, IT_OPEN, LDLM_ENQUEUE, MDS_CLOSE, MDS_GETATTR,
     MDS_GETATTR_NAME, MDS_GETXATTR, MDS_READPAGE, MDS_REINT, MDS_STATFS, MDS_SYNC, MdtRecReint, REINT_CREATE,
@@ -33,7 +34,11 @@ impl Op {
     /// What a request is.
     pub(crate) fn of(req: &ServerRequest) -> Option<Op> {
         let name = match req.opc {
-            LDLM_ENQUEUE => match req.buf(2).first_chunk::<8>().map(|b| u64::from_le_bytes(*b))? {
+            LDLM_ENQUEUE => match req
+                .buf(bufs::INTENT)
+                .first_chunk::<8>()
+                .map(|b| u64::from_le_bytes(*b))?
+            {
                 intent if intent & IT_OPEN != 0 => "open",
                 IT_GETATTR | IT_LOOKUP => "getattr",
                 IT_GETXATTR => "getxattr",
@@ -41,7 +46,7 @@ impl Op {
                 _ => return None,
             },
             MDS_REINT => {
-                let rec: MdtRecReint = req.msg.get(1).ok()?;
+                let rec: MdtRecReint = req.msg.get(bufs::REC_REINT).ok()?;
                 let dir = rec.rr_mode & S_IFMT == S_IFDIR;
                 // A create's mode lies four bytes before the others'.
                 let makes_dir = rec.rr_bias & S_IFMT == S_IFDIR;

@@ -16,6 +16,7 @@ use rpc::{
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::JoinHandle;
 use wire::config::Config as Record;
+use wire::format::bufs;
 use wire::llog_file::{CHUNK, records};
 use wire::{
     Errno, LLOG_CONFIG_ORIG_CTXT, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
@@ -349,7 +350,11 @@ impl Mgc {
             };
             let reply = self.import.call(request).await.map_err(refused)?;
             match Errno::from_status(reply.status) {
-                None => return reply.get(1).map_err(|e| refused(RpcError::Status(e))),
+                None => {
+                    return reply
+                        .get(bufs::MGS_TARGET_INFO)
+                        .map_err(|e| refused(RpcError::Status(e)));
+                }
                 Some(Errno::EAGAIN) => {
                     if pause == REGISTER_PAUSE_MIN {
                         tracing::info!("{svname} waits for the first MDT to register");
@@ -425,7 +430,7 @@ impl Mgc {
         let open = vec![ask.to_bytes(), name, MdtBody::default().to_bytes()];
         let opened = self.call(logname, LLOG_ORIGIN_HANDLE_CREATE, open).await?;
         let opened: LlogdBody = opened
-            .get(1)
+            .get(bufs::LLOGD_BODY)
             .map_err(|e| bad(format!("no answer to opening it: {e}")))?;
         let ask = LlogdBody {
             lgd_logid: opened.lgd_logid,
@@ -437,7 +442,7 @@ impl Mgc {
         let reply = self
             .call(logname, LLOG_ORIGIN_HANDLE_READ_HEADER, vec![ask.to_bytes()])
             .await?;
-        let header = LlogLogHdr::from_bytes(reply.buf(1)).and_then(|h| h.check().map(|()| h));
+        let header = LlogLogHdr::from_bytes(reply.buf(bufs::LLOG_HEADER)).and_then(|h| h.check().map(|()| h));
         let header = header.map_err(|e| bad(e.to_string()))?;
         let last = header.last_index();
         let ask = LlogdBody {
@@ -458,11 +463,11 @@ impl Mgc {
                 .call(logname, LLOG_ORIGIN_HANDLE_NEXT_BLOCK, vec![ask.to_bytes()])
                 .await?;
             let answer: LlogdBody = reply
-                .get(1)
+                .get(bufs::LLOGD_BODY)
                 .map_err(|e| bad(format!("a block without its body: {e}")))?;
             offset = answer.lgd_cur_offset;
             let before = next;
-            for record in records(reply.buf(2)) {
+            for record in records(reply.buf(bufs::LLOG_RECORDS)) {
                 let record = record.map_err(|e| bad(e.to_string()))?;
                 if record.index < next {
                     continue;

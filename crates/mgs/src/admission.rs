@@ -12,6 +12,7 @@ use lnet::Lnet;
 use mgc::{JoinToken, registration};
 use parking_lot::RwLock;
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{Errno, Nid, NidList};
 
 use crate::MgsError;
@@ -75,7 +76,7 @@ impl Admission {
         let proof = registration::proof(req);
         if let Some(token) = &self.token
             && !proof.is_empty()
-            && token.verify(req.export.handle, req.buf(1), store, proof)
+            && token.verify(req.export.handle, req.buf(bufs::MGS_TARGET_INFO), store, proof)
         {
             return Ok(());
         }

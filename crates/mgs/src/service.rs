@@ -16,6 +16,7 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
 use tokio::runtime::Handle;
+use wire::format::bufs;
 use wire::llog_file::CHUNK;
 use wire::{
     Errno, FID_SEQ_LLOG_NAME, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
@@ -273,7 +274,7 @@ impl Mgs {
     }
 
     async fn register(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let info: MgsTargetInfo = req.get(1)?;
+        let info: MgsTargetInfo = req.get(bufs::MGS_TARGET_INFO)?;
         let store = mgc::registration::store(req)?;
         let fsname = info.mti_fsname;
         let done = fsdb::parse(&info).and_then(|target| {
@@ -322,8 +323,8 @@ impl Mgs {
 
     /// Opens a log by name (the opcode says "create", and nothing is created).
     fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let body: LlogdBody = req.get(1)?;
-        let name = std::str::from_utf8(before_nul(req.buf(2))).map_err(|_| Errno::EINVAL)?;
+        let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
+        let name = std::str::from_utf8(before_nul(req.buf(bufs::LLOG_NAME))).map_err(|_| Errno::EINVAL)?;
         let id = self.read(req, name == CAPA_KEYS, |logs| logs.get(name), |id, _| Ok(id))?;
         let lgl_oi = OstId {
             oi_id: id,
@@ -334,13 +335,13 @@ impl Mgs {
     }
 
     fn read_header(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let body: LlogdBody = req.get(1)?;
+        let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         let header = self.read_open(req, &body, |log| Ok(log.llog.header().to_bytes()))?;
         Ok(Reply::new(vec![header]))
     }
 
     fn next_block(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let body: LlogdBody = req.get(1)?;
+        let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         self.read_open(req, &body, |log| {
             let (at, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
             let last = wire::llog_file::records(chunk)

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     Errno, Message, NiobufRemote, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
     OBD_MD_FLCKSUM, OBD_MD_FLFLAGS, ObdIoobj, Obdo, OstBody, WireStruct, brw::md_lengths,
@@ -11,9 +12,6 @@ use wire::{
 
 /// Ranges in one request at most: as many as pages in the largest transfer.
 const RANGES_MAX: usize = 1024;
-
-/// The buffer that holds the data of a short write.
-pub(crate) const SHORT_IO_BUFFER: usize = 5;
 
 /// One range of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +47,9 @@ pub(crate) struct Brw {
 impl Brw {
     /// Reads and checks the request: no range is longer than what was agreed, none overlaps another.
     pub(crate) fn parse(msg: &Message, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
-        let oa = msg.get::<OstBody>(1).map_err(|_| Errno::EPROTO)?.oa;
-        let object: ObdIoobj = msg.get(2).map_err(|_| Errno::EPROTO)?;
-        let ranges = msg.buf(3);
+        let oa = msg.get::<OstBody>(bufs::OST_BODY).map_err(|_| Errno::EPROTO)?.oa;
+        let object: ObdIoobj = msg.get(bufs::BRW_IOOBJ).map_err(|_| Errno::EPROTO)?;
+        let ranges = msg.buf(bufs::BRW_NIOBUFS);
         let count = object.ioo_bufcnt as usize;
         if count == 0 || count > RANGES_MAX || ranges.len() < count * NiobufRemote::SIZE {
             tracing::debug!(

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lnet::warn_seldom;
 use mgc::{Bearer, CapaError};
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     Errno, LDLM_ENQUEUE, LdlmRequest, LustreCapa, OST_READ, OST_WRITE, ObdIoobj, OstBody, OstId,
     capability_needed,
@@ -73,17 +74,23 @@ fn now() -> u64 {
 
 /// Whether a request is for a lock in a mode for writing.
 fn writes(req: &ServerRequest) -> Result<bool, Errno> {
-    Ok(req.opc == LDLM_ENQUEUE && req.get::<LdlmRequest>(1)?.lock_desc.l_req_mode & WRITE_MODES != 0)
+    Ok(req.opc == LDLM_ENQUEUE
+        && req.get::<LdlmRequest>(bufs::DLM_REQ)?.lock_desc.l_req_mode & WRITE_MODES != 0)
 }
 
 /// The object that a request is about, as the handlers find it.
 fn object_of(req: &ServerRequest) -> Result<OstId, Errno> {
     match req.opc {
-        OST_READ | OST_WRITE => Ok(req.get::<ObdIoobj>(2)?.ioo_oid),
+        OST_READ | OST_WRITE => Ok(req.get::<ObdIoobj>(bufs::BRW_IOOBJ)?.ioo_oid),
         LDLM_ENQUEUE => {
-            let [oi_id, oi_seq, ..] = req.get::<LdlmRequest>(1)?.lock_desc.l_resource.lr_name.name;
+            let [oi_id, oi_seq, ..] = req
+                .get::<LdlmRequest>(bufs::DLM_REQ)?
+                .lock_desc
+                .l_resource
+                .lr_name
+                .name;
             Ok(OstId { oi_id, oi_seq })
         }
-        _ => Ok(req.get::<OstBody>(1)?.oa.o_oi),
+        _ => Ok(req.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi),
     }
 }

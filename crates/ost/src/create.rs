@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use osd::Batch;
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{
     Errno, Fid, LuSeqRange, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT,
     OBD_MD_FLSIZE, OST_MAX_PRECREATE, Obdo, OstBody, OstId, SEQ_ALLOC_META, WireStruct,
@@ -22,7 +23,7 @@ const CREATE_BYTES_MIN: u64 = 1 << 20;
 impl Ost {
     /// `OST_CREATE`.
     pub(crate) async fn create(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let asked = req.get::<OstBody>(1)?.oa;
+        let asked = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         let wanted = self.sequences.fid(&asked.o_oi);
         let sequence = self.sequences.find(wanted.f_seq).ok_or_else(|| {
             lnet::warn_seldom!(ost = %self.svname, seq = wanted.f_seq, "objects of a sequence that was not given");
@@ -72,8 +73,9 @@ impl Ost {
 
     /// `OST_DESTROY`: the object's locks are called back, what clients have cached of it is thrown away.
     pub(crate) async fn destroy(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let asked = req.get::<OstBody>(1)?.oa;
-        self.locks.cancel(&req.export, &ldlm::handles(req.buf(2), 0));
+        let asked = req.get::<OstBody>(bufs::OST_BODY)?.oa;
+        self.locks
+            .cancel(&req.export, &ldlm::handles(req.buf(bufs::DESTROY_DLM_REQ), 0));
         let count = if asked.o_valid & OBD_MD_FLOBJCOUNT != 0 {
             asked.o_misc
         } else {
@@ -115,10 +117,10 @@ impl Ost {
 
     /// `OST_GET_INFO`: the last object of a sequence, or an object's extents.
     pub(crate) async fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        match wire::before_nul(req.buf(1)) {
+        match wire::before_nul(req.buf(bufs::GET_INFO_KEY)) {
             b"fiemap" => self.fiemap(req).await,
             b"last_fid" => {
-                let asked: Fid = req.get(2)?;
+                let asked: Fid = req.get(bufs::LAST_FID)?;
                 let last = self.sequences.find(asked.f_seq).map_or(0, |s| s.last());
                 Ok(Reply::new(vec![Fid::new(asked.f_seq, last as u32, 0).to_bytes()]))
             }
@@ -137,9 +139,9 @@ impl Ost {
 
     /// `OST_SET_INFO`: a client gives grant back.
     pub(crate) fn set_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        match wire::before_nul(req.buf(1)) {
+        match wire::before_nul(req.buf(bufs::SET_INFO_KEY)) {
             b"grant_shrink" => {
-                let mut body = req.get::<OstBody>(2)?;
+                let mut body = req.get::<OstBody>(bufs::GRANT_BODY)?;
                 if let Some(grant) = self.grant_of(&req.export) {
                     self.grants.shrink(&grant, body.oa.o_grant);
                 }
@@ -157,8 +159,8 @@ impl Ost {
 
     /// `SEQ_QUERY`: a sequence for an MDT's objects.
     pub(crate) async fn seq_query(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let opc = req.buf(1).first_chunk::<4>().ok_or(Errno::EPROTO)?;
-        let asked: LuSeqRange = req.get(2)?;
+        let opc = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
+        let asked: LuSeqRange = req.get(bufs::QUERY_RANGE)?;
         if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
             return Err(Errno::EINVAL);
         }

@@ -5,6 +5,7 @@
 use ldlm::{LockMode, Policy};
 use osd::{OsdError, Seek};
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{
     Errno, FIEMAP_EXTENT_LAST, FIEMAP_EXTENT_UNKNOWN, Fid, Fiemap, FiemapExtent, LlFiemapInfoKey,
     OBD_FL_SRVLOCK, OBD_MD_FLFLAGS, WireStruct,
@@ -17,7 +18,7 @@ const EXTENTS_MAX: u32 = 1024;
 
 impl Ost {
     pub(crate) async fn fiemap(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let key: LlFiemapInfoKey = req.get(1)?;
+        let key: LlFiemapInfoKey = req.get(bufs::FIEMAP_KEY)?;
         let (asked, oa) = (key.lfik_fiemap, key.lfik_oa);
         if asked.fm_extent_count > EXTENTS_MAX {
             return Err(Errno::EINVAL);

@@ -1,6 +1,7 @@
 //! Which file an object belongs to (`lfs fid2path` of an object).
 
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{Errno, Fid, GetinfoFid2path, WireStruct};
 
 use crate::{Ost, attr};
@@ -12,7 +13,7 @@ impl Ost {
     /// `OST_GET_INFO` of `fid2path`: the same value, with the FID of the object's file. `ENODATA`: nobody has written to the
     /// object, so it does not know its file.
     pub(crate) async fn file_of(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let value = req.buf(1).get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
+        let value = req.buf(bufs::GET_INFO_KEY).get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
         let mut gf = GetinfoFid2path::from_bytes(value)?;
         let object = gf.gf_fid;
         if !self.sequences.is_made(&object) {

@@ -5,6 +5,7 @@ use ldlm::{LocalLock, LockMode, Policy};
 use lnet::Payload;
 use osd::{Need, ObjAttr, OsdError, SetAttr};
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{
     Errno, Fid, OBD_CONNECT_GRANT_PARAM, OBD_FL_SHRINK_GRANT, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM,
     OBD_MD_FLFLAGS, OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OST_BULK_PORTAL, Obdo, OstBody, WireStruct,
@@ -12,7 +13,7 @@ use wire::{
 
 use crate::{
     Ost, attr,
-    brw::{Brw, SHORT_IO_BUFFER, Span},
+    brw::{Brw, Span},
     grant::{ClientGrant, Pending, Report},
     object::precision,
 };
@@ -262,7 +263,7 @@ impl Ost {
 /// The data of a write: from the message, or from the client's memory.
 async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
     let data = if brw.short {
-        vec![req.bytes(SHORT_IO_BUFFER)]
+        vec![req.bytes(bufs::BRW_SHORT_IO)]
     } else {
         let lengths = brw.mds(req)?;
         let payloads = req.bulk_get(OST_BULK_PORTAL, &lengths).await?;

@@ -4,6 +4,7 @@ use ldlm::{LocalLock, LockMode, Policy};
 use osd::{ObjAttr, OsdError, Seek};
 use rpc::{Export, Reply, ServerRequest};
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP,
     OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC,
@@ -58,7 +59,7 @@ fn answer(oa: Obdo) -> Reply {
 
 impl Ost {
     fn about(&self, req: &ServerRequest) -> Result<About, Errno> {
-        let oa = req.get::<OstBody>(1)?.oa;
+        let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         Ok(About {
             oa,
             fid: self.object(&oa.o_oi)?,
@@ -311,7 +312,7 @@ impl Ost {
 
     /// `OST_SYNC`: one object, or all of the target.
     pub(crate) async fn sync(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let oa = req.get::<OstBody>(1)?.oa;
+        let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_oi == OstId::default() {
             self.committer
                 .commit()

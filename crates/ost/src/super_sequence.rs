@@ -10,6 +10,7 @@ use rpc::{
     BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError,
 };
 use tokio::sync::watch;
+use wire::format::bufs;
 use wire::{
     Errno, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT,
@@ -119,5 +120,7 @@ async fn query(import: &Import, index: u32) -> Result<LuSeqRange, RpcError> {
         ..Request::new(SEQ_QUERY, vec![opc, want.to_bytes()])
     };
     let reply = import.call(request).await?;
-    reply.get::<LuSeqRange>(1).map_err(RpcError::Status)
+    reply
+        .get::<LuSeqRange>(bufs::QUERY_REPLY_RANGE)
+        .map_err(RpcError::Status)
 }

@@ -10,6 +10,7 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
 use tokio::{sync::watch, task::JoinHandle};
+use wire::format::bufs;
 use wire::{
     Errno, Fid, LCK_CW, LCK_EX, LCK_GROUP, LCK_PW, LDLM_ENQUEUE, LDLM_ENQUEUE_CANCEL_OFF, LdlmRequest,
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID, OST_CREATE,
@@ -244,7 +245,7 @@ impl Ost {
         const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
         let for_mdts = match req.opc {
             OST_CREATE | OST_DESTROY | SEQ_QUERY => true,
-            OST_SETATTR => req.get::<OstBody>(1)?.oa.o_valid & OWNER != 0,
+            OST_SETATTR => req.get::<OstBody>(bufs::OST_BODY)?.oa.o_valid & OWNER != 0,
             _ => false,
         };
         if for_mdts {
@@ -254,7 +255,7 @@ impl Ost {
         let changes = match req.opc {
             OST_WRITE | OST_PUNCH | OST_SETATTR | OST_FALLOCATE => true,
             // The holder of such a lock tells others how long the object is.
-            LDLM_ENQUEUE => req.get::<LdlmRequest>(1)?.lock_desc.l_req_mode & WRITE_MODES != 0,
+            LDLM_ENQUEUE => req.get::<LdlmRequest>(bufs::DLM_REQ)?.lock_desc.l_req_mode & WRITE_MODES != 0,
             _ => false,
         };
         let rights = self.rights(&req.export);
@@ -270,7 +271,12 @@ impl Ost {
 
     /// Refuses a lock on an object that was never made here: a client would take it for an empty one.
     fn check_locked_object(&self, req: &ServerRequest) -> Result<(), Errno> {
-        let name = req.get::<LdlmRequest>(1)?.lock_desc.l_resource.lr_name.name;
+        let name = req
+            .get::<LdlmRequest>(bufs::DLM_REQ)?
+            .lock_desc
+            .l_resource
+            .lr_name
+            .name;
         let id = OstId {
             oi_id: name[0],
             oi_seq: name[1],
@@ -281,7 +287,7 @@ impl Ost {
     /// Cancels the locks that come along with a refused request for a lock: its client has given them up already.
     fn cancel_along(&self, req: &ServerRequest) {
         if req.opc == LDLM_ENQUEUE {
-            let handles = ldlm::handles(req.buf(1), LDLM_ENQUEUE_CANCEL_OFF as usize);
+            let handles = ldlm::handles(req.buf(bufs::DLM_REQ), LDLM_ENQUEUE_CANCEL_OFF as usize);
             self.locks.cancel(&req.export, &handles);
         }
     }

@@ -3,6 +3,7 @@
 use crate::opcode;
 use lnet::{Attached, Lnet, Match, Md, MdEvent};
 use std::sync::{Arc, LazyLock};
+use wire::format::bufs;
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
 use wire::{Message, Nid, PTL_RPC_MSG_REQUEST, PTLRPC_MAX_BUFLEN, PTLRPC_MSG_VERSION, PtlrpcBody};
 
@@ -90,7 +91,7 @@ impl ReplyBuffer {
         };
         let body = msg.body().ok()?;
         if self.early && offset == 0 {
-            if msg.cksum != early_reply_cksum(msg.buf(0)) {
+            if msg.cksum != early_reply_cksum(msg.buf(bufs::PTLRPC_BODY)) {
                 return None;
             }
             return Some(Arrived::Early {

@@ -7,6 +7,7 @@ use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::ptlrpc::{
     LUSTRE_MSG_MAGIC_V2, LUSTRE_MSG_MAGIC_V2_SWABBED, MSGHDR_AT_SUPPORT, PTLRPC_MAX_BUFLEN,
 };
+use crate::format::bufs::PTLRPC_BODY;
 use crate::ids::before_nul;
 use crate::layout::WireStruct;
 use crate::ptlrpc::{LustreMsgV2, PtlrpcBody, PtlrpcBodyV2};
@@ -166,7 +167,7 @@ impl Message {
 
     /// The body; a short one of an old peer is filled with zeros.
     pub fn body(&self) -> Result<PtlrpcBody> {
-        let buf = self.buf(0);
+        let buf = self.buf(PTLRPC_BODY);
         if buf.len() >= PtlrpcBody::SIZE {
             return PtlrpcBody::from_bytes(buf);
         }

@@ -8,6 +8,7 @@ use rpc::{Bulk, ReplyMsg, Request};
 use std::ops::Range;
 use wire::brw::md_lengths;
 use wire::checksum::ChecksumType;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, Message, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
     OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
@@ -18,11 +19,6 @@ use wire::{
 /// Transfers of up to this many bytes go inside the messages where the server can do that
 /// (`osc.*.short_io_bytes`).
 pub(super) const SHORT_IO_BYTES_MAX: u64 = 16 << 10;
-
-/// Place of OST_BODY in requests and replies.
-const OST_BODY: usize = 1;
-/// Place of the short I/O data in the reply to a read.
-const READ_SHORT_IO: usize = 2;
 
 /// The object that is read or written, as messages name it.
 #[derive(Clone, Copy, Debug)]
@@ -195,8 +191,8 @@ pub(super) struct Written {
 
 /// Takes the reply to an OST_WRITE apart.
 pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms) -> Result<Written, Errno> {
-    let oa = reply.get::<OstBody>(OST_BODY)?.oa;
-    for rc in reply.buf(OST_BODY + 1).chunks_exact(4) {
+    let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
+    for rc in reply.buf(bufs::BRW_STATUSES).chunks_exact(4) {
         let rc = i32::from_le_bytes([rc[0], rc[1], rc[2], rc[3]]);
         if rc < 0 {
             return Err(Errno(-rc));
@@ -253,8 +249,8 @@ pub(super) fn read_request(
 /// The file whose data a request changes.
 pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
     let msg = Message::parse(request).ok()?;
-    let opc = msg.get::<PtlrpcBody>(0).ok()?.pb_opc;
-    let oa = msg.get::<OstBody>(OST_BODY).ok()?.oa;
+    let opc = msg.get::<PtlrpcBody>(bufs::PTLRPC_BODY).ok()?.pb_opc;
+    let oa = msg.get::<OstBody>(bufs::OST_BODY).ok()?.oa;
     let file = Fid::new(oa.o_parent_seq, oa.o_parent_oid, oa.o_parent_ver);
     [OST_WRITE, OST_PUNCH, OST_FALLOCATE]
         .contains(&opc)
@@ -274,10 +270,16 @@ pub(super) struct ReadData {
 
 /// Takes the reply to an OST_READ of `range` apart.
 pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadData, Errno> {
-    let oa = reply.get::<OstBody>(OST_BODY)?.oa;
+    let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
     let mut left = reply.status.max(0) as usize;
     let pieces: Vec<Bytes> = if reply.bulk.is_empty() {
-        reply.msg.bufs.get(READ_SHORT_IO).cloned().into_iter().collect()
+        reply
+            .msg
+            .bufs
+            .get(bufs::BRW_READ_SHORT_IO)
+            .cloned()
+            .into_iter()
+            .collect()
     } else {
         reply.bulk.iter().flat_map(|md| md.iter().cloned()).collect()
     };

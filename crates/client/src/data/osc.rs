@@ -33,6 +33,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tunables::Tunables;
 use wire::checksum::ChecksumType;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, LdlmResId, Message, NANOSECONDS_ASKED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
@@ -421,7 +422,7 @@ impl Osc {
         let mut request = Request::new(OST_STATFS, Vec::new());
         request.timeout = Some(Duration::from_secs(5));
         request.no_delay = true;
-        self.call(request).await?.get::<ObdStatfs>(1)
+        self.call(request).await?.get::<ObdStatfs>(bufs::OBD_STATFS)
     }
 
     /// Settles everything with the server and disconnects; gives up on a server that does not answer.

@@ -10,6 +10,7 @@ use crate::ops::open::OpenFile;
 use crate::pack;
 use bytes::Bytes;
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     CAPA_OPC_META_WRITE, CAPA_OPC_OSS_TRUNC, Errno, Fid, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_LBLOCKS,
     MDS_ATTR_LSIZE, MDS_ATTR_MTIME, MDS_GETATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody,
@@ -60,7 +61,7 @@ impl Client {
             mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
         };
         let reply = self.while_busy(fid, ask).await?;
-        let body: MdtBody = reply.get(1)?;
+        let body: MdtBody = reply.get(bufs::MDT_BODY)?;
         if data.is_none() && set.size.is_some() && body.mbo_valid & OBD_MD_FLSIZE == 0 {
             // Another client's open gave the file objects meanwhile, and the MDT no longer keeps its size.
             return Box::pin(self.setattr(cred, fid, set, file)).await;
@@ -165,11 +166,11 @@ impl Client {
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_LINKNAME, NO_GROUP);
         body.mbo_eadatasize = 4096;
         let reply = mdc.ask(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
-        let got: wire::MdtBody = reply.get(1)?;
+        let got: wire::MdtBody = reply.get(bufs::MDT_BODY)?;
         if got.mbo_valid & OBD_MD_LINKNAME == 0 {
             return Err(Errno::EINVAL);
         }
-        let target = Bytes::copy_from_slice(before_nul(reply.buf(2)));
+        let target = Bytes::copy_from_slice(before_nul(reply.buf(bufs::MDT_MD)));
         if let Some(inode) = self.inodes.get(fid) {
             inode.state.lock().symlink = Some(target.clone());
         }

@@ -9,6 +9,7 @@ use crate::mdc::Mdc;
 use crate::pack;
 use bytes::Bytes;
 use rpc::Request;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, GetinfoFid2path, MDS_GET_INFO, MDS_GETATTR_NAME, MDS_RMFID, MdtBody, OBD_MD_FLID, Timed,
     Times, WireStruct, XATTR_NAME_LINK, before_nul, linkea::LinkEa, nul_terminated,
@@ -66,7 +67,7 @@ impl Client {
         let body = pack::body(cred, dir, Fid::ZERO, OBD_MD_FLID, self.suppgid(cred, dir).await);
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b"..")];
         let reply = mdc.ask(MDS_GETATTR_NAME, bufs).await?;
-        Ok(reply.get::<MdtBody>(1)?.mbo_fid1)
+        Ok(reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1)
     }
 
     /// Refuses a caller who may not use FIDs.
@@ -132,8 +133,11 @@ impl Client {
             let bufs = vec![key, Bytes::copy_from_slice(&len)];
             match mdc.ask_large(MDS_GET_INFO, bufs, room).await {
                 Ok(reply) => {
-                    let path = reply.buf(1).get(GetinfoFid2path::SIZE..).ok_or(Errno::EPROTO)?;
-                    let next = reply.get::<GetinfoFid2path>(1)?.gf_linkno;
+                    let path = reply
+                        .buf(bufs::GET_INFO_VALUE)
+                        .get(GetinfoFid2path::SIZE..)
+                        .ok_or(Errno::EPROTO)?;
+                    let next = reply.get::<GetinfoFid2path>(bufs::GET_INFO_VALUE)?.gf_linkno;
                     return Ok((before_nul(path).to_vec(), next));
                 }
                 Err(Errno::ENAMETOOLONG) if room < ROOM_MAX => room *= 2,
@@ -183,7 +187,7 @@ impl Client {
             ..Request::modifying(MDS_RMFID, bufs)
         };
         let reply = mdc.import.call(request).await?;
-        let (statuses, _) = reply.buf(3).as_chunks::<4>();
+        let (statuses, _) = reply.buf(bufs::RMFID_STATUSES).as_chunks::<4>();
         if statuses.len() != asked.len() {
             return Err(Errno::EPROTO);
         }

@@ -7,6 +7,7 @@ use crate::cred::{Cred, NO_GROUP};
 use crate::ops::lookup::{Found, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
+use wire::format::bufs;
 use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody};
 
 /// Bytes that a symbolic link's target may have.
@@ -73,7 +74,7 @@ impl Client {
         let elc = mdc.elc(&[parent], &[]);
         let change = mdc.begin(cred, parent, Some(name));
         let bufs = pack::create(cred, &rec, name, target, &elc);
-        let body: MdtBody = mdc.change([change], bufs, Some(4)).await?.get(1)?;
+        let body: MdtBody = mdc.change([change], bufs, Some(4)).await?.get(bufs::MDT_BODY)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         Ok(Found::uncached(md.attr))
     }
@@ -86,7 +87,7 @@ impl Client {
         let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
         let bufs = pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc);
         let change = mdc.begin(cred, parent, Some(name));
-        let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(1)?;
+        let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(bufs::MDT_BODY)?;
         let found = async {
             let md = self.md(cred, fid).await?;
             self.named(cred, fid, md, (parent, name)).await

@@ -6,6 +6,7 @@ use rpc::Request;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use wire::format::bufs;
 use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, WireStruct};
 
 /// How long a statfs is good for.
@@ -113,13 +114,23 @@ impl Client {
                 no_delay: true,
                 ..statfs_request(&mdc)
             };
-            asked.spawn(async move { Some((mdc.index, mdc.import.call(request).await.ok()?.get(1).ok()?)) });
+            asked.spawn(async move {
+                Some((
+                    mdc.index,
+                    mdc.import.call(request).await.ok()?.get(bufs::OBD_STATFS).ok()?,
+                ))
+            });
         }
         let first = self.lmv.first();
         let (first, others) = tokio::join!(first.import.call(statfs_request(first)), asked.join_all());
         let mut others: Vec<(u32, ObdStatfs)> = others.into_iter().flatten().collect();
         others.sort_by_key(|(index, _)| *index);
-        (first.map_err(Errno::from).and_then(|reply| reply.get(1)), others)
+        (
+            first
+                .map_err(Errno::from)
+                .and_then(|reply| reply.get(bufs::OBD_STATFS)),
+            others,
+        )
     }
 
     /// The object targets' own space, by index; those that do not answer are left out.

@@ -12,6 +12,7 @@ use crate::pack;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     DOT_LUSTRE_NAME, Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent,
     MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, OBD_MD_FLACL,
@@ -455,7 +456,7 @@ impl Client {
             ))
             .await?;
         reply.status?;
-        let layout = Arc::new(LovLayout::parse(reply.reply.bytes(2))?);
+        let layout = Arc::new(LovLayout::parse(reply.reply.bytes(bufs::ENQUEUE_LVB))?);
         if let Some(lock) = &reply.lock
             && lock.info().policy.bits() & MDS_INODELOCK_LAYOUT != 0
         {

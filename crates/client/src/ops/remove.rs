@@ -9,6 +9,7 @@ use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
     MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK,
@@ -58,7 +59,7 @@ impl Client {
             self.forget_in_kernel(parent, name);
         }
         let reply = done?;
-        self.discard_if_gone(mdc, child, layout, &reply.get::<MdtBody>(1)?);
+        self.discard_if_gone(mdc, child, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
         Ok(())
     }
 
@@ -128,7 +129,7 @@ impl Client {
             self.forget_in_kernel(to.0, to.1);
         }
         let reply = done?;
-        self.discard_if_gone(mdc, target, layout, &reply.get::<MdtBody>(1)?);
+        self.discard_if_gone(mdc, target, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
         if self.kernel.get().is_none() {
             return Ok(());
         }

@@ -18,6 +18,7 @@ use crate::pack::{self, XattrRec};
 use bytes::Bytes;
 use ldlm::LockMode;
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, IT_GETXATTR, MDS_GETXATTR, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
     MdtBody, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, WireStruct, nul_terminated,
@@ -87,8 +88,8 @@ impl Client {
             Bytes::new(),
         ];
         let reply = mdc.ask_large(MDS_GETXATTR, bufs, ALL_MAX).await?;
-        let len = reply.get::<MdtBody>(1)?.mbo_eadatasize as usize;
-        let raw = reply.buf(2);
+        let len = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_eadatasize as usize;
+        let raw = reply.buf(bufs::GETXATTR_VALUE);
         let mut out = Vec::new();
         for name in raw[..len.min(raw.len())].split_inclusive(|b| *b == 0) {
             let hidden = name.starts_with(b"trusted.") && cred.uid != 0;
@@ -183,9 +184,9 @@ impl Client {
         }
         let count = done.body.mbo_max_mdsize as usize;
         let all = Arc::new(split(
-            done.reply.buf(5),
-            &done.reply.bytes(6),
-            done.reply.buf(7),
+            done.reply.buf(bufs::INTENT_REPLY_XATTRS),
+            &done.reply.bytes(bufs::INTENT_REPLY_XATTR_VALUES),
+            done.reply.buf(bufs::INTENT_REPLY_XATTR_LENS),
             count,
         )?);
         if done.lock.is_some() {
@@ -206,8 +207,8 @@ impl Client {
             Bytes::new(),
         ];
         let reply = mdc.ask_large(MDS_GETXATTR, bufs, VALUE_MAX as u32).await?;
-        let len = reply.get::<MdtBody>(1)?.mbo_eadatasize as usize;
-        let value = reply.bytes(2);
+        let len = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_eadatasize as usize;
+        let value = reply.bytes(bufs::GETXATTR_VALUE);
         Ok(value.slice(..len.min(value.len())))
     }
 

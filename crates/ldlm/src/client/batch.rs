@@ -6,6 +6,7 @@ use super::enqueue::{Attempt, Enqueue, Enqueued, closed};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
 use wire::batch::{Asked, replies};
+use wire::format::bufs;
 use wire::{BUT_GETATTR, Errno, MDS_BATCH, Message};
 
 impl LockClient {
@@ -39,7 +40,7 @@ impl LockClient {
                 ..Request::new(MDS_BATCH, vec![header, Bytes::new()])
             })
             .await?;
-        let answers = match replies(&reply.bytes(1)) {
+        let answers = match replies(&reply.bytes(bufs::BATCH_REPLY)) {
             Ok(answers) => answers,
             Err(_) if reply.status < 0 => {
                 return Err(RpcError::Status(
@@ -71,7 +72,9 @@ fn alone(reply: &ReplyMsg, answer: Message) -> ReplyMsg {
     ReplyMsg {
         status: answer.opc as i32,
         msg: Message {
-            bufs: std::iter::once(reply.bytes(0)).chain(answer.bufs).collect(),
+            bufs: std::iter::once(reply.bytes(bufs::PTLRPC_BODY))
+                .chain(answer.bufs)
+                .collect(),
             ..Message::default()
         },
         body: reply.body,

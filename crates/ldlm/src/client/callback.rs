@@ -6,20 +6,21 @@ use super::{LockClient, Name};
 use crate::policy::Policy;
 use crate::request;
 use rpc::Reply;
+use wire::format::bufs;
 use wire::{Errno, LdlmRequest, LdlmResId, Message, WireStruct};
 
 impl LockClient {
     /// Answers `LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK` and `LDLM_GL_CALLBACK`; for `ImportOwner::callback`. A lock that
     /// is not known is `EINVAL`: the server lets it go.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
-        let req = request::parse(msg.buf(1))?;
+        let req = request::parse(msg.buf(bufs::DLM_REQ))?;
         let cookie = req.lock_handle[0];
         match opc {
             wire::LDLM_BL_CALLBACK => self.asked_back(cookie, &req),
             wire::LDLM_CP_CALLBACK => {
                 let completion = Completion {
                     desc: req.lock_desc,
-                    lvb: msg.bytes(2),
+                    lvb: msg.bytes(bufs::COMPLETION_LVB),
                     flags: u64::from(req.lock_flags),
                 };
                 self.completed(cookie, completion)

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::time::timeout;
+use wire::format::bufs;
 use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDesc, WireStruct};
 
 /// After how long without a completion the server is asked for the first time whether it still knows this client.
@@ -221,12 +222,12 @@ impl Attempt {
             return Err(RpcError::Status(errno));
         }
         let mut rep: LdlmReply = msg
-            .get(1)
+            .get(bufs::DLM_REP)
             .map_err(|_| self.malformed("an ldlm_reply", "a short buffer"))?;
         let mut lvb = if self.has_intent {
             Bytes::new()
         } else {
-            msg.bytes(2)
+            msg.bytes(bufs::ENQUEUE_LVB)
         };
         if msg.status != 0 || rep.lock_handle.cookie == 0 {
             return Ok(Enqueued {

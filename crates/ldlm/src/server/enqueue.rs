@@ -8,16 +8,17 @@ use crate::policy::{LockType, Policy};
 use crate::request;
 use bytes::Bytes;
 use rpc::{Export, Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, Nid, WireStruct};
 
 impl LockServer {
     /// Answers an `LDLM_ENQUEUE` that has no intent. A lock that must wait is answered as such at once; the client
     /// learns of the grant by a completion callback.
     pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let dlm = request::parse(req.buf(1))?;
+        let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         self.cancel(
             &req.export,
-            &request::handles(req.buf(1), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
+            &request::handles(req.buf(bufs::DLM_REQ), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
         );
         let new = self.wanted(req, &dlm)?;
         self.know(&req.export)?;

@@ -13,6 +13,7 @@ use rpc::{Reply, RpcError, ServerRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
+use wire::format::bufs;
 use wire::{Errno, LdlmReply, LdlmRequest, OstLvb, Timed, WireStruct};
 
 impl LockServer {
@@ -75,9 +76,12 @@ impl LockServer {
             .await
         {
             Ok(answer) => {
-                let lvb = answer.get::<OstLvb>(1).ok()?;
+                let lvb = answer.get::<OstLvb>(bufs::GLIMPSE_LVB).ok()?;
                 self.lvb
-                    .update(&lock.res, Some(Bytes::copy_from_slice(answer.buf(1))))
+                    .update(
+                        &lock.res,
+                        Some(Bytes::copy_from_slice(answer.buf(bufs::GLIMPSE_LVB))),
+                    )
                     .await;
                 Some(lvb)
             }

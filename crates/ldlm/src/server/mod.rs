@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, oneshot};
+use wire::format::bufs;
 use wire::{Errno, LdlmReply, LdlmResId, WireStruct};
 
 /// The limits and times of a lock server.
@@ -161,9 +162,9 @@ impl LockServer {
     /// without an intent. `None` for everything else.
     pub async fn handle(&self, req: &mut ServerRequest) -> Option<Result<Reply, Errno>> {
         match req.opc {
-            wire::LDLM_ENQUEUE if req.buf(2).is_empty() => Some(self.enqueue(req).await),
+            wire::LDLM_ENQUEUE if req.buf(bufs::INTENT).is_empty() => Some(self.enqueue(req).await),
             wire::LDLM_CANCEL => {
-                let found = self.cancel(&req.export, &request::handles(req.buf(1), 0));
+                let found = self.cancel(&req.export, &request::handles(req.buf(bufs::DLM_REQ), 0));
                 Some(Ok(Reply::status(if found == 0 { Errno::ESTALE.0 } else { 0 })))
             }
             wire::LDLM_CONVERT => Some(self.convert(req)),
@@ -252,7 +253,7 @@ impl LockServer {
     }
 
     fn convert(&self, req: &ServerRequest) -> Result<Reply, Errno> {
-        let dlm = request::parse(req.buf(1))?;
+        let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         let id = LockId(dlm.lock_handle[0]);
         let keep = dlm.lock_desc.l_policy_data.bits();
         let gone = Ok(Reply::status(wire::ELDLM_NO_LOCK_DATA as i32));

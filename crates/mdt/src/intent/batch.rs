@@ -10,6 +10,7 @@ use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use tokio::time::Instant;
 use wire::batch::{Asked, BATCH_MAX, Replies, requests};
+use wire::format::bufs;
 use wire::{
     BUT_GETATTR, DISP_LOOKUP_NEG, Errno, LdlmIntent, LdlmRequest, MDS_BULK_PORTAL, Message, WireError,
     before_nul,
@@ -75,16 +76,17 @@ async fn asked(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
         lnet::warn_seldom!(peer = %req.peer, xid = req.xid, %error, "malformed batch");
         Errno::EPROTO
     };
-    let pieces = match Asked::parse(&req.bytes(1), req.buf(2)).map_err(malformed)? {
-        Asked::Inline(piece) => vec![piece],
-        Asked::Bulk(sizes) => {
-            let len = sizes.iter().sum();
-            let fetched = req.bulk_get(MDS_BULK_PORTAL, &[len]).await?;
-            let mut all: Bytes = fetched.into_iter().next().unwrap_or_default().into_bytes();
-            let piece = |size: &u32| all.split_to(all.len().min(*size as usize));
-            sizes.iter().map(piece).collect()
-        }
-    };
+    let pieces =
+        match Asked::parse(&req.bytes(bufs::BATCH_HEADER), req.buf(bufs::BATCH_BUFS)).map_err(malformed)? {
+            Asked::Inline(piece) => vec![piece],
+            Asked::Bulk(sizes) => {
+                let len = sizes.iter().sum();
+                let fetched = req.bulk_get(MDS_BULK_PORTAL, &[len]).await?;
+                let mut all: Bytes = fetched.into_iter().next().unwrap_or_default().into_bytes();
+                let piece = |size: &u32| all.split_to(all.len().min(*size as usize));
+                sizes.iter().map(piece).collect()
+            }
+        };
     let mut all = Vec::new();
     for piece in pieces {
         all.append(&mut requests(&piece).map_err(malformed)?);
@@ -99,22 +101,27 @@ async fn asked(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     Ok(all)
 }
 
+/// The position of a buffer in a message of a batch, which has no `ptlrpc_body`.
+const fn piece(buf: usize) -> usize {
+    buf - 1
+}
+
 /// What one of the requests looks up.
 fn sought(message: &Message) -> Result<Sought, Errno> {
     if message.opc != BUT_GETATTR {
         return Err(Errno::ENOTSUPP);
     }
-    let dlm: LdlmRequest = message.get(0).map_err(|_| Errno::EPROTO)?;
-    let intent: LdlmIntent = message.get(1).map_err(|_| Errno::EPROTO)?;
+    let dlm: LdlmRequest = message.get(piece(bufs::DLM_REQ)).map_err(|_| Errno::EPROTO)?;
+    let intent: LdlmIntent = message.get(piece(bufs::INTENT)).map_err(|_| Errno::EPROTO)?;
     if !matches!(intent.opc, GETATTR | LOOKUP) {
         return Err(Errno::EPROTO);
     }
-    let name = message.bytes(4);
+    let name = message.bytes(piece(bufs::INTENT_NAME));
     let len = before_nul(&name).len();
     Ok(Sought {
         cookie: dlm.lock_handle[0],
         opc: intent.opc,
-        asked: message.get(2).map_err(|_| Errno::EPROTO)?,
+        asked: message.get(piece(bufs::INTENT_BODY)).map_err(|_| Errno::EPROTO)?,
         name: name.slice(..len),
         wait: false,
     })

@@ -1,6 +1,7 @@
 //! Looking up a name, or reading attributes, with a lock on what it leads to.
 
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid, MdtBody,
     OBD_CONNECT_LAYOUTLOCK, WireStruct,
@@ -46,8 +47,8 @@ impl Mdt {
         let sought = Sought {
             cookie,
             opc,
-            asked: req.get(3)?,
-            name: name_of(req, 5),
+            asked: req.get(bufs::INTENT_BODY)?,
+            name: name_of(req, bufs::INTENT_NAME),
             wait: true,
         };
         Ok(self.seek(req, &sought).await)

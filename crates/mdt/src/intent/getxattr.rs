@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use ldlm::LockMode;
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{Errno, MdtBody, OBD_MD_FLXATTR, WireStruct};
 
 use super::Outcome;
@@ -10,7 +11,7 @@ use crate::{locks, namespace::xattr, target::Mdt};
 
 impl Mdt {
     pub(super) async fn intent_getxattr(&self, req: &ServerRequest, cookie: u64) -> Result<Outcome, Errno> {
-        let asked: MdtBody = req.get(3)?;
+        let asked: MdtBody = req.get(bufs::INTENT_BODY)?;
         let fid = asked.mbo_fid1;
         let mut out = Outcome {
             bufs: vec![MdtBody::default().to_bytes()],

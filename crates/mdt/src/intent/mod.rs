@@ -13,6 +13,7 @@ mod open;
 use bytes::Bytes;
 use ldlm::GrantedLock;
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{
     DISP_OPEN_CREATE, ELDLM_LOCK_ABORTED, Errno, IT_CREAT, IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP,
     IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, MdtRecCreate, WireStruct,
@@ -75,11 +76,11 @@ impl Outcome {
 impl Mdt {
     /// LDLM_ENQUEUE with an intent.
     pub(crate) async fn intent(&self, req: &mut ServerRequest) -> Handled {
-        let dlm: LdlmRequest = req.get(1)?;
-        self.give_up(req, &ldlm::handles(req.buf(1), 1));
+        let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
+        self.give_up(req, &ldlm::handles(req.buf(bufs::DLM_REQ), 1));
         let cookie = dlm.lock_handle[0];
         let opc = req
-            .buf(2)
+            .buf(bufs::INTENT)
             .first_chunk::<8>()
             .map(|b| u64::from_le_bytes(*b))
             .ok_or(Errno::EPROTO)?;
@@ -89,7 +90,7 @@ impl Mdt {
                 let made = opened.disposition & DISP_OPEN_CREATE != 0;
                 let reply = opened.reply(9);
                 Ok(if made {
-                    let parent = req.get::<MdtRecCreate>(3)?.cr_fid1;
+                    let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
                     self.with_directory(req, parent, reply)
                 } else {
                     reply

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use ldlm::{GrantedLock, LockMode};
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LEASE,
     DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LockTerms, LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID,
@@ -41,7 +42,7 @@ struct Asked {
 
 impl Asked {
     fn of(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<Asked, Errno> {
-        let rec: MdtRecCreate = req.get(3)?;
+        let rec: MdtRecCreate = req.get(bufs::OPEN_REC)?;
         let flags = OpenMode(u64::from(rec.cr_flags_l) | u64::from(rec.cr_flags_h) << 32);
         let claimed = Cred {
             fsuid: rec.cr_fsuid,
@@ -52,7 +53,7 @@ impl Asked {
         };
         let has_ea = flags.has(MDS_OPEN_HAS_EA);
         let wanted = if has_ea {
-            Some(Wanted::parse(req.buf(7))?.unwrap_or_default())
+            Some(Wanted::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
         } else {
             None
         };
@@ -61,7 +62,7 @@ impl Asked {
             rec,
             flags,
             cred: mdt.believed(req, claimed),
-            name: name_of(req, 6),
+            name: name_of(req, bufs::OPEN_NAME),
             wanted,
             cookie,
         })

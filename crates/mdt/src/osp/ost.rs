@@ -20,6 +20,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout},
 };
+use wire::format::bufs;
 use wire::{
     Errno, Fid, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, Nid, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
@@ -299,7 +300,7 @@ impl Ost {
 
     async fn ask_statfs(&self) -> Result<ObdStatfs, Errno> {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
-        let space: ObdStatfs = reply.get(1)?;
+        let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
         *self.space.lock() = Some((Instant::now(), space));
         if self.full.learn(&space) {
             let state = if self.full.is_full() {
@@ -340,7 +341,7 @@ impl Ost {
             .import
             .call(Request::new(OST_CREATE, vec![OstBody { oa }.to_bytes()]))
             .await?;
-        Ok(reply.get::<OstBody>(1)?.oa.o_oi.fid())
+        Ok(reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi.fid())
     }
 
     /// After connecting: a sequence, and nothing left above what is given out.
@@ -385,7 +386,7 @@ impl Ost {
             .import
             .call(Request::new(SEQ_QUERY, vec![opc, range.to_bytes()]))
             .await?;
-        let range: LuSeqRange = reply.get(1)?;
+        let range: LuSeqRange = reply.get(bufs::QUERY_REPLY_RANGE)?;
         if range.lsr_start >= range.lsr_end {
             return Err(Errno::EPROTO);
         }

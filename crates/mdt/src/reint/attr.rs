@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{
     CloseData, Errno, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
     MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
@@ -72,8 +73,8 @@ fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> Handled {
 
 impl Mdt {
     pub(super) async fn reint_setattr(&self, req: &ServerRequest, cred: &Cred) -> Handled {
-        let set = times_of(req, req.get(1)?);
-        let ea = req.bytes(4);
+        let set = times_of(req, req.get(bufs::REC_REINT)?);
+        let ea = req.bytes(bufs::SETATTR_EA);
         if !ea.is_empty() {
             return self.set_default_layout(req, &set, cred, ea).await;
         }
@@ -114,9 +115,11 @@ impl Mdt {
     /// change is part of an open, by any.
     fn is_open_for_write(&self, req: &ServerRequest, set: &MdtRecSetattr) -> bool {
         // Not there where the file is not open.
-        let named = match req.buf(3) {
+        let named = match req.buf(bufs::SETATTR_EPOCH) {
             [] => 0,
-            _ => req.get::<MdtIoepoch>(3).map_or(0, |e| e.mio_open_handle.cookie),
+            _ => req
+                .get::<MdtIoepoch>(bufs::SETATTR_EPOCH)
+                .map_or(0, |e| e.mio_open_handle.cookie),
         };
         let handles = self.handles(&req.export);
         let allows = |f: &OpenFile| f.fid == set.sa_fid && (f.mode.writes() || f.mode.has(MDS_OPEN_TRUNC));
@@ -148,11 +151,11 @@ impl Mdt {
     }
 
     pub(super) async fn reint_setxattr(&self, req: &ServerRequest, cred: &Cred) -> Handled {
-        let set: MdtRecSetxattr = req.get(1)?;
-        let (fid, name) = (set.sx_fid, name_of(req, 3));
+        let set: MdtRecSetxattr = req.get(bufs::REC_REINT)?;
+        let (fid, name) = (set.sx_fid, name_of(req, bufs::SETXATTR_NAME));
         let value = match set.sx_valid {
             valid if valid & OBD_MD_FLXATTRRM != 0 => None,
-            valid if valid & OBD_MD_FLXATTR != 0 => Some(req.bytes(4)),
+            valid if valid & OBD_MD_FLXATTR != 0 => Some(req.bytes(bufs::SETXATTR_VALUE)),
             _ => return Err(Errno::EINVAL),
         };
         let is_layout = *name == *XATTR_LOV || *name == *XATTR_LUSTRE_LOV;
@@ -221,8 +224,8 @@ impl Mdt {
 
     /// MDS_CLOSE.
     pub(crate) async fn close(&self, req: &ServerRequest) -> Handled {
-        let epoch: MdtIoepoch = req.get(1)?;
-        let rec = times_of(req, req.get(2)?);
+        let epoch: MdtIoepoch = req.get(bufs::CLOSE_EPOCH)?;
+        let rec = times_of(req, req.get(bufs::CLOSE_REC)?);
         self.room().await;
         let handles = self.handles(&req.export);
         let file = handles
@@ -240,7 +243,7 @@ impl Mdt {
         Ok(if refused {
             let bias = rec.sa_bias;
             // The client has given up its lease with this request.
-            if let Ok(data) = req.get::<CloseData>(4) {
+            if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
                 self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
             }
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, bias, "what a close was to do besides is refused: layouts are not swapped, merged or released here");

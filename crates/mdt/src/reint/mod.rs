@@ -9,6 +9,7 @@ mod names;
 
 use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
 use wire::{
     Errno, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_RMENTRY, REINT_SETATTR, REINT_SETXATTR,
     REINT_UNLINK, Stamped, Time, WireStruct,
@@ -24,11 +25,14 @@ use crate::{
 impl Mdt {
     /// MDS_REINT.
     pub(crate) async fn reint(&self, req: &mut ServerRequest) -> Handled {
-        let rec: MdtRecReint = req.get(1)?;
+        let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
         let dlm_req = match rec.rr_opcode {
-            REINT_SETATTR | REINT_RENAME => 6,
-            REINT_CREATE | REINT_LINK | REINT_SETXATTR => 5,
-            REINT_UNLINK | REINT_RMENTRY => 4,
+            REINT_SETATTR => bufs::SETATTR_DLM_REQ,
+            REINT_CREATE => bufs::CREATE_DLM_REQ,
+            REINT_LINK => bufs::LINK_DLM_REQ,
+            REINT_UNLINK | REINT_RMENTRY => bufs::UNLINK_DLM_REQ,
+            REINT_RENAME => bufs::RENAME_DLM_REQ,
+            REINT_SETXATTR => bufs::SETXATTR_DLM_REQ,
             _ => return Err(Errno::ENOTSUPP),
         };
         self.give_up(req, &ldlm::handles(req.buf(dlm_req), 0));

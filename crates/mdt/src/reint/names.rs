@@ -1,6 +1,7 @@
 //! Names: create, link, unlink, rename.
 
 use rpc::ServerRequest;
+use wire::format::bufs;
 use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision};
 
 use super::{done, text, time_of};
@@ -14,8 +15,8 @@ use crate::{
 
 impl Mdt {
     pub(super) async fn reint_create(&self, req: &ServerRequest, cred: &Cred) -> Handled {
-        let create: MdtRecCreate = req.get(1)?;
-        let name = name_of(req, 3);
+        let create: MdtRecCreate = req.get(bufs::REC_REINT)?;
+        let name = name_of(req, bufs::CREATE_NAME);
         let mut node = Node {
             fid: create.cr_fid2,
             mode: create.cr_mode,
@@ -24,7 +25,7 @@ impl Mdt {
             ..Node::default()
         };
         if create.cr_mode & S_IFMT == S_IFLNK {
-            node.symlink = text(&req.bytes(4));
+            node.symlink = text(&req.bytes(bufs::CREATE_SYMLINK));
         }
         namespace::check_change(&self.store, cred, create.cr_fid1, &name)?;
         node.check(cred)?;
@@ -36,9 +37,9 @@ impl Mdt {
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> Handled {
-        let link: MdtRecLink = req.get(1)?;
+        let link: MdtRecLink = req.get(bufs::REC_REINT)?;
         let (file, dir) = (link.lk_fid1, link.lk_fid2);
-        let name = name_of(req, 4);
+        let name = name_of(req, bufs::LINK_NAME);
         if self.store.inode(file)?.is_dir() {
             return Err(Errno::EPERM);
         }
@@ -54,8 +55,8 @@ impl Mdt {
     }
 
     pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> Handled {
-        let unlink: MdtRecUnlink = req.get(1)?;
-        let name = name_of(req, 3);
+        let unlink: MdtRecUnlink = req.get(bufs::REC_REINT)?;
+        let name = name_of(req, bufs::UNLINK_NAME);
         let parent = unlink.ul_fid1;
         let what = Unlink {
             parent,
@@ -77,8 +78,8 @@ impl Mdt {
         if !cred.is_admin() {
             return Err(Errno::EPERM);
         }
-        let rec: MdtRecUnlink = req.get(1)?;
-        let name = name_of(req, 3);
+        let rec: MdtRecUnlink = req.get(bufs::REC_REINT)?;
+        let name = name_of(req, bufs::UNLINK_NAME);
         let what = Unlink {
             parent: rec.ul_fid1,
             name: &name,
@@ -93,8 +94,11 @@ impl Mdt {
     }
 
     pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> Handled {
-        let rename: MdtRecRename = req.get(1)?;
-        let (src_name, dst_name) = (name_of(req, 4), name_of(req, 5));
+        let rename: MdtRecRename = req.get(bufs::REC_REINT)?;
+        let (src_name, dst_name) = (
+            name_of(req, bufs::RENAME_SOURCE),
+            name_of(req, bufs::RENAME_TARGET),
+        );
         let what = Rename {
             src_dir: rename.rn_fid1,
             src_name: &src_name,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use tokio::time::Instant;
+use wire::format::bufs;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
@@ -83,7 +84,10 @@ impl Mdt {
             MDS_SET_INFO => self.set_info(req),
             MDS_STATFS => self.statfs(req).await,
             MDS_SYNC => self.sync(req).await,
-            MDS_GET_INFO => Ok(reply(1, [fid2path::answer(&self.store, req.buf(1))?])),
+            MDS_GET_INFO => Ok(reply(
+                1,
+                [fid2path::answer(&self.store, req.buf(bufs::GET_INFO_KEY))?],
+            )),
             MDS_HSM_STATE_GET => self.hsm_state(req),
             MDS_HSM_STATE_SET => self.set_hsm_state(req).await,
             FLD_QUERY => self.fld_query(req),
@@ -96,7 +100,9 @@ impl Mdt {
         if operation(req)? != FLD_LOOKUP {
             return Err(Errno::EOPNOTSUPP);
         }
-        let range = self.sequences.locate(&req.get::<LuSeqRange>(2)?)?;
+        let range = self
+            .sequences
+            .locate(&req.get::<LuSeqRange>(bufs::QUERY_RANGE)?)?;
         Ok(reply(1, [range.to_bytes()]))
     }
 
@@ -112,7 +118,11 @@ impl Mdt {
                 lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "a client asks for a super-sequence, which only servers get");
                 return Err(Errno::EPERM);
             }
-            SEQ_ALLOC_SUPER => self.sequences.allocate_super(&req.get(2)?).await?,
+            SEQ_ALLOC_SUPER => {
+                self.sequences
+                    .allocate_super(&req.get(bufs::QUERY_RANGE)?)
+                    .await?
+            }
             _ => return Err(Errno::EINVAL),
         };
         Ok(reply(1, [range.to_bytes()]))
@@ -121,6 +131,6 @@ impl Mdt {
 
 /// The operation of a FLD or SEQ query: a number in the first buffer.
 fn operation(req: &ServerRequest) -> Result<u32, Errno> {
-    let bytes = req.buf(1).first_chunk::<4>().ok_or(Errno::EPROTO)?;
+    let bytes = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
     Ok(u32::from_le_bytes(*bytes))
 }

@@ -16,6 +16,7 @@ use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{Export, Ptlrpc, Reply, ServerRequest};
 use tokio::{sync::watch, task::JoinHandle};
+use wire::format::bufs;
 use wire::{Errno, Fid, LockTerms, MdtBody, OBD_CONNECT_RDONLY, Precision, Time, WireStruct};
 
 use crate::{
@@ -164,10 +165,13 @@ impl Mdt {
 
     /// `MDS_SET_INFO`: a client mounts read-only, or for writing again.
     pub(crate) fn set_info(&self, req: &ServerRequest) -> Handled {
-        if wire::before_nul(req.buf(1)) != wire::KEY_READ_ONLY.as_bytes() {
+        if wire::before_nul(req.buf(bufs::SET_INFO_KEY)) != wire::KEY_READ_ONLY.as_bytes() {
             return Err(Errno::ENOTSUPP);
         }
-        let value = req.buf(2).first_chunk::<4>().ok_or(Errno::EPROTO)?;
+        let value = req
+            .buf(bufs::SET_INFO_VALUE)
+            .first_chunk::<4>()
+            .ok_or(Errno::EPROTO)?;
         let read_only = u32::from_le_bytes(*value) != 0;
         if !read_only && self.rights(&req.export).readonly_mount {
             return Err(Errno::EROFS);

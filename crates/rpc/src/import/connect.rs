@@ -7,6 +7,7 @@ use crate::{RpcError, at, opcode};
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::timeout;
+use wire::format::bufs;
 use wire::{
     Errno, LustreHandle, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
     OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, WireStruct,
@@ -115,7 +116,7 @@ impl Import {
             };
             return self.failed(outcome, RpcError::Status(errno));
         }
-        let (asked, data) = (self.asked(), connect_data(msg.buf(1)));
+        let (asked, data) = (self.asked(), connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)));
         let extra = data.ocd_connect_flags & !asked.ocd_connect_flags;
         let extra2 = match data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
             0 => 0,

@@ -7,6 +7,7 @@ use lnet::warn_seldom;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::time::timeout;
+use wire::format::bufs;
 use wire::{
     Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, Nid,
     OBD_CONNECT_FULL20, ObdConnectData, UUID_MAX, WireStruct,
@@ -41,7 +42,11 @@ impl Claim {
 
 /// Answers a connect: the reply, and what is committed.
 pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Reply, Errno>, u64) {
-    let target = arrival.msg.str(1).ok().and_then(|uuid| rpc.targets().get(uuid));
+    let target = arrival
+        .msg
+        .str(bufs::CONNECT_TARGET)
+        .ok()
+        .and_then(|uuid| rpc.targets().get(uuid));
     match target.filter(|t| !t.is_stopping()) {
         Some(target) => (
             connect_to(rpc, arrival, &target).await,
@@ -59,12 +64,12 @@ async fn connect_to(
     let target = exports.target();
     let uuid = arrival
         .msg
-        .str(2)
+        .str(bufs::CONNECT_CLIENT)
         .ok()
         .filter(|uuid| !uuid.is_empty() && uuid.len() < UUID_MAX as usize);
     let uuid = uuid.ok_or(Errno::EPROTO)?.to_owned();
-    let conn: LustreHandle = arrival.msg.get(3).map_err(|_| Errno::EPROTO)?;
-    let asked = connect_data(arrival.msg.buf(4));
+    let conn: LustreHandle = arrival.msg.get(bufs::CONNECT_HANDLE).map_err(|_| Errno::EPROTO)?;
+    let asked = connect_data(arrival.msg.buf(bufs::CONNECT_DATA));
     if asked.ocd_connect_flags & OBD_CONNECT_FULL20 == 0 {
         return Err(Errno::EPROTO);
     }

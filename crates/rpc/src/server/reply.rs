@@ -5,6 +5,7 @@ use super::{Arrival, Route};
 use crate::{Ptlrpc, at, opcode};
 use bytes::Bytes;
 use tokio::time::Instant;
+use wire::format::bufs;
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
 use wire::{
     Errno, LustreHandle, Message, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTLRPC_MSG_VERSION, PtlrpcBody,
@@ -144,7 +145,7 @@ pub(crate) async fn send_early(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, s
         flags: 0,
         ..Message::new(&body, [])
     };
-    msg.cksum = early_reply_cksum(msg.buf(0));
+    msg.cksum = early_reply_cksum(msg.buf(bufs::PTLRPC_BODY));
     put(rpc, arrival, route, 0, msg.build()).await;
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Several opcodes have variants (an intent, a kind of modification): [`of_request`] picks by what the request holds.
 
+pub mod bufs;
 mod codec;
 mod leaves;
 mod rmf;
@@ -135,14 +136,14 @@ pub fn of_request(opcode: u32, msg: &Message) -> Option<&'static Rqf> {
         MDS_CLOSE if count > 4 => "RQF_MDS_CLOSE_INTENT",
         MDS_STATFS if count > 1 => "RQF_MDS_STATFS_NEW",
         MGS_TARGET_REG if count > 2 => "RQF_MGS_TARGET_REG_NIDLIST",
-        MDS_GET_INFO if key(1).starts_with(KEY_FID2PATH) => "RQF_MDS_FID2PATH",
+        MDS_GET_INFO if key(bufs::GET_INFO_KEY).starts_with(KEY_FID2PATH) => "RQF_MDS_FID2PATH",
         MDS_SET_INFO if count > 3 => "RQF_MDT_SET_INFO",
         MDS_SET_INFO => "RQF_OBD_SET_INFO",
-        OST_SET_INFO if key(1) == KEY_GRANT_SHRINK => "RQF_OST_SET_GRANT_INFO",
+        OST_SET_INFO if key(bufs::SET_INFO_KEY) == KEY_GRANT_SHRINK => "RQF_OST_SET_GRANT_INFO",
         OST_SET_INFO => "RQF_OBD_SET_INFO",
-        OST_GET_INFO if key(1) == KEY_LAST_ID => "RQF_OST_GET_INFO_LAST_ID",
-        OST_GET_INFO if key(1) == KEY_LAST_FID => "RQF_OST_GET_INFO_LAST_FID",
-        OST_GET_INFO if key(1).starts_with(KEY_FIEMAP) => "RQF_OST_GET_INFO_FIEMAP",
+        OST_GET_INFO if key(bufs::GET_INFO_KEY) == KEY_LAST_ID => "RQF_OST_GET_INFO_LAST_ID",
+        OST_GET_INFO if key(bufs::GET_INFO_KEY) == KEY_LAST_FID => "RQF_OST_GET_INFO_LAST_FID",
+        OST_GET_INFO if key(bufs::GET_INFO_KEY).starts_with(KEY_FIEMAP) => "RQF_OST_GET_INFO_FIEMAP",
         _ => return of_opcode(opcode),
     };
     FORMATS.iter().find(|f| f.opcode == opcode && f.name == name)
@@ -150,7 +151,7 @@ pub fn of_request(opcode: u32, msg: &Message) -> Option<&'static Rqf> {
 
 /// The format of an enqueue with an intent.
 fn intent_format(msg: &Message) -> &'static str {
-    match msg.get::<LdlmIntent>(2).map(|i| i.opc).unwrap_or(0) {
+    match msg.get::<LdlmIntent>(bufs::INTENT).map(|i| i.opc).unwrap_or(0) {
         IT_CREAT => "RQF_LDLM_INTENT_CREATE",
         opc if opc & IT_OPEN != 0 => "RQF_LDLM_INTENT_OPEN",
         IT_LAYOUT => "RQF_LDLM_INTENT_LAYOUT",
@@ -166,9 +167,12 @@ fn intent_format(msg: &Message) -> &'static str {
 fn reint_format(msg: &Message) -> &'static str {
     const S_IFMT: u32 = 0o170_000;
     const S_IFLNK: u32 = 0o120_000;
-    match Reader::new("rr_opcode", msg.buf(1)).u32().unwrap_or(0) {
+    match Reader::new("rr_opcode", msg.buf(bufs::REC_REINT))
+        .u32()
+        .unwrap_or(0)
+    {
         REINT_SETATTR => "RQF_MDS_REINT_SETATTR",
-        REINT_CREATE => match MdtRecCreate::from_bytes(msg.buf(1)) {
+        REINT_CREATE => match MdtRecCreate::from_bytes(msg.buf(bufs::REC_REINT)) {
             Ok(rec) if rec.cr_mode & S_IFMT == S_IFLNK => "RQF_MDS_REINT_CREATE_SYM",
             _ => match msg.bufs.len() {
                 0..=4 => "RQF_MDS_REINT_CREATE",

@@ -17,13 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
+use wire::format::bufs;
 use wire::{
     Errno, Fid, LDLM_ENQUEUE, LustreCapa, MDS_GETATTR, MdtBody, OBD_MD_FLOSSCAPA, WireStruct,
     capability_needed,
 };
 
-/// The buffer of a reply that has the capability.
-const GIVEN: usize = 5;
 /// How long a refused request waits before each further capability. A new one may be refused too: it has expired on its way, or
 /// its key was dropped by a target that has read the newest keys before the metadata target did.
 const PAUSES: [Duration; 5] = [
@@ -225,10 +224,10 @@ impl Object {
             ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), asked.to_bytes()])
         };
         let reply = mdc.import.call(request).await?;
-        if reply.get::<MdtBody>(1)?.mbo_valid & OBD_MD_FLOSSCAPA == 0 {
+        if reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLOSSCAPA == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let new = Known::new(reply.get(GIVEN)?, asked_at);
+        let new = Known::new(reply.get(bufs::CAPA_REPLY)?, asked_at);
         if new.capa.lc_fid != asked.lc_fid {
             return Err(Errno::EPROTO);
         }

@@ -7,6 +7,7 @@ use ldlm::LockMode;
 use rpc::Request;
 use std::ops::Range;
 use std::sync::Arc;
+use wire::format::bufs;
 use wire::{
     Errno, OBD_CONNECT2_LSEEK, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME,
     OBD_MD_FLFLAGS, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK,
@@ -31,7 +32,11 @@ impl Object {
         oa.o_blocks = OBD_OBJECT_EOF;
         let now = self.put_now(&mut oa);
         let punch = Request::new(OST_PUNCH, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
-        let oa = self.call_under(tenure, punch).await?.get::<OstBody>(1)?.oa;
+        let oa = self
+            .call_under(tenure, punch)
+            .await?
+            .get::<OstBody>(bufs::OST_BODY)?
+            .oa;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(size..u64::MAX);
         if lock.is_valid() {
@@ -116,7 +121,7 @@ impl Object {
             evictions,
             ..Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes(), Bytes::new()])
         };
-        let oa = self.call(set).await?.get::<OstBody>(1)?.oa;
+        let oa = self.call(set).await?.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_valid & OBD_MD_FLCTIME != 0 {
             // Somebody with a faster clock may have touched it: what is done next is not before that.
             let times = &mut self.state.lock().attr.times;
@@ -142,7 +147,11 @@ impl Object {
         oa.o_nlink = mode;
         let now = self.put_now(&mut oa);
         let allocate = Request::new(OST_FALLOCATE, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
-        let oa = self.call_under(tenure, allocate).await?.get::<OstBody>(1)?.oa;
+        let oa = self
+            .call_under(tenure, allocate)
+            .await?
+            .get::<OstBody>(bufs::OST_BODY)?
+            .oa;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
         if lock.is_valid() {
@@ -184,7 +193,7 @@ impl Object {
             .await
         {
             Ok(reply) => {
-                let found = reply.get::<OstBody>(1)?.oa.o_size;
+                let found = reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_size;
                 Ok((found != u64::MAX).then_some(found))
             }
             Err(error) if error.errno() == Errno::ENXIO => Ok(None),

@@ -10,6 +10,7 @@ use rpc::{Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
+use wire::format::bufs;
 use wire::{
     Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_GETATTR, OST_SYNC, OstBody, Times, WireStruct,
 };
@@ -195,7 +196,10 @@ impl Object {
             oa: brw::obdo(self.id),
         };
         let reply = self.call(Request::new(OST_GETATTR, vec![body.to_bytes()])).await;
-        let Ok(told) = reply.map_err(|e| e.errno()).and_then(|r| r.get::<OstBody>(1)) else {
+        let Ok(told) = reply
+            .map_err(|e| e.errno())
+            .and_then(|r| r.get::<OstBody>(bufs::OST_BODY))
+        else {
             return;
         };
         let mut s = self.state.lock();

@@ -4,6 +4,7 @@ use super::Osc;
 use crate::pack;
 use bytes::Bytes;
 use rpc::Request;
+use wire::format::bufs;
 use wire::{Errno, Fid, GetinfoFid2path, OST_GET_INFO, WireStruct};
 
 impl Osc {
@@ -16,6 +17,6 @@ impl Osc {
         let room = (GetinfoFid2path::SIZE as u32).to_le_bytes();
         let bufs = vec![pack::fid2path_key(&asked, &[]), Bytes::copy_from_slice(&room)];
         let reply = self.call(Request::new(OST_GET_INFO, bufs)).await?;
-        Ok(reply.get::<GetinfoFid2path>(1)?.gf_fid)
+        Ok(reply.get::<GetinfoFid2path>(bufs::GET_INFO_VALUE)?.gf_fid)
     }
 }
