@@ -145,7 +145,7 @@ impl Servers {
             osts: vec![target(OST)],
             ..FsConfig::default()
         }));
-        let ost = OstConfig::new("testfs", 0);
+        let ost = OstConfig::new("testfs", wire::OstIndex(0));
         let ost = Ost::start(&rpc, config.subscribe(), &StoreKind::Memory(1 << 30), ost);
         let ost = ost.await.expect("the object target starts");
         let cfg = MdtConfig {

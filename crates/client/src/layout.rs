@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use wire::striping::LovLayout as Parsed;
-use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId};
+use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId, OstIndex};
 
 /// Stripes that one file may have at most.
 const STRIPES_MAX: usize = 2000;
@@ -18,7 +18,7 @@ pub struct Stripe {
     /// The object, as it goes into RPCs.
     pub oi: OstId,
     /// The target that has it.
-    pub ost_idx: u32,
+    pub ost: OstIndex,
 }
 
 /// A part of a file that lies in one piece in one object.
@@ -87,7 +87,7 @@ impl LovLayout {
         }
         let stripe = |o: &wire::LovOstDataV1| Stripe {
             oi: o.l_ost_oi,
-            ost_idx: o.l_ost_idx,
+            ost: OstIndex(o.l_ost_idx),
         };
         Ok(LovLayout {
             lmm_magic: plain.magic,
@@ -177,7 +177,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{LovLayout, Stripe, StripeExtent};
     use bytes::Bytes;
-    use wire::{Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, WireStruct};
+    use wire::{
+        Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, OstIndex, WireStruct,
+    };
 
     fn ea(count: u16, stripe_size: u32) -> Bytes {
         let md = LovMdsMdV1 {
@@ -217,7 +219,7 @@ mod tests {
                     oi_id: 0x1000,
                     oi_seq: 1
                 },
-                ost_idx: 1
+                ost: OstIndex(1)
             }
         );
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, Fid, LU_SEQ_RANGE_ANY, LU_SEQ_RANGE_MASK, LU_SEQ_RANGE_MDT,
-    LU_SEQ_RANGE_OST, LuSeqRange, WireStruct,
+    LU_SEQ_RANGE_OST, LuSeqRange, OstIndex, WireStruct,
 };
 
 /// The metadata targets of a mount.
@@ -51,10 +51,10 @@ impl Lmv {
     }
 
     /// The object target that has this sequence. `ENOENT`: the sequence is no object target's.
-    pub(crate) async fn ost_of(&self, seq: u64) -> Result<u32, Errno> {
+    pub(crate) async fn ost_of(&self, seq: u64) -> Result<OstIndex, Errno> {
         let range = self.locate(seq, LU_SEQ_RANGE_ANY).await?;
         match range.lsr_flags & LU_SEQ_RANGE_MASK {
-            LU_SEQ_RANGE_OST => Ok(range.lsr_index),
+            LU_SEQ_RANGE_OST => Ok(OstIndex(range.lsr_index)),
             _ => Err(Errno::ENOENT),
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use mdt::check::{Claim, Examined, show_path};
 use osd::{OsdError, check::Finding};
 use ost::check::{Object, Sequences};
-use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange};
+use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange, OstIndex};
 
 use crate::targets::Stores;
 
@@ -18,7 +18,7 @@ use crate::targets::Stores;
 pub(crate) enum Problem {
     /// Two stripes have one object.
     Shared {
-        ost: u32,
+        ost: OstIndex,
         object: Fid,
         /// The one that keeps it.
         keeps: (Fid, u16),
@@ -26,19 +26,27 @@ pub(crate) enum Problem {
         loses: (Fid, u16),
     },
     /// A stripe has an object that the OST cannot have.
-    Impossible { ost: u32, object: Fid, of: (Fid, u16) },
+    Impossible {
+        ost: OstIndex,
+        object: Fid,
+        of: (Fid, u16),
+    },
     /// An object says that it is of another file, or another stripe.
     WrongParent {
-        ost: u32,
+        ost: OstIndex,
         object: Fid,
         of: (Fid, u16),
         says: Fid,
     },
     /// An object is a stripe's, and to be destroyed.
-    Condemned { ost: u32, object: Fid, of: (Fid, u16) },
+    Condemned {
+        ost: OstIndex,
+        object: Fid,
+        of: (Fid, u16),
+    },
     /// An object is nobody's.
     Orphan {
-        ost: u32,
+        ost: OstIndex,
         object: Fid,
         says: Fid,
         /// Whether the OST gives access to it.
@@ -46,27 +54,31 @@ pub(crate) enum Problem {
     },
     /// Objects are in use that would be removed as not in use.
     LowMark {
-        ost: u32,
+        ost: OstIndex,
         seq: u64,
         mark: u32,
         used: u32,
     },
     /// Objects are in use that would be made again.
     LowLast {
-        ost: u32,
+        ost: OstIndex,
         seq: u64,
         last: u64,
         used: u32,
     },
     /// Objects are made in a sequence that the OST never gave.
-    ForeignMark { ost: u32, seq: u64 },
+    ForeignMark { ost: OstIndex, seq: u64 },
     /// The OST's sequences cannot be located.
-    NotLocated { ost: u32, range: LuSeqRange, free: bool },
+    NotLocated {
+        ost: OstIndex,
+        range: LuSeqRange,
+        free: bool,
+    },
 }
 
 /// The comparison of one OST's objects with the claims on it.
 pub(crate) struct Cross<'a> {
-    ost: u32,
+    ost: OstIndex,
     sequences: &'a Sequences,
     examined: Option<&'a Examined>,
     /// The claims on this OST that were not passed yet.
@@ -79,7 +91,7 @@ pub(crate) struct Cross<'a> {
 
 impl<'a> Cross<'a> {
     /// Begins. `examined` has its claims sorted; without it nothing can be compared.
-    pub(crate) fn new(ost: u32, sequences: &'a Sequences, examined: Option<&'a Examined>) -> Cross<'a> {
+    pub(crate) fn new(ost: OstIndex, sequences: &'a Sequences, examined: Option<&'a Examined>) -> Cross<'a> {
         let claims = examined.map_or(&[][..], |e| {
             let from = e.claims.partition_point(|c| c.ost < ost);
             let to = e.claims.partition_point(|c| c.ost <= ost);
@@ -218,7 +230,7 @@ impl<'a> Cross<'a> {
         let range = LuSeqRange {
             lsr_start: start,
             lsr_end: end,
-            lsr_index: self.ost,
+            lsr_index: self.ost.0,
             lsr_flags: LU_SEQ_RANGE_OST,
         };
         if !examined.located.contains(&range) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mdt::layout::Object;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, OstIndex};
 
 use crate::{
     cross,
@@ -15,7 +15,7 @@ pub(crate) struct Repairer<'a> {
     stores: &'a Stores,
     names: Option<mdt::check::Repairer>,
     /// For each OST the sequence and the last id that was used for a new object.
-    made: HashMap<u32, (u64, u32)>,
+    made: HashMap<OstIndex, (u64, u32)>,
 }
 
 impl<'a> Repairer<'a> {
@@ -71,7 +71,7 @@ impl<'a> Repairer<'a> {
     }
 
     /// An object that is nobody's: with data it becomes a file, for people to look at.
-    async fn orphan(&mut self, ost: u32, object: Fid) -> Result<(), Errno> {
+    async fn orphan(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let attr = self.ost(ost)?.store.attr(object).await?;
         if attr.size == 0 {
             return Ok(self.ost(ost)?.store.destroy(object).await?);
@@ -85,13 +85,13 @@ impl<'a> Repairer<'a> {
         self.set_parent(ost, object, (file, 0)).await
     }
 
-    async fn set_parent(&self, ost: u32, object: Fid, (file, stripe): (Fid, u16)) -> Result<(), Errno> {
+    async fn set_parent(&self, ost: OstIndex, object: Fid, (file, stripe): (Fid, u16)) -> Result<(), Errno> {
         let parent = Fid::new(file.f_seq, file.f_oid, stripe.into());
         Ok(self.ost(ost)?.store.set_parent(object, parent).await?)
     }
 
     /// A new object in the sequence that the MDT uses on an OST: an id above all others there.
-    fn new_object(&mut self, ost: u32) -> Result<Fid, Errno> {
+    fn new_object(&mut self, ost: OstIndex) -> Result<Fid, Errno> {
         let (seq, above) = match self.made.get(&ost) {
             Some(made) => *made,
             None => {
@@ -115,7 +115,7 @@ impl<'a> Repairer<'a> {
         self.names.as_mut().ok_or(Errno::ENODEV)
     }
 
-    fn ost(&self, index: u32) -> Result<&OstStore, Errno> {
+    fn ost(&self, index: OstIndex) -> Result<&OstStore, Errno> {
         self.stores.osts.get(&index).ok_or(Errno::ENODEV)
     }
 }

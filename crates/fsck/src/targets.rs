@@ -7,7 +7,7 @@ use osd::{
     check::{Finding, Progress},
     target::{TargetDir, TargetKind},
 };
-use wire::Fid;
+use wire::{Fid, OstIndex};
 
 use crate::{FsckError, Summary, cross, repair::Repairer};
 
@@ -21,7 +21,7 @@ pub struct Targets {
 pub(crate) struct Stores {
     mgs: Option<(String, PathBuf)>,
     pub(crate) mdt: Option<MdtStore>,
-    pub(crate) osts: BTreeMap<u32, OstStore>,
+    pub(crate) osts: BTreeMap<OstIndex, OstStore>,
     fsname: String,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Problem {
     Journal,
     Mgs,
     Mdt(mdt::check::Problem),
-    Ost(u32, ost::check::Problem),
+    Ost(OstIndex, ost::check::Problem),
     Cross(cross::Problem),
 }
 
@@ -153,9 +153,11 @@ impl Targets {
                 }
                 TargetKind::Ost => {
                     stores.fsname.clone_from(&label.fsname);
-                    let store = ost::check::Store::open(&path, label.index, repair);
+                    let store = ost::check::Store::open(&path, OstIndex(label.index), repair);
                     let store = store.await.map_err(failed)?;
-                    stores.osts.insert(label.index, OstStore { svname, store });
+                    stores
+                        .osts
+                        .insert(OstIndex(label.index), OstStore { svname, store });
                 }
             }
         }
@@ -275,8 +277,8 @@ impl Stores {
 }
 
 /// OSTs that layouts name, or that objects are made on, and that are not among the targets.
-fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<u32, OstStore>) -> Vec<u32> {
-    let mut named: Vec<u32> = found
+fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<OstIndex, OstStore>) -> Vec<OstIndex> {
+    let mut named: Vec<OstIndex> = found
         .claims
         .iter()
         .map(|c| c.ost)
@@ -289,7 +291,7 @@ fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<u32, OstStore>) -
 }
 
 /// Whether a file's layout names the object; the claims are sorted.
-fn claims(found: &mdt::check::Examined, ost: u32, object: &Fid) -> bool {
+fn claims(found: &mdt::check::Examined, ost: OstIndex, object: &Fid) -> bool {
     let key = (ost, (object.f_seq, object.f_oid));
     found
         .claims

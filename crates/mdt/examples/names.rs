@@ -38,7 +38,7 @@ impl Load<'_> {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let fid = Fid::new(0x2_0000_0401 + u64::from(n >> 16), (n & 0xffff) + 1, 0);
         let object = Object {
-            ost: n % 2,
+            ost: wire::OstIndex(n % 2),
             fid: Fid::new(0x2_4000_0400, n + 1, 0),
         };
         let node = Node {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use wire::{
     Errno, Fid, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_PATTERN_DEFAULT, LOV_PATTERN_NONE,
     LOV_PATTERN_RAID0, LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovMdsMdV3,
-    LovOstDataV1, OstId, Text, WireStruct,
+    LovOstDataV1, OstId, OstIndex, Text, WireStruct,
     striping::{LovLayout, PlainLayout},
 };
 
@@ -29,18 +29,18 @@ pub struct Wanted {
     /// How many stripes; `u16::MAX`: one on every OST.
     pub stripe_count: u16,
     /// The OST of the first stripe.
-    pub first: Option<u32>,
+    pub first: Option<OstIndex>,
     /// The pool's name.
     pub pool: Text<16>,
     /// The OSTs, in order, when the user lists them.
-    pub osts: Vec<u32>,
+    pub osts: Vec<OstIndex>,
 }
 
 /// One object of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     /// The OST.
-    pub ost: u32,
+    pub ost: OstIndex,
     /// The object.
     pub fid: Fid,
 }
@@ -63,7 +63,7 @@ impl Wanted {
         let mut wanted = Wanted {
             stripe_size: lum.stripe_size,
             stripe_count: lum.stripe_count,
-            first: (lum.layout_gen != ANY).then_some(u32::from(lum.layout_gen)),
+            first: (lum.layout_gen != ANY).then_some(OstIndex(lum.layout_gen.into())),
             pool: lum.pool,
             osts: Vec::new(),
         };
@@ -92,7 +92,7 @@ impl Wanted {
             oi: OstId::default(),
             stripe_size: self.stripe_size,
             stripe_count: self.stripe_count,
-            layout_gen: self.first.map_or(ANY, |f| f as u16),
+            layout_gen: self.first.map_or(ANY, |first| first.0 as u16),
             pool: self.pool,
             objects: self
                 .osts
@@ -141,8 +141,8 @@ impl Wanted {
     }
 }
 
-fn listed_osts(lum: &PlainLayout) -> Result<Vec<u32>, Errno> {
-    let osts: Vec<u32> = lum.objects.iter().map(|o| o.l_ost_idx).collect();
+fn listed_osts(lum: &PlainLayout) -> Result<Vec<OstIndex>, Errno> {
+    let osts: Vec<OstIndex> = lum.objects.iter().map(|o| OstIndex(o.l_ost_idx)).collect();
     let repeated = osts.iter().enumerate().any(|(i, ost)| osts[..i].contains(ost));
     if repeated || osts.len() != usize::from(lum.stripe_count) {
         return Err(Errno::EINVAL);
@@ -150,11 +150,11 @@ fn listed_osts(lum: &PlainLayout) -> Result<Vec<u32>, Errno> {
     Ok(osts)
 }
 
-fn record(oi: OstId, ost: u32) -> LovOstDataV1 {
+fn record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
     LovOstDataV1 {
         l_ost_oi: oi,
         l_ost_gen: 0,
-        l_ost_idx: ost,
+        l_ost_idx: ost.0,
     }
 }
 
@@ -184,7 +184,7 @@ pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
         .objects
         .iter()
         .map(|o| Object {
-            ost: o.l_ost_idx,
+            ost: OstIndex(o.l_ost_idx),
             fid: o.l_ost_oi.fid(),
         })
         .collect())
@@ -205,7 +205,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(Object, u64)>, Errno>
     let (row, in_row) = (last / (stripe_size * count), last % (stripe_size * count));
     let record = &layout.objects[(in_row / stripe_size) as usize];
     let object = Object {
-        ost: record.l_ost_idx,
+        ost: OstIndex(record.l_ost_idx),
         fid: record.l_ost_oi.fid(),
     };
     Ok(Some((object, row * stripe_size + in_row % stripe_size + 1)))
@@ -220,7 +220,7 @@ pub fn max_size(osts: usize) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Object, Wanted, build, last_object, objects};
-    use wire::{Errno, Fid, Text};
+    use wire::{Errno, Fid, OstIndex, Text};
 
     fn hex(s: &str) -> Vec<u8> {
         (0..s.len())
@@ -237,7 +237,7 @@ mod tests {
             "010400c00200000002000000000000000000000001000000"
         ));
         let object = Object {
-            ost: 1,
+            ost: OstIndex(1),
             fid: Fid::new(0x2_c000_0401, 2, 0),
         };
         let file = Fid::new(0x2_0000_0402, 2, 0);
@@ -264,7 +264,7 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let file = Fid::new(0x2_0000_0400, 1, 0);
         let objects = [1, 2, 3].map(|ost| Object {
-            ost,
+            ost: OstIndex(ost),
             fid: Fid::new(0x1_0000_0000, ost, 0),
         });
         let ea = build(file, 1 << 20, Text::default(), &objects);
@@ -288,14 +288,14 @@ mod tests {
     fn listed_osts_are_kept_in_order_and_may_not_repeat() {
         let wanted = Wanted {
             stripe_count: 2,
-            osts: vec![3, 1],
+            osts: vec![OstIndex(3), OstIndex(1)],
             ..Wanted::default()
         };
         let ea = wanted.to_default();
-        assert_eq!(Wanted::parse(&ea).unwrap().unwrap().osts, [3, 1]);
+        assert_eq!(Wanted::parse(&ea).unwrap().unwrap().osts, wanted.osts);
         let twice = Wanted {
             stripe_count: 2,
-            osts: vec![1, 1],
+            osts: vec![OstIndex(1); 2],
             ..Wanted::default()
         }
         .to_default();

@@ -1,7 +1,7 @@
 //! Which OSTs a new file's stripes go to: round-robin while they are about equally full, by free space otherwise, each
 //! OST at most once, and not onto what is away or full. One that does not answer comes after the others. Pure.
 
-use wire::Errno;
+use wire::{Errno, OstIndex};
 
 use crate::layout::Wanted;
 
@@ -12,7 +12,7 @@ const BALANCED: u128 = 43;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     /// Its index.
-    pub ost: u32,
+    pub ost: OstIndex,
     /// Bytes free to users.
     pub free: u64,
     /// Whether it has objects at hand.
@@ -34,16 +34,16 @@ impl Candidate {
 /// The OSTs to try, in order, for `wanted` stripes; `turn` is a number that grows with every file.
 ///
 /// `ENOSPC` when all that can be reached are full, or one that the user chose. More may be returned than there will be stripes: who has no object after all is passed over.
-pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<u32>, Errno> {
+pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<OstIndex>, Errno> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
-    let is_full = |ost: &u32| candidates.iter().any(|c| c.ost == *ost && c.full);
+    let is_full = |ost: &OstIndex| candidates.iter().any(|c| c.ost == *ost && c.full);
     if !wanted.osts.is_empty() {
         if wanted.osts.iter().any(is_full) {
             return Err(Errno::ENOSPC);
         }
-        let known = |ost: &u32| candidates.iter().any(|c| c.ost == *ost);
+        let known = |ost: &OstIndex| candidates.iter().any(|c| c.ost == *ost);
         return if wanted.osts.iter().all(known) {
             Ok(wanted.osts.clone())
         } else {
@@ -61,7 +61,7 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
             return Err(Errno::EINVAL);
         }
         usable.retain(|c| c.ost != first);
-        usable.sort_by_key(|c| (c.slow, c.ost.wrapping_sub(first)));
+        usable.sort_by_key(|c| (c.slow, c.ost.0.wrapping_sub(first.0)));
         return Ok(std::iter::once(first)
             .chain(usable.iter().map(|c| c.ost))
             .collect());
@@ -102,13 +102,13 @@ fn weighted(usable: &[Candidate], turn: u64) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Candidate, order};
+    use super::Candidate;
     use crate::layout::Wanted;
-    use wire::Errno;
+    use wire::{Errno, OstIndex};
 
     fn osts(free: &[u64]) -> Vec<Candidate> {
         let candidate = |(i, free): (usize, &u64)| Candidate {
-            ost: i as u32,
+            ost: OstIndex(i as u32),
             free: *free,
             ready: true,
             connected: true,
@@ -116,6 +116,12 @@ mod tests {
             slow: false,
         };
         free.iter().enumerate().map(candidate).collect()
+    }
+
+    /// The indexes of the OSTs to try.
+    fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<u32>, Errno> {
+        let osts = super::order(candidates, wanted, turn)?;
+        Ok(osts.into_iter().map(|ost| ost.0).collect())
     }
 
     #[test]
@@ -141,22 +147,22 @@ mod tests {
     fn what_the_user_says_is_done_or_refused() {
         let three = osts(&[1, 1, 1]);
         let listed = Wanted {
-            osts: vec![2, 0],
+            osts: vec![OstIndex(2), OstIndex(0)],
             ..Wanted::default()
         };
         assert_eq!(order(&three, &listed, 0).unwrap(), [2, 0]);
         let first = Wanted {
-            first: Some(1),
+            first: Some(OstIndex(1)),
             ..Wanted::default()
         };
         assert_eq!(order(&three, &first, 0).unwrap(), [1, 2, 0]);
         for bad in [
             Wanted {
-                osts: vec![3],
+                osts: vec![OstIndex(3)],
                 ..Wanted::default()
             },
             Wanted {
-                first: Some(9),
+                first: Some(OstIndex(9)),
                 ..Wanted::default()
             },
         ] {
@@ -172,11 +178,11 @@ mod tests {
         assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);
         for wanted in [
             Wanted {
-                first: Some(1),
+                first: Some(OstIndex(1)),
                 ..Wanted::default()
             },
             Wanted {
-                osts: vec![0, 1],
+                osts: vec![OstIndex(0), OstIndex(1)],
                 ..Wanted::default()
             },
         ] {
@@ -197,7 +203,7 @@ mod tests {
         let in_turn = |of: &[Candidate]| [0, 1, 2].map(|t| order(of, &Wanted::default(), t).unwrap());
         assert_eq!(in_turn(&three), [[0, 2, 1], [2, 0, 1], [0, 2, 1]]);
         let first = |ost| Wanted {
-            first: Some(ost),
+            first: Some(OstIndex(ost)),
             ..Wanted::default()
         };
         assert_eq!(order(&three, &first(0), 0).unwrap(), [0, 2, 1]);

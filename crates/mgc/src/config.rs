@@ -11,7 +11,7 @@ use wire::config::Config as Record;
 use wire::{
     CM_END, CM_EXCLUDE, CM_SKIP, CM_START, LCFG_ADD_CONN, LCFG_ADD_MDC, LCFG_ADD_UUID, LCFG_ATTACH,
     LCFG_DEL_MDC, LCFG_LOV_ADD_INA, LCFG_LOV_ADD_OBD, LCFG_LOV_DEL_OBD, LCFG_PARAM, LCFG_SET_PARAM,
-    LCFG_SETUP, LovDesc, Nid, WireStruct,
+    LCFG_SETUP, LovDesc, Nid, OstIndex, WireStruct,
 };
 
 /// A target, as clients of it see it.
@@ -102,8 +102,8 @@ impl FsConfig {
     }
 
     /// The object target of this index.
-    pub fn ost(&self, index: u32) -> Option<&TargetConf> {
-        self.osts.iter().find(|t| t.index == index)
+    pub fn ost(&self, index: OstIndex) -> Option<&TargetConf> {
+        self.osts.iter().find(|t| t.index == index.0)
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(config.fsname, "fs");
         assert_eq!(config.osts.iter().map(|t| t.index).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(
-            config.ost(1).map(|t| (t.name.as_str(), t.nids[0])),
+            config.ost(OstIndex(1)).map(|t| (t.name.as_str(), t.nids[0])),
             Some(("fs-OST0001", nid("10.0.0.2@tcp")))
         );
     }

@@ -332,6 +332,7 @@ pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use std::sync::Arc;
+    use wire::OstIndex;
 
     fn logs() -> Logs {
         Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap()
@@ -427,7 +428,7 @@ pub(crate) mod tests {
         let new: Vec<Nid> = vec!["10.0.0.9@tcp".parse().unwrap()];
         for log in ["testfs-client", "testfs-MDT0000"] {
             let config = config(&logs, log);
-            assert_eq!(config.ost(3).unwrap().nids, new, "{log}");
+            assert_eq!(config.ost(OstIndex(3)).unwrap().nids, new, "{log}");
         }
         assert_eq!(config(&logs, "testfs-client").mdt(0).unwrap().nids, new);
     }
@@ -560,7 +561,7 @@ pub(crate) mod tests {
         assert!(!from(Some(STORE_B), 0, "10.0.0.3").unwrap().changed);
         is_taken(from(Some(STORE_A), 0, "10.0.0.2"));
         let at: Vec<Nid> = vec!["10.0.0.3".parse().unwrap()];
-        assert_eq!(config(&logs, "testfs-client").ost(0).unwrap().nids, at);
+        assert_eq!(config(&logs, "testfs-client").ost(OstIndex(0)).unwrap().nids, at);
         // A Lustre target that takes the place may come back too.
         let mut from = |store, flags, nid| register(&mut logs, ost(flags, nid), store, 3);
         from(None, LDD_F_WRITECONF, "10.0.0.5").unwrap();

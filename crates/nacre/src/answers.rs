@@ -178,7 +178,8 @@ async fn df(client: &Client) -> Value {
         targets.iter().map(row).collect()
     };
     let mut all = rows("MDT", &config.mdts, mdts);
-    all.extend(rows("OST", &config.osts, osts));
+    let osts = osts.into_iter().map(|(index, space)| (index.0, space));
+    all.extend(rows("OST", &config.osts, osts.collect()));
     json!(all)
 }
 

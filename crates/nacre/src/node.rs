@@ -27,7 +27,7 @@ use ost::{Ost, OstConfig};
 use params::{Group, Registered, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
 use tokio::sync::watch;
-use wire::Nid;
+use wire::{Nid, OstIndex};
 
 use crate::answers::Parts;
 use crate::cmd::mkfs;
@@ -324,7 +324,7 @@ impl Node {
                     locks: self.locks.clone(),
                     nodemaps: nodemaps.clone(),
                     capa_keys,
-                    ..OstConfig::new(&fsname, index)
+                    ..OstConfig::new(&fsname, OstIndex(index))
                 };
                 let ost = Ost::start(&self.rpc, log.clone(), &store, config);
                 self.osts.push(ost.await?);

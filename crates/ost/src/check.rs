@@ -14,7 +14,7 @@ use osd::{
     Batch, Index, ObjAttr, Objects, OsdError, SetAttr, StoreKind,
     check::{Finding, ObjectFiles, Progress, each, each_object_record, object_file},
 };
-use wire::{FID_SEQ_IDIF, Fid};
+use wire::{FID_SEQ_IDIF, Fid, OstIndex};
 
 use crate::{commit, sequence};
 
@@ -133,7 +133,7 @@ impl Sequences {
 /// The store of a target that does not run.
 pub struct Store {
     root: PathBuf,
-    ost_index: u32,
+    ost_index: OstIndex,
     index: Arc<dyn Index>,
     /// None when the target never ran.
     objects: Option<Arc<dyn Objects>>,
@@ -141,7 +141,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store in a target's directory, to be looked at or to be repaired.
-    pub async fn open(dir: &Path, ost_index: u32, repair: bool) -> Result<Store, OsdError> {
+    pub async fn open(dir: &Path, ost_index: OstIndex, repair: bool) -> Result<Store, OsdError> {
         let kind = StoreKind::Local(dir.to_owned());
         let index = match repair {
             true => osd::open_index(&kind).await?,
@@ -163,7 +163,7 @@ impl Store {
     /// Its sequences; what of its records cannot be read is added to `problems`.
     pub fn sequences(&self, progress: &Progress, problems: &mut Vec<Problem>) -> Result<Sequences, OsdError> {
         let mut found = Sequences {
-            idif: FID_SEQ_IDIF | u64::from(self.ost_index & 0xffff) << 16,
+            idif: FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16,
             ..Sequences::default()
         };
         for tag in 0..osd::KEY_RESERVED {
@@ -319,7 +319,7 @@ mod tests {
 
     async fn with_objects(dir: &Path) -> Store {
         std::fs::create_dir_all(dir.join("objects")).unwrap();
-        let store = Store::open(dir, 0, true).await;
+        let store = Store::open(dir, OstIndex(0), true).await;
         let store = store.unwrap();
         store.set_last(SEQ, 40).unwrap();
         let objects = store.objects.as_ref().unwrap();
@@ -353,7 +353,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(with_objects(dir.path()).await);
         std::fs::write(dir.path().join("objects/240000400/08").with_file_name("note"), "").unwrap();
-        let store = Store::open(dir.path(), 0, false).await.unwrap();
+        let store = Store::open(dir.path(), OstIndex(0), false).await.unwrap();
         // One that lost its record, as a power failure may leave it.
         let (sequences, objects, problems) = look(&store);
         assert_eq!((sequences.last(SEQ), sequences.is_given(SEQ + 1)), (40, false));

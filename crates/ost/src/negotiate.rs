@@ -9,7 +9,7 @@ use wire::{
     OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_MDS, OBD_CONNECT_SHORTIO,
     OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_SRVLOCK, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID,
     OBD_CONNECT2_LOCKAHEAD, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_UNALIGNED_DIO,
-    ObdConnectData, Precision, checksum::ChecksumType,
+    ObdConnectData, OstIndex, Precision, checksum::ChecksumType,
 };
 
 const FLAGS: u64 = OBD_CONNECT_64BITHASH
@@ -53,7 +53,7 @@ const OBJECT_BITS: u8 = 9;
 /// What of the target goes into an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
-    pub(crate) index: u32,
+    pub(crate) index: OstIndex,
     pub(crate) instance: u32,
     pub(crate) brw_size: u32,
     pub(crate) block_bits: u8,
@@ -77,12 +77,12 @@ impl Offer {
             ..ObdConnectData::default()
         };
         if req.wants(OBD_CONNECT_INDEX) {
-            if asked.ocd_index != self.index {
-                let (expected, found) = (self.index, asked.ocd_index);
+            if asked.ocd_index != self.index.0 {
+                let (expected, found) = (self.index.0, asked.ocd_index);
                 lnet::warn_seldom!(client = %req.client_uuid, expected, found, "connect for another target's index");
                 return Err(Errno::EBADF);
             }
-            data.ocd_index = self.index;
+            data.ocd_index = self.index.0;
         }
         if req.wants(OBD_CONNECT_MDS) {
             data.ocd_group = asked.ocd_group;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     const OFFER: Offer = Offer {
-        index: 1,
+        index: OstIndex(1),
         instance: 3,
         brw_size: 4 << 20,
         block_bits: 12,

@@ -24,7 +24,9 @@ use std::{
 use osd::{Batch, Index, OsdError, prefix_end};
 use parking_lot::{Mutex, RwLock};
 use tokio::{sync::watch, time::timeout};
-use wire::{FID_SEQ_IDIF, FID_SEQ_OST_MDT0, Fid, LU_SEQ_RANGE_OST, LuSeqRange, OST_MAX_PRECREATE, OstId};
+use wire::{
+    FID_SEQ_IDIF, FID_SEQ_OST_MDT0, Fid, LU_SEQ_RANGE_OST, LuSeqRange, OST_MAX_PRECREATE, OstId, OstIndex,
+};
 
 use crate::OstError;
 
@@ -37,7 +39,7 @@ pub(crate) const LAST_PREFIX: [u8; 2] = *b"sl";
 /// All sequences of the target.
 pub(crate) struct Sequences {
     index: Arc<dyn Index>,
-    ost_index: u32,
+    ost_index: OstIndex,
     range: Mutex<Range>,
     /// There is a super-sequence.
     ready: watch::Sender<bool>,
@@ -160,7 +162,11 @@ pub(crate) fn last_record(seq: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
 
 impl Sequences {
     /// Reads what the index has.
-    pub(crate) fn open(index: Arc<dyn Index>, svname: &str, ost_index: u32) -> Result<Sequences, OstError> {
+    pub(crate) fn open(
+        index: Arc<dyn Index>,
+        svname: &str,
+        ost_index: OstIndex,
+    ) -> Result<Sequences, OstError> {
         let bad = |what, expected: &str, found: &[u8]| OstError::Record {
             svname: svname.into(),
             what,
@@ -256,7 +262,7 @@ impl Sequences {
     /// The object that an `ost_id` names: a FID, or in the sequence of MDT0's objects of old a bare number.
     pub(crate) fn fid(&self, id: &OstId) -> Fid {
         if id.oi_seq == FID_SEQ_OST_MDT0 {
-            let seq = FID_SEQ_IDIF | u64::from(self.ost_index & 0xffff) << 16 | (id.oi_id >> 32 & 0xffff);
+            let seq = FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16 | (id.oi_id >> 32 & 0xffff);
             return Fid::new(seq, id.oi_id as u32, 0);
         }
         id.fid()
@@ -268,7 +274,7 @@ impl Sequences {
             return Some(found.clone());
         }
         let range = *self.range.lock();
-        let idif = FID_SEQ_IDIF | u64::from(self.ost_index & 0xffff) << 16;
+        let idif = FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16;
         if !(range.start..range.next).contains(&seq) && seq != idif {
             return None;
         }
@@ -405,7 +411,7 @@ mod tests {
     #[tokio::test]
     async fn sequences_are_given_once_and_kept() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
-        let s = Sequences::open(index.clone(), "t", 1).unwrap();
+        let s = Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();
         assert!(!s.has_range());
         assert_eq!(s.give(0).await.unwrap(), None);
         s.set_range(&LuSeqRange {
@@ -427,7 +433,7 @@ mod tests {
         assert!(s.is_made(&Fid::new(0x2c0000400, 32, 0)) && !s.is_made(&Fid::new(0x2c0000400, 33, 0)));
         assert!(!s.is_made(&Fid::new(0x2c0000401, 1, 0)));
 
-        let again = Sequences::open(index, "t", 1).unwrap();
+        let again = Sequences::open(index, "t", OstIndex(1)).unwrap();
         assert_eq!(again.find(0x2c0000400).unwrap().last(), 32);
         assert_eq!(again.give(7).await.unwrap().unwrap().lsr_start, 0x2c0000401);
         assert_eq!(again.give(7).await.unwrap(), None);
@@ -438,7 +444,7 @@ mod tests {
     async fn of_sequences_that_the_mdt_has_left_nothing_is_awaited_once_it_has_spoken() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let start = 0x2c0000400;
-        let run = || Sequences::open(index.clone(), "t", 1).unwrap();
+        let run = || Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();
         let given = LuSeqRange {
             lsr_start: start,
             lsr_end: start + 10,
@@ -476,7 +482,7 @@ mod tests {
 
     #[test]
     fn an_object_of_old_is_of_the_targets_own_sequence() {
-        let s = Sequences::open(Arc::new(MemoryIndex::default()), "t", 1).unwrap();
+        let s = Sequences::open(Arc::new(MemoryIndex::default()), "t", OstIndex(1)).unwrap();
         assert_eq!(
             s.fid(&OstId { oi_id: 1, oi_seq: 0 }),
             Fid::new(0x1_0001_0000, 1, 0)

@@ -14,8 +14,8 @@ use wire::format::bufs;
 use wire::{
     Errno, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT,
-    OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, ObdConnectData, SEQ_ALLOC_SUPER, SEQ_CONTROLLER_PORTAL,
-    SEQ_QUERY, WireStruct,
+    OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, ObdConnectData, OstIndex, SEQ_ALLOC_SUPER,
+    SEQ_CONTROLLER_PORTAL, SEQ_QUERY, WireStruct,
 };
 
 use crate::sequence::Sequences;
@@ -40,7 +40,7 @@ pub(crate) async fn fetch(
     rpc: Arc<Ptlrpc>,
     mut config: watch::Receiver<Arc<FsConfig>>,
     sequences: Arc<Sequences>,
-    (fsname, index): (String, u32),
+    (fsname, index): (String, OstIndex),
 ) {
     let mut retry = RETRY_MIN;
     while !sequences.has_range() {
@@ -77,7 +77,12 @@ pub(crate) async fn fetch(
     }
 }
 
-async fn ask(rpc: &Arc<Ptlrpc>, mdt0: &TargetConf, fsname: &str, index: u32) -> Result<LuSeqRange, RpcError> {
+async fn ask(
+    rpc: &Arc<Ptlrpc>,
+    mdt0: &TargetConf,
+    fsname: &str,
+    index: OstIndex,
+) -> Result<LuSeqRange, RpcError> {
     let import = Import::new(
         rpc,
         ImportConfig {
@@ -106,10 +111,10 @@ async fn ask(rpc: &Arc<Ptlrpc>, mdt0: &TargetConf, fsname: &str, index: u32) -> 
     given
 }
 
-async fn query(import: &Import, index: u32) -> Result<LuSeqRange, RpcError> {
+async fn query(import: &Import, index: OstIndex) -> Result<LuSeqRange, RpcError> {
     import.connect().await?;
     let want = LuSeqRange {
-        lsr_index: index,
+        lsr_index: index.0,
         lsr_flags: LU_SEQ_RANGE_OST,
         ..LuSeqRange::default()
     };

@@ -15,7 +15,7 @@ use wire::{
     Errno, Fid, LCK_CW, LCK_EX, LCK_GROUP, LCK_PW, LDLM_ENQUEUE, LDLM_ENQUEUE_CANCEL_OFF, LdlmRequest,
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID, OST_CREATE,
     OST_DESTROY, OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO,
-    OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, SEQ_QUERY,
+    OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, OstIndex, SEQ_QUERY,
 };
 
 use crate::{
@@ -48,7 +48,7 @@ pub struct OstConfig {
     /// The file system.
     pub fsname: String,
     /// The target's index.
-    pub index: u32,
+    pub index: OstIndex,
     /// The largest read or write, bytes; a power of two up to [`BRW_SIZE_MAX`].
     pub brw_size: u32,
     /// Where the target's parameters are to be found.
@@ -63,7 +63,7 @@ pub struct OstConfig {
 
 impl OstConfig {
     /// With what is usual.
-    pub fn new(fsname: &str, index: u32) -> OstConfig {
+    pub fn new(fsname: &str, index: OstIndex) -> OstConfig {
         OstConfig {
             fsname: fsname.into(),
             index,
@@ -135,7 +135,7 @@ impl Ost {
             objects: objects.clone(),
             sequences: sequences.clone(),
         };
-        let seed = rpc.config().seed ^ committer.epoch().rotate_left(32) ^ u64::from(cfg.index);
+        let seed = rpc.config().seed ^ committer.epoch().rotate_left(32) ^ u64::from(cfg.index.0);
         let locks = LockServer::new(
             &format!("filter-{svname}_UUID"),
             Arc::new(lvbs),

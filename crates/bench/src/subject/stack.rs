@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 use tokio::runtime::Handle;
-use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, Text};
+use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, OstIndex, Text};
 
 /// Type and permissions of new files.
 const FILE_MODE: u32 = 0o100_644;
@@ -116,7 +116,7 @@ impl StackSubject {
         let first = self.next_object.fetch_add(u64::from(stripes), Ordering::Relaxed);
         let objects: Vec<Object> = (0..stripes)
             .map(|i| Object {
-                ost: i,
+                ost: OstIndex(i),
                 fid: Fid {
                     f_seq: OBJECTS | u64::from(i) << 16,
                     f_oid: (first / u64::from(stripes)) as u32,

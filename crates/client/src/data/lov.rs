@@ -18,7 +18,7 @@ use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
-use wire::{Errno, Fid, ObdStatfs};
+use wire::{Errno, Fid, ObdStatfs, OstIndex};
 
 /// What the data half of a mount needs to know beside the configuration.
 pub struct DataConfig {
@@ -44,7 +44,7 @@ pub struct DataConfig {
 pub struct Lov {
     rpc: Arc<Ptlrpc>,
     cfg: DataConfig,
-    oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
+    oscs: RwLock<BTreeMap<OstIndex, Arc<Osc>>>,
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
     cached: Arc<Cached>,
@@ -73,12 +73,12 @@ impl Lov {
     pub(crate) fn add_new(&self, conf: &FsConfig) {
         let mut oscs = self.oscs.write();
         for ost in &conf.osts {
-            oscs.entry(ost.index).or_insert_with(|| {
+            oscs.entry(OstIndex(ost.index)).or_insert_with(|| {
                 let target = OscTarget {
                     name: format!("{}-osc-{}", ost.name, self.cfg.instance),
                     target_uuid: ost.uuid.clone(),
                     client_uuid: self.cfg.client_uuid.clone(),
-                    index: ost.index,
+                    index: OstIndex(ost.index),
                     nids: ost.nids.clone(),
                 };
                 Osc::start(&self.rpc, target, &self.cfg, &self.cached, self.losses.clone())
@@ -91,7 +91,7 @@ impl Lov {
         self.add_new(conf);
         let oscs = self.oscs.read();
         for ost in &conf.osts {
-            if let Some(osc) = oscs.get(&ost.index) {
+            if let Some(osc) = oscs.get(&OstIndex(ost.index)) {
                 osc.import().set_nids(&ost.nids);
             }
         }
@@ -100,7 +100,7 @@ impl Lov {
     /// Whether all targets of a layout are known.
     pub(crate) fn knows(&self, layout: &LovLayout) -> bool {
         let oscs = self.oscs.read();
-        layout.stripes.iter().all(|s| oscs.contains_key(&s.ost_idx))
+        layout.stripes.iter().all(|s| oscs.contains_key(&s.ost))
     }
 
     /// Which files have lost data, and who knows.
@@ -137,7 +137,7 @@ impl Lov {
             .stripes
             .iter()
             .enumerate()
-            .map(|(i, stripe)| Some(oscs.get(&stripe.ost_idx)?.object(object_id(fid, i, stripe))))
+            .map(|(i, stripe)| Some(oscs.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
             .collect();
         let file = Arc::new(DataFile::new(layout, objects));
         files.insert(fid, Arc::downgrade(&file));
@@ -152,14 +152,14 @@ impl Lov {
         self.files.lock().remove(&fid);
         let oscs = self.oscs.read();
         for (i, stripe) in layout.stripes.iter().enumerate() {
-            if let Some(osc) = oscs.get(&stripe.ost_idx) {
+            if let Some(osc) = oscs.get(&stripe.ost) {
                 osc.discard(&object_id(fid, i, stripe));
             }
         }
     }
 
     /// What all object targets say of their space: one each, those that do not answer left out.
-    pub async fn statfs(&self) -> Vec<(u32, ObdStatfs)> {
+    pub async fn statfs(&self) -> Vec<(OstIndex, ObdStatfs)> {
         let mut tasks = JoinSet::new();
         for osc in self.oscs() {
             tasks.spawn(async move { (osc.index(), osc.statfs().await) });
@@ -173,7 +173,7 @@ impl Lov {
     }
 
     /// The file that an object of a target belongs to.
-    pub(crate) async fn file_of(&self, ost: u32, object: Fid) -> Result<Fid, Errno> {
+    pub(crate) async fn file_of(&self, ost: OstIndex, object: Fid) -> Result<Fid, Errno> {
         let osc = self.oscs.read().get(&ost).cloned();
         osc.ok_or(Errno::ENODEV)?.file_of(object).await
     }

@@ -40,8 +40,8 @@ use wire::{
     OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
     OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
     OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
-    OBD_CONNECT2_REP_MBITS, OBD_OBJECT_EOF, OST_STATFS, ObdConnectData, ObdStatfs, OstLvb, Precision, Time,
-    WireStruct,
+    OBD_CONNECT2_REP_MBITS, OBD_OBJECT_EOF, OST_STATFS, ObdConnectData, ObdStatfs, OstIndex, OstLvb,
+    Precision, Time, WireStruct,
 };
 
 /// `osc.*.max_rpcs_in_flight`, as it starts.
@@ -68,7 +68,7 @@ pub(super) struct OscTarget {
     /// `testfs-OST0000_UUID`
     pub(super) target_uuid: String,
     pub(super) client_uuid: String,
-    pub(super) index: u32,
+    pub(super) index: OstIndex,
     pub(super) nids: Vec<Nid>,
 }
 
@@ -159,7 +159,7 @@ impl Osc {
                 owner: owner.clone(),
             },
         );
-        let seed = u64::from(target.index).wrapping_add(1) << 48;
+        let seed = u64::from(target.index.0).wrapping_add(1) << 48;
         let locks = LockClient::new(
             owner,
             LockClientConfig {
@@ -191,7 +191,7 @@ impl Osc {
     }
 
     /// Its index in layouts.
-    pub(super) fn index(&self) -> u32 {
+    pub(super) fn index(&self) -> OstIndex {
         self.target.index
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::format::bufs;
-use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, WireStruct};
+use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, OstIndex, WireStruct};
 
 /// How long a statfs is good for.
 const STATFS_AGE: Duration = Duration::from_secs(1);
@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// The object targets' own space, by index; those that do not answer are left out.
-    pub async fn ost_space(&self) -> Vec<(u32, ObdStatfs)> {
+    pub async fn ost_space(&self) -> Vec<(OstIndex, ObdStatfs)> {
         self.lov.statfs().await
     }
 }

@@ -19,7 +19,7 @@ mod walk;
 use std::collections::BTreeMap;
 
 use osd::{OsdError, check::Progress};
-use wire::{Fid, LuSeqRange};
+use wire::{Fid, LuSeqRange, OstIndex};
 
 pub use problem::{Problem, show_path};
 pub use repair::Repairer;
@@ -31,7 +31,7 @@ use table::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     /// The OST.
-    pub ost: u32,
+    pub ost: OstIndex,
     /// The object's sequence and id.
     pub object: (u64, u32),
     /// Which stripe of the file it is.
@@ -61,9 +61,9 @@ pub struct Examined {
     /// The objects of all files, in no order.
     pub claims: Vec<Claim>,
     /// For each OST the sequence of its objects, and the id that none in use is above.
-    pub marks: BTreeMap<u32, (u64, u32)>,
+    pub marks: BTreeMap<OstIndex, (u64, u32)>,
     /// Objects that are queued to be destroyed, by OST; sorted.
-    pub destroyed: Vec<(u32, Fid)>,
+    pub destroyed: Vec<(OstIndex, Fid)>,
     /// Whose sequences are whose.
     pub located: Vec<LuSeqRange>,
     /// Numbers.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use osd::{Batch, prefix_end};
 use wire::{
-    Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, Time, WireStruct, striping::PlainLayout,
+    Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, OstIndex, Time, WireStruct,
+    striping::PlainLayout,
 };
 
 use super::{Problem, problem::Part};
@@ -130,7 +131,7 @@ impl Repairer {
         let inode = self.store.inode(file)?;
         let mut layout = PlainLayout::parse(&inode.lov)?;
         let old = layout.objects.get_mut(usize::from(stripe)).ok_or(Errno::EINVAL)?;
-        (old.l_ost_oi, old.l_ost_idx) = (object.fid.into(), object.ost);
+        (old.l_ost_oi, old.l_ost_idx) = (object.fid.into(), object.ost.0);
         let lov = layout.build();
         self.change(file, |inode| inode.lov = lov)
     }
@@ -162,7 +163,7 @@ impl Repairer {
     }
 
     /// The sequence of an OST's objects, and the id that none in use is above.
-    pub fn mark(&self, ost: u32) -> Result<Option<(u64, u32)>, Errno> {
+    pub fn mark(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
         let value = self.store.index().get(&keys::objects(ost))?;
         Ok(value
             .map(|v| Mark::decode(&v))
@@ -171,12 +172,12 @@ impl Repairer {
     }
 
     /// Notes up to which id objects of an OST may be in use.
-    pub fn set_mark(&self, ost: u32, (seq, used): (u64, u32)) -> Result<(), Errno> {
+    pub fn set_mark(&self, ost: OstIndex, (seq, used): (u64, u32)) -> Result<(), Errno> {
         self.put(keys::objects(ost), Mark { seq, used }.encode())
     }
 
     /// Has a new sequence be used for objects on an OST.
-    pub fn forget_mark(&self, ost: u32) -> Result<(), Errno> {
+    pub fn forget_mark(&self, ost: OstIndex) -> Result<(), Errno> {
         self.remove(keys::objects(ost))
     }
 
@@ -186,7 +187,7 @@ impl Repairer {
     }
 
     /// An object that is queued to be destroyed is in use, and stays.
-    pub fn do_not_destroy(&self, ost: u32, object: Fid) -> Result<(), Errno> {
+    pub fn do_not_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let from = keys::work_from(ost, 0);
         let mut rows = Vec::new();
         let progress = Default::default();

@@ -16,7 +16,7 @@ use osd::MemoryIndex;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE,
     MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC,
-    MdtRecSetattr, Time, Timed, Times, WireStruct,
+    MdtRecSetattr, OstIndex, Time, Timed, Times, WireStruct,
 };
 
 use super::{
@@ -86,7 +86,7 @@ impl Fixture {
             Bytes::new()
         };
         let object = Object {
-            ost: 0,
+            ost: OstIndex(0),
             fid: Fid::new(0x2_4000_0400, self.next, 0),
         };
         let lov = layout::build(fid, 0, wire::Text::default(), &[object]);
@@ -211,7 +211,11 @@ impl Fixture {
     fn work(&self) -> usize {
         let index = self.store.index();
         index
-            .scan(&keys::work_from(0, 0), &keys::work_from(1, 0), 1000)
+            .scan(
+                &keys::work_from(OstIndex(0), 0),
+                &keys::work_from(OstIndex(1), 0),
+                1000,
+            )
             .unwrap()
             .len()
     }

@@ -24,7 +24,7 @@ use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::Ptlrpc;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs};
+use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs, OstIndex};
 
 pub(crate) use ost::Ost;
 
@@ -120,7 +120,7 @@ impl Osts {
     /// new NIDs. New files are put on new OSTs after `known_in`.
     pub(crate) fn join(&self, config: &FsConfig, known_in: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
-            match self.get(target.index) {
+            match self.get(OstIndex(target.index)) {
                 Some(known) => known.set_nids(&target.nids),
                 None => self.add(target, known_in)?,
             }
@@ -161,7 +161,7 @@ impl Osts {
     }
 
     /// An OST by its index.
-    pub(crate) fn get(&self, index: u32) -> Option<Arc<Ost>> {
+    pub(crate) fn get(&self, index: OstIndex) -> Option<Arc<Ost>> {
         self.osts.read().iter().find(|o| o.index() == index).cloned()
     }
 

@@ -26,8 +26,8 @@ use wire::{
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
     OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
     OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_CREATE,
-    OST_PUNCH, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_ALLOC_META, SEQ_QUERY,
-    WireStruct,
+    OST_PUNCH, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, OstIndex, SEQ_ALLOC_META,
+    SEQ_QUERY, WireStruct,
 };
 
 use super::{
@@ -56,7 +56,7 @@ const STATFS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// An object target.
 pub(crate) struct Ost {
-    index: u32,
+    index: OstIndex,
     name: String,
     pub(super) store: Arc<Store>,
     import: Arc<Import>,
@@ -115,7 +115,7 @@ impl Ost {
         changes: Changes,
         known_in: Duration,
     ) -> Result<Arc<Ost>, Errno> {
-        let mark = match store.index().get(&keys::objects(target.index))? {
+        let mark = match store.index().get(&keys::objects(OstIndex(target.index)))? {
             Some(value) => Mark::decode(&value)?,
             None => Mark::default(),
         };
@@ -154,7 +154,7 @@ impl Ost {
                 },
             );
             Ost {
-                index: target.index,
+                index: OstIndex(target.index),
                 name,
                 store: store.clone(),
                 import,
@@ -187,7 +187,7 @@ impl Ost {
     }
 
     /// Its index.
-    pub(crate) fn index(&self) -> u32 {
+    pub(crate) fn index(&self) -> OstIndex {
         self.index
     }
 

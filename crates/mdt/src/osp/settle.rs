@@ -11,7 +11,7 @@ use osd::{
     Batch, OsdError,
     check::{Progress, each},
 };
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, OstIndex};
 
 use super::pool::{MARK_STEP, Mark};
 use crate::{
@@ -32,7 +32,7 @@ pub(super) fn note_exact(store: &Store) -> Result<(), Errno> {
 }
 
 /// The ids of each OST that may have been given to no file; to be called before any more are given.
-pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<u32, Mark>, Errno> {
+pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno> {
     let exact = keys::setting(EXACT);
     let mut marks = BTreeMap::new();
     if store.index().get(&exact)?.is_some() {
@@ -58,13 +58,13 @@ pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<u32, Mark>, Errno> {
 /// Queues what is nobody's to be destroyed; how many objects that are. Reads the whole store: not for a runtime's worker.
 pub(crate) fn settle(
     store: &Store,
-    marks: &BTreeMap<u32, Mark>,
+    marks: &BTreeMap<OstIndex, Mark>,
     progress: &Progress,
 ) -> Result<usize, Errno> {
     if marks.is_empty() {
         return Ok(0);
     }
-    let mut used: BTreeSet<(u32, Fid)> = BTreeSet::new();
+    let mut used: BTreeSet<(OstIndex, Fid)> = BTreeSet::new();
     each(&**store.index(), b"i", progress, |_, value| {
         // One that cannot be read may have any object: then nothing is destroyed.
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
@@ -112,7 +112,7 @@ mod tests {
         store::{Store, keys},
     };
     use osd::check::Progress;
-    use wire::Fid;
+    use wire::{Fid, OstIndex};
 
     const SEQ: u64 = 0x2_4000_0400;
 
@@ -125,7 +125,7 @@ mod tests {
         }
         f.file(Fid::ROOT, "used");
         let mut tx = f.store.begin();
-        tx.put(keys::objects(0), Mark { seq: SEQ, used: mark }.encode());
+        tx.put(keys::objects(OstIndex(0)), Mark { seq: SEQ, used: mark }.encode());
         tx.commit().unwrap();
         f.store.clone()
     }

@@ -256,7 +256,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{TOGETHER, jobs};
     use crate::store::{Work, keys};
-    use wire::Fid;
+    use wire::{Fid, OstIndex};
 
     fn object(oid: u32) -> Fid {
         Fid::new(0x2_4000_0400, oid, 0)
@@ -280,7 +280,8 @@ mod tests {
             (object(5), chown),
             (Fid::new(0x2_4000_0401, 11, 0), Work::Destroy),
         ];
-        let row = |(n, (object, work)): (u64, &(Fid, Work))| (keys::work(0, n, *object), work.encode());
+        let row =
+            |(n, (object, work)): (u64, &(Fid, Work))| (keys::work(OstIndex(0), n, *object), work.encode());
         let rows: Vec<_> = (1..).zip(&queued).map(row).collect();
         let jobs = jobs(rows.clone()).unwrap();
         let told: Vec<_> = jobs.iter().map(|j| (j.work, j.first, j.count)).collect();
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn one_request_destroys_so_many_and_no_more() {
         let rows = |oids: std::ops::RangeInclusive<u32>| -> Vec<_> {
-            let row = |oid| (keys::work(0, 7, object(oid)), Work::Destroy.encode());
+            let row = |oid| (keys::work(OstIndex(0), 7, object(oid)), Work::Destroy.encode());
             oids.map(row).collect()
         };
         let counts: Vec<u32> = jobs(rows(1..=100)).unwrap().iter().map(|j| j.count).collect();

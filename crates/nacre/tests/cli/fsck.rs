@@ -64,7 +64,7 @@ impl Stores {
 
     async fn set_parent(&self, object: Object, parent: Fid) {
         let name = format!("ost{:04x}", object.ost);
-        let index = &self.osts[object.ost as usize];
+        let index = &self.osts[object.ost.0 as usize];
         let objects = osd::open_objects(&StoreKind::Local(self.dir.join(name)), index)
             .await
             .unwrap();
@@ -429,7 +429,7 @@ fn layouts_and_objects_agree_after_a_repair() {
             [b"sl", &seq.to_be_bytes()[..]].concat(),
             2u64.to_le_bytes().to_vec(),
         );
-        s.osts[ost as usize].apply(batch).unwrap();
+        s.osts[ost.0 as usize].apply(batch).unwrap();
     });
     assert_eq!(
         found(&site),

@@ -59,7 +59,7 @@ async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, inde
         params: params.clone(),
         nodemaps: mgc.nodemaps().await.unwrap(),
         capa_keys: mgc.capa_keys().await.unwrap(),
-        ..OstConfig::new(FSNAME, index)
+        ..OstConfig::new(FSNAME, wire::OstIndex(index))
     };
     Ost::start(rpc, config, &StoreKind::Memory(1 << 30), cfg)
         .await

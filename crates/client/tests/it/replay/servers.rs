@@ -121,7 +121,7 @@ impl Servers {
             let config = mgc.watch(&format!("{FSNAME}-client"));
             let cfg = OstConfig {
                 params: params::Registry::default(),
-                ..OstConfig::new(FSNAME, index)
+                ..OstConfig::new(FSNAME, wire::OstIndex(index))
             };
             osts.push(Ost::start(rpc, config, &memory(), cfg).await.unwrap());
             mgc.register(info(LDD_F_SV_TYPE_OST, index, nid)).await.unwrap();

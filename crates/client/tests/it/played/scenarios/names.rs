@@ -261,7 +261,7 @@ pub async fn statfs(play: &Play) {
     assert_eq!(kib(space.bavail), 1_758_052);
     assert_eq!((space.files, space.ffree), (130_893, 128_299));
     let osts = play.client.ost_space().await;
-    let free: Vec<_> = osts.iter().map(|(i, s)| (*i, s.os_files, s.os_ffree)).collect();
+    let free: Vec<_> = osts.iter().map(|(i, s)| (i.0, s.os_files, s.os_ffree)).collect();
     assert_eq!(free, [(0, 65536, 64150), (1, 65536, 64149)]);
     let mdts = play.client.mdt_space().await;
     let free: Vec<_> = mdts.iter().map(|(i, s)| (*i, s.os_files, s.os_ffree)).collect();
