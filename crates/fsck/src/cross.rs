@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use mdt::check::{Claim, Examined, show_path};
 use osd::{OsdError, check::Finding};
-use ost::check::{Object, Sequences};
+use ost::check::{ObjectEntry, SequenceTable};
 use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange, OstIndex};
 
 use crate::targets::Stores;
@@ -79,7 +79,7 @@ pub(crate) enum Problem {
 /// The comparison of one OST's objects with the claims on it.
 pub(crate) struct Cross<'a> {
     ost: OstIndex,
-    sequences: &'a Sequences,
+    sequences: &'a SequenceTable,
     examined: Option<&'a Examined>,
     /// The claims on this OST that were not passed yet.
     claims: &'a [Claim],
@@ -91,7 +91,11 @@ pub(crate) struct Cross<'a> {
 
 impl<'a> Cross<'a> {
     /// Begins. `examined` has its claims sorted; without it nothing can be compared.
-    pub(crate) fn new(ost: OstIndex, sequences: &'a Sequences, examined: Option<&'a Examined>) -> Cross<'a> {
+    pub(crate) fn new(
+        ost: OstIndex,
+        sequences: &'a SequenceTable,
+        examined: Option<&'a Examined>,
+    ) -> Cross<'a> {
         let claims = examined.map_or(&[][..], |e| {
             let from = e.claims.partition_point(|c| c.ost < ost);
             let to = e.claims.partition_point(|c| c.ost <= ost);
@@ -113,7 +117,7 @@ impl<'a> Cross<'a> {
     }
 
     /// The next object that is there.
-    pub(crate) fn object(&mut self, object: Object) {
+    pub(crate) fn object(&mut self, object: ObjectEntry) {
         let Some(examined) = self.examined else { return };
         let id = (object.fid.f_seq, object.fid.f_oid);
         self.claims_before(id);
@@ -127,7 +131,7 @@ impl<'a> Cross<'a> {
                 ost: self.ost,
                 object: object.fid,
                 says: object.parent,
-                usable: self.sequences.is_given(id.0) && id.1 != 0,
+                usable: self.sequences.is_allocated(id.0) && id.1 != 0,
             });
         }
     }
@@ -139,7 +143,7 @@ impl<'a> Cross<'a> {
         };
         self.claims_before((u64::MAX, u32::MAX));
         let (ost, mark) = (self.ost, self.mark);
-        if mark.0 != 0 && !self.sequences.is_given(mark.0) {
+        if mark.0 != 0 && !self.sequences.is_allocated(mark.0) {
             self.problems.push(Problem::ForeignMark { ost, seq: mark.0 });
         }
         for (&seq, &used) in &self.used {
@@ -198,7 +202,7 @@ impl<'a> Cross<'a> {
                 loses: whose(claim),
             });
         }
-        if !self.sequences.is_given(id.0) || id.1 == 0 {
+        if !self.sequences.is_allocated(id.0) || id.1 == 0 {
             self.problems.push(Problem::Impossible { ost, object, of });
             return;
         }

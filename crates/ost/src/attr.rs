@@ -1,4 +1,4 @@
-//! Between what the wire says of an object (`obdo`, `ost_lvb`) and what the store keeps.
+//! Converts object attributes between the wire (`obdo`, `ost_lvb`) and the store ([`ObjAttr`], [`SetAttr`]).
 
 use osd::{ObjAttr, Objects, OsdError, SetAttr};
 use wire::{
@@ -9,29 +9,31 @@ use wire::{
 
 use crate::sequence::Sequences;
 
-/// `o_mode` of an object that was written: a regular file, 0666.
+/// `o_mode` of a written object: a regular file, 0666.
 const MODE: u32 = 0o100_666;
-/// `o_mode` of one that never was: with the bits that say so.
+/// `o_mode` of a never written object: setuid and setgid mark it.
 const MODE_UNWRITTEN: u32 = 0o106_666;
 
-/// An object's attributes, where they can be told without waiting.
-pub(crate) fn now(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> Option<Option<ObjAttr>> {
+/// An object's attributes if memory holds them. Outer `None`: the disk must be read.
+/// Inner `None`: the object was never written.
+pub(crate) fn in_memory(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> Option<Option<ObjAttr>> {
     objects.attr_now(fid, sequences.is_new(&fid))
 }
 
-/// An object's attributes; `None`: it was never written.
+/// An object's attributes; `None` if it was never written.
 pub(crate) async fn of(
     objects: &dyn Objects,
     sequences: &Sequences,
     fid: Fid,
 ) -> Result<Option<ObjAttr>, OsdError> {
-    match now(objects, sequences, fid) {
+    match in_memory(objects, sequences, fid) {
         Some(attr) => Ok(attr),
         None => objects.attr(fid).await,
     }
 }
 
-/// What of a request's attributes is to be set. Owner, project and parent come with every write, the store keeps them.
+/// The attributes that a request sets: those marked in `o_valid`. Every write carries owner, project
+/// and parent.
 pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     let has = |flag: u64| oa.o_valid & flag == flag;
     let times = oa.times().at(precision);
@@ -43,14 +45,15 @@ pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
         uid: has(OBD_MD_FLUID).then_some(oa.o_uid),
         gid: has(OBD_MD_FLGID).then_some(oa.o_gid),
         projid: has(OBD_MD_FLPROJID).then_some(oa.o_projid),
-        // The stripe's index takes the place of the parent's version, which is always 0.
+        // `f_ver` of a file's FID is always 0, so the stripe's index is stored there.
         parent: has(OBD_MD_FLFID).then_some(Fid::new(oa.o_parent_seq, oa.o_parent_oid, oa.o_stripe_idx)),
         layout_version: has(OBD_MD_LAYOUT_VERSION).then_some(oa.o_layout_version),
         data_version: None,
     }
 }
 
-/// The same of a request that changes contents: its times are those of the change.
+/// Like [`to_set`], for a request that changes the object's data: sets the data version to `transno`
+/// and uses the request's mtime and ctime as the time of the change.
 pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: u64) -> SetAttr {
     let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     let set = SetAttr {
@@ -68,7 +71,7 @@ pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: u64) -> SetAtt
     }
 }
 
-/// Puts what the store knows into a reply.
+/// Copies the store's attributes into a reply.
 pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>, precision: Precision) {
     let a = attr.copied().unwrap_or_default();
     oa.o_valid |= OBD_MD_FLSIZE
@@ -92,13 +95,13 @@ pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>, precision: Precision) {
     oa.o_mode = if a.data_version == 0 { MODE_UNWRITTEN } else { MODE };
 }
 
-/// The data's version, for those who ask whether it has changed.
+/// Copies the data version into a reply. Clients compare it to find out whether the data changed.
 pub(crate) fn put_version(oa: &mut Obdo, attr: Option<&ObjAttr>) {
     oa.o_valid |= OBD_MD_FLDATAVERSION;
     oa.o_data_version = attr.map_or(0, |a| a.data_version);
 }
 
-/// The value block of the object's locks.
+/// The lock value block of an object.
 pub(crate) fn lvb(attr: Option<&ObjAttr>) -> OstLvb {
     let a = attr.copied().unwrap_or_default();
     let mut lvb = OstLvb {
@@ -110,7 +113,7 @@ pub(crate) fn lvb(attr: Option<&ObjAttr>) -> OstLvb {
     lvb
 }
 
-/// The value block that says why there is none: Lustre's clients find the error in the number of blocks.
+/// The lock value block that reports an error. Lustre's clients expect the errno in `lvb_blocks`.
 pub(crate) fn lvb_error(errno: Errno) -> OstLvb {
     OstLvb {
         lvb_blocks: OST_LVB_ERR_INIT.wrapping_add_signed(errno.status().into()),
@@ -124,14 +127,14 @@ mod tests {
     use wire::{Time, Times};
 
     #[test]
-    fn a_value_block_says_the_error_as_lustres_clients_expect_it() {
+    fn value_block_carries_the_error_in_lvb_blocks() {
         let blocks = lvb_error(Errno::EIO).lvb_blocks;
         assert_eq!(blocks, 0xffba_dbad_7fff_fffb);
         assert_eq!(blocks & wire::OST_LVB_ERR_MASK, wire::OST_LVB_ERR_MASK);
     }
 
     #[test]
-    fn only_what_is_valid_is_set() {
+    fn only_attributes_marked_valid_are_set() {
         let oa = Obdo {
             o_valid: OBD_MD_FLMTIME | OBD_MD_FLUID,
             o_mtime: 5,
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nanoseconds_count_only_where_they_were_agreed_upon() {
+    fn nanoseconds_are_used_only_if_negotiated() {
         let t = Time::new(5, 6);
         let times = Times {
             atime: t,
@@ -163,9 +166,9 @@ mod tests {
             ..Obdo::default()
         };
         oa.set_times(times);
-        let told = |precision| to_change(&oa, precision, 1).changed.map(|t| t.ctime);
-        assert_eq!(told(Precision::Nanoseconds), Some(t));
-        assert_eq!(told(Precision::Seconds), Some(Time::secs(5)));
+        let ctime_of_change = |precision| to_change(&oa, precision, 1).changed.map(|t| t.ctime);
+        assert_eq!(ctime_of_change(Precision::Nanoseconds), Some(t));
+        assert_eq!(ctime_of_change(Precision::Seconds), Some(Time::secs(5)));
         let mut known = ObjAttr::default();
         known.set_times(times);
         let mut reply = Obdo::default();
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_was_never_written_says_so() {
+    fn never_written_object_has_setuid_and_setgid() {
         let mut oa = Obdo::default();
         put(&mut oa, None, Precision::Seconds);
         assert_eq!(oa.o_mode & 0o6000, 0o6000);

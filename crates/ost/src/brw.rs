@@ -1,4 +1,4 @@
-//! What a read or a write asks for, checked (guide 8.3 and 8.4).
+//! Parses and checks the body of OST_READ and OST_WRITE (docs/protocol.md, "Data (OST)").
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use wire::{
     checksum::ChecksumType,
 };
 
-/// Ranges in one request at most: as many as pages in the largest transfer.
+/// The most ranges in one request: the pages of the largest transfer (4 MiB).
 const RANGES_MAX: usize = 1024;
 
-/// One range of the object.
+/// One contiguous range of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) offset: u64,
@@ -26,26 +26,27 @@ impl Span {
         self.offset + u64::from(self.len)
     }
 
-    /// The client used its grant for it.
+    /// The client reserved this space with its grant.
     pub(crate) fn is_granted(&self) -> bool {
         self.flags & OBD_BRW_FROM_GRANT != 0
     }
 }
 
-/// A read or a write.
+/// The checked parameters of a read or a write.
 #[derive(Clone, Debug)]
 pub(crate) struct Brw {
     pub(crate) oa: Obdo,
     pub(crate) object: ObdIoobj,
     pub(crate) spans: Vec<Span>,
-    /// The data is in the message, not in bulk.
+    /// The data is inside the message instead of a bulk transfer.
     pub(crate) short: bool,
-    /// The client checks; of a type that nobody knows, it cannot.
+    /// The checksum type that the client requests; `None` if it requests none or an unknown one.
     pub(crate) checksum: Option<ChecksumType>,
 }
 
 impl Brw {
-    /// Reads and checks the request: no range is longer than what was agreed, none overlaps another.
+    /// Parses the request. Ranges must be ascending, must not overlap, end at most at `maxbytes`
+    /// (`EFBIG`) and have at most `brw_size` bytes in total (`EPROTO`).
     pub(crate) fn parse(msg: &Message, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
         let oa = msg.get::<OstBody>(bufs::OST_BODY).map_err(|_| Errno::EPROTO)?.oa;
         let object: ObdIoobj = msg.get(bufs::BRW_IOOBJ).map_err(|_| Errno::EPROTO)?;
@@ -55,7 +56,7 @@ impl Brw {
             tracing::debug!(
                 count,
                 bytes = ranges.len(),
-                "ranges of a read or write: too few bytes, or too many"
+                "malformed read or write: bad number of ranges"
             );
             return Err(Errno::EPROTO);
         }
@@ -92,54 +93,59 @@ impl Brw {
                 .flatten(),
         };
         if brw.len() > u64::from(brw_size) {
-            tracing::debug!(bytes = brw.len(), brw_size, "a transfer longer than agreed");
+            tracing::debug!(
+                bytes = brw.len(),
+                brw_size,
+                "malformed read or write: longer than the negotiated brw_size"
+            );
             return Err(Errno::EPROTO);
         }
         Ok(brw)
     }
 
-    /// Where in the object the bytes are, in order.
+    /// The byte ranges of the object, ascending.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.spans.iter().map(|s| s.offset..s.end())
     }
 
-    /// Bytes of all ranges.
+    /// Total bytes of all ranges.
     pub(crate) fn len(&self) -> u64 {
         self.spans.iter().map(|s| u64::from(s.len)).sum()
     }
 
-    /// First byte and last.
+    /// Offsets of the first and of the last byte.
     pub(crate) fn extent(&self) -> (u64, u64) {
         let start = self.spans.first().map_or(0, |s| s.offset);
         (start, self.spans.last().map_or(start, |s| s.end() - 1))
     }
 
-    fn any(&self, flag: u32) -> bool {
+    fn any_span_has(&self, flag: u32) -> bool {
         self.spans.iter().any(|s| s.flags & flag != 0)
     }
 
-    /// The client has no lock: the server takes it.
+    /// The client holds no lock and requests the server to take it.
     pub(crate) fn srvlock(&self) -> bool {
-        self.any(OBD_BRW_SRVLOCK)
+        self.any_span_has(OBD_BRW_SRVLOCK)
     }
 
-    /// It is to be on disk before it is answered.
+    /// The data must be on disk before the reply.
     pub(crate) fn sync(&self) -> bool {
-        self.any(OBD_BRW_SYNC)
+        self.any_span_has(OBD_BRW_SYNC)
     }
 
-    /// Lengths of the memory descriptors that the client has attached.
-    pub(crate) fn mds(&self, req: &ServerRequest) -> Result<Vec<u32>, Errno> {
+    /// Lengths of the memory descriptors that the client attached.
+    pub(crate) fn descriptor_lengths(&self, req: &ServerRequest) -> Result<Vec<u32>, Errno> {
         let lengths = md_lengths(self.ranges());
         let attached = req.bulk_mds((self.object.ioo_max_brw >> 16) as usize + 1);
         if attached != lengths.len() {
-            lnet::warn_seldom!(peer = %req.peer, expected = lengths.len(), found = attached, "memory descriptors of a transfer");
+            lnet::warn_seldom!(peer = %req.peer, expected = lengths.len(), found = attached, "malformed read or write: wrong number of memory descriptors");
             return Err(Errno::EPROTO);
         }
         Ok(lengths)
     }
 
-    /// Grant that the request uses, as far as its ranges tell: whole pages.
+    /// Bytes of grant that the request uses, in whole pages. For clients without `GRANT_PARAM`, which do
+    /// not send the number.
     pub(crate) fn pages_from_grant(&self) -> u64 {
         let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
         self.spans
@@ -169,7 +175,7 @@ mod tests {
 
     /// The write of "hello\n" in the capture `d2_create_write_close`.
     #[test]
-    fn a_captured_short_write_is_understood() {
+    fn captured_short_write_parses() {
         let oa = Obdo {
             o_valid: 0x180_0000_0b18_4f2d,
             o_flags: 0x40_6000,
@@ -197,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_or_refused(
+        fn arbitrary_bytes_never_panic(
             bufs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..6),
             count in any::<u32>(),
         ) {

@@ -1,5 +1,5 @@
-//! What a client must show to use an object, where its nodemap requires capabilities: one for this object, this client and
-//! this target, signed by a metadata target (docs/security.md).
+//! Capability checks. Where the client's nodemap requires capabilities, each request about an object must
+//! carry one for this object, this client and this target, signed by an MDT (docs/security.md).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,71 +14,81 @@ use wire::{
 
 use crate::{Ost, target::WRITE_MODES};
 
-/// Why a request is refused.
+/// Why a request fails the capability check.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
-    #[error("the client shows no capability for the object; clients of Lustre cannot")]
-    None,
+enum CapabilityRefusal {
+    #[error("the request carries no capability (Lustre's own clients send none)")]
+    Missing,
     #[error("the capability is for another object")]
     OtherObject,
-    #[error("the capability does not allow this")]
+    #[error("the capability does not grant this operation")]
     Rights,
     #[error("{0}")]
     Bad(#[from] CapaError),
 }
 
 impl Ost {
-    /// Refuses a request about an object for which the client shows no capability.
+    /// Fails a request about an object unless it carries a valid capability.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`, or `EINPROGRESS` if the signing key is not yet known here.
     pub(crate) fn check_capability(&self, req: &ServerRequest) -> Result<(), Errno> {
-        let Some((rights, place)) = capability_needed(req.opc, writes(req)?) else {
+        let Some((rights, buffer)) = capability_needed(req.opc, enqueues_write_lock(req)?) else {
             return Ok(());
         };
         let object = object_of(req)?;
-        // Sync of all objects: it is about none.
+        // A sync of all objects names no object.
         if object == OstId::default() {
             return Ok(());
         }
-        let Err(why) = self.verify(req, object, rights, place) else {
+        let Err(why) = self.verify(req, object, rights, buffer) else {
             return Ok(());
         };
-        warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, object = %object.fid(), "a request is refused: the nodemap of the client's NID has capabilities=1, and {why}");
+        warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, object = %object.fid(), "request refused: {why}; the nodemap of the client's NID has capabilities=1");
         Err(match why {
-            // It is here a moment later: the client tries again.
-            Refusal::Bad(CapaError::NewKey(_)) => Errno::EINPROGRESS,
+            // The key arrives from the MGS a moment later: let the client retry.
+            CapabilityRefusal::Bad(CapaError::NewKey(_)) => Errno::EINPROGRESS,
             _ => Errno::EACCES,
         })
     }
 
-    fn verify(&self, req: &ServerRequest, object: OstId, rights: u64, place: usize) -> Result<(), Refusal> {
-        let capa: LustreCapa = req.msg.get(place).map_err(|_| Refusal::None)?;
-        let of = Bearer {
+    fn verify(
+        &self,
+        req: &ServerRequest,
+        object: OstId,
+        rights: u64,
+        buffer: usize,
+    ) -> Result<(), CapabilityRefusal> {
+        let capa: LustreCapa = req.msg.get(buffer).map_err(|_| CapabilityRefusal::Missing)?;
+        let bearer = Bearer {
             target: &self.uuid,
             client: &req.export.client_uuid,
         };
-        self.capa_keys.check(of, &capa, now())?;
+        self.capa_keys.check(bearer, &capa, now())?;
         if capa.lc_fid != object.fid() {
-            return Err(Refusal::OtherObject);
+            return Err(CapabilityRefusal::OtherObject);
         }
         if capa.lc_opc & rights == 0 {
-            return Err(Refusal::Rights);
+            return Err(CapabilityRefusal::Rights);
         }
         Ok(())
     }
 }
 
-/// Seconds since 1970, by the clock that the metadata targets' must agree with.
+/// Seconds since 1970. The MDTs' clocks must agree with this one.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Whether a request is for a lock in a mode for writing.
-fn writes(req: &ServerRequest) -> Result<bool, Errno> {
+/// Whether the request enqueues a lock in a write mode.
+fn enqueues_write_lock(req: &ServerRequest) -> Result<bool, Errno> {
     Ok(req.opc == LDLM_ENQUEUE
         && req.get::<LdlmRequest>(bufs::DLM_REQ)?.lock_desc.l_req_mode & WRITE_MODES != 0)
 }
 
-/// The object that a request is about, as the handlers find it.
+/// The object of a request, found in the same field as the handler finds it.
 fn object_of(req: &ServerRequest) -> Result<OstId, Errno> {
     match req.opc {
         OST_READ | OST_WRITE => Ok(req.get::<ObdIoobj>(bufs::BRW_IOOBJ)?.ioo_oid),

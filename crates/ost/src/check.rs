@@ -1,7 +1,7 @@
-//! Is the store of an object target consistent? What can be said without the metadata target: its records can be read, its
-//! files are objects. Which objects it has, of which sequences, is told to who knows the files' layouts.
+//! Offline check of an object target's store, without the MDT: every record can be read, and every file
+//! belongs to an object. [`Store`] lists the objects and sequences for a caller that also reads the files' layouts.
 //!
-//! [`Store`] opens the store of a target that does not run; only what [`Store::open`] opened to be repaired changes.
+//! Only a [`Store`] opened with `repair` changes anything. The target must not run.
 
 use std::{
     collections::BTreeMap,
@@ -18,40 +18,40 @@ use wire::{FID_SEQ_IDIF, Fid, OstIndex};
 
 use crate::{commit, sequence};
 
-/// Something that is wrong.
+/// An inconsistency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A record cannot be read.
+    /// A record that cannot be parsed.
     BadRecord {
-        /// Its key.
+        /// The record's key.
         key: bytes::Bytes,
-        /// What it should be.
+        /// The kind of record, for messages.
         what: &'static str,
-        /// Why it is not.
+        /// The reason.
         why: String,
     },
-    /// A record of a kind that there is not.
+    /// A record of an unknown kind.
     UnknownRecord {
-        /// Its key.
+        /// The record's key.
         key: bytes::Bytes,
     },
-    /// A file that is no object.
+    /// A file in the object directory that belongs to no object.
     Stray(PathBuf),
-    /// An object's file is missing, or is shorter than what was written.
+    /// An object with a missing file, or with a file shorter than its record requires.
     DamagedFile {
         /// The object.
         fid: Fid,
-        /// Its file.
+        /// The object's file.
         path: PathBuf,
-        /// Bytes that it has at least, as its record says.
+        /// The least size according to the object's record, bytes.
         expected: u64,
-        /// Its size; `None` when it is missing.
+        /// The size found, bytes; `None` if the file is missing.
         found: Option<u64>,
     },
 }
 
 impl Problem {
-    /// As it is told.
+    /// The inconsistency as a line of the report.
     pub fn finding(&self) -> Finding {
         let record = |key: &[u8]| format!("record {}", key.escape_ascii());
         match self {
@@ -59,7 +59,7 @@ impl Problem {
                 what: "unreadable record",
                 fid: None,
                 place: record(key),
-                expected: format!("that of {what}"),
+                expected: format!("a record of {what}"),
                 found: why.clone(),
                 repair: Some("removes it"),
             },
@@ -67,8 +67,8 @@ impl Problem {
                 what: "unknown record",
                 fid: None,
                 place: record(key),
-                expected: "records that this version writes".into(),
-                found: "another".into(),
+                expected: "a record kind that this version knows".into(),
+                found: "an unknown kind".into(),
                 repair: None,
             },
             Problem::DamagedFile {
@@ -91,56 +91,60 @@ impl Problem {
                 what: "stray file",
                 fid: None,
                 place: path.display().to_string(),
-                expected: "files of objects only, each in its place".into(),
-                found: "another".into(),
+                expected: "only files of objects, each in its directory".into(),
+                found: "a file that belongs to no object".into(),
                 repair: None,
             },
         }
     }
 }
 
-/// An object that is there.
+/// An object that has a record, a file, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Object {
-    /// The object.
+pub struct ObjectEntry {
+    /// The object's FID.
     pub fid: Fid,
-    /// The file that it says it is a part of, with the stripe's index as version; zero when it does not say.
+    /// The FID of the object's file, with the stripe index as `f_ver`. Zero if the object does not record its file.
     pub parent: Fid,
 }
 
-/// The sequences of a target.
+/// The sequences allocated by a target, and the last object created in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sequences {
-    /// Its super-sequence: first, end and the next one to give; zeros: none yet.
+pub struct SequenceTable {
+    /// The super-sequence: start, end (exclusive) and the next sequence to allocate. Zeros: none yet.
     pub range: (u64, u64, u64),
-    /// The last object that was made of each sequence.
+    /// The id of the last object created, by sequence.
     pub last: BTreeMap<u64, u64>,
     idif: u64,
 }
 
-impl Sequences {
-    /// Whether the target gave this sequence to somebody, or has objects of old in it.
-    pub fn is_given(&self, seq: u64) -> bool {
+impl SequenceTable {
+    /// Whether the target allocated this sequence to an MDT, or the sequence is the target's IDIF one.
+    pub fn is_allocated(&self, seq: u64) -> bool {
         (self.range.0..self.range.2).contains(&seq) || seq == self.idif || self.last.contains_key(&seq)
     }
 
-    /// The last object that was made of a sequence.
+    /// The id of the last object created in a sequence; 0 if has_file is none.
     pub fn last(&self, seq: u64) -> u64 {
         self.last.get(&seq).copied().unwrap_or(0)
     }
 }
 
-/// The store of a target that does not run.
+/// The store of a stopped target.
 pub struct Store {
     root: PathBuf,
     ost_index: OstIndex,
     index: Arc<dyn Index>,
-    /// None when the target never ran.
+    /// `None` if the target never ran.
     objects: Option<Arc<dyn Objects>>,
 }
 
 impl Store {
-    /// Opens the store in a target's directory, to be looked at or to be repaired.
+    /// Opens the store in a target's directory. Without `repair`, nothing in it changes.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be opened, for example because the target runs.
     pub async fn open(dir: &Path, ost_index: OstIndex, repair: bool) -> Result<Store, OsdError> {
         let kind = StoreKind::Local(dir.to_owned());
         let index = match repair {
@@ -160,11 +164,19 @@ impl Store {
         })
     }
 
-    /// Its sequences; what of its records cannot be read is added to `problems`.
-    pub fn sequences(&self, progress: &Progress, problems: &mut Vec<Problem>) -> Result<Sequences, OsdError> {
-        let mut found = Sequences {
+    /// Reads the target's sequences. Adds unreadable and unknown records to `problems`.
+    ///
+    /// # Errors
+    ///
+    /// The index cannot be read.
+    pub fn sequences(
+        &self,
+        progress: &Progress,
+        problems: &mut Vec<Problem>,
+    ) -> Result<SequenceTable, OsdError> {
+        let mut found = SequenceTable {
             idif: FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16,
-            ..Sequences::default()
+            ..SequenceTable::default()
         };
         for tag in 0..osd::KEY_RESERVED {
             each(&*self.index, &[tag], progress, |key, value| {
@@ -195,16 +207,20 @@ impl Store {
         Ok(found)
     }
 
-    /// Calls `f` with each object that is there, in the order of FIDs: it has a record, or a file.
+    /// Calls `f` with each object, in the order of FIDs. Adds damaged objects and stray files to `problems`.
+    ///
+    /// # Errors
+    ///
+    /// The index or the object directory cannot be read.
     pub fn each_object(
         &self,
         progress: &Progress,
         problems: &mut Vec<Problem>,
-        mut f: impl FnMut(Object),
+        mut f: impl FnMut(ObjectEntry),
     ) -> Result<(), OsdError> {
         let files = ObjectFiles::read(&self.root, progress)?;
         problems.extend(files.strays.into_iter().map(Problem::Stray));
-        let without_record = |(seq, oid): (u64, u32)| Object {
+        let without_record = |(seq, oid): (u64, u32)| ObjectEntry {
             fid: Fid::new(seq, oid, 0),
             parent: Fid::ZERO,
         };
@@ -221,10 +237,10 @@ impl Store {
             while let Some(file) = files.next_if(|file| *file < (fid.f_seq, fid.f_oid)) {
                 f(without_record(file));
             }
-            let there = files.next_if_eq(&(fid.f_seq, fid.f_oid)).is_some();
+            let has_file = files.next_if_eq(&(fid.f_seq, fid.f_oid)).is_some();
             if let Some(expected) = record.on_disk {
                 let path = object_file(&self.root, &fid);
-                let found = match there {
+                let found = match has_file {
                     true => Some(fs::metadata(&path).map_err(OsdError::io("stat", &path))?.len()),
                     false => None,
                 };
@@ -237,7 +253,7 @@ impl Store {
                     });
                 }
             }
-            f(Object {
+            f(ObjectEntry {
                 fid,
                 parent: attr.parent,
             });
@@ -247,11 +263,15 @@ impl Store {
         Ok(())
     }
 
-    /// An object's attributes.
+    /// An object's attributes; zeros if it has none or its file is damaged.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read.
     pub async fn attr(&self, object: Fid) -> Result<ObjAttr, OsdError> {
         match &self.objects {
             Some(objects) => match objects.attr(object).await {
-                // Found by [`Store::each_object`]; what its record says is lost with it.
+                // [`Store::each_object`] has reported the damage already.
                 Err(OsdError::DamagedObject { .. }) => Ok(ObjAttr::default()),
                 attr => Ok(attr?.unwrap_or_default()),
             },
@@ -259,7 +279,11 @@ impl Store {
         }
     }
 
-    /// Repairs what can be repaired.
+    /// Repairs a problem: removes a record that cannot be parsed. Leaves all other problems.
+    ///
+    /// # Errors
+    ///
+    /// The index cannot be written.
     pub fn repair(&self, problem: &Problem) -> Result<(), OsdError> {
         let Problem::BadRecord { key, .. } = problem else {
             return Ok(());
@@ -270,6 +294,10 @@ impl Store {
     }
 
     /// Destroys an object.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written.
     pub async fn destroy(&self, object: Fid) -> Result<(), OsdError> {
         match &self.objects {
             Some(objects) => objects.destroy(object).await.map(drop),
@@ -277,7 +305,11 @@ impl Store {
         }
     }
 
-    /// Says whose an object is: the file, with the stripe's index as version.
+    /// Sets the file of an object: the file's FID, with the stripe index as `f_ver`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the target never ran; else the store cannot be written.
     pub async fn set_parent(&self, object: Fid, parent: Fid) -> Result<(), OsdError> {
         let attr = SetAttr {
             parent: Some(parent),
@@ -289,7 +321,11 @@ impl Store {
         }
     }
 
-    /// Notes the last object of a sequence.
+    /// Records the last object created in a sequence.
+    ///
+    /// # Errors
+    ///
+    /// The index cannot be written.
     pub fn set_last(&self, seq: u64, last: u64) -> Result<(), OsdError> {
         let mut batch = Batch::new();
         let (key, value) = sequence::last_record(seq, last);
@@ -297,7 +333,11 @@ impl Store {
         self.index.apply(batch)
     }
 
-    /// Waits until everything is on disk.
+    /// Waits until all changes are on disk.
+    ///
+    /// # Errors
+    ///
+    /// The disk cannot be written.
     pub async fn sync(&self) -> Result<(), OsdError> {
         match &self.objects {
             Some(objects) => objects.sync(None).await,
@@ -338,7 +378,7 @@ mod tests {
         store
     }
 
-    fn look(store: &Store) -> (Sequences, Vec<Object>, Vec<Problem>) {
+    fn check(store: &Store) -> (SequenceTable, Vec<ObjectEntry>, Vec<Problem>) {
         let (mut problems, mut objects) = (Vec::new(), Vec::new());
         let progress = Progress::default();
         let sequences = store.sequences(&progress, &mut problems).unwrap();
@@ -349,14 +389,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn objects_are_those_with_a_record_or_a_file_and_looking_changes_nothing() {
+    async fn objects_have_a_record_or_a_file_and_a_check_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         drop(with_objects(dir.path()).await);
         std::fs::write(dir.path().join("objects/240000400/08").with_file_name("note"), "").unwrap();
         let store = Store::open(dir.path(), OstIndex(0), false).await.unwrap();
-        // One that lost its record, as a power failure may leave it.
-        let (sequences, objects, problems) = look(&store);
-        assert_eq!((sequences.last(SEQ), sequences.is_given(SEQ + 1)), (40, false));
+        let (sequences, objects, problems) = check(&store);
+        assert_eq!(
+            (sequences.last(SEQ), sequences.is_allocated(SEQ + 1)),
+            (40, false)
+        );
         let fids: Vec<u32> = objects.iter().map(|o| o.fid.f_oid).collect();
         assert_eq!(fids, [3, 7, 9, 0x103]);
         assert_eq!(objects[1].parent, Fid::new(0x2_0000_0401, 5, 1));
@@ -366,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_told_and_removed() {
+    async fn unreadable_records_are_reported_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let store = with_objects(dir.path()).await;
         let mut batch = Batch::new();
@@ -377,7 +419,7 @@ mod tests {
         );
         batch.put(vec![0xf1, 9], "?").put("zebra", "");
         store.index.apply(batch).unwrap();
-        let (_, objects, problems) = look(&store);
+        let (_, objects, problems) = check(&store);
         assert_eq!(objects.len(), 4);
         let what: Vec<_> = problems.iter().map(|p| p.finding().what).collect();
         assert_eq!(
@@ -392,7 +434,7 @@ mod tests {
         for problem in &problems {
             store.repair(problem).unwrap();
         }
-        let (_, objects, problems) = look(&store);
+        let (_, objects, problems) = check(&store);
         assert_eq!((objects.len(), problems.len()), (4, 1));
     }
 }

@@ -1,13 +1,14 @@
-//! Transactions of an object target, and when they are on disk.
+//! Transactions of an object target, and their commits.
 //!
-//! What changes objects gets a transaction number. It is answered at once and made durable a little later: every
-//! [`COMMIT_INTERVAL`], or when much has been written, or when somebody asks, all objects that changed are synced and
-//! the number of the last transaction before that is recorded (guide 8.3: clients keep requests for replay until then).
-//! The numbers are the target's own, not the index's: a transaction is only durable when the objects' data is.
+//! Each change of objects gets a transaction number. The target replies at once and commits later: every
+//! [`COMMIT_INTERVAL`], after enough written data, or on request. A commit syncs all changed objects and then
+//! records the last transaction that ended before. Clients keep requests for replay until their transaction is
+//! committed (docs/protocol.md, "Recovery"). The numbers are the target's own and not the index's, because a
+//! transaction is durable only once the objects' data is.
 //!
-//! The record also says in which run of the machine it was made. A target that was killed finds everything that it
-//! answered, if the machine has run on: it is put on disk at the next start, and counts as committed. After a loss of
-//! power `last_committed` says how far one can trust it, and clients know what is lost.
+//! The record also names the boot of the machine. If the target was killed but the machine record running, the
+//! kernel still holds every change that the target replied to: the next start syncs them and counts them as
+//! committed. After a power failure, `last_committed` tells clients which changes are lost.
 
 use std::{
     sync::{
@@ -22,14 +23,15 @@ use tokio::sync::{Notify, watch};
 
 use crate::OstError;
 
-/// How long a change may wait for its commit.
+/// The longest time from a change to its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
-/// So much written data starts a commit at once: clients, and the kernel, hold it in memory until then.
+/// This much written data starts a commit at once: until then clients and the kernel hold it in memory.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
-/// Part of the process's memory that it may be at most.
+/// Uncommitted data is at most this fraction (1/16) of the memory.
 const UNCOMMITTED_SHARE: u64 = 16;
 
-/// key 's' 't' -> last committed u64 LE, epoch u64 LE, run of the machine (0: stopped in order)
+/// Record: key 's' 't' -> last committed u64 LE, epoch u64 LE, boot of the machine (16 bytes, 0 after a
+/// clean stop).
 pub(crate) const KEY: [u8; 2] = *b"st";
 
 /// Begins transactions and commits them.
@@ -40,34 +42,38 @@ pub(crate) struct Committer {
     run_of_machine: RunOfMachine,
     written_bytes: AtomicU64,
     written_bytes_max: u64,
-    /// Something changed since the last commit.
+    /// Signalled when there is something to commit.
     changed: Notify,
-    /// A commit is wanted now.
-    wanted: Notify,
+    /// Signalled to commit without waiting for the interval.
+    commit_now: Notify,
     commits: watch::Sender<Commits>,
 }
 
-/// Commits are counted so that one who waits knows that one began after its change.
+/// Counts commits, so that a waiter can wait for one that began after its change.
 #[derive(Clone, Copy, Default)]
 struct Commits {
     begun: u64,
     done: u64,
     failed: u64,
-    /// The last one that failed did so for want of space.
+    /// The last failure was for lack of space.
     full: bool,
     stopped: bool,
 }
 
 impl Committer {
-    /// Goes on where the last start ended; the new epoch is on disk when this returns.
+    /// Continues from the record of the last start. The new epoch is on disk when this returns.
+    ///
+    /// # Errors
+    ///
+    /// The record cannot be parsed, or the store fails.
     pub(crate) async fn open(
         index: Arc<dyn Index>,
         objects: Arc<dyn Objects>,
         run_of_machine: RunOfMachine,
         svname: &str,
     ) -> Result<Committer, OstError> {
-        let kept = match index.get(&KEY)? {
-            None => Kept::default(),
+        let record = match index.get(&KEY)? {
+            None => CommitRecord::default(),
             Some(r) => parse(&r).ok_or_else(|| OstError::Record {
                 svname: svname.into(),
                 what: "transactions",
@@ -75,8 +81,8 @@ impl Committer {
                 found: format!("{} bytes", r.len()),
             })?,
         };
-        let transactions = Transactions::restore(kept.committed, kept.epoch);
-        if kept.run_of_machine == run_of_machine && run_of_machine != RunOfMachine::default() {
+        let transactions = Transactions::restore(record.committed, record.epoch);
+        if record.run_of_machine == run_of_machine && run_of_machine != RunOfMachine::default() {
             objects.sync_left().await?;
             transactions.set_committed(transactions.epoch() << 32);
         }
@@ -88,7 +94,7 @@ impl Committer {
             written_bytes: AtomicU64::new(0),
             written_bytes_max: UNCOMMITTED_BYTES_MAX.min(cpt::memory_bytes() / UNCOMMITTED_SHARE),
             changed: Notify::new(),
-            wanted: Notify::new(),
+            commit_now: Notify::new(),
             commits: watch::Sender::new(Commits::default()),
         };
         committer.record(committer.last_committed(), run_of_machine)?;
@@ -96,7 +102,7 @@ impl Committer {
         Ok(committer)
     }
 
-    /// This start's number: `ocd_instance`.
+    /// The number of this start, sent to clients as `ocd_instance`.
     pub(crate) fn epoch(&self) -> u64 {
         self.transactions.epoch()
     }
@@ -105,29 +111,33 @@ impl Committer {
         self.transactions.committed()
     }
 
-    /// Begins a transaction, once there is room in the index. Dropping it ends it.
+    /// Begins a transaction once the index has room for it. Dropping the result ends it.
     pub(crate) async fn begin(&self) -> InFlight {
         self.index.room().await;
         self.transactions.begin()
     }
 
-    /// Ends a transaction that wrote so many bytes.
+    /// Ends a transaction that wrote `written_bytes`.
     pub(crate) fn end(&self, transaction: InFlight, written_bytes: u64) {
         drop(transaction);
         self.changed.notify_one();
         if self.written_bytes.fetch_add(written_bytes, SeqCst) + written_bytes > self.written_bytes_max {
-            self.wanted.notify_one();
+            self.commit_now.notify_one();
         }
     }
 
-    /// Waits until everything that has ended by now is on disk.
+    /// Waits until every transaction that has ended by now is on disk.
+    ///
+    /// # Errors
+    ///
+    /// `Stopping`, `NoSpace`, or `Failed` if the commit failed for another reason.
     pub(crate) async fn commit(&self) -> Result<(), OsdError> {
         let mut commits = self.commits.subscribe();
         let now = *commits.borrow();
-        // The one that is under way may have begun too early.
+        // A running commit may have begun before the caller's change: wait for the next one.
         let target = now.begun + 1;
         self.changed.notify_one();
-        self.wanted.notify_one();
+        self.commit_now.notify_one();
         let done = commits
             .wait_for(|c| c.done >= target || c.failed > now.failed || c.stopped)
             .await;
@@ -142,18 +152,18 @@ impl Committer {
         }
     }
 
-    /// Commits until `stop`, and a last time then.
+    /// Commits until `stop` is set, then once more.
     pub(crate) async fn run(&self, mut stop: watch::Receiver<bool>) {
         loop {
             let stopped = tokio::select! {
                 _ = stop.wait_for(|s| *s) => true,
                 () = self.changed.notified() => false,
             };
-            // Let other changes join.
+            // Let more changes join the commit.
             let last = stopped
                 || tokio::select! {
                     _ = stop.wait_for(|s| *s) => true,
-                    () = self.wanted.notified() => false,
+                    () = self.commit_now.notified() => false,
                     () = tokio::time::sleep(COMMIT_INTERVAL) => false,
                 };
             self.commits.send_modify(|c| c.begun += 1);
@@ -170,7 +180,7 @@ impl Committer {
             match done {
                 Err(e) => {
                     if !failed_before {
-                        tracing::error!("commit failed: {e}; trying again every {COMMIT_INTERVAL:?}");
+                        tracing::error!("commit failed: {e}; retrying every {COMMIT_INTERVAL:?}");
                     }
                     self.changed.notify_one();
                 }
@@ -188,7 +198,7 @@ impl Committer {
         self.written_bytes.store(0, SeqCst);
         let applied = self.transactions.applied();
         self.objects.sync(None).await?;
-        // If no number of this start has been handed out yet, what was committed before it stays true.
+        // Before this start's first transaction, the former committed number stays valid.
         let committed = match applied > self.transactions.epoch() << 32 {
             true => applied,
             false => self.last_committed(),
@@ -213,23 +223,23 @@ impl Committer {
     }
 }
 
-/// What the record says.
+/// The content of the record.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct CommitRecord {
     committed: u64,
     epoch: u64,
     run_of_machine: RunOfMachine,
 }
 
-/// Reads the record. One of 16 bytes, of before the run was kept, is as of a target that was stopped in order.
-pub(crate) fn parse(record: &[u8]) -> Option<Kept> {
+/// Parses the record. One of 16 bytes (older format) has no boot and counts as cleanly stopped.
+pub(crate) fn parse(record: &[u8]) -> Option<CommitRecord> {
     let (committed, rest) = record.split_first_chunk()?;
     let (epoch, run) = rest.split_first_chunk()?;
     let run_of_machine = match run {
         [] => RunOfMachine::default(),
         run => RunOfMachine(run.try_into().ok()?),
     };
-    Some(Kept {
+    Some(CommitRecord {
         committed: u64::from_le_bytes(*committed),
         epoch: u64::from_le_bytes(*epoch),
         run_of_machine,
@@ -257,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_killed_target_answered_counts_as_committed_unless_the_machine_stopped_too() {
+    async fn replies_of_a_killed_target_are_committed_unless_the_machine_rebooted() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let killed = open(&index).await;
         let answered = killed.begin().await.transno();
@@ -273,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_both_lengths_are_read() {
+    fn records_of_both_lengths_parse() {
         let short = parse(&[1; 16]).unwrap();
         assert_eq!(short.run_of_machine, RunOfMachine::default());
         assert_eq!(parse(&[1; 32]).unwrap().run_of_machine, RunOfMachine([1; 16]));
@@ -283,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_committed_after_the_interval_or_when_wanted() {
+    async fn changes_are_committed_after_the_interval_or_on_request() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let c = open(&index).await;
         let (stop, stopped) = watch::channel(false);
@@ -315,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_in_flight_is_not_committed() {
+    async fn transactions_in_flight_are_not_committed() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let c = open(&index).await;
         let (_stop, stopped) = watch::channel(false);

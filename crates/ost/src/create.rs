@@ -1,4 +1,5 @@
-//! What the MDTs ask: sequences, objects in advance, the last object, destruction (guide 7.2, 8.1); and hints from clients.
+//! Requests of MDTs: allocate sequences, precreate and destroy objects, query the last object; and `OST_SET_INFO` hints of
+//! clients (docs/protocol.md, "Data (OST)").
 
 use std::time::Duration;
 
@@ -12,37 +13,37 @@ use wire::{
 
 use crate::{
     Ost, attr,
-    sequence::{SEQ_WIDTH, plan},
+    sequence::{SEQ_WIDTH, plan_precreate},
 };
 
-/// How long an MDT's question for a sequence waits for the super-sequence.
-const SEQUENCE_PATIENCE: Duration = Duration::from_secs(3);
-/// Objects are made in advance only while there is so much space.
+/// The longest time that an MDT's request for a sequence waits for the super-sequence.
+const SUPER_SEQUENCE_TIMEOUT: Duration = Duration::from_secs(3);
+/// With less free space than this, precreation fails with `ENOSPC`.
 const CREATE_BYTES_MIN: u64 = 1 << 20;
 
 impl Ost {
-    /// `OST_CREATE`.
+    /// `OST_CREATE`: precreates objects, or destroys the orphans of an MDT that reconnects.
     pub(crate) async fn create(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let asked = req.get::<OstBody>(bufs::OST_BODY)?.oa;
-        let wanted = self.sequences.fid(&asked.o_oi);
+        let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
+        let wanted = self.sequences.fid(&request.o_oi);
         let sequence = self.sequences.find(wanted.f_seq).ok_or_else(|| {
-            lnet::warn_seldom!(ost = %self.svname, seq = wanted.f_seq, "objects of a sequence that was not given");
+            lnet::warn_seldom!(ost = %self.svname, seq = wanted.f_seq, "OST_CREATE refused: the sequence was not allocated by this target");
             Errno::EINVAL
         })?;
         if u64::from(wanted.f_oid) > SEQ_WIDTH {
             return Err(Errno::ENOSPC);
         }
-        let orphans = asked.o_valid & OBD_MD_FLFLAGS != 0 && asked.o_flags & OBD_FL_DELORPHAN != 0;
-        let _making = sequence.making.lock().await;
+        let orphans = request.o_valid & OBD_MD_FLFLAGS != 0 && request.o_flags & OBD_FL_DELORPHAN != 0;
+        let _create = sequence.create_lock.lock().await;
         let last = sequence.last();
-        let plan = plan(last, wanted.f_oid.into(), orphans);
+        let plan = plan_precreate(last, wanted.f_oid.into(), orphans);
         if plan.last > last && !orphans && self.space.avail_bytes() < CREATE_BYTES_MIN {
             return Err(Errno::ENOSPC);
         }
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
         if let Some(above) = plan.destroy_above {
-            self.gone.add_range(wanted.f_seq, above + 1, last);
+            self.tombstones.add_range(wanted.f_seq, above + 1, last);
         }
         let done = async {
             for oid in plan.destroy_above.map_or(0..0, |above| above + 1..last + 1) {
@@ -56,10 +57,10 @@ impl Ost {
         };
         let done = done.await;
         self.committer.end(transaction, 0);
-        done.map_err(|e| self.failed("make objects", wanted, &e))?;
+        done.map_err(|e| self.store_error("create objects", wanted, &e))?;
         if orphans {
-            // The MDT has none above, nor has anybody else.
-            sequence.known_up_to(plan.last);
+            // The MDT uses no object above, and a file system has only one MDT.
+            sequence.confirm_up_to(plan.last);
         }
         self.sequences.in_use(&sequence);
         let oa = Obdo {
@@ -71,36 +72,36 @@ impl Ost {
         Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
     }
 
-    /// `OST_DESTROY`: the object's locks are called back, what clients have cached of it is thrown away.
+    /// `OST_DESTROY`: revokes the locks of the objects, so that clients drop cached data, and destroys them.
     pub(crate) async fn destroy(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let asked = req.get::<OstBody>(bufs::OST_BODY)?.oa;
+        let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         self.locks
             .cancel(&req.export, &ldlm::handles(req.buf(bufs::DESTROY_DLM_REQ), 0));
-        let count = if asked.o_valid & OBD_MD_FLOBJCOUNT != 0 {
-            asked.o_misc
+        let count = if request.o_valid & OBD_MD_FLOBJCOUNT != 0 {
+            request.o_misc
         } else {
             1
         };
         if count > OST_MAX_PRECREATE {
             return Err(Errno::EINVAL);
         }
-        let first = self.sequences.fid(&asked.o_oi);
-        if !self.sequences.is_made(&first) {
+        let first = self.sequences.fid(&request.o_oi);
+        if !self.sequences.is_created(&first) {
             return Err(Errno::ENOENT);
         }
         let mut transno = 0;
         for oid in (first.f_oid..).take(count as usize) {
             let fid = Fid::new(first.f_seq, oid, 0);
-            if !self.sequences.is_made(&fid) {
+            if !self.sequences.is_created(&fid) {
                 break;
             }
             let client = Some(&*req.export);
             let _lock = self.locks.lock_to_destroy(client, fid.res_id()).await?;
-            self.gone.add(fid);
+            self.tombstones.add(fid);
             transno = self
                 .change(&req.export, fid, "destroy", async |_| {
-                    match attr::now(&*self.objects, &self.sequences, fid) {
-                        // Never written: there is nothing to remove.
+                    match attr::in_memory(&*self.objects, &self.sequences, fid) {
+                        // Never written: the store has nothing to remove.
                         Some(None) => Ok(()),
                         _ => self.objects.destroy(fid).await.map(drop),
                     }
@@ -109,35 +110,37 @@ impl Ost {
         }
         let oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
-            o_oi: asked.o_oi,
+            o_oi: request.o_oi,
             ..Obdo::default()
         };
         Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
     }
 
-    /// `OST_GET_INFO`: the last object of a sequence, or an object's extents.
+    /// `OST_GET_INFO`: an object's extents or file, or the last object of a sequence.
     pub(crate) async fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         match wire::before_nul(req.buf(bufs::GET_INFO_KEY)) {
             b"fiemap" => self.fiemap(req).await,
             b"last_fid" => {
-                let asked: Fid = req.get(bufs::LAST_FID)?;
-                let last = self.sequences.find(asked.f_seq).map_or(0, |s| s.last());
-                Ok(Reply::new(vec![Fid::new(asked.f_seq, last as u32, 0).to_bytes()]))
+                let request: Fid = req.get(bufs::LAST_FID)?;
+                let last = self.sequences.find(request.f_seq).map_or(0, |s| s.last());
+                Ok(Reply::new(vec![
+                    Fid::new(request.f_seq, last as u32, 0).to_bytes(),
+                ]))
             }
             b"last_id" => {
                 let old = self.sequences.fid(&OstId::default());
                 let last = self.sequences.find(old.f_seq).map_or(0, |s| s.last());
                 Ok(Reply::new(vec![last.to_le_bytes().to_vec().into()]))
             }
-            b"fid2path" => self.file_of(req).await,
+            b"fid2path" => self.fid2path(req).await,
             key => {
-                tracing::debug!(key = %String::from_utf8_lossy(key), "OST_GET_INFO of something unknown");
+                tracing::debug!(key = %String::from_utf8_lossy(key), "OST_GET_INFO refused: unknown key");
                 Err(Errno::EOPNOTSUPP)
             }
         }
     }
 
-    /// `OST_SET_INFO`: a client gives grant back.
+    /// `OST_SET_INFO`: a client returns grant; accepts two hints that need no action.
     pub(crate) fn set_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         match wire::before_nul(req.buf(bufs::SET_INFO_KEY)) {
             b"grant_shrink" => {
@@ -151,26 +154,26 @@ impl Ost {
             // Hints that need no action here.
             b"checksum" | b"mds_conn" => Ok(Reply::status(0)),
             key => {
-                tracing::debug!(key = %String::from_utf8_lossy(key), "OST_SET_INFO of something unknown");
+                tracing::debug!(key = %String::from_utf8_lossy(key), "OST_SET_INFO refused: unknown key");
                 Err(Errno::EINVAL)
             }
         }
     }
 
-    /// `SEQ_QUERY`: a sequence for an MDT's objects.
+    /// `SEQ_QUERY`: allocates a sequence to an MDT for its objects.
     pub(crate) async fn seq_query(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let opc = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
-        let asked: LuSeqRange = req.get(bufs::QUERY_RANGE)?;
+        let request: LuSeqRange = req.get(bufs::QUERY_RANGE)?;
         if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
             return Err(Errno::EINVAL);
         }
-        // At the first start of a file system MDT0 and the targets wait for each other: not by asking again.
-        if !self.sequences.wait_for_range(SEQUENCE_PATIENCE).await {
+        // At a file system's first start MDT0 and the targets wait for each other. Waiting here avoids retries.
+        if !self.sequences.wait_for_range(SUPER_SEQUENCE_TIMEOUT).await {
             return Err(Errno::EINPROGRESS);
         }
-        let given = self.sequences.give(asked.lsr_index).await;
-        let given = given.map_err(|e| self.failed("give a sequence", Fid::ZERO, &e))?;
-        given
+        let allocated = self.sequences.allocate(request.lsr_index).await;
+        let allocated = allocated.map_err(|e| self.store_error("allocate a sequence", Fid::ZERO, &e))?;
+        allocated
             .map(|range| Reply::new(vec![range.to_bytes()]))
             .ok_or(Errno::ENOSPC)
     }

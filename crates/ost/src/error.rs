@@ -1,27 +1,27 @@
-//! Why an object target cannot be started.
+//! Errors of starting and stopping an object target.
 
 use osd::OsdError;
 use rpc::RpcError;
 
-/// A start's or a stop's error.
+/// Starting or stopping an object target failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OstError {
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] OsdError),
-    /// The RPC layer: a service that does not start, the management server.
+    /// The RPC layer failed: a service does not start, or the MGS cannot be reached.
     #[error(transparent)]
     Rpc(#[from] RpcError),
-    /// The store holds another target's records, or of a form that this version does not know.
+    /// A record of the store cannot be parsed: a newer version or another target wrote it.
     #[error("{svname}: record {what}: expected {expected}, found {found}")]
     Record {
-        /// The target.
+        /// The target's name.
         svname: String,
-        /// Which record.
+        /// The kind of record.
         what: &'static str,
-        /// What should be there.
+        /// The expected form.
         expected: String,
-        /// What is there.
+        /// The form found.
         found: String,
     },
 }

@@ -1,6 +1,7 @@
-//! `OST_GET_INFO` with the key `fiemap`: where an object has data.
+//! `OST_GET_INFO` with the key `fiemap`: lists the extents of an object that hold data.
 //!
-//! The store tells data from holes, but not where the data is on the disk: an extent has no physical address here, and says so.
+//! The store distinguishes data from holes but does not know the physical address of data, so every extent is marked
+//! `FIEMAP_EXTENT_UNKNOWN`.
 
 use ldlm::{LockMode, Policy};
 use osd::{OsdError, Seek};
@@ -13,26 +14,26 @@ use wire::{
 
 use crate::Ost;
 
-/// Extents in one reply at most. Lustre's clients ask for what fits into 4096 bytes, and again for the rest.
+/// The most extents in one reply. Lustre's clients request what fits into 4096 bytes, and repeat for the rest.
 const EXTENTS_MAX: u32 = 1024;
 
 impl Ost {
     pub(crate) async fn fiemap(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let key: LlFiemapInfoKey = req.get(bufs::FIEMAP_KEY)?;
-        let (asked, oa) = (key.lfik_fiemap, key.lfik_oa);
-        if asked.fm_extent_count > EXTENTS_MAX {
+        let (request, oa) = (key.lfik_fiemap, key.lfik_oa);
+        if request.fm_extent_count > EXTENTS_MAX {
             return Err(Errno::EINVAL);
         }
         let fid = self.object(&oa.o_oi)?;
-        // This request has no place for a capability.
+        // This request cannot carry a capability.
         if !req.export.is_server() && self.rights(&req.export).capabilities {
             return Err(Errno::EACCES);
         }
-        let end = asked.fm_start.saturating_add(asked.fm_length);
-        // Data in other clients' caches has no extents yet: they write it back first.
+        let end = request.fm_start.saturating_add(request.fm_length);
+        // Data cached by other clients has no extents yet. The lock makes them write it back.
         let _lock = match oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SRVLOCK != 0 {
             true => {
-                let range = Policy::extent(asked.fm_start, end);
+                let range = Policy::extent(request.fm_start, end);
                 let client = Some(&*req.export);
                 Some(
                     self.locks
@@ -42,26 +43,26 @@ impl Ost {
             }
             false => None,
         };
-        let mapped = self.map_extents(fid, asked.fm_start, end, asked.fm_extent_count);
-        let (count, extents) = mapped.await.map_err(|e| self.failed("map", fid, &e))?;
+        let mapped = self.map_extents(fid, request.fm_start, end, request.fm_extent_count);
+        let (count, extents) = mapped.await.map_err(|e| self.store_error("map", fid, &e))?;
         let map = Fiemap {
             fm_mapped_extents: count,
-            ..asked
+            ..request
         };
         let mut out = map.to_bytes().to_vec();
         for extent in &extents {
             out.extend_from_slice(&extent.to_bytes());
         }
-        // Clients copy as many extents as they asked for.
+        // Clients copy as many extents as they requested, so the reply must have that length.
         out.resize(
-            Fiemap::SIZE + asked.fm_extent_count as usize * FiemapExtent::SIZE,
+            Fiemap::SIZE + request.fm_extent_count as usize * FiemapExtent::SIZE,
             0,
         );
         Ok(Reply::new(vec![out.into()]))
     }
 
-    /// The extents of an object from `start` to `end`, at most `max` of them, and how many these are. With `max` 0 all are
-    /// counted, and none is listed.
+    /// The number of extents of an object from `start` to `end`, and the extents. At most `max` of them; with `max`
+    /// 0, counts all and lists none.
     async fn map_extents(
         &self,
         fid: Fid,
@@ -74,7 +75,7 @@ impl Ost {
         let mut next = self.find(fid, start, Seek::Data).await?;
         while let Some(from) = next.filter(|from| *from < end && (max == 0 || count < max)) {
             let hole = self.find(fid, from, Seek::Hole).await?;
-            // Else the data was removed meanwhile.
+            // No hole behind the data: the data was removed meanwhile.
             let Some(to) = hole.filter(|to| *to > from) else {
                 break;
             };
@@ -94,7 +95,7 @@ impl Ost {
         Ok((count, extents))
     }
 
-    /// The next data or hole at or after an offset, if there is one.
+    /// The next data or hole at or after an offset; `None` if the object ends before.
     async fn find(&self, fid: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
         match self.objects.seek(fid, offset, what).await {
             Ok(at) => Ok(Some(at)),

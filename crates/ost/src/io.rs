@@ -1,4 +1,4 @@
-//! Reads and writes: bulk, checksums, grants (guide 8.3 to 8.6).
+//! OST_READ and OST_WRITE: bulk transfer, checksums and grants (docs/protocol.md, "Data (OST)" and "Bulk transfers").
 
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
@@ -14,11 +14,11 @@ use wire::{
 use crate::{
     Ost, attr,
     brw::{Brw, Span},
-    grant::{ClientGrant, Pending, Report},
+    grant::{ClientGrant, GrantReport, PendingGrant},
     object::precision,
 };
 
-/// Takes `len` bytes from the front of what is left of the data.
+/// Takes the next `len` bytes of the data: first from `rest`, then from `data`.
 fn take(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize) -> Vec<Bytes> {
     let mut out = Vec::new();
     while len > 0 {
@@ -37,7 +37,7 @@ fn take(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize
 }
 
 impl Ost {
-    /// `OST_WRITE`.
+    /// `OST_WRITE`: fetches and verifies the data, writes it, and grants more space.
     pub(crate) async fn write(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), self.offer.maxbytes)?;
         let fid = self.object_to_change(&brw.object.ioo_oid)?;
@@ -49,51 +49,52 @@ impl Ost {
             oa.o_flags |= ty.flags();
             oa.set_o_cksum(sum);
             if sum != brw.oa.o_cksum() {
-                // The client sees the other sum and sends the data again. What came is not written.
+                // The client compares the sums and resends the data. Nothing is written.
                 let (expected, found) = (brw.oa.o_cksum(), sum);
-                lnet::warn_seldom!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "checksum of a write");
+                lnet::warn_seldom!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "write refused: wrong checksum; the client resends the data");
                 return Ok(reply(oa, &vec![0; brw.spans.len()]));
             }
         }
         let grant = self.grant_of(&req.export);
-        let pending = grant.as_deref().map(|g| self.take_report(req, g, &brw));
-        let _lock = self.lock_for(req, &brw, LockMode::Pw).await?;
+        let pending = grant.as_deref().map(|g| self.apply_grant_report(req, g, &brw));
+        let _lock = self.server_lock(req, &brw, LockMode::Pw).await?;
         let before = self
             .objects
             .attr(fid)
             .await
-            .map_err(|e| self.failed("attributes", fid, &e))?;
+            .map_err(|e| self.store_error("attributes", fid, &e))?;
         self.check_parent(req, &brw.oa, fid, before.as_ref())?;
-        // Fetching the data may have taken long: of a client that has lost its locks meanwhile nothing is written any more.
+        // Fetching the data may take long. If the client was evicted meanwhile, its locks are gone and
+        // nothing may be written.
         let change = req.export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
         let mut set = attr::to_change(&brw.oa, precision(req), transno);
-        if self.times_were_set_since(req, fid) {
+        if self.times_set_after(req, fid) {
             set = set.without_times();
         }
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
         self.committer.end(transaction, written);
         drop(change);
-        self.keep_away(fid).await?;
+        self.remove_if_destroyed(fid).await?;
         self.stats.write_bytes.add(written);
         drop(pending);
         if brw.sync() && written > 0 {
             self.objects
                 .sync(Some(fid))
                 .await
-                .map_err(|e| self.failed("sync", fid, &e))?;
+                .map_err(|e| self.store_error("sync", fid, &e))?;
         }
         let after = self
             .objects
             .attr(fid)
             .await
-            .map_err(|e| self.failed("attributes", fid, &e))?;
+            .map_err(|e| self.store_error("attributes", fid, &e))?;
         attr::put(&mut oa, after.as_ref(), precision(req));
         let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
-        // Of a reply that says an error clients take nothing else.
+        // Clients ignore the grant in an error reply.
         if let Some(g) = grant.as_ref().filter(|_| status == 0) {
-            let more = self.more_grant(req, g, &brw).await;
+            let more = self.grow_grant(req, g, &brw).await;
             oa.o_valid |= OBD_MD_FLGRANT;
             oa.o_grant = more;
         }
@@ -105,7 +106,7 @@ impl Ost {
         })
     }
 
-    /// Writes each range; what became of each, and how many bytes were written.
+    /// Writes each range. Returns the status of each, and the bytes written.
     async fn write_spans(
         &self,
         brw: &Brw,
@@ -123,7 +124,7 @@ impl Ost {
             if !span.is_granted() && !overwrites(span, before) {
                 let left = match free {
                     Some(left) => left,
-                    None => self.grants.left(self.space.avail_bytes()),
+                    None => self.grants.unreserved_bytes(self.space.avail_bytes()),
                 };
                 free = Some(left.saturating_sub(span.len.into()));
                 if left < u64::from(span.len) {
@@ -131,12 +132,12 @@ impl Ost {
                     continue;
                 }
             }
-            // Somebody else may have filled what was promised.
-            let may = match span.is_granted() && !overwrites(span, before) {
+            // Another user of the disk may have filled the space reserved by the grant.
+            let space = match span.is_granted() && !overwrites(span, before) {
                 true => self.space.check(Need::Promised),
                 false => Ok(()),
             };
-            let done = match may {
+            let done = match space {
                 Ok(()) => self.objects.write(fid, span.offset, pieces, set).await,
                 Err(e) => Err(e),
             };
@@ -145,26 +146,30 @@ impl Ost {
                     written += u64::from(span.len);
                     0
                 }
-                Err(e) => self.failed("write", fid, &e).status(),
+                Err(e) => self.store_error("write", fid, &e).status(),
             });
         }
         (results, written)
     }
 
-    /// `OST_READ`.
+    /// `OST_READ`: reads the ranges and sends them, up to the end of the object.
     pub(crate) async fn read(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), u64::MAX)?;
         let fid = self.object(&brw.object.ioo_oid)?;
         if let Some(g) = self.grant_of(&req.export) {
-            drop(self.take_report(req, &g, &brw));
+            drop(self.apply_grant_report(req, &g, &brw));
         }
-        let lengths = if brw.short { Vec::new() } else { brw.mds(req)? };
-        let lock = self.lock_for(req, &brw, LockMode::Pr).await?;
+        let lengths = if brw.short {
+            Vec::new()
+        } else {
+            brw.descriptor_lengths(req)?
+        };
+        let lock = self.server_lock(req, &brw, LockMode::Pr).await?;
         let mut data = Vec::new();
         let mut bytes = 0u64;
         for span in &brw.spans {
             let pieces = self.objects.read(fid, span.offset, span.len).await;
-            let pieces = pieces.map_err(|e| self.failed("read", fid, &e))?;
+            let pieces = pieces.map_err(|e| self.store_error("read", fid, &e))?;
             let got: u64 = pieces.iter().map(|p| p.len() as u64).sum();
             data.extend(pieces);
             bytes += got;
@@ -185,7 +190,7 @@ impl Ost {
         if brw.short {
             bufs.push(Payload::from(data).into_bytes());
         } else {
-            // One transfer for each descriptor, also when there is nothing left for it.
+            // The client waits for one transfer per descriptor, also if no data is left for it.
             let (mut data, mut rest) = (data.into_iter(), Bytes::new());
             let mds = lengths
                 .iter()
@@ -195,8 +200,13 @@ impl Ost {
         Ok(Reply::new(bufs).with_status(i32::try_from(bytes).unwrap_or(i32::MAX)))
     }
 
-    /// The client's report about its grant; what it used is pending until the result is dropped.
-    fn take_report(&self, req: &ServerRequest, grant: &ClientGrant, brw: &Brw) -> Option<Pending<'_>> {
+    /// Applies the client's grant report. The grant that it used stays reserved until the result is dropped.
+    fn apply_grant_report(
+        &self,
+        req: &ServerRequest,
+        grant: &ClientGrant,
+        brw: &Brw,
+    ) -> Option<PendingGrant<'_>> {
         let oa = &brw.oa;
         let both = OBD_MD_FLBLOCKS | OBD_MD_FLGRANT;
         if oa.o_valid & both != both {
@@ -211,15 +221,15 @@ impl Ost {
             true => oa.o_grant_used(),
             false => brw.pages_from_grant(),
         };
-        let report = Report {
+        let report = GrantReport {
             dirty_bytes: oa.o_dirty(),
             dropped_bytes: oa.o_dropped().into(),
             used_bytes,
         };
-        Some(self.grants.incoming(grant, &report))
+        Some(self.grants.apply_report(grant, &report))
     }
 
-    async fn more_grant(&self, req: &ServerRequest, grant: &ClientGrant, brw: &Brw) -> u64 {
+    async fn grow_grant(&self, req: &ServerRequest, grant: &ClientGrant, brw: &Brw) -> u64 {
         let oa = &brw.oa;
         if oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SHRINK_GRANT != 0 {
             return 0;
@@ -228,11 +238,11 @@ impl Ost {
         let chunk = self.offer.chunk_bytes(self.brw_size_of(&req.export));
         let free = self.space.avail_bytes();
         self.grants
-            .more(grant, wanted, chunk, 1 << self.offer.block_bits, free)
+            .grow(grant, wanted, chunk, 1 << self.offer.block_bits, free)
     }
 
-    /// The lock that the client asks the server to take; a client with locks of its own gets more time for them.
-    async fn lock_for(
+    /// Takes the lock that the client requests (`SRVLOCK`). Else prolongs the timeouts of the client's own locks.
+    async fn server_lock(
         &self,
         req: &ServerRequest,
         brw: &Brw,
@@ -250,8 +260,8 @@ impl Ost {
             .map(Some)
     }
 
-    /// An operation of the store failed: said in the log, and the errno for the client.
-    pub(crate) fn failed(&self, what: &str, fid: Fid, e: &OsdError) -> Errno {
+    /// Logs a failed operation of the store and returns the errno for the client.
+    pub(crate) fn store_error(&self, what: &str, fid: Fid, e: &OsdError) -> Errno {
         match e {
             OsdError::NoSpace | OsdError::NotFound => {}
             e => tracing::error!(ost = %self.svname, %fid, "{what}: {e}"),
@@ -260,24 +270,24 @@ impl Ost {
     }
 }
 
-/// The data of a write: from the message, or from the client's memory.
+/// Fetches the data of a write: from the message or by bulk transfer.
 async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
     let data = if brw.short {
         vec![req.bytes(bufs::BRW_SHORT_IO)]
     } else {
-        let lengths = brw.mds(req)?;
+        let lengths = brw.descriptor_lengths(req)?;
         let payloads = req.bulk_get(OST_BULK_PORTAL, &lengths).await?;
         payloads.into_iter().flat_map(Payload::into_pieces).collect()
     };
     let found: u64 = data.iter().map(|d| d.len() as u64).sum();
     if found != brw.len() {
-        lnet::warn_seldom!(peer = %req.peer, expected = brw.len(), found, "bytes of a write");
+        lnet::warn_seldom!(peer = %req.peer, expected = brw.len(), found, "write refused: wrong number of data bytes");
         return Err(Errno::EPROTO);
     }
     Ok(data)
 }
 
-/// Whether all of the range has its space already: no hole is in the object.
+/// Whether the range needs no new space: it lies inside an object without holes.
 fn overwrites(span: &Span, before: Option<&ObjAttr>) -> bool {
     before.is_some_and(|a| span.end() <= a.size && a.blocks * 512 >= a.size)
 }
@@ -300,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_cut_where_the_ranges_are() {
+    fn data_is_split_at_the_ranges() {
         let mut data = [&b"abc"[..], b"", b"defgh"].map(Bytes::from_static).into_iter();
         let mut rest = Bytes::new();
         assert_eq!(take(&mut data, &mut rest, 4).concat(), b"abcd");

@@ -1,9 +1,9 @@
-//! The object target: objects, precreation, grants, read and write (guide, section 8).
+//! The object target (OST): objects, precreation, grants, read and write (docs/protocol.md, "Data (OST)").
 //!
-//! [`Ost`] is a target of the RPC layer. It keeps data in an [`osd`] store, takes and gives locks through [`ldlm`], gets its
-//! FID sequences from MDT0, and answers before a change is on disk: `commit` makes changes durable a little later and
-//! says up to which transaction. What the protocol prescribes about grants (`grant`), precreation (`sequence`) and
-//! negotiation (`negotiate`) is without I/O.
+//! [`Ost`] is a target of the RPC layer. It keeps data in an [`osd`] store, locks objects through [`ldlm`], and gets its
+//! FID sequences from MDT0. It replies before a change is on disk: `commit` writes changes back a little later and reports
+//! the last committed transaction. The protocol's rules for grants (`grant`), precreation (`sequence`) and connect
+//! negotiation (`negotiate`) are free of I/O.
 
 mod attr;
 mod brw;
@@ -12,20 +12,20 @@ pub mod check;
 mod commit;
 mod create;
 mod error;
+mod fid2path;
 mod fiemap;
-mod file_of;
-mod gone;
 mod grant;
 mod io;
 mod lvb;
+mod modification_data;
 mod negotiate;
 mod object;
-mod params_of;
+mod parameters;
 mod sequence;
-mod settings;
 mod stats;
 mod super_sequence;
 mod target;
+mod tombstones;
 
 pub use error::OstError;
 pub use target::{BRW_SIZE_MAX, Ost, OstConfig};

@@ -1,4 +1,4 @@
-//! Value blocks of the objects' locks: size, blocks and times, as the store has them.
+//! Lock value blocks of objects: size, blocks and times from the store.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use wire::{LdlmResId, OstId, WireStruct};
 
 use crate::{attr, sequence::Sequences};
 
-/// Reads them from the store every time: objects in use are in its memory, and of one that was never written it knows that.
-pub(crate) struct Lvbs {
+/// Fills value blocks from the store on every request. The store has the attributes of objects in use in memory, and
+/// knows without I/O that an object was never written.
+pub(crate) struct ObjectLvbs {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) sequences: Arc<Sequences>,
 }
 
-impl LvbOps for Lvbs {
+impl LvbOps for ObjectLvbs {
     fn fill<'a>(&'a self, res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>> {
         Box::pin(async move {
             let fid = self.sequences.fid(&OstId {

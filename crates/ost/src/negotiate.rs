@@ -1,4 +1,5 @@
-//! What is granted to whom at a connect: what is asked for and implemented (guide 3.9).
+//! Connect negotiation: a connection gets the features that the client requests and this target implements
+//! (docs/protocol.md, "Connect flags").
 
 use rpc::ConnectRequest;
 use wire::{
@@ -43,14 +44,14 @@ const FLAGS2: u64 = OBD_CONNECT2_INC_XID
     | OBD_CONNECT2_REP_MBITS
     | OBD_CONNECT2_UNALIGNED_DIO;
 
-/// Space that an extent of a client's write costs besides its data, for its reckoning (GRANT_PARAM).
+/// Space that a client accounts for each extent in addition to its data (`GRANT_PARAM`).
 const EXTENT_TAX_KIB: u16 = 24;
-/// The longest extent, blocks.
+/// The longest extent that costs one tax, blocks.
 const EXTENT_BLOCKS_MAX: u32 = 0x4000;
-/// log2 of the space of an object without data.
+/// log2 of the space of an empty object, bytes.
 const OBJECT_BITS: u8 = 9;
 
-/// What of the target goes into an answer.
+/// The limits that the target offers to clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) index: OstIndex,
@@ -61,36 +62,40 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// How much a client is granted at once: two of its largest writes, with what they cost besides.
+    /// The most bytes granted at once: two of the client's largest writes, with the tax of their extents.
     pub(crate) fn chunk_bytes(&self, brw_size: u32) -> u64 {
         2 * (u64::from(brw_size) + (u64::from(EXTENT_TAX_KIB) << 10))
     }
 
-    /// The answer, with `ocd_grant` still to be filled in.
-    pub(crate) fn answer(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
-        let asked = &req.data;
+    /// The connect reply, without `ocd_grant`.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` for another target's index, `EPROTO` for a transfer size below a page.
+    pub(crate) fn reply_data(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
+        let request = &req.data;
         let mut data = ObdConnectData {
-            ocd_connect_flags: asked.ocd_connect_flags & FLAGS,
+            ocd_connect_flags: request.ocd_connect_flags & FLAGS,
             ocd_version: LUSTRE_VERSION_CODE,
             ocd_instance: self.instance,
-            paddingF: Precision::grant(asked),
+            paddingF: Precision::grant(request),
             ..ObdConnectData::default()
         };
         if req.wants(OBD_CONNECT_INDEX) {
-            if asked.ocd_index != self.index.0 {
-                let (expected, found) = (self.index.0, asked.ocd_index);
-                lnet::warn_seldom!(client = %req.client_uuid, expected, found, "connect for another target's index");
+            if request.ocd_index != self.index.0 {
+                let (expected, found) = (self.index.0, request.ocd_index);
+                lnet::warn_seldom!(client = %req.client_uuid, expected, found, "connect refused: request for another target's index");
                 return Err(Errno::EBADF);
             }
             data.ocd_index = self.index.0;
         }
         if req.wants(OBD_CONNECT_MDS) {
-            data.ocd_group = asked.ocd_group;
+            data.ocd_group = request.ocd_group;
         }
         if req.wants(OBD_CONNECT_BRW_SIZE) {
-            let size = asked.ocd_brw_size.min(self.brw_size);
+            let size = request.ocd_brw_size.min(self.brw_size);
             if size < 4096 {
-                lnet::warn_seldom!(client = %req.client_uuid, ocd_brw_size = asked.ocd_brw_size, "less than a page");
+                lnet::warn_seldom!(client = %req.client_uuid, ocd_brw_size = request.ocd_brw_size, "connect refused: ocd_brw_size is less than a page");
                 return Err(Errno::EPROTO);
             }
             data.ocd_brw_size = 1 << size.ilog2();
@@ -102,7 +107,7 @@ impl Offer {
             data.ocd_grant_max_blks = EXTENT_BLOCKS_MAX;
         }
         if req.wants(OBD_CONNECT_CKSUM) {
-            data.ocd_cksum_types = asked.ocd_cksum_types & ChecksumType::supported();
+            data.ocd_cksum_types = request.ocd_cksum_types & ChecksumType::supported();
             if data.ocd_cksum_types == 0 {
                 data.ocd_connect_flags &= !OBD_CONNECT_CKSUM;
             }
@@ -111,7 +116,7 @@ impl Offer {
             data.ocd_maxbytes = self.maxbytes;
         }
         if req.wants(OBD_CONNECT_FLAGS2) {
-            data.ocd_connect_flags2 = asked.ocd_connect_flags2 & FLAGS2;
+            data.ocd_connect_flags2 = request.ocd_connect_flags2 & FLAGS2;
         }
         Ok(data)
     }
@@ -132,8 +137,8 @@ mod tests {
         maxbytes: 0xfff_ffff_f000,
     };
 
-    fn ask(data: ObdConnectData) -> Result<ObdConnectData, Errno> {
-        OFFER.answer(&ConnectRequest {
+    fn connect(data: ObdConnectData) -> Result<ObdConnectData, Errno> {
+        OFFER.reply_data(&ConnectRequest {
             client_uuid: "c".into(),
             peer: Nid::LO,
             reconnects: false,
@@ -141,7 +146,7 @@ mod tests {
         })
     }
 
-    /// What the kernel's client asked for in the capture of a mount.
+    /// The connect data of Lustre's kernel client in the capture of a mount.
     fn captured() -> ObdConnectData {
         ObdConnectData {
             ocd_connect_flags: 0xa046_7af2_e364_0038,
@@ -155,37 +160,42 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_granted_that_was_not_asked_for() {
-        let asked = captured();
-        let got = ask(asked).unwrap();
-        assert_eq!(got.ocd_connect_flags & !asked.ocd_connect_flags, 0);
-        assert_eq!(got.ocd_connect_flags2 & !asked.ocd_connect_flags2, 0);
+    fn only_requested_features_are_granted() {
+        let request = captured();
+        let got = connect(request).unwrap();
+        assert_eq!(got.ocd_connect_flags & !request.ocd_connect_flags, 0);
+        assert_eq!(got.ocd_connect_flags2 & !request.ocd_connect_flags2, 0);
         assert_eq!(got.ocd_brw_size, 4 << 20);
         assert_eq!(got.ocd_cksum_types, 0xf7);
         assert_eq!(got.ocd_maxbytes, 0xfff_ffff_f000);
-        assert_eq!(ask(ObdConnectData::default()).unwrap().ocd_connect_flags, 0);
+        assert_eq!(connect(ObdConnectData::default()).unwrap().ocd_connect_flags, 0);
     }
 
     #[test]
-    fn another_targets_index_is_refused() {
+    fn index_of_another_target_is_an_error() {
         let data = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_INDEX,
             ocd_index: 2,
             ..ObdConnectData::default()
         };
-        assert_eq!(ask(data), Err(Errno::EBADF));
-        assert_eq!(ask(ObdConnectData { ocd_index: 1, ..data }).unwrap().ocd_index, 1);
+        assert_eq!(connect(data), Err(Errno::EBADF));
+        assert_eq!(
+            connect(ObdConnectData { ocd_index: 1, ..data })
+                .unwrap()
+                .ocd_index,
+            1
+        );
     }
 
     #[test]
-    fn sizes_below_a_page_are_refused_and_others_rounded() {
+    fn brw_size_is_rounded_down_and_less_than_a_page_is_an_error() {
         let data = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_BRW_SIZE,
             ..ObdConnectData::default()
         };
-        assert_eq!(ask(data), Err(Errno::EPROTO));
+        assert_eq!(connect(data), Err(Errno::EPROTO));
         assert_eq!(
-            ask(ObdConnectData {
+            connect(ObdConnectData {
                 ocd_brw_size: 3 << 20,
                 ..data
             })
@@ -196,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_common_checksum_there_is_none() {
+    fn checksums_are_off_without_a_common_type() {
         let data = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_CKSUM,
             ocd_cksum_types: 0x8,
             ..ObdConnectData::default()
         };
-        assert_eq!(ask(data).unwrap().ocd_connect_flags, 0);
+        assert_eq!(connect(data).unwrap().ocd_connect_flags, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Everything else that is done to one object: attributes, truncation and holes, space, sync; and statfs.
+//! Requests about one object other than read and write: attributes, truncate, fallocate, seek, sync; and statfs.
 
 use ldlm::{LocalLock, LockMode, Policy};
 use osd::{ObjAttr, OsdError, Seek};
@@ -18,19 +18,19 @@ const FALLOC_FL_PUNCH_HOLE: u32 = 2;
 const FALLOC_FL_ZERO_RANGE: u32 = 0x10;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-/// The file system's type as statfs tells it: ext4's.
+/// The file system type in statfs: ext4's.
 const OS_TYPE: u64 = 0xef53;
-/// With less than this the target is called full.
+/// With less free space than this, statfs reports `OS_STATFS_ENOSPC`.
 const FULL_BYTES: u64 = 1 << 20;
 
 /// A request about one object.
-struct About {
+struct ObjectRequest {
     oa: Obdo,
     fid: Fid,
     precision: Precision,
 }
 
-impl About {
+impl ObjectRequest {
     fn has(&self, flag: u64) -> bool {
         self.oa.o_valid & flag == flag
     }
@@ -48,7 +48,7 @@ impl About {
     }
 }
 
-/// How fine the times are that a client and this target tell each other.
+/// The precision of times negotiated with the client.
 pub(crate) fn precision(req: &ServerRequest) -> Precision {
     Precision::agreed(&req.export.data())
 }
@@ -58,29 +58,29 @@ fn answer(oa: Obdo) -> Reply {
 }
 
 impl Ost {
-    fn about(&self, req: &ServerRequest) -> Result<About, Errno> {
+    fn object_request(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
         let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
-        Ok(About {
+        Ok(ObjectRequest {
             oa,
             fid: self.object(&oa.o_oi)?,
             precision: precision(req),
         })
     }
 
-    fn about_to_change(&self, req: &ServerRequest) -> Result<About, Errno> {
-        let about = self.about(req)?;
-        self.object_to_change(&about.oa.o_oi)?;
-        Ok(about)
+    fn object_request_to_change(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
+        let object = self.object_request(req)?;
+        self.object_to_change(&object.oa.o_oi)?;
+        Ok(object)
     }
 
     async fn attr_of(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
         attr::of(&*self.objects, &self.sequences, fid)
             .await
-            .map_err(|e| self.failed("attributes", fid, &e))
+            .map_err(|e| self.store_error("attributes", fid, &e))
     }
 
-    /// Refuses a change of an object that names another file than the one that the object belongs to. A metadata target
-    /// may move an object from one file to another.
+    /// Fails a change that names another file than the object's, with `EPERM`. Only an MDT may move an object
+    /// from one file to another.
     pub(crate) fn check_parent(
         &self,
         req: &ServerRequest,
@@ -95,7 +95,7 @@ impl Ost {
             return Ok(());
         }
         let (client, parent) = (&req.export.client_uuid, Fid::new(named.0, named.1, 0));
-        lnet::warn_seldom!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %owner, %parent, "refusing a change: the client names another file than the object's");
+        lnet::warn_seldom!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %owner, %parent, "change refused: the client names another file than the object's");
         Err(Errno::EPERM)
     }
 
@@ -112,20 +112,24 @@ impl Ost {
             .await
     }
 
-    /// Removes what a change has made of an object that was destroyed while it was under way: whoever destroys it says so
-    /// before he removes it, so that one of the two sees the other.
-    pub(crate) async fn keep_away(&self, fid: Fid) -> Result<(), Errno> {
-        if !self.gone.has(&fid) {
+    /// Removes the data written to an object that another request destroyed meanwhile. The destroyer adds the
+    /// tombstone before it removes the object, so that one of the two sees the other's change.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the object was destroyed.
+    pub(crate) async fn remove_if_destroyed(&self, fid: Fid) -> Result<(), Errno> {
+        if !self.tombstones.contains(&fid) {
             return Ok(());
         }
         match self.objects.destroy(fid).await {
             Ok(_) => Err(Errno::ENOENT),
-            Err(e) => Err(self.failed("destroy", fid, &e)),
+            Err(e) => Err(self.store_error("destroy", fid, &e)),
         }
     }
 
-    /// A change of an object in a transaction of its own, for a client that is still there. Who does not destroy it calls
-    /// [`Ost::keep_away`] afterwards.
+    /// Changes an object in one transaction, if the client is still connected; returns the transaction number.
+    /// Except for a destroy, the caller calls [`Ost::remove_if_destroyed`] afterwards.
     pub(crate) async fn change(
         &self,
         export: &Arc<Export>,
@@ -138,116 +142,130 @@ impl Ost {
         let transno = transaction.transno();
         let done = f(transno).await;
         self.committer.end(transaction, 0);
-        done.map_err(|e| self.failed(what, fid, &e))?;
+        done.map_err(|e| self.store_error(what, fid, &e))?;
         Ok(transno)
     }
 
-    /// `OST_GETATTR`: also asks for the data's version.
+    /// `OST_GETATTR`: attributes and data version.
     pub(crate) async fn getattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about(req)?;
-        let _lock = match about.flag(OBD_FL_SRVLOCK) {
-            // Flushing takes the data from those who write, else only their sizes are waited for.
-            true if about.flag(OBD_FL_FLUSH) => Some(
-                self.lock_object(req, &about.oa.o_oi, LockMode::Pw, 0, u64::MAX)
+        let object = self.object_request(req)?;
+        let _lock = match object.flag(OBD_FL_SRVLOCK) {
+            // A flush needs the other clients' data (PW revokes their locks); else their sizes suffice (PR).
+            true if object.flag(OBD_FL_FLUSH) => Some(
+                self.lock_object(req, &object.oa.o_oi, LockMode::Pw, 0, u64::MAX)
                     .await?,
             ),
             true => Some(
-                self.lock_object(req, &about.oa.o_oi, LockMode::Pr, 0, u64::MAX)
+                self.lock_object(req, &object.oa.o_oi, LockMode::Pr, 0, u64::MAX)
                     .await?,
             ),
             false => None,
         };
-        let a = self.attr_of(about.fid).await?;
-        let mut oa = about.reply_oa();
-        attr::put(&mut oa, a.as_ref(), about.precision);
+        let a = self.attr_of(object.fid).await?;
+        let mut oa = object.reply_oa();
+        attr::put(&mut oa, a.as_ref(), object.precision);
         attr::put_version(&mut oa, a.as_ref());
         Ok(answer(oa))
     }
 
-    /// `OST_SETATTR`.
+    /// `OST_SETATTR`: owner, project, times, file and layout version.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about_to_change(req)?;
-        self.check_parent(req, &about.oa, about.fid, self.attr_of(about.fid).await?.as_ref())?;
-        let set = attr::to_set(&about.oa, about.precision);
-        if about.has(OBD_MD_FLMTIME) {
-            self.sets_times(req, about.fid);
+        let object = self.object_request_to_change(req)?;
+        self.check_parent(
+            req,
+            &object.oa,
+            object.fid,
+            self.attr_of(object.fid).await?.as_ref(),
+        )?;
+        let set = attr::to_set(&object.oa, object.precision);
+        if object.has(OBD_MD_FLMTIME) {
+            self.record_times_set(req, object.fid);
         }
-        let transno = self.change(&req.export, about.fid, "set attributes", async |_| {
-            self.objects.setattr(about.fid, set).await
+        let transno = self.change(&req.export, object.fid, "set attributes", async |_| {
+            self.objects.setattr(object.fid, set).await
         });
         let transno = transno.await?;
-        self.keep_away(about.fid).await?;
-        let mut oa = about.reply_oa();
-        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref(), about.precision);
+        self.remove_if_destroyed(object.fid).await?;
+        let mut oa = object.reply_oa();
+        attr::put(
+            &mut oa,
+            self.attr_of(object.fid).await?.as_ref(),
+            object.precision,
+        );
         Ok(answer(oa).with_transno(transno))
     }
 
-    /// `OST_PUNCH`: truncation, up and down, or a hole.
+    /// `OST_PUNCH`: truncates or extends the object, or punches a hole.
     pub(crate) async fn punch(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about_to_change(req)?;
-        if !about.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
+        let object = self.object_request_to_change(req)?;
+        if !object.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
             return Err(Errno::EPROTO);
         }
-        let (start, end) = (about.oa.o_size, about.oa.o_blocks);
-        let reaches_too_far = end != OBD_OBJECT_EOF && end > self.offer.maxbytes;
-        if start > end || start > self.offer.maxbytes || reaches_too_far {
+        let (start, end) = (object.oa.o_size, object.oa.o_blocks);
+        let exceeds_maxbytes = end != OBD_OBJECT_EOF && end > self.offer.maxbytes;
+        if start > end || start > self.offer.maxbytes || exceeds_maxbytes {
             return Err(Errno::EFBIG);
         }
-        self.check_parent(req, &about.oa, about.fid, self.attr_of(about.fid).await?.as_ref())?;
-        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+        self.check_parent(
+            req,
+            &object.oa,
+            object.fid,
+            self.attr_of(object.fid).await?.as_ref(),
+        )?;
+        let _lock = match object.flag(OBD_FL_SRVLOCK) {
             true => Some(
-                self.lock_object(req, &about.oa.o_oi, LockMode::Pw, start, end)
+                self.lock_object(req, &object.oa.o_oi, LockMode::Pw, start, end)
                     .await?,
             ),
             false => {
-                self.locks.prolong(&req.export, about.oa.o_oi.res_id());
+                self.locks.prolong(&req.export, object.oa.o_oi.res_id());
                 None
             }
         };
-        self.sets_times(req, about.fid);
-        let transno = self.change(&req.export, about.fid, "truncate", async |transno| {
-            let set = attr::to_change(&about.oa, about.precision, transno);
+        self.record_times_set(req, object.fid);
+        let transno = self.change(&req.export, object.fid, "truncate", async |transno| {
+            let set = attr::to_change(&object.oa, object.precision, transno);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
-            self.objects.punch(about.fid, start, end, set).await
+            self.objects.punch(object.fid, start, end, set).await
         });
         let transno = transno.await?;
-        self.keep_away(about.fid).await?;
-        let a = self.attr_of(about.fid).await?;
+        self.remove_if_destroyed(object.fid).await?;
+        let a = self.attr_of(object.fid).await?;
         let mut oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLBLOCKS,
-            ..about.reply_oa()
+            ..object.reply_oa()
         };
         oa.o_blocks = a.map_or(0, |a| a.blocks);
         Ok(answer(oa).with_transno(transno))
     }
 
-    /// `OST_FALLOCATE`.
+    /// `OST_FALLOCATE`: allocates space, punches a hole, or zeroes a range.
     pub(crate) async fn fallocate(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about_to_change(req)?;
-        let (start, end) = (about.oa.o_size, about.oa.o_blocks);
-        if !about.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
+        let object = self.object_request_to_change(req)?;
+        let (start, end) = (object.oa.o_size, object.oa.o_blocks);
+        if !object.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
             return Err(Errno::EINVAL);
         }
         if end > self.offer.maxbytes {
             return Err(Errno::EFBIG);
         }
-        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+        let _lock = match object.flag(OBD_FL_SRVLOCK) {
             true => Some(
-                self.lock_object(req, &about.oa.o_oi, LockMode::Pw, start, end - 1)
+                self.lock_object(req, &object.oa.o_oi, LockMode::Pw, start, end - 1)
                     .await?,
             ),
             false => None,
         };
-        let mode = about.oa.o_falloc_mode();
+        let mode = object.oa.o_falloc_mode();
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
-        let fid = about.fid;
+        let fid = object.fid;
         let attr = self.attr_of(fid).await?;
-        self.check_parent(req, &about.oa, fid, attr.as_ref())?;
+        self.check_parent(req, &object.oa, fid, attr.as_ref())?;
         let size = attr.map_or(0, |a| a.size);
         let transno = self.change(&req.export, fid, "allocate", async |transno| {
-            let set = attr::to_change(&about.oa, about.precision, transno);
+            let set = attr::to_change(&object.oa, object.precision, transno);
             if mode & FALLOC_FL_PUNCH_HOLE == 0 {
-                self.may_allocate(start, end, attr.as_ref())?;
+                self.check_space(start, end, attr.as_ref())?;
             }
             match mode & !FALLOC_FL_KEEP_SIZE {
                 0 => {
@@ -261,81 +279,86 @@ impl Ost {
                         .await?;
                     self.objects.fallocate(fid, start, end, keep_size).await
                 }
-                _ => Err(OsdError::Unsupported("this way to allocate space")),
+                _ => Err(OsdError::Unsupported("fallocate mode")),
             }
         });
         let transno = transno.await?;
-        self.keep_away(about.fid).await?;
-        let mut oa = about.reply_oa();
-        attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), about.precision);
+        self.remove_if_destroyed(object.fid).await?;
+        let mut oa = object.reply_oa();
+        attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), object.precision);
         Ok(answer(oa).with_transno(transno))
     }
 
-    /// Whether there is space for a range. What the object has may be in the range, unless that begins at its end.
-    fn may_allocate(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
+    /// Fails with `NoSpace` if a range does not fit. The object's own blocks count as part of the range,
+    /// unless the range begins at the end of the object.
+    fn check_space(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
         let has = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
-        let left = self.grants.left(self.space.avail_bytes());
+        let left = self.grants.unreserved_bytes(self.space.avail_bytes());
         match (end - start).saturating_sub(has) <= left {
             true => Ok(()),
             false => Err(OsdError::NoSpace),
         }
     }
 
-    /// `OST_SEEK`: the next data or hole; not there is an offset of `-ENXIO`.
+    /// `OST_SEEK`: the offset of the next data or hole; `-ENXIO` as offset if there is none.
     pub(crate) async fn seek(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let about = self.about(req)?;
-        let what = match about.oa.o_mode {
+        let object = self.object_request(req)?;
+        let what = match object.oa.o_mode {
             SEEK_DATA => Seek::Data,
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL),
         };
-        // What clients have cached is data too: they write it back first. Who holds a lock of its own does not let it go
-        // before it has the answer.
-        let _lock = match about.flag(OBD_FL_SRVLOCK) {
+        // Data cached by other clients counts: the lock makes them write it back. A client with its own
+        // lock keeps it until the reply.
+        let _lock = match object.flag(OBD_FL_SRVLOCK) {
             true => Some(
-                self.lock_object(req, &about.oa.o_oi, LockMode::Pr, about.oa.o_size, u64::MAX)
+                self.lock_object(req, &object.oa.o_oi, LockMode::Pr, object.oa.o_size, u64::MAX)
                     .await?,
             ),
             false => None,
         };
-        let found = match self.objects.seek(about.fid, about.oa.o_size, what).await {
+        let found = match self.objects.seek(object.fid, object.oa.o_size, what).await {
             Ok(at) => at,
             Err(OsdError::NotFound) => i64::from(Errno::ENXIO.status()) as u64,
-            Err(e) => return Err(self.failed("seek", about.fid, &e)),
+            Err(e) => return Err(self.store_error("seek", object.fid, &e)),
         };
         Ok(answer(Obdo {
-            o_mode: about.oa.o_mode,
+            o_mode: object.oa.o_mode,
             o_size: found,
-            ..about.reply_oa()
+            ..object.reply_oa()
         }))
     }
 
-    /// `OST_SYNC`: one object, or all of the target.
+    /// `OST_SYNC`: writes one object to disk, or all of the target if none is named.
     pub(crate) async fn sync(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_oi == OstId::default() {
             self.committer
                 .commit()
                 .await
-                .map_err(|e| self.failed("sync", Fid::ZERO, &e))?;
+                .map_err(|e| self.store_error("sync", Fid::ZERO, &e))?;
             return Ok(answer(Obdo::default()));
         }
-        let about = self.about(req)?;
+        let object = self.object_request(req)?;
         self.objects
-            .sync(Some(about.fid))
+            .sync(Some(object.fid))
             .await
-            .map_err(|e| self.failed("sync", about.fid, &e))?;
-        let mut oa = about.reply_oa();
-        attr::put(&mut oa, self.attr_of(about.fid).await?.as_ref(), about.precision);
+            .map_err(|e| self.store_error("sync", object.fid, &e))?;
+        let mut oa = object.reply_oa();
+        attr::put(
+            &mut oa,
+            self.attr_of(object.fid).await?.as_ref(),
+            object.precision,
+        );
         Ok(answer(oa))
     }
 
-    /// `OST_STATFS`.
+    /// `OST_STATFS`: the target's share of the disk.
     pub(crate) async fn statfs(&self) -> Result<Reply, Errno> {
         let s = self
             .space
             .statfs()
-            .map_err(|e| self.failed("statfs", Fid::ZERO, &e))?;
+            .map_err(|e| self.store_error("statfs", Fid::ZERO, &e))?;
         let s = self.share.of(s);
         let mut state = 0;
         if s.bavail * u64::from(s.bsize) < FULL_BYTES {

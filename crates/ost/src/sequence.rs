@@ -1,11 +1,12 @@
-//! FID sequences of the target, and the last object made in each (guide 7.2, 8.1).
+//! FID sequences of the target, and the last object created in each (docs/protocol.md, "FLDB and FIDs").
 //!
-//! MDT0 gives the target a super-sequence; of it the target gives one sequence after the other to the MDTs that make
-//! objects here. Making an object only advances the last id of its sequence: there is nothing else of it until it is
-//! written. Ids are never used twice, so that an object that this run has made need not be looked for on the disk: of one with
-//! an id that an earlier run may have reached, before it was killed, the MDT says so when it connects, of the one sequence that
-//! it uses: a file system has one MDT, and what it has left behind is as it was on the disk when it asked for another. The
-//! records are in the target's index; what they say is in memory.
+//! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that create objects here.
+//! Creating an object only advances the last id of its sequence: the object has no other data until it is written. Ids are
+//! never reused, so an object created by this run cannot be on the disk yet, and no lookup is needed.
+//!
+//! If an earlier run was killed, it may have created objects and lost the record of it. The MDT reports the last object that it
+//! uses when it connects, for the one sequence that it uses. That suffices: a file system has one MDT, and the ids of its
+//! former sequences were on disk before it requested the next one. Memory caches all records of the index.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence to give
@@ -30,7 +31,7 @@ use wire::{
 
 use crate::OstError;
 
-/// Objects in a sequence at most; reported with every precreation.
+/// The most objects in a sequence; sent with every precreation reply.
 pub(crate) const SEQ_WIDTH: u64 = 0x1ff_ffff;
 
 pub(crate) const SUPER_KEY: [u8; 2] = *b"sq";
@@ -41,14 +42,14 @@ pub(crate) struct Sequences {
     index: Arc<dyn Index>,
     ost_index: OstIndex,
     range: Mutex<Range>,
-    /// There is a super-sequence.
+    /// Whether the target has a super-sequence.
     ready: watch::Sender<bool>,
     last: RwLock<HashMap<u64, Arc<Sequence>>>,
-    /// The MDT has said in this run which sequence it uses and how far it came in it: nothing else was made.
+    /// Set once the MDT has reported, in this run, its sequence and the last object that it uses. No other object can exist.
     settled: AtomicBool,
 }
 
-/// A super-sequence, and the next sequence of it to give.
+/// A super-sequence (`end` is exclusive), and the next sequence to allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: u64,
@@ -56,37 +57,37 @@ pub(crate) struct Range {
     pub(crate) next: u64,
 }
 
-/// One sequence.
+/// One sequence and its last object.
 pub(crate) struct Sequence {
     pub(crate) seq: u64,
     last: AtomicU64,
-    /// Objects from here on were made in this run of the target: before it there was nothing of them.
+    /// Ids from here on were created by this run of the target. `u64::MAX`: not yet known.
     new_from: AtomicU64,
-    /// Held over a whole precreation or clean-up of orphans.
-    pub(crate) making: tokio::sync::Mutex<()>,
+    /// Held during a whole precreation or clean-up of orphans.
+    pub(crate) create_lock: tokio::sync::Mutex<()>,
 }
 
-/// What a precreation request leads to.
+/// The effects of a precreation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// The last object from now on.
+pub(crate) struct PrecreatePlan {
+    /// The new last object.
     pub(crate) last: u64,
-    /// The last object to report.
+    /// The last object in the reply.
     pub(crate) report: u64,
-    /// Objects above this, up to the former last, are orphans.
+    /// Objects above this, up to the former last object, are orphans.
     pub(crate) destroy_above: Option<u64>,
 }
 
-/// What to do when an MDT asks for objects up to `wanted` and `last` is the last one (guide 8.1). With `orphans` the MDT has
-/// connected again and `wanted` is the last one that it used.
-pub(crate) fn plan(last: u64, wanted: u64, orphans: bool) -> Plan {
-    let stay = |report| Plan {
+/// Plans a precreation (docs/protocol.md, "Data (OST)"). `last` is the last object, `wanted` the one that the MDT
+/// requests. With `orphans` the MDT has reconnected, and `wanted` is the last object that it uses.
+pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> PrecreatePlan {
+    let stay = |report| PrecreatePlan {
         last,
         report,
         destroy_above: None,
     };
     if wanted > last {
-        return Plan {
+        return PrecreatePlan {
             last: wanted,
             report: wanted,
             destroy_above: None,
@@ -94,11 +95,11 @@ pub(crate) fn plan(last: u64, wanted: u64, orphans: bool) -> Plan {
     }
     if orphans && wanted < last {
         if last - wanted > u64::from(OST_MAX_PRECREATE) {
-            // So many objects are not thrown away on the word of an MDT that may be an old copy.
+            // The MDT may run on an old copy of its store: do not destroy that many objects.
             return stay(last + 1);
         }
-        // Their ids are not used again: a client may still write to one of them.
-        return Plan {
+        // The ids are not reused: a client may still write to one of the objects.
+        return PrecreatePlan {
             last,
             report: last,
             destroy_above: Some(wanted),
@@ -111,19 +112,19 @@ pub(crate) fn plan(last: u64, wanted: u64, orphans: bool) -> Plan {
 }
 
 impl Sequence {
-    /// The last object that was made; 0 when there is none.
+    /// The last object created; 0 if there is none.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(SeqCst)
     }
 
-    /// All that an earlier run may have made is known by now: up to `last`.
-    pub(crate) fn known_up_to(&self, last: u64) {
-        // What was new before is so still.
+    /// Marks all objects of earlier runs as known, up to `last`.
+    pub(crate) fn confirm_up_to(&self, last: u64) {
+        // Objects already known as new stay new.
         self.new_from.fetch_min(last + 1, SeqCst);
     }
 
-    /// Whether all that an earlier run may have made is known.
-    fn is_known(&self) -> bool {
+    /// Whether all objects of earlier runs are known.
+    fn is_confirmed(&self) -> bool {
         self.new_from.load(SeqCst) != u64::MAX
     }
 }
@@ -132,7 +133,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Reads the record of the super-sequence.
+/// Parses the record of the super-sequence.
 pub(crate) fn parse_super(value: &[u8]) -> Option<Range> {
     let mut words = value.chunks(8).map_while(number);
     Some(Range {
@@ -142,7 +143,7 @@ pub(crate) fn parse_super(value: &[u8]) -> Option<Range> {
     })
 }
 
-/// Reads the record of a sequence: which it is, and its last object.
+/// Parses the record of a sequence: its number and its last object.
 pub(crate) fn parse_last(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     let seq = key
         .strip_prefix(&LAST_PREFIX)?
@@ -152,7 +153,7 @@ pub(crate) fn parse_last(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     Some((seq?, number(value)?))
 }
 
-/// The record of a sequence.
+/// The key and value of a sequence's record.
 pub(crate) fn last_record(seq: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
     (
         [&LAST_PREFIX[..], &seq.to_be_bytes()].concat(),
@@ -161,7 +162,7 @@ pub(crate) fn last_record(seq: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
 }
 
 impl Sequences {
-    /// Reads what the index has.
+    /// Loads the records of the index.
     pub(crate) fn open(
         index: Arc<dyn Index>,
         svname: &str,
@@ -194,12 +195,12 @@ impl Sequences {
         })
     }
 
-    /// Whether MDT0 has given a super-sequence.
+    /// Whether MDT0 has given the target a super-sequence.
     pub(crate) fn has_range(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// Takes the super-sequence that MDT0 gave; kept for good.
+    /// Stores the super-sequence from MDT0. It is on disk when this returns.
     pub(crate) async fn set_range(&self, given: &LuSeqRange) -> Result<(), OsdError> {
         {
             let mut range = self.range.lock();
@@ -216,10 +217,10 @@ impl Sequences {
         Ok(())
     }
 
-    /// Waits until there is a super-sequence, but not longer than this; whether there is one.
-    pub(crate) async fn wait_for_range(&self, patience: Duration) -> bool {
+    /// Waits for the super-sequence, at most `limit`; returns whether there is one.
+    pub(crate) async fn wait_for_range(&self, limit: Duration) -> bool {
         let mut ready = self.ready.subscribe();
-        matches!(timeout(patience, ready.wait_for(|r| *r)).await, Ok(Ok(_)))
+        matches!(timeout(limit, ready.wait_for(|r| *r)).await, Ok(Ok(_)))
     }
 
     fn put_range(&self, r: &Range) -> Result<(), OsdError> {
@@ -231,9 +232,9 @@ impl Sequences {
         self.index.apply(batch)
     }
 
-    /// Gives the next sequence to an MDT, on disk before it is given. `None`: there is no super-sequence (left).
-    pub(crate) async fn give(&self, to: u32) -> Result<Option<LuSeqRange>, OsdError> {
-        let given = {
+    /// Allocates the next sequence to MDT `to`, and writes that to disk first. `None`: no super-sequence, or it is used up.
+    pub(crate) async fn allocate(&self, to: u32) -> Result<Option<LuSeqRange>, OsdError> {
+        let allocated = {
             let mut range = self.range.lock();
             if range.next >= range.end {
                 return Ok(None);
@@ -244,22 +245,22 @@ impl Sequences {
             };
             self.put_range(&new)?;
             *range = new;
-            let given = new.next - 1;
-            let sequence = Sequence::new(given, 0);
-            sequence.known_up_to(0);
-            self.last.write().insert(given, sequence);
-            given
+            let seq = new.next - 1;
+            let sequence = Sequence::new(seq, 0);
+            sequence.confirm_up_to(0);
+            self.last.write().insert(seq, sequence);
+            seq
         };
         self.index.sync().await?;
         Ok(Some(LuSeqRange {
-            lsr_start: given,
-            lsr_end: given + 1,
+            lsr_start: allocated,
+            lsr_end: allocated + 1,
             lsr_index: to,
             lsr_flags: LU_SEQ_RANGE_OST,
         }))
     }
 
-    /// The object that an `ost_id` names: a FID, or in the sequence of MDT0's objects of old a bare number.
+    /// The FID of an `ost_id`: a FID itself, or a bare number in the sequence of MDT0's old objects (IDIF).
     pub(crate) fn fid(&self, id: &OstId) -> Fid {
         if id.oi_seq == FID_SEQ_OST_MDT0 {
             let seq = FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16 | (id.oi_id >> 32 & 0xffff);
@@ -268,7 +269,7 @@ impl Sequences {
         id.fid()
     }
 
-    /// The sequence, if the target gave it to somebody or it is the one of old objects.
+    /// The sequence, if this target allocated it or it is the IDIF one.
     pub(crate) fn find(&self, seq: u64) -> Option<Arc<Sequence>> {
         if let Some(found) = self.last.read().get(&seq) {
             return Some(found.clone());
@@ -287,8 +288,8 @@ impl Sequences {
         )
     }
 
-    /// Whether the object was made.
-    pub(crate) fn is_made(&self, fid: &Fid) -> bool {
+    /// Whether the object was created.
+    pub(crate) fn is_created(&self, fid: &Fid) -> bool {
         fid.f_ver == 0
             && fid.f_oid != 0
             && self
@@ -296,28 +297,29 @@ impl Sequences {
                 .is_some_and(|s| u64::from(fid.f_oid) <= s.last())
     }
 
-    /// Whether an earlier run may have made the object though nothing is known of it.
-    pub(crate) fn may_be_made(&self, fid: &Fid) -> bool {
+    /// Whether an earlier run may have created the object and lost the record of it.
+    pub(crate) fn may_exist(&self, fid: &Fid) -> bool {
         !self.settled.load(SeqCst)
             && fid.f_ver == 0
             && fid.f_oid != 0
-            && self.find(fid.f_seq).is_some_and(|s| !s.is_known())
+            && self.find(fid.f_seq).is_some_and(|s| !s.is_confirmed())
     }
 
-    /// The MDT makes objects in this sequence. If all of it is known, then all of the others is too: it does not use them.
+    /// Notes that the MDT creates objects in this sequence. If all its objects are known, then so are those of the other
+    /// sequences, because the MDT does not use them.
     pub(crate) fn in_use(&self, sequence: &Sequence) {
-        if sequence.is_known() {
+        if sequence.is_confirmed() {
             self.settled.store(true, SeqCst);
         }
     }
 
-    /// Whether the object was made in this run of the target.
+    /// Whether this run of the target created the object.
     pub(crate) fn is_new(&self, fid: &Fid) -> bool {
         let since = self.find(fid.f_seq).map(|s| s.new_from.load(SeqCst));
         since.is_some_and(|from| from <= fid.f_oid.into())
     }
 
-    /// Sets the last object of a sequence, with the transaction that does it.
+    /// Sets the last object of a sequence, and adds the record to `batch`.
     pub(crate) fn set_last(&self, sequence: &Sequence, last: u64, batch: &mut Batch) {
         let (key, value) = last_record(sequence.seq, last);
         batch.put(key, value);
@@ -331,7 +333,7 @@ impl Sequence {
             seq,
             last: AtomicU64::new(last),
             new_from: AtomicU64::new(u64::MAX),
-            making: tokio::sync::Mutex::new(()),
+            create_lock: tokio::sync::Mutex::new(()),
         })
     }
 }
@@ -344,26 +346,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn precreation_advances_and_never_goes_back() {
+    fn precreation_never_goes_back() {
         assert_eq!(
-            plan(0, 32, false),
-            Plan {
+            plan_precreate(0, 32, false),
+            PrecreatePlan {
                 last: 32,
                 report: 32,
                 destroy_above: None
             }
         );
         assert_eq!(
-            plan(32, 32, false),
-            Plan {
+            plan_precreate(32, 32, false),
+            PrecreatePlan {
                 last: 32,
                 report: 32,
                 destroy_above: None
             }
         );
         assert_eq!(
-            plan(32, 10, false),
-            Plan {
+            plan_precreate(32, 10, false),
+            PrecreatePlan {
                 last: 32,
                 report: 33,
                 destroy_above: None
@@ -372,26 +374,26 @@ mod tests {
     }
 
     #[test]
-    fn orphans_are_destroyed_and_missing_objects_made() {
+    fn orphans_are_destroyed_and_missing_objects_created() {
         assert_eq!(
-            plan(64, 10, true),
-            Plan {
+            plan_precreate(64, 10, true),
+            PrecreatePlan {
                 last: 64,
                 report: 64,
                 destroy_above: Some(10)
             }
         );
         assert_eq!(
-            plan(10, 64, true),
-            Plan {
+            plan_precreate(10, 64, true),
+            PrecreatePlan {
                 last: 64,
                 report: 64,
                 destroy_above: None
             }
         );
         assert_eq!(
-            plan(10, 10, true),
-            Plan {
+            plan_precreate(10, 10, true),
+            PrecreatePlan {
                 last: 10,
                 report: 10,
                 destroy_above: None
@@ -399,8 +401,8 @@ mod tests {
         );
         let many = 10 + u64::from(OST_MAX_PRECREATE) + 1;
         assert_eq!(
-            plan(many, 10, true),
-            Plan {
+            plan_precreate(many, 10, true),
+            PrecreatePlan {
                 last: many,
                 report: many + 1,
                 destroy_above: None
@@ -409,11 +411,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sequences_are_given_once_and_kept() {
+    async fn sequences_are_allocated_once_and_survive_a_restart() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let s = Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();
         assert!(!s.has_range());
-        assert_eq!(s.give(0).await.unwrap(), None);
+        assert_eq!(s.allocate(0).await.unwrap(), None);
         s.set_range(&LuSeqRange {
             lsr_start: 0x2c0000400,
             lsr_end: 0x2c0000402,
@@ -421,7 +423,7 @@ mod tests {
         })
         .await
         .unwrap();
-        let first = s.give(0).await.unwrap().unwrap();
+        let first = s.allocate(0).await.unwrap().unwrap();
         assert_eq!(
             (first.lsr_start, first.lsr_end, first.lsr_flags),
             (0x2c0000400, 0x2c0000401, 1)
@@ -430,18 +432,18 @@ mod tests {
         let mut batch = Batch::new();
         s.set_last(&sequence, 32, &mut batch);
         index.apply(batch).unwrap();
-        assert!(s.is_made(&Fid::new(0x2c0000400, 32, 0)) && !s.is_made(&Fid::new(0x2c0000400, 33, 0)));
-        assert!(!s.is_made(&Fid::new(0x2c0000401, 1, 0)));
+        assert!(s.is_created(&Fid::new(0x2c0000400, 32, 0)) && !s.is_created(&Fid::new(0x2c0000400, 33, 0)));
+        assert!(!s.is_created(&Fid::new(0x2c0000401, 1, 0)));
 
         let again = Sequences::open(index, "t", OstIndex(1)).unwrap();
         assert_eq!(again.find(0x2c0000400).unwrap().last(), 32);
-        assert_eq!(again.give(7).await.unwrap().unwrap().lsr_start, 0x2c0000401);
-        assert_eq!(again.give(7).await.unwrap(), None);
+        assert_eq!(again.allocate(7).await.unwrap().unwrap().lsr_start, 0x2c0000401);
+        assert_eq!(again.allocate(7).await.unwrap(), None);
         assert!(again.find(0x2c0000402).is_none());
     }
 
     #[tokio::test]
-    async fn of_sequences_that_the_mdt_has_left_nothing_is_awaited_once_it_has_spoken() {
+    async fn after_the_mdts_report_no_unknown_object_may_exist() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let start = 0x2c0000400;
         let run = || Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();
@@ -453,35 +455,35 @@ mod tests {
         let first = run();
         first.set_range(&given).await.unwrap();
         for _ in 0..3 {
-            first.give(0).await.unwrap();
+            first.allocate(0).await.unwrap();
         }
         let objects = [
             Fid::new(start, 33, 0),
             Fid::new(start + 2, 1, 0),
             Fid::new(0x1_0001_0000, 1, 0),
         ];
-        let awaited = |s: &Sequences| objects.map(|fid| s.may_be_made(&fid));
-        // It goes on with the one that it has, or it was made anew and has another one.
-        for anew in [false, true] {
+        let may_exist = |s: &Sequences| objects.map(|fid| s.may_exist(&fid));
+        // The MDT continues with its sequence, or it is a new MDT and gets another one.
+        for new_mdt in [false, true] {
             let s = run();
             s.in_use(&s.find(start + 2).unwrap());
-            assert_eq!(awaited(&s), [true; 3]);
-            let used = match anew {
-                true => s.give(0).await.unwrap().unwrap().lsr_start,
+            assert_eq!(may_exist(&s), [true; 3]);
+            let used = match new_mdt {
+                true => s.allocate(0).await.unwrap().unwrap().lsr_start,
                 false => start + 2,
             };
             let used = s.find(used).unwrap();
-            assert_eq!(awaited(&s), [true; 3]);
-            if !anew {
-                used.known_up_to(0);
+            assert_eq!(may_exist(&s), [true; 3]);
+            if !new_mdt {
+                used.confirm_up_to(0);
             }
             s.in_use(&used);
-            assert_eq!(awaited(&s), [false; 3]);
+            assert_eq!(may_exist(&s), [false; 3]);
         }
     }
 
     #[test]
-    fn an_object_of_old_is_of_the_targets_own_sequence() {
+    fn idif_objects_belong_to_the_targets_own_sequence() {
         let s = Sequences::open(Arc::new(MemoryIndex::default()), "t", OstIndex(1)).unwrap();
         assert_eq!(
             s.fid(&OstId { oi_id: 1, oi_seq: 0 }),

@@ -1,8 +1,8 @@
-//! How much was read and written, as `obdfilter.*.stats` shows it.
+//! Counters of read and written bytes, shown as `obdfilter.*.stats`.
 
 use params::Tally;
 
-/// What the target did.
+/// The target's counters.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) read_bytes: Tally,
@@ -10,7 +10,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// One line each, as Lustre prints them.
+    /// One line for each counter, in Lustre's format.
     pub(crate) fn show(&self) -> String {
         let mut out = String::new();
         self.read_bytes.sums().write_line(&mut out, "read_bytes", "bytes");
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_happened_is_shown() {
+    fn counters_without_samples_are_hidden() {
         let s = Stats::default();
         assert_eq!(s.show(), "");
         s.write_bytes.add(3);

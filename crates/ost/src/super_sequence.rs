@@ -1,7 +1,7 @@
-//! How the target gets its super-sequence: from MDT0, over a light connection of its own (guide 7.2, LWP).
+//! Requests the target's super-sequence from MDT0, over a lightweight connection (docs/protocol.md, "FLDB and FIDs").
 //!
-//! MDT0 may not be there yet, or not be ready: it is asked until it has given one. Until then an MDT that wants a
-//! sequence for its objects is told to come again (`EINPROGRESS`).
+//! MDT0 may not run yet: the task retries until it has a super-sequence. Until then, requests of MDTs for a sequence fail
+//! with `EINPROGRESS`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ use wire::{
 
 use crate::sequence::Sequences;
 
-/// Before MDT0 is asked again: doubled every time.
+/// The pause before a retry, doubled each time up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// The connection holds no locks and caches nothing.
-struct Owner;
+/// The owner of the connection, which holds no locks and caches nothing.
+struct LwpOwner;
 
-impl ImportOwner for Owner {
+impl ImportOwner for LwpOwner {
     fn callback<'a>(&'a self, _opc: u32, _msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async { Err(Errno::EINVAL) })
     }
@@ -35,7 +35,7 @@ impl ImportOwner for Owner {
     fn event(&self, _event: ImportEvent) {}
 }
 
-/// Asks until there is a super-sequence, or the configuration is gone.
+/// Retries until the target has a super-sequence, or the configuration's sender is dropped.
 pub(crate) async fn fetch(
     rpc: Arc<Ptlrpc>,
     mut config: watch::Receiver<Arc<FsConfig>>,
@@ -56,7 +56,7 @@ pub(crate) async fn fetch(
             }
             continue;
         };
-        match ask(&rpc, &mdt0, &fsname, index).await {
+        match request_range(&rpc, &mdt0, &fsname, index).await {
             Ok(range) if range.lsr_start < range.lsr_end => match sequences.set_range(&range).await {
                 Ok(()) => {
                     tracing::info!(
@@ -65,10 +65,14 @@ pub(crate) async fn fetch(
                         range.lsr_end
                     );
                 }
-                Err(e) => tracing::error!("{fsname}-OST{index:04x}: keep the sequences: {e}"),
+                Err(e) => tracing::error!("{fsname}-OST{index:04x}: cannot store the super-sequence: {e}"),
             },
-            Ok(range) => tracing::warn!("{}: gave an empty range {:#x}", mdt0.name, range.lsr_start),
-            Err(e) => tracing::debug!("{}: no sequences yet: {e}", mdt0.name),
+            Ok(range) => tracing::warn!(
+                "{}: replied with an empty super-sequence at {:#x}; retrying",
+                mdt0.name,
+                range.lsr_start
+            ),
+            Err(e) => tracing::debug!("{}: no super-sequence yet: {e}; retrying", mdt0.name),
         }
         if !sequences.has_range() {
             tokio::time::sleep(retry).await;
@@ -77,7 +81,7 @@ pub(crate) async fn fetch(
     }
 }
 
-async fn ask(
+async fn request_range(
     rpc: &Arc<Ptlrpc>,
     mdt0: &TargetConf,
     fsname: &str,
@@ -103,12 +107,12 @@ async fn ask(
                 ..ObdConnectData::default()
             },
             max_rpcs_in_flight: 1,
-            owner: Arc::new(Owner),
+            owner: Arc::new(LwpOwner),
         },
     );
-    let given = query(&import, index).await;
+    let range = query(&import, index).await;
     import.disconnect().await;
-    given
+    range
 }
 
 async fn query(import: &Import, index: OstIndex) -> Result<LuSeqRange, RpcError> {

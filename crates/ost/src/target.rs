@@ -1,4 +1,4 @@
-//! The target: what it is made of, who handles which request, start and stop.
+//! The target: its parts, dispatch of requests to handlers, start and stop.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,48 +21,48 @@ use wire::{
 use crate::{
     OstError,
     commit::Committer,
-    gone::Gone,
     grant::{ClientGrant, Grants},
-    lvb::Lvbs,
+    lvb::ObjectLvbs,
+    modification_data::ModificationData,
     negotiate::Offer,
-    params_of,
+    parameters,
     sequence::Sequences,
-    settings::Settings,
     stats::Stats,
     super_sequence,
+    tombstones::Tombstones,
 };
 
 /// The largest read or write, bytes.
 pub const BRW_SIZE_MAX: u32 = 4 << 20;
-/// The largest object: what ext4 takes.
+/// The largest object, bytes: ext4's limit.
 const MAXBYTES: u64 = (16 << 40) - 4096;
-/// Transfers of a client that did not agree on a size are one page.
-const BRW_SIZE_NOT_AGREED: u32 = 4096;
+/// The largest transfer of a client that negotiated no size: one page.
+const BRW_SIZE_DEFAULT: u32 = 4096;
 
-/// Modes of locks that are for writing.
+/// Lock modes that allow writing.
 pub(crate) const WRITE_MODES: u32 = LCK_EX | LCK_PW | LCK_CW | LCK_GROUP;
 
-/// What a target is started with.
+/// The configuration of a target.
 #[derive(Clone)]
 pub struct OstConfig {
-    /// The file system.
+    /// The file system's name.
     pub fsname: String,
     /// The target's index.
     pub index: OstIndex,
     /// The largest read or write, bytes; a power of two up to [`BRW_SIZE_MAX`].
     pub brw_size: u32,
-    /// Where the target's parameters are to be found.
+    /// The registry for the target's parameters.
     pub params: Registry,
-    /// How many locks its clients may have.
+    /// Limits on its clients' locks.
     pub locks: Arc<LockLimits>,
-    /// What its clients may do.
+    /// The rights of its clients, by NID.
     pub nodemaps: Arc<Nodemaps>,
-    /// What it checks capabilities with.
+    /// The keys that verify capabilities.
     pub capa_keys: Arc<CapaKeyring>,
 }
 
 impl OstConfig {
-    /// With what is usual.
+    /// The default configuration of a target.
     pub fn new(fsname: &str, index: OstIndex) -> OstConfig {
         OstConfig {
             fsname: fsname.into(),
@@ -75,7 +75,7 @@ impl OstConfig {
         }
     }
 
-    /// `testfs-OST000a`.
+    /// The target's name, such as `testfs-OST000a`.
     pub fn svname(&self) -> String {
         format!("{}-OST{:04x}", self.fsname, self.index)
     }
@@ -86,38 +86,42 @@ pub struct Ost {
     pub(crate) svname: String,
     pub(crate) uuid: String,
     rpc: Arc<Ptlrpc>,
-    /// The targets of the file system, as the MGS knows them.
+    /// The file system's targets, from the MGS.
     config: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
     pub(crate) capa_keys: Arc<CapaKeyring>,
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) sequences: Arc<Sequences>,
-    pub(crate) gone: Gone,
+    pub(crate) tombstones: Tombstones,
     pub(crate) committer: Arc<Committer>,
     pub(crate) grants: Grants,
     pub(crate) space: Arc<Space>,
-    /// The part of its disk that this target shows to clients.
+    /// The share of the disk that statfs reports.
     pub(crate) share: Share,
     pub(crate) locks: Arc<LockServer>,
     pub(crate) stats: Stats,
     pub(crate) offer: Offer,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-    committing: Mutex<Option<JoinHandle<()>>>,
+    commit_task: Mutex<Option<JoinHandle<()>>>,
     params: Mutex<Vec<Group>>,
 }
 
-/// What the target has for each client.
+/// The target's state for each client.
 #[derive(Default)]
-struct PerExport {
+struct ExportState {
     grant: OnceLock<Arc<ClientGrant>>,
-    settings: Settings,
+    modifications: ModificationData,
 }
 
 impl Ost {
-    /// Starts the target on its store; requests are served when this returns. `config` is the file system's client log:
-    /// where MDT0 is, which gives the target its sequences.
+    /// Starts the target on its store, and serves requests when this returns. `config` is the file system's client log;
+    /// it has the NIDs of MDT0, which gives the target its sequences.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be opened or holds a malformed record, or a service does not start.
     pub async fn start(
         rpc: &Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
@@ -131,14 +135,14 @@ impl Ost {
         let committer =
             Arc::new(Committer::open(index.clone(), objects.clone(), RunOfMachine::this(), &svname).await?);
         let space = index.space().clone();
-        let lvbs = Lvbs {
+        let object_lvbs = ObjectLvbs {
             objects: objects.clone(),
             sequences: sequences.clone(),
         };
         let seed = rpc.config().seed ^ committer.epoch().rotate_left(32) ^ u64::from(cfg.index.0);
         let locks = LockServer::new(
             &format!("filter-{svname}_UUID"),
-            Arc::new(lvbs),
+            Arc::new(object_lvbs),
             LdlmConfig {
                 seed,
                 limits: cfg.locks.clone(),
@@ -163,7 +167,7 @@ impl Ost {
             objects,
             index,
             sequences,
-            gone: Gone::default(),
+            tombstones: Tombstones::default(),
             committer,
             grants: Grants::default(),
             share: space.share(),
@@ -173,43 +177,47 @@ impl Ost {
             offer,
             stop: watch::Sender::new(false),
             tasks: Mutex::default(),
-            committing: Mutex::default(),
+            commit_task: Mutex::default(),
             params: Mutex::default(),
         });
-        let committing = tokio::spawn({
+        let commit_task = tokio::spawn({
             let (committer, stop) = (ost.committer.clone(), ost.stop.subscribe());
             async move { committer.run(stop).await }
         });
-        *ost.committing.lock() = Some(committing);
+        *ost.commit_task.lock() = Some(commit_task);
         if !ost.sequences.has_range() {
-            let fetching = super_sequence::fetch(
+            let fetch = super_sequence::fetch(
                 rpc.clone(),
                 config,
                 ost.sequences.clone(),
                 (cfg.fsname, cfg.index),
             );
-            ost.tasks.lock().push(tokio::spawn(fetching));
+            ost.tasks.lock().push(tokio::spawn(fetch));
         }
         rpc.serve(services::OSS)?;
         rpc.serve(services::LDLM)?;
         let exports = rpc.add_target(ost.clone());
-        *ost.params.lock() = params_of::register(&ost, &exports, &cfg.params);
-        let evicting = mgc::evict_denied(cfg.nodemaps, Arc::downgrade(&exports));
-        ost.tasks.lock().push(tokio::spawn(evicting));
+        *ost.params.lock() = parameters::register(&ost, &exports, &cfg.params);
+        let evict = mgc::evict_denied(cfg.nodemaps, Arc::downgrade(&exports));
+        ost.tasks.lock().push(tokio::spawn(evict));
         Ok(ost)
     }
 
-    /// Its name: `testfs-OST0000`.
+    /// The target's name, such as `testfs-OST0000`.
     pub fn svname(&self) -> &str {
         &self.svname
     }
 
-    /// Which start of the target this is; clients and the management server tell by it that it was restarted.
+    /// The number of this start. Clients and the MGS detect a restart by its change.
     pub fn instance(&self) -> u32 {
         self.offer.instance
     }
 
-    /// Ends service: clients are disconnected, and everything is on disk when this returns.
+    /// Disconnects the clients, stops the tasks, and writes everything to disk.
+    ///
+    /// # Errors
+    ///
+    /// The last sync failed.
     pub async fn stop(&self) -> Result<(), OstError> {
         self.rpc.remove_target(&self.uuid).await;
         for task in self.tasks.lock().drain(..) {
@@ -217,18 +225,18 @@ impl Ost {
         }
         self.params.lock().clear();
         self.stop.send_replace(true);
-        let committing = self.committing.lock().take();
-        if let Some(task) = committing
+        let commit_task = self.commit_task.lock().take();
+        if let Some(task) = commit_task
             && let Err(e) = task.await
         {
-            tracing::error!("{}: the committing task ended early: {e}", self.svname);
+            tracing::error!("{}: the commit task panicked: {e}", self.svname);
         }
-        // The committing task has done that; what matters here is its result.
+        // The commit task has synced already; this reports the result.
         self.objects.sync(None).await?;
         Ok(())
     }
 
-    /// Refuses what is refused before anything is done.
+    /// Checks a request's permissions before any handler runs.
     fn check(&self, req: &ServerRequest) -> Result<(), Errno> {
         if !req.export.is_server() {
             self.check_client(req)?;
@@ -239,8 +247,8 @@ impl Ost {
         }
     }
 
-    /// Refuses what this client may not ask for: to make and destroy objects and to change whose they are, which only
-    /// MDTs do; changes where it may only read; and objects that it needs a capability for and shows none.
+    /// Checks a client's request. Only MDTs may create and destroy objects and change their owner; a nodemap may forbid
+    /// changes or require capabilities.
     fn check_client(&self, req: &ServerRequest) -> Result<(), Errno> {
         const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
         let for_mdts = match req.opc {
@@ -249,18 +257,18 @@ impl Ost {
             _ => false,
         };
         if for_mdts {
-            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a client's request is refused: only an MDT may ask for this");
+            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "request refused: only an MDT may send it");
             return Err(Errno::EPERM);
         }
         let changes = match req.opc {
             OST_WRITE | OST_PUNCH | OST_SETATTR | OST_FALLOCATE => true,
-            // The holder of such a lock tells others how long the object is.
+            // The holder of such a lock defines the object's size for other clients.
             LDLM_ENQUEUE => req.get::<LdlmRequest>(bufs::DLM_REQ)?.lock_desc.l_req_mode & WRITE_MODES != 0,
             _ => false,
         };
         let rights = self.rights(&req.export);
         if changes && rights.readonly_mount {
-            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a change is refused: the nodemap of the client's NID has readonly_mount=1");
+            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused: the nodemap of the client's NID has readonly_mount=1");
             return Err(Errno::EROFS);
         }
         if rights.capabilities {
@@ -269,7 +277,7 @@ impl Ost {
         Ok(())
     }
 
-    /// Refuses a lock on an object that was never made here: a client would take it for an empty one.
+    /// Fails an enqueue on an object that was never created here: the client would treat it as an empty one.
     fn check_locked_object(&self, req: &ServerRequest) -> Result<(), Errno> {
         let name = req
             .get::<LdlmRequest>(bufs::DLM_REQ)?
@@ -284,69 +292,81 @@ impl Ost {
         self.object(&id).map(drop)
     }
 
-    /// Cancels the locks that come along with a refused request for a lock: its client has given them up already.
-    fn cancel_along(&self, req: &ServerRequest) {
+    /// Cancels the locks listed in a failed enqueue request: its client has dropped them already.
+    fn cancel_listed_locks(&self, req: &ServerRequest) {
         if req.opc == LDLM_ENQUEUE {
             let handles = ldlm::handles(req.buf(bufs::DLM_REQ), LDLM_ENQUEUE_CANCEL_OFF as usize);
             self.locks.cancel(&req.export, &handles);
         }
     }
 
-    /// What the nodemap of a client lets it do.
+    /// The rights of a client, from its nodemap.
     pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
         self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
     }
 
-    /// The object of a request that changes it: one that was destroyed does not come back.
+    /// The object of a request that changes it. Destroyed objects do not come back.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the object was destroyed, and the errors of [`Ost::object`].
     pub(crate) fn object_to_change(&self, id: &OstId) -> Result<Fid, Errno> {
         let fid = self.object(id)?;
-        if self.gone.has(&fid) {
+        if self.tombstones.contains(&fid) {
             return Err(Errno::ENOENT);
         }
         Ok(fid)
     }
 
-    /// The object of a request, if it was made. That it was may have been lost with the power, until the MDT says how far it
-    /// came.
+    /// The object of a request.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if it was never created. `EINPROGRESS` if a power failure may have lost that record: the MDT reports its
+    /// last object when it reconnects.
     pub(crate) fn object(&self, id: &OstId) -> Result<Fid, Errno> {
         let fid = self.sequences.fid(id);
-        if self.sequences.is_made(&fid) {
+        if self.sequences.is_created(&fid) {
             Ok(fid)
-        } else if self.sequences.may_be_made(&fid) {
+        } else if self.sequences.may_exist(&fid) {
             Err(Errno::EINPROGRESS)
         } else {
             Err(Errno::ENOENT)
         }
     }
 
-    /// The client's grant, if it has agreed to have one.
+    /// The client's grant, if it negotiated grants.
     pub(crate) fn grant_of(&self, export: &Arc<Export>) -> Option<Arc<ClientGrant>> {
         if !export.has(OBD_CONNECT_GRANT) {
             return None;
         }
-        let per = export.ext::<PerExport>();
+        let state = export.ext::<ExportState>();
         Some(
-            per.grant
+            state
+                .grant
                 .get_or_init(|| self.grants.client(&export.client_uuid))
                 .clone(),
         )
     }
 
-    /// The request sets an object's times.
-    pub(crate) fn sets_times(&self, req: &ServerRequest, fid: Fid) {
-        req.export.ext::<PerExport>().settings.add(fid, req.xid);
+    /// Records that the request sets an object's times.
+    pub(crate) fn record_times_set(&self, req: &ServerRequest, fid: Fid) {
+        req.export.ext::<ExportState>().modifications.add(fid, req.xid);
     }
 
-    /// Whether the client has set the object's times after it sent this request.
-    pub(crate) fn times_were_set_since(&self, req: &ServerRequest, fid: Fid) -> bool {
-        req.export.ext::<PerExport>().settings.since(fid, req.xid)
+    /// Whether the client set the object's times after it sent this request.
+    pub(crate) fn times_set_after(&self, req: &ServerRequest, fid: Fid) -> bool {
+        req.export
+            .ext::<ExportState>()
+            .modifications
+            .set_after(fid, req.xid)
     }
 
-    /// The largest transfer that was agreed with the client.
+    /// The largest transfer negotiated with the client, bytes.
     pub(crate) fn brw_size_of(&self, export: &Export) -> u32 {
         match export.has(OBD_CONNECT_BRW_SIZE) {
             true => export.data().ocd_brw_size,
-            false => BRW_SIZE_NOT_AGREED,
+            false => BRW_SIZE_DEFAULT,
         }
     }
 }
@@ -362,12 +382,12 @@ impl Target for Ost {
     }
 
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
-        let mut data = self.offer.answer(req)?;
+        let mut data = self.offer.reply_data(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
-            // A client that comes back says how much it has; some of that is used, by what it has cached.
+            // A client that reconnects reports its grant: cached data uses part of it.
             let chunk = match req.reconnects {
                 true => u64::MAX,
-                false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_NOT_AGREED)),
+                false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_DEFAULT)),
             };
             let free = self.space.avail_bytes();
             let has = self
@@ -389,7 +409,7 @@ impl Target for Ost {
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
             if let Err(refused) = self.check(req) {
-                self.cancel_along(req);
+                self.cancel_listed_locks(req);
                 return Err(refused);
             }
             match req.opc {
@@ -415,7 +435,7 @@ impl Target for Ost {
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.locks.drop_export(export).await;
-            self.grants.forget(&export.client_uuid);
+            self.grants.remove_client(&export.client_uuid);
         })
     }
 

@@ -9,7 +9,7 @@ mod rights;
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use fixture::{Client, How, MIB, Node};
+use fixture::{Client, MIB, Node, TransferOptions};
 use ldlm::{Enqueue, LockMode, Policy};
 use osd::StoreKind;
 use rpc::RpcError;
@@ -28,7 +28,7 @@ fn pattern(len: usize, salt: u8) -> Vec<u8> {
         .collect()
 }
 
-fn about(fid: Fid) -> Obdo {
+fn object_body(fid: Fid) -> Obdo {
     Obdo {
         o_oi: fid.into(),
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
@@ -36,7 +36,7 @@ fn about(fid: Fid) -> Obdo {
     }
 }
 
-/// A node with a target in memory, a client, and an object.
+/// A node with a target in memory, an MDT, a client, and an object.
 async fn with_object() -> (Node, Arc<ost::Ost>, Arc<Client>, Arc<Client>, Fid) {
     let node = Node::new();
     let ost = node.ost(&StoreKind::Memory(1 << 30)).await;
@@ -63,7 +63,7 @@ async fn sequences_come_from_mdt0_once_it_is_ready() {
 }
 
 #[tokio::test]
-async fn objects_are_made_in_advance_and_orphans_destroyed() {
+async fn objects_are_precreated_and_orphans_destroyed() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     let seq = fid.f_seq;
     let last_fid = async || {
@@ -78,22 +78,22 @@ async fn objects_are_made_in_advance_and_orphans_destroyed() {
     assert_eq!(last_fid().await, 32);
     assert_eq!(osp.create(seq, 64, false).await.unwrap(), 64);
     client.write(Fid::new(seq, 50, 0), 0, b"an orphan").await;
-    // The MDT has used 40: what is above goes, but its ids are not used again.
+    // The MDT uses objects up to 40: those above are destroyed, but their ids are not reused.
     assert_eq!(osp.create(seq, 40, true).await.unwrap(), 64);
     assert_eq!(client.read(Fid::new(seq, 50, 0), 0, 100).await, b"");
-    client.writes_in_vain(Fid::new(seq, 50, 0)).await;
+    client.write_fails_with_enoent(Fid::new(seq, 50, 0)).await;
     assert_eq!(osp.create(seq, 10, false).await.unwrap(), 65);
     assert_eq!(last_fid().await, 64);
-    // A sequence that was never given, and an object that was never made.
+    // A sequence that was never allocated, and an object that was never created.
     assert!(matches!(
         osp.create(seq + 1, 5, false).await,
         Err(RpcError::Status(Errno::EINVAL))
     ));
-    client.writes_in_vain(Fid::new(seq, 65, 0)).await;
+    client.write_fails_with_enoent(Fid::new(seq, 65, 0)).await;
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_over_bulk_of_several_descriptors() {
+async fn written_data_is_read_over_several_descriptors() {
     let (_node, ost, _osp, client, fid) = with_object().await;
     let data = pattern(4 * MIB - 12345, 1);
     let transno = client.write(fid, 100, &data).await;
@@ -111,7 +111,7 @@ async fn what_is_written_is_read_over_bulk_of_several_descriptors() {
         [&[0; 100][..], &data[..4]].concat()
     );
     assert_eq!(client.read(fid, 64 << 20, 4096).await, b"");
-    let oa = client.ask(OST_GETATTR, about(fid)).await.unwrap();
+    let oa = client.call_body(OST_GETATTR, object_body(fid)).await.unwrap();
     assert_eq!(
         (oa.o_size, oa.o_mtime, oa.o_uid),
         (100 + data.len() as u64, 1234, 1000)
@@ -121,18 +121,18 @@ async fn what_is_written_is_read_over_bulk_of_several_descriptors() {
 }
 
 #[tokio::test]
-async fn several_ranges_go_in_one_request() {
+async fn one_request_carries_several_ranges() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let parts = [
         (4096u64, Bytes::from(pattern(5000, 1))),
         (20480, Bytes::from(pattern(2 * MIB, 2))),
     ];
-    let how = How {
+    let options = TransferOptions {
         flags: OBD_BRW_FROM_GRANT,
         checksum: Some(ChecksumType::Crc32c),
-        ..How::default()
+        ..TransferOptions::default()
     };
-    let reply = client.write_how(fid, &parts, how).await;
+    let reply = client.write_with(fid, &parts, options).await;
     assert_eq!(reply.status, 0);
     assert_eq!(reply.buf(2), [0; 8]);
     assert_eq!(client.read(fid, 4096, 5000).await, parts[0].1);
@@ -140,23 +140,23 @@ async fn several_ranges_go_in_one_request() {
 }
 
 #[tokio::test]
-async fn checksums_of_all_types_go_both_ways() {
+async fn all_checksum_types_work_for_reads_and_writes() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     for (i, ty) in ChecksumType::ALL.into_iter().enumerate() {
         for short in [false, true] {
             let data = Bytes::from(pattern(9000, i as u8));
-            let how = How {
+            let options = TransferOptions {
                 short,
                 checksum: Some(ty),
                 flags: OBD_BRW_FROM_GRANT,
-                ..How::default()
+                ..TransferOptions::default()
             };
-            let reply = client.write_how(fid, &[(500, data.clone())], how).await;
+            let reply = client.write_with(fid, &[(500, data.clone())], options).await;
             let oa = reply.get::<OstBody>(1).unwrap().oa;
             assert_eq!(ChecksumType::from_flags(oa.o_flags), Some(ty));
             let sum = ty.of(Some(500..9500), [&data]);
             assert_eq!(oa.o_cksum(), sum);
-            let (reply, got) = client.read_how(fid, 500, 12000, how).await;
+            let (reply, got) = client.read_with(fid, 500, 12000, options).await;
             assert_eq!(got, data);
             assert_eq!(reply.get::<OstBody>(1).unwrap().oa.o_cksum(), sum);
         }
@@ -164,16 +164,16 @@ async fn checksums_of_all_types_go_both_ways() {
 }
 
 #[tokio::test]
-async fn a_write_whose_checksum_is_wrong_is_answered_with_the_right_one_and_not_done() {
+async fn write_with_a_wrong_checksum_is_not_done_and_returns_the_right_sum() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     client.write(fid, 0, b"good data").await;
     let data = Bytes::from_static(b"bad  data");
-    let how = How {
+    let options = TransferOptions {
         checksum: Some(ChecksumType::Crc32c),
         wrong_sum: true,
-        ..How::default()
+        ..TransferOptions::default()
     };
-    let reply = client.write_how(fid, &[(0, data.clone())], how).await;
+    let reply = client.write_with(fid, &[(0, data.clone())], options).await;
     assert_eq!((reply.status, reply.body.pb_transno), (0, 0));
     assert_eq!(
         reply.get::<OstBody>(1).unwrap().oa.o_cksum(),
@@ -185,30 +185,30 @@ async fn a_write_whose_checksum_is_wrong_is_answered_with_the_right_one_and_not_
 #[tokio::test]
 async fn short_io_needs_no_bulk() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
-    let how = How {
+    let options = TransferOptions {
         short: true,
         flags: OBD_BRW_FROM_GRANT,
-        ..How::default()
+        ..TransferOptions::default()
     };
     let reply = client
-        .write_how(fid, &[(0, Bytes::from_static(b"hello\n"))], how)
+        .write_with(fid, &[(0, Bytes::from_static(b"hello\n"))], options)
         .await;
     assert_eq!(reply.status, 0);
-    let (reply, data) = client.read_how(fid, 0, 4096, how).await;
+    let (reply, data) = client.read_with(fid, 0, 4096, options).await;
     assert_eq!((reply.status, &data[..]), (6, &b"hello\n"[..]));
 }
 
 #[tokio::test]
-async fn requests_that_make_no_sense_are_refused() {
+async fn malformed_requests_fail() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let err = async |parts: &[(u64, Bytes)]| {
         let reply = client
-            .write_how(
+            .write_with(
                 fid,
                 parts,
-                How {
+                TransferOptions {
                     short: true,
-                    ..How::default()
+                    ..TransferOptions::default()
                 },
             )
             .await;
@@ -219,7 +219,11 @@ async fn requests_that_make_no_sense_are_refused() {
     assert_eq!(err(&[(5, x.clone()), (5, x.clone())]).await, Errno::EINVAL);
     assert_eq!(err(&[(1 << 60, x.clone())]).await, Errno::EFBIG);
     let long = client
-        .write_how(fid, &[(0, Bytes::from(vec![0; 4 * MIB + 1]))], How::default())
+        .write_with(
+            fid,
+            &[(0, Bytes::from(vec![0; 4 * MIB + 1]))],
+            TransferOptions::default(),
+        )
         .await;
     assert_eq!(Errno::from_status(long.status), Some(Errno::EPROTO));
     let short = client.call(OST_GETATTR, vec![Bytes::from_static(b"short")]).await;
@@ -231,50 +235,50 @@ async fn requests_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn grants_follow_what_the_client_uses() {
+async fn grants_follow_the_clients_reports() {
     let (node, _ost, _osp, client, fid) = with_object().await;
     let start = u64::from(client.import().connect_data().ocd_grant);
     assert!((8 << 20..16 << 20).contains(&start), "{start}");
-    let how = How {
+    let options = TransferOptions {
         report: Some((1 << 20, 1 << 20, 200 << 20)),
         flags: OBD_BRW_FROM_GRANT,
-        ..How::default()
+        ..TransferOptions::default()
     };
     let data = Bytes::from(pattern(MIB, 3));
-    let reply = client.write_how(fid, &[(0, data.clone())], how).await;
+    let reply = client.write_with(fid, &[(0, data.clone())], options).await;
     let oa = reply.get::<OstBody>(1).unwrap().oa;
     assert!(oa.o_valid & OBD_MD_FLGRANT != 0 && oa.o_grant > 0);
-    // Nothing more is wanted: nothing more is given.
-    let how = How {
+    // A client that wants no more grant gets none.
+    let options = TransferOptions {
         report: Some((0, 1 << 20, 0)),
-        ..how
+        ..options
     };
     let oa = client
-        .write_how(fid, &[(0, data)], how)
+        .write_with(fid, &[(0, data)], options)
         .await
         .get::<OstBody>(1)
         .unwrap()
         .oa;
     assert_eq!(oa.o_grant, 0);
-    // An MDT has none.
+    // An MDT has no grant.
     assert_eq!(node.osp().await.import().connect_data().ocd_grant, 0);
 }
 
 #[tokio::test]
-async fn truncation_goes_down_and_up() {
+async fn truncate_shrinks_and_extends() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     client.write(fid, 0, b"0123456789").await;
     let punch = async |size: u64, end: u64| {
         let oa = Obdo {
             o_size: size,
             o_blocks: end,
-            ..about(fid)
+            ..object_body(fid)
         };
         let oa = Obdo {
             o_valid: oa.o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
             ..oa
         };
-        client.ask(OST_PUNCH, oa).await
+        client.call_body(OST_PUNCH, oa).await
     };
     punch(4, OBD_OBJECT_EOF).await.unwrap();
     punch(6, OBD_OBJECT_EOF).await.unwrap();
@@ -283,23 +287,23 @@ async fn truncation_goes_down_and_up() {
     assert_eq!(client.read(fid, 0, 100).await, b"0\0\x003\0\0");
     assert!(punch(9, 3).await.is_err());
     assert!(matches!(
-        client.ask(OST_PUNCH, about(fid)).await,
+        client.call_body(OST_PUNCH, object_body(fid)).await,
         Err(RpcError::Status(Errno::EPROTO))
     ));
 }
 
 #[tokio::test]
-async fn space_is_allocated_and_holes_are_found() {
+async fn fallocate_and_seek_work() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let allocate = async |start: u64, end: u64, mode: u32| {
         let mut oa = Obdo {
             o_size: start,
             o_blocks: end,
-            ..about(fid)
+            ..object_body(fid)
         };
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.set_o_falloc_mode(mode);
-        client.ask(OST_FALLOCATE, oa).await
+        client.call_body(OST_FALLOCATE, oa).await
     };
     assert_eq!(allocate(0, 1 << 20, 0).await.unwrap().o_size, 1 << 20);
     client.write(fid, 0, &pattern(256 << 10, 1)).await;
@@ -307,12 +311,12 @@ async fn space_is_allocated_and_holes_are_found() {
     assert_eq!(client.read(fid, 64 << 10, 4).await, [0; 4]);
     let seek = async |offset: u64, what: u32| {
         client
-            .ask(
+            .call_body(
                 OST_SEEK,
                 Obdo {
                     o_size: offset,
                     o_mode: what,
-                    ..about(fid)
+                    ..object_body(fid)
                 },
             )
             .await
@@ -329,14 +333,14 @@ async fn space_is_allocated_and_holes_are_found() {
 }
 
 #[tokio::test]
-async fn attributes_are_set_and_the_last_lock_of_a_destroyed_object_goes() {
+async fn destroy_revokes_locks_and_the_object_stays_away() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     let oa = Obdo {
-        o_valid: about(fid).o_valid | wire::OBD_MD_FLGID,
+        o_valid: object_body(fid).o_valid | wire::OBD_MD_FLGID,
         o_gid: 77,
-        ..about(fid)
+        ..object_body(fid)
     };
-    assert_eq!(osp.ask(OST_SETATTR, oa).await.unwrap().o_gid, 77);
+    assert_eq!(osp.call_body(OST_SETATTR, oa).await.unwrap().o_gid, 77);
     let locks = client.locks.get().unwrap();
     let lock = locks
         .enqueue(Enqueue::new(
@@ -349,20 +353,20 @@ async fn attributes_are_set_and_the_last_lock_of_a_destroyed_object_goes() {
     client.write(fid, 0, b"soon gone").await;
     drop(lock);
     assert_eq!(locks.lock_count(), 1);
-    osp.ask(OST_DESTROY, about(fid)).await.unwrap();
+    osp.call_body(OST_DESTROY, object_body(fid)).await.unwrap();
     assert_eq!(locks.lock_count(), 0);
     assert_eq!(client.read(fid, 0, 100).await, b"");
-    // A second time does no harm.
-    osp.ask(OST_DESTROY, about(fid)).await.unwrap();
-    // Who does not know yet does not bring it back.
-    client.writes_in_vain(fid).await;
+    // A second destroy succeeds.
+    osp.call_body(OST_DESTROY, object_body(fid)).await.unwrap();
+    // A client that does not know of the destroy cannot bring the object back.
+    client.write_fails_with_enoent(fid).await;
     assert_eq!(client.read(fid, 0, 100).await, b"");
-    let changed = osp.ask(OST_SETATTR, oa).await;
+    let changed = osp.call_body(OST_SETATTR, oa).await;
     assert!(matches!(changed, Err(RpcError::Status(Errno::ENOENT))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_destroyed_while_it_is_changed_stays_away() {
+async fn object_destroyed_during_a_write_stays_away() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::new();
     let ost = node.ost(&StoreKind::Local(dir.path().into())).await;
@@ -375,13 +379,14 @@ async fn what_is_destroyed_while_it_is_changed_stays_away() {
         let (writer, mdt) = (client.clone(), osp.clone());
         let writing = tokio::spawn(async move {
             let parts = [(0, Bytes::from_static(b"late"))];
-            let how = How {
+            let options = TransferOptions {
                 flags: OBD_BRW_FROM_GRANT,
-                ..How::default()
+                ..TransferOptions::default()
             };
-            writer.write_how(fid, &parts, how).await.status
+            writer.write_with(fid, &parts, options).await.status
         });
-        let destroying = tokio::spawn(async move { mdt.ask(OST_DESTROY, about(fid)).await.map(drop) });
+        let destroying =
+            tokio::spawn(async move { mdt.call_body(OST_DESTROY, object_body(fid)).await.map(drop) });
         let status = writing.await.unwrap();
         assert!([0, Errno::ENOENT.status()].contains(&status), "{status}");
         destroying.await.unwrap().unwrap();
@@ -391,9 +396,9 @@ async fn what_is_destroyed_while_it_is_changed_stays_away() {
     node.rpc.shutdown().await;
 }
 
-/// Whoever looks for an object's file fails here, so that it shows who looks.
+/// A plain file replaces the directory of the objects: every lookup of an object's file fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_of_this_run_that_was_never_written_is_not_looked_for() {
+async fn never_written_object_of_this_run_needs_no_lookup() {
     let dir = tempfile::tempdir().unwrap();
     let store = StoreKind::Local(dir.path().into());
     let seq = {
@@ -404,8 +409,15 @@ async fn an_object_of_this_run_that_was_never_written_is_not_looked_for() {
         osp.create(seq, 32, false).await.unwrap();
         std::fs::write(dir.path().join("objects").join(format!("{seq:x}")), b"").unwrap();
         let (client, fid) = (node.client("client-a").await, Fid::new(seq, 1, 0));
-        assert_eq!(client.ask(OST_GETATTR, about(fid)).await.unwrap().o_size, 0);
-        osp.ask(OST_DESTROY, about(fid)).await.unwrap();
+        assert_eq!(
+            client
+                .call_body(OST_GETATTR, object_body(fid))
+                .await
+                .unwrap()
+                .o_size,
+            0
+        );
+        osp.call_body(OST_DESTROY, object_body(fid)).await.unwrap();
         ost.stop().await.unwrap();
         node.rpc.shutdown().await;
         seq
@@ -415,22 +427,25 @@ async fn an_object_of_this_run_that_was_never_written_is_not_looked_for() {
     let ost = node.ost(&store).await;
     let osp = node.osp().await;
     assert!(
-        osp.ask(OST_DESTROY, about(fid(2))).await.is_err(),
-        "of a former run"
+        osp.call_body(OST_DESTROY, object_body(fid(2))).await.is_err(),
+        "an object of a former run"
     );
-    // The MDT connects again, and says how far it came; what is made from then on is new.
+    // The MDT reconnects and reports its last object; objects created from then on are new.
     assert_eq!(osp.create(seq, 48, true).await.unwrap(), 48);
     assert_eq!(osp.create(seq, 64, false).await.unwrap(), 64);
     for oid in [2, 33, 48] {
-        assert!(osp.ask(OST_DESTROY, about(fid(oid))).await.is_err(), "{oid}");
+        assert!(
+            osp.call_body(OST_DESTROY, object_body(fid(oid))).await.is_err(),
+            "{oid}"
+        );
     }
-    osp.ask(OST_DESTROY, about(fid(49))).await.unwrap();
+    osp.call_body(OST_DESTROY, object_body(fid(49))).await.unwrap();
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_glimpse_asks_who_writes() {
+async fn glimpse_asks_the_writer_for_the_size() {
     let (node, _ost, _osp, a, fid) = with_object().await;
     let b = node.client("client-b").await;
     let whole = Policy::extent(0, u64::MAX);
@@ -450,7 +465,7 @@ async fn a_glimpse_asks_who_writes() {
         (got.status, lvb.lvb_size)
     };
     a.write(fid, 0, b"12345").await;
-    // Nobody writes: the lock is granted, and with it the size.
+    // No client writes: the lock is granted, and with it the size.
     let (status, size) = glimpse(&b).await;
     assert_eq!((status, size), (0, 5));
     b.locks.get().unwrap().cancel_all().await;
@@ -468,13 +483,13 @@ async fn a_glimpse_asks_who_writes() {
 }
 
 #[tokio::test]
-async fn a_lock_on_an_object_that_was_never_made_is_refused() {
+async fn lock_on_a_never_created_object_fails() {
     let (_node, _ost, _osp, a, made) = with_object().await;
-    let never_made = [
+    let never_created = [
         Fid::new(made.f_seq, 0x1_0000, 0),
         Fid::new(made.f_seq + 0x1000, made.f_oid, 0),
     ];
-    for fid in never_made {
+    for fid in never_created {
         for flags in [0, LDLM_FL_HAS_INTENT] {
             let enqueue = Enqueue::new(fid.res_id(), LockMode::Pr, Policy::extent(0, u64::MAX));
             let asked = a.locks.get().unwrap().enqueue(Enqueue { flags, ..enqueue });
@@ -485,7 +500,7 @@ async fn a_lock_on_an_object_that_was_never_made_is_refused() {
 }
 
 #[tokio::test]
-async fn the_server_takes_the_lock_for_a_client_without_one() {
+async fn server_takes_the_lock_for_srvlock_requests() {
     let (node, _ost, _osp, a, fid) = with_object().await;
     let b = node.client("client-b").await;
     let locks = a.locks.get().unwrap();
@@ -499,7 +514,7 @@ async fn the_server_takes_the_lock_for_a_client_without_one() {
             .await
             .unwrap(),
     );
-    // What a has not written back is written before b's read.
+    // Client a writes its cached data back before b's read.
     let writer = a.clone();
     *a.on_blocking.lock() = Some(Box::new(move |_| {
         let writer = writer.clone();
@@ -507,21 +522,21 @@ async fn the_server_takes_the_lock_for_a_client_without_one() {
             writer.write(fid, 0, b"dirty").await;
         })
     }));
-    let how = How {
+    let options = TransferOptions {
         flags: OBD_BRW_SRVLOCK,
-        ..How::default()
+        ..TransferOptions::default()
     };
-    let (_, data) = b.read_how(fid, 0, 100, how).await;
+    let (_, data) = b.read_with(fid, 0, 100, options).await;
     assert_eq!(data, b"dirty");
     *a.on_blocking.lock() = None;
 }
 
 #[tokio::test]
-async fn commits_follow_and_a_sync_of_all_waits_for_them() {
+async fn sync_of_the_target_waits_for_the_commit() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let transno = client.write(fid, 0, b"x").await;
     assert!(client.import().last_committed() < transno);
-    client.ask(OST_SYNC, Obdo::default()).await.unwrap();
+    client.call_body(OST_SYNC, Obdo::default()).await.unwrap();
     assert!(client.import().last_committed() >= transno);
     let s = client
         .call(OST_STATFS, vec![])
@@ -533,7 +548,7 @@ async fn commits_follow_and_a_sync_of_all_waits_for_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_synced_is_there_after_a_restart() {
+async fn synced_data_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = StoreKind::Local(dir.path().into());
     let data = pattern(3 * MIB, 9);
@@ -546,15 +561,15 @@ async fn what_was_synced_is_there_after_a_restart() {
         let client = node.client("client-a").await;
         let fid = Fid::new(seq, 7, 0);
         let transno = client.write(fid, 4096, &data).await;
-        client.ask(OST_SYNC, about(fid)).await.unwrap();
-        let how = How {
+        client.call_body(OST_SYNC, object_body(fid)).await.unwrap();
+        let options = TransferOptions {
             flags: OBD_BRW_FROM_GRANT | OBD_BRW_SYNC,
-            ..How::default()
+            ..TransferOptions::default()
         };
         let small = Fid::new(seq, 8, 0);
         assert_eq!(
             client
-                .write_how(small, &[(0, Bytes::from_static(b"small"))], how)
+                .write_with(small, &[(0, Bytes::from_static(b"small"))], options)
                 .await
                 .status,
             0
@@ -570,27 +585,29 @@ async fn what_was_synced_is_there_after_a_restart() {
     assert_eq!(client.read(fid, 4096, 3 * MIB as u32).await, data);
     assert_eq!(client.read(Fid::new(fid.f_seq, 8, 0), 0, 9).await, b"small");
     assert!(client.write(fid, 0, b"x").await > transno);
-    // That an object was made may have been lost: who asks for it waits until the MDT says how far it came.
+    // The record of a created object may have been lost: a request waits until the MDT reports its last object.
     let beyond = Fid::new(fid.f_seq, 40, 0);
     let asked = {
         let client = client.clone();
-        tokio::spawn(async move { client.ask(OST_GETATTR, about(beyond)).await })
+        tokio::spawn(async move { client.call_body(OST_GETATTR, object_body(beyond)).await })
     };
     let osp = node.osp().await;
-    // Sequences and the last object are kept: nothing is given twice.
+    // Sequences and the last object survive the restart: nothing is allocated twice.
     assert_eq!(osp.sequence().await.unwrap(), fid.f_seq + 1);
     assert_eq!(osp.create(fid.f_seq, 32, false).await.unwrap(), 32);
     assert!(!asked.is_finished());
     assert_eq!(osp.create(fid.f_seq, 40, true).await.unwrap(), 40);
     asked.await.unwrap().unwrap();
-    let never = client.ask(OST_GETATTR, about(Fid::new(fid.f_seq, 41, 0))).await;
+    let never = client
+        .call_body(OST_GETATTR, object_body(Fid::new(fid.f_seq, 41, 0)))
+        .await;
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
-    // Of an object of old the MDT says nothing: there is none.
+    // The MDT reports nothing object_body IDIF objects: there are none.
     let old = Obdo {
         o_oi: OstId { oi_id: 1, oi_seq: 0 },
-        ..about(fid)
+        ..object_body(fid)
     };
-    let never = client.ask(OST_GETATTR, old).await;
+    let never = client.call_body(OST_GETATTR, old).await;
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;

@@ -1,4 +1,4 @@
-//! Where an object has data, as a client asks that copies a file without its holes.
+//! `OST_GET_INFO` with the key `fiemap`, as a client sends it to copy a file without its holes.
 
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};
@@ -9,36 +9,36 @@ use wire::{
 };
 
 use crate::fixture::Client;
-use crate::{about, pattern, with_object};
+use crate::{object_body, pattern, with_object};
 
 const KIB: u64 = 1 << 10;
 
-/// Asks as Lustre's client does: with the key, and with a map that has room for the extents. The reply has that room too.
+/// Sends the request of Lustre's client: the key, and a map with room for the extents. The reply has the same room.
 async fn map(
     client: &Client,
     fid: Fid,
-    asked: Fiemap,
+    request: Fiemap,
     flags: u32,
 ) -> Result<(u32, Vec<FiemapExtent>), Errno> {
     let key = LlFiemapInfoKey {
         lfik_name: Text::truncated(wire::KEY_FIEMAP),
         lfik_oa: Obdo {
-            o_valid: about(fid).o_valid | OBD_MD_FLFLAGS,
+            o_valid: object_body(fid).o_valid | OBD_MD_FLFLAGS,
             o_flags: flags,
-            ..about(fid)
+            ..object_body(fid)
         },
-        lfik_fiemap: asked,
+        lfik_fiemap: request,
     };
-    let extents = asked.fm_extent_count as usize;
-    let mut room = asked.to_bytes().to_vec();
+    let extents = request.fm_extent_count as usize;
+    let mut room = request.to_bytes().to_vec();
     room.resize(Fiemap::SIZE + extents.min(1024) * FiemapExtent::SIZE, 0);
-    let request = Request {
+    let message = Request {
         reply_len: 65536,
         ..Request::new(OST_GET_INFO, vec![key.to_bytes(), room.into()])
     };
     let reply = client
         .import()
-        .call(request)
+        .call(message)
         .await
         .map_err(|e: RpcError| e.errno())?;
     let (head, rest) = reply.buf(1).split_at(Fiemap::SIZE);
@@ -49,7 +49,7 @@ async fn map(
             fm_mapped_extents: 0,
             ..map
         },
-        asked
+        request
     );
     let found = rest
         .chunks(FiemapExtent::SIZE)
@@ -58,7 +58,7 @@ async fn map(
     Ok((map.fm_mapped_extents, found.collect()))
 }
 
-fn asked(fm_start: u64, fm_length: u64, fm_extent_count: u32) -> Fiemap {
+fn request(fm_start: u64, fm_length: u64, fm_extent_count: u32) -> Fiemap {
     Fiemap {
         fm_start,
         fm_length,
@@ -68,7 +68,7 @@ fn asked(fm_start: u64, fm_length: u64, fm_extent_count: u32) -> Fiemap {
     }
 }
 
-/// Of each extent where it begins, how long it is, and whether it is the last.
+/// Offset and length of each extent in KiB, and whether it is the last.
 fn summary(extents: &[FiemapExtent]) -> Vec<(u64, u64, bool)> {
     let is_last = |e: &FiemapExtent| e.fe_flags & FIEMAP_EXTENT_LAST != 0;
     extents
@@ -78,14 +78,14 @@ fn summary(extents: &[FiemapExtent]) -> Vec<(u64, u64, bool)> {
 }
 
 #[tokio::test]
-async fn extents_are_what_lies_between_the_holes() {
+async fn extents_are_the_data_between_holes() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
-    let mapped = async |asked| {
-        let (count, extents) = map(&client, fid, asked, 0).await.unwrap();
+    let mapped = async |request| {
+        let (count, extents) = map(&client, fid, request, 0).await.unwrap();
         (count, summary(&extents))
     };
     assert_eq!(
-        mapped(asked(0, u64::MAX, 10)).await,
+        mapped(request(0, u64::MAX, 10)).await,
         (0, vec![]),
         "an empty object"
     );
@@ -94,25 +94,25 @@ async fn extents_are_what_lies_between_the_holes() {
     }
     client.write(fid, 512 * KIB, b"tail").await;
     let all = vec![(64, 64, false), (192, 64, false), (512, 4, true)];
-    assert_eq!(mapped(asked(0, u64::MAX, 10)).await, (3, all.clone()));
-    assert_eq!(mapped(asked(0, u64::MAX, 0)).await, (3, vec![]), "only counted");
-    // As many as there is room for, and the rest from there.
-    assert_eq!(mapped(asked(0, u64::MAX, 2)).await, (2, all[..2].to_vec()));
+    assert_eq!(mapped(request(0, u64::MAX, 10)).await, (3, all.clone()));
+    assert_eq!(mapped(request(0, u64::MAX, 0)).await, (3, vec![]), "only counted");
+    // As many extents as fit, then the rest.
+    assert_eq!(mapped(request(0, u64::MAX, 2)).await, (2, all[..2].to_vec()));
     assert_eq!(
-        mapped(asked(256 * KIB, u64::MAX, 2)).await,
+        mapped(request(256 * KIB, u64::MAX, 2)).await,
         (1, all[2..].to_vec())
     );
-    // A part of the object: an extent begins where the part does.
+    // A part of the object: the extent begins at the part's start.
     assert_eq!(
-        mapped(asked(96 * KIB, 64 * KIB, 9)).await,
+        mapped(request(96 * KIB, 64 * KIB, 9)).await,
         (1, vec![(96, 32, false)])
     );
-    assert_eq!(mapped(asked(0, 64 * KIB, 9)).await, (0, vec![]));
-    assert_eq!(mapped(asked(1 << 40, u64::MAX, 9)).await, (0, vec![]));
+    assert_eq!(mapped(request(0, 64 * KIB, 9)).await, (0, vec![]));
+    assert_eq!(mapped(request(1 << 40, u64::MAX, 9)).await, (0, vec![]));
 }
 
 #[tokio::test]
-async fn what_another_client_has_not_written_back_is_mapped() {
+async fn data_cached_by_another_client_is_mapped() {
     let (node, _ost, _osp, a, fid) = with_object().await;
     let b = node.client("client-b").await;
     let whole = Policy::extent(0, u64::MAX);
@@ -125,24 +125,26 @@ async fn what_another_client_has_not_written_back_is_mapped() {
             writer.write(fid, 64 * KIB, &pattern(64 << 10, 1)).await;
         })
     }));
-    // A client with a lock of its own has seen to that already.
-    assert_eq!(map(&b, fid, asked(0, u64::MAX, 9), 0).await.unwrap().0, 0);
-    let (_, extents) = map(&b, fid, asked(0, u64::MAX, 9), OBD_FL_SRVLOCK).await.unwrap();
+    // Without SRVLOCK the server takes no lock and does not wait for the writer's cache.
+    assert_eq!(map(&b, fid, request(0, u64::MAX, 9), 0).await.unwrap().0, 0);
+    let (_, extents) = map(&b, fid, request(0, u64::MAX, 9), OBD_FL_SRVLOCK)
+        .await
+        .unwrap();
     assert_eq!(summary(&extents), [(64, 64, true)]);
     *a.on_blocking.lock() = None;
 }
 
 #[tokio::test]
-async fn a_map_is_refused_of_no_object_with_too_many_extents_and_without_a_capability() {
+async fn fiemap_fails_for_missing_objects_too_many_extents_and_missing_capabilities() {
     let (node, _ost, _osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
-    let refused = async |fid, asked| map(&client, fid, asked, 0).await.unwrap_err();
-    let never_made = Fid::new(fid.f_seq, 0x1_0000, 0);
-    assert_eq!(refused(never_made, asked(0, 1, 1)).await, Errno::ENOENT);
-    assert_eq!(refused(fid, asked(0, 1, u32::MAX)).await, Errno::EINVAL);
+    let refused = async |fid, request| map(&client, fid, request, 0).await.unwrap_err();
+    let never_created = Fid::new(fid.f_seq, 0x1_0000, 0);
+    assert_eq!(refused(never_created, request(0, 1, 1)).await, Errno::ENOENT);
+    assert_eq!(refused(fid, request(0, 1, u32::MAX)).await, Errno::EINVAL);
     let short = vec![wire::nul_terminated(b"fiemap"), Bytes::new()];
     let short = client.call(OST_GET_INFO, short).await;
     assert!(matches!(short, Err(RpcError::Status(Errno::EPROTO))));
-    node.map_clients("capabilities", "1");
-    assert_eq!(refused(fid, asked(0, 1, 1)).await, Errno::EACCES);
+    node.set_nodemap_property("capabilities", "1");
+    assert_eq!(refused(fid, request(0, 1, 1)).await, Errno::EACCES);
 }

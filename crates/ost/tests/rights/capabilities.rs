@@ -1,4 +1,4 @@
-//! Objects of clients whose nodemap requires capabilities.
+//! Requests of clients with a nodemap that requires capabilities.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use wire::{
 };
 
 use crate::fixture::{Client, Node, TARGET};
-use crate::{about, with_object};
+use crate::{object_body, with_object};
 
 const CLIENT: &str = "client-a";
 const ALL: u64 =
@@ -34,7 +34,7 @@ fn unsigned(fid: Fid, rights: u64) -> LustreCapa {
     }
 }
 
-/// As a metadata target signs it for this client.
+/// The capability, signed as an MDT signs it for this client.
 fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     let of = Bearer {
         target: TARGET,
@@ -43,13 +43,13 @@ fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     node.capa_keys.sign(of, capa).unwrap().to_bytes()
 }
 
-/// A request about an object, with a capability. A lock is asked for under another opcode, see [`LOCK_TO_READ`].
-async fn ask(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
+/// Sends a request object_body an object with a capability. The opcodes [`LOCK_TO_READ`] and the following enqueue a lock.
+async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
     if [LOCK_TO_READ, LOCK_TO_WRITE, GLIMPSE].contains(&opc) {
         return lock(client, opc, fid, capability).await;
     }
     let oa = Obdo {
-        o_valid: about(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME,
+        o_valid: object_body(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME,
         o_size: 0,
         o_blocks: if opc == OST_FALLOCATE {
             4096
@@ -57,7 +57,7 @@ async fn ask(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<
             OBD_OBJECT_EOF
         },
         o_mode: if opc == OST_SEEK { 4 } else { 0 },
-        ..about(fid)
+        ..object_body(fid)
     };
     let mut bufs = vec![OstBody { oa }.to_bytes()];
     let mut bulk = None;
@@ -107,7 +107,7 @@ async fn lock(client: &Client, how: u32, fid: Fid, capability: &Bytes) -> Result
     done.map(drop).map_err(|e| e.errno())
 }
 
-/// All requests about an object, and a right that each can do with.
+/// All requests object_body an object, and a right that suffices for each.
 const REQUESTS: [(u32, u64); 11] = [
     (OST_WRITE, CAPA_OPC_OSS_WRITE),
     (OST_READ, CAPA_OPC_OSS_READ),
@@ -123,10 +123,10 @@ const REQUESTS: [(u32, u64); 11] = [
 ];
 
 #[tokio::test]
-async fn a_guessed_object_is_of_no_use_without_a_capability() {
+async fn requests_without_a_valid_capability_fail() {
     let (node, _ost, osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
-    node.map_clients("capabilities", "1");
+    node.set_nodemap_property("capabilities", "1");
     let good = unsigned(fid, ALL);
     let other = Fid::new(fid.f_seq, 2, 0);
     let bad = [
@@ -147,66 +147,69 @@ async fn a_guessed_object_is_of_no_use_without_a_capability() {
     for (opc, right) in REQUESTS {
         for (i, capability) in bad.iter().enumerate() {
             assert_eq!(
-                ask(&client, opc, fid, capability).await,
+                send(&client, opc, fid, capability).await,
                 Err(Errno::EACCES),
                 "{opc} {i}"
             );
         }
-        // Each right but those that would do.
+        // All rights except those that suffice.
         let writes = CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
         let enough = if opc == LOCK_TO_WRITE { writes } else { right };
         let too_little = signed(&node, CLIENT, unsigned(fid, ALL & !enough));
         assert_eq!(
-            ask(&client, opc, fid, &too_little).await,
+            send(&client, opc, fid, &too_little).await,
             Err(Errno::EACCES),
             "{opc}"
         );
     }
-    // What is about no object, and what the MDT asks, needs none.
+    // Requests object_body no object, and requests of the MDT, need no capability.
     client.call(OST_STATFS, Vec::new()).await.unwrap();
-    client.ask(OST_SYNC, Obdo::default()).await.unwrap();
-    osp.ask(OST_SETATTR, about(fid)).await.unwrap();
-    node.map_clients("capabilities", "0");
+    client.call_body(OST_SYNC, Obdo::default()).await.unwrap();
+    osp.call_body(OST_SETATTR, object_body(fid)).await.unwrap();
+    node.set_nodemap_property("capabilities", "0");
     assert_eq!(client.read(fid, 0, 100).await, b"data");
 }
 
 #[tokio::test]
-async fn a_capability_lets_its_client_do_what_it_says() {
+async fn capability_grants_its_rights_to_its_client() {
     let (node, _ost, _osp, client, fid) = with_object().await;
-    node.map_clients("capabilities", "1");
+    node.set_nodemap_property("capabilities", "1");
     for (opc, right) in REQUESTS {
         let enough = signed(&node, CLIENT, unsigned(fid, right));
-        assert_eq!(ask(&client, opc, fid, &enough).await, Ok(()), "{opc}");
+        assert_eq!(send(&client, opc, fid, &enough).await, Ok(()), "{opc}");
     }
-    // The former key is good until the next.
+    // The former key stays valid until the next rotation.
     let capability = signed(&node, CLIENT, unsigned(fid, ALL));
     let rotate = |byte| node.capa_keys.set(node.capa_keys.keys().rotated([byte; 32]));
     rotate(2);
-    assert_eq!(ask(&client, OST_READ, fid, &capability).await, Ok(()));
+    assert_eq!(send(&client, OST_READ, fid, &capability).await, Ok(()));
     rotate(3);
-    assert_eq!(ask(&client, OST_READ, fid, &capability).await, Err(Errno::EACCES));
+    assert_eq!(
+        send(&client, OST_READ, fid, &capability).await,
+        Err(Errno::EACCES)
+    );
     // Another target's capability.
     let of = Bearer {
         target: "testfs-OST0002_UUID",
         client: CLIENT,
     };
     let foreign = node.capa_keys.sign(of, unsigned(fid, ALL)).unwrap().to_bytes();
-    assert_eq!(ask(&client, OST_READ, fid, &foreign).await, Err(Errno::EACCES));
+    assert_eq!(send(&client, OST_READ, fid, &foreign).await, Err(Errno::EACCES));
 }
 
 #[tokio::test]
-async fn a_target_that_lacks_the_newest_key_has_the_client_wait_for_it() {
+async fn client_waits_until_the_target_has_the_newest_key() {
     let (node, _ost, _osp, client, fid) = with_object().await;
-    node.map_clients("capabilities", "1");
+    node.set_nodemap_property("capabilities", "1");
     let (old, new) = (node.capa_keys.keys(), node.capa_keys.keys().rotated([2; 32]));
-    // A metadata target that was just started has no former key to sign with.
+    // An MDT that has just started has no former key to sign with.
     let newest = CapaKeyring::new(new.to_text().split(' ').next().unwrap().parse().unwrap());
     let of = Bearer {
         target: TARGET,
         client: CLIENT,
     };
     let capability = newest.sign(of, unsigned(fid, ALL)).unwrap().to_bytes();
-    let asked = ask(&client, OST_GETATTR, fid, &capability);
+    let asked = send(&client, OST_GETATTR, fid, &capability);
     tokio::pin!(asked);
     let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut asked).await;
     assert!(early.is_err(), "{early:?}");
@@ -216,7 +219,7 @@ async fn a_target_that_lacks_the_newest_key_has_the_client_wait_for_it() {
 }
 
 #[tokio::test]
-async fn locks_that_come_along_with_a_refused_request_are_cancelled() {
+async fn locks_listed_in_a_failed_enqueue_are_cancelled() {
     let (node, _ost, _osp, client, fid) = with_object().await;
     let locks = client.locks.get().unwrap();
     let all = Policy::extent(0, OBD_OBJECT_EOF);
@@ -224,7 +227,7 @@ async fn locks_that_come_along_with_a_refused_request_are_cancelled() {
         .enqueue(Enqueue::new(fid.res_id(), LockMode::Pr, all))
         .await
         .unwrap();
-    node.map_clients("capabilities", "1");
+    node.set_nodemap_property("capabilities", "1");
     let other = Fid::new(fid.f_seq, 2, 0);
     let refused = Enqueue {
         elc: vec![held.rep.lock_handle.cookie],
@@ -232,8 +235,8 @@ async fn locks_that_come_along_with_a_refused_request_are_cancelled() {
     };
     let refused = locks.enqueue(refused).await.map(drop).unwrap_err();
     assert_eq!(refused.errno(), Errno::EACCES);
-    node.map_clients("capabilities", "0");
-    // It would be refused if the first were still there.
+    node.set_nodemap_property("capabilities", "0");
+    // This fails if the first lock still exists.
     let second = node.client("client-b").await;
     let write = Enqueue {
         flags: LDLM_FL_BLOCK_NOWAIT,

@@ -1,8 +1,8 @@
-//! What a target refuses: peers that say they are servers, clients that ask for what only MDTs do or what their nodemap does
-//! not allow, and changes that cannot be right.
+//! Requests that a target refuses: false claims to be a server, requests that only MDTs may send or that the nodemap
+//! forbids, and impossible changes.
 
 mod capabilities;
-mod file_of;
+mod fid2path;
 
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};
@@ -14,14 +14,14 @@ use wire::{
     OST_FALLOCATE, OST_PUNCH, OST_SETATTR, OST_STATFS, ObdConnectData, Obdo,
 };
 
-use crate::fixture::{How, Node};
-use crate::{about, with_object};
+use crate::fixture::{Node, TransferOptions};
+use crate::{object_body, with_object};
 
 #[tokio::test]
-async fn only_at_the_nid_of_an_mdt_is_a_peer_a_server() {
+async fn peer_is_a_server_only_at_an_mdts_nid() {
     let node = Node::new();
     let ost = node.ost(&StoreKind::Memory(1 << 30)).await;
-    node.mdt0_is_at("10.0.0.1@tcp".parse().unwrap());
+    node.move_mdt0("10.0.0.1@tcp".parse().unwrap());
     let admit = |at: &str, flags| {
         let data = ObdConnectData {
             ocd_connect_flags: flags,
@@ -40,51 +40,51 @@ async fn only_at_the_nid_of_an_mdt_is_a_peer_a_server() {
     }
     assert_eq!(admit("10.0.0.1@tcp", 0), Ok(Role::Client));
     assert_eq!(admit("10.0.0.2@tcp", 0), Ok(Role::Client));
-    // The MDT has moved: its old NID is nobody's.
-    node.mdt0_is_at("10.0.0.2@tcp".parse().unwrap());
+    // The MDT has moved: its old NID is no server any more.
+    node.move_mdt0("10.0.0.2@tcp".parse().unwrap());
     assert_eq!(admit("10.0.0.1@tcp", OBD_CONNECT_MDS), Err(Errno::EAGAIN));
     assert_eq!(admit("10.0.0.2@tcp", OBD_CONNECT_MDS), Ok(Role::Server));
 }
 
 #[tokio::test]
-async fn a_client_makes_and_destroys_no_objects_and_gives_none_away() {
+async fn client_cannot_create_destroy_or_chown_objects() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
     let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EPERM))));
     refused(client.create(fid.f_seq, 64, false).await.map(drop));
     refused(client.create(fid.f_seq, 0, true).await.map(drop));
-    refused(client.ask(OST_DESTROY, about(fid)).await.map(drop));
+    refused(client.call_body(OST_DESTROY, object_body(fid)).await.map(drop));
     refused(client.sequence().await.map(drop));
     for owner in [OBD_MD_FLUID, OBD_MD_FLGID, OBD_MD_FLPROJID] {
         let oa = Obdo {
-            o_valid: about(fid).o_valid | owner,
+            o_valid: object_body(fid).o_valid | owner,
             o_uid: 4711,
-            ..about(fid)
+            ..object_body(fid)
         };
-        refused(client.ask(OST_SETATTR, oa).await.map(drop));
-        osp.ask(OST_SETATTR, oa).await.unwrap();
+        refused(client.call_body(OST_SETATTR, oa).await.map(drop));
+        osp.call_body(OST_SETATTR, oa).await.unwrap();
     }
     assert_eq!(client.read(fid, 0, 100).await, b"data");
     assert_eq!(osp.create(fid.f_seq, 33, false).await.unwrap(), 33);
 }
 
 #[tokio::test]
-async fn a_client_whose_nodemap_is_read_only_changes_no_object() {
+async fn client_with_readonly_mount_cannot_change_objects() {
     let (node, _ost, osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
-    node.map_clients("readonly_mount", "1");
+    node.set_nodemap_property("readonly_mount", "1");
     let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EROFS))));
     let parts = [(0, Bytes::from_static(b"x"))];
-    let written = client.write_how(fid, &parts, How::default()).await;
+    let written = client.write_with(fid, &parts, TransferOptions::default()).await;
     assert_eq!(Errno::from_status(written.status), Some(Errno::EROFS));
     let range = Obdo {
-        o_valid: about(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+        o_valid: object_body(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
         o_size: 0,
         o_blocks: OBD_OBJECT_EOF,
-        ..about(fid)
+        ..object_body(fid)
     };
     for opc in [OST_PUNCH, OST_FALLOCATE, OST_SETATTR] {
-        refused(client.ask(opc, range).await.map(drop));
+        refused(client.call_body(opc, range).await.map(drop));
     }
     let locks = client.locks.get().unwrap();
     let lock = |mode| locks.enqueue(Enqueue::new(fid.res_id(), mode, Policy::extent(0, u64::MAX)));
@@ -93,17 +93,17 @@ async fn a_client_whose_nodemap_is_read_only_changes_no_object() {
     }
     lock(LockMode::Pr).await.unwrap();
     assert_eq!(client.read(fid, 0, 100).await, b"data");
-    // The MDT is no client.
-    osp.ask(OST_SETATTR, about(fid)).await.unwrap();
-    node.map_clients("readonly_mount", "0");
+    // The nodemap does not apply to the MDT.
+    osp.call_body(OST_SETATTR, object_body(fid)).await.unwrap();
+    node.set_nodemap_property("readonly_mount", "0");
     client.write(fid, 0, b"more").await;
 }
 
 #[tokio::test]
-async fn a_client_whose_nodemap_denies_it_is_evicted_and_the_mdt_stays() {
+async fn client_with_deny_mount_is_evicted() {
     let (node, _ost, osp, client, fid) = with_object().await;
-    node.map_clients("deny_mount", "1");
-    // It learns of the eviction by a request, comes again, and is refused.
+    node.set_nodemap_property("deny_mount", "1");
+    // The client learns of the eviction from a request, reconnects, and is refused.
     let refused = async {
         while client.import().state() != ImportState::Closed {
             let _ = client.call(OST_STATFS, Vec::new()).await;
@@ -117,40 +117,40 @@ async fn a_client_whose_nodemap_denies_it_is_evicted_and_the_mdt_stays() {
 }
 
 #[tokio::test]
-async fn a_change_that_names_another_file_than_the_objects_is_refused() {
+async fn change_that_names_another_file_fails() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     let of = |f_oid| Obdo {
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
         o_parent_seq: 0x2_0000_0401,
         o_parent_oid: f_oid,
         o_blocks: OBD_OBJECT_EOF,
-        ..about(fid)
+        ..object_body(fid)
     };
-    client.ask(OST_SETATTR, of(1)).await.unwrap();
+    client.call_body(OST_SETATTR, of(1)).await.unwrap();
     for opc in [OST_SETATTR, OST_PUNCH] {
-        client.ask(opc, of(1)).await.unwrap();
-        let refused = client.ask(opc, of(2)).await;
+        client.call_body(opc, of(1)).await.unwrap();
+        let refused = client.call_body(opc, of(2)).await;
         assert!(
             matches!(refused, Err(RpcError::Status(Errno::EPERM))),
             "{refused:?}"
         );
     }
     client.write(fid, 0, b"no parent is named").await;
-    let other = How {
+    let other = TransferOptions {
         parent: Some(Fid::new(0x2_0000_0401, 2, 0)),
-        ..How::default()
+        ..TransferOptions::default()
     };
     let data = [(0, Bytes::from_static(b"another file"))];
-    let refused = client.write_how(fid, &data, other).await;
+    let refused = client.write_with(fid, &data, other).await;
     assert_eq!(refused.status, Errno::EPERM.status());
     assert_eq!(client.read(fid, 0, 18).await, b"no parent is named");
-    // The MDT decides which file an object belongs to.
-    osp.ask(OST_SETATTR, of(2)).await.unwrap();
-    client.ask(OST_SETATTR, of(2)).await.unwrap();
+    // The MDT may change the file of an object.
+    osp.call_body(OST_SETATTR, of(2)).await.unwrap();
+    client.call_body(OST_SETATTR, of(2)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_truncation_beyond_the_longest_object_is_refused() {
+async fn truncate_beyond_maxbytes_fails() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     for (start, end) in [
         (1 << 63, OBD_OBJECT_EOF),
@@ -162,9 +162,9 @@ async fn a_truncation_beyond_the_longest_object_is_refused() {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
             o_size: start,
             o_blocks: end,
-            ..about(fid)
+            ..object_body(fid)
         };
-        let refused = client.ask(OST_PUNCH, oa).await;
+        let refused = client.call_body(OST_PUNCH, oa).await;
         assert!(
             matches!(refused, Err(RpcError::Status(Errno::EFBIG))),
             "{refused:?}"

@@ -1,7 +1,8 @@
-//! Objects that were destroyed, as long as somebody may still write to them: a client that does not know yet that its file
-//! is gone. An object is made by its first write, so that such a write would leave one that is nobody's.
+//! Tombstones of destroyed objects. A client that does not know yet that its file was unlinked may still write to a
+//! destroyed object. Because the first write creates an object's file, such a write would leave an orphan.
 //!
-//! Only in memory, and bounded: the latest destroyed, in two generations, and the ranges of ids that no file got.
+//! Tombstones are only in memory, and bounded: the latest destroyed objects in two generations, and the id ranges that
+//! were precreated but never given to a file.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -9,9 +10,9 @@ use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 
 const SHARDS: usize = 16;
-/// Objects of one generation of one shard: a hundred thousand in all at most, two MiB.
+/// Objects in one generation of one shard: at most about 100 000 objects or 2 MiB in all.
 const GENERATION: usize = 3072;
-/// Ranges at most: one comes with each start of an MDT.
+/// The most ranges. Each start of an MDT adds one.
 const RANGES: usize = 256;
 
 #[derive(Default)]
@@ -20,20 +21,20 @@ struct Shard {
     old: HashSet<Fid>,
 }
 
-/// What is known to be gone.
+/// The destroyed objects.
 #[derive(Default)]
-pub(crate) struct Gone {
+pub(crate) struct Tombstones {
     shards: [Mutex<Shard>; SHARDS],
-    /// Sequence, first and last id.
+    /// Sequence, first id, last id (inclusive).
     ranges: RwLock<VecDeque<(u64, u64, u64)>>,
 }
 
-impl Gone {
+impl Tombstones {
     fn shard(&self, fid: &Fid) -> &Mutex<Shard> {
         &self.shards[fid.f_oid as usize % SHARDS]
     }
 
-    /// An object is destroyed.
+    /// Adds a destroyed object.
     pub(crate) fn add(&self, fid: Fid) {
         let mut shard = self.shard(&fid).lock();
         if shard.young.len() >= GENERATION {
@@ -42,7 +43,7 @@ impl Gone {
         shard.young.insert(fid);
     }
 
-    /// No file has any of these objects, and none will.
+    /// Adds a range of ids that no file uses, now or later.
     pub(crate) fn add_range(&self, seq: u64, first: u64, last: u64) {
         let mut ranges = self.ranges.write();
         if ranges.len() >= RANGES {
@@ -51,8 +52,8 @@ impl Gone {
         ranges.push_back((seq, first, last));
     }
 
-    /// Whether an object is gone.
-    pub(crate) fn has(&self, fid: &Fid) -> bool {
+    /// Whether an object was destroyed.
+    pub(crate) fn contains(&self, fid: &Fid) -> bool {
         let shard = self.shard(fid).lock();
         if shard.young.contains(fid) || shard.old.contains(fid) {
             return true;
@@ -67,7 +68,7 @@ impl Gone {
 
 #[cfg(test)]
 mod tests {
-    use super::{GENERATION, Gone, SHARDS};
+    use super::{GENERATION, SHARDS, Tombstones};
     use wire::Fid;
 
     fn fid(oid: u32) -> Fid {
@@ -75,23 +76,25 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_known_and_no_more_than_a_bound() {
-        let gone = Gone::default();
+    fn tombstones_keep_the_latest_objects_up_to_a_bound() {
+        let tombstones = Tombstones::default();
         for oid in 1..1_000_000 {
-            gone.add(fid(oid));
+            tombstones.add(fid(oid));
         }
-        assert!(gone.has(&fid(999_999)) && gone.has(&fid(960_000)));
-        assert!(!gone.has(&fid(1)) && !gone.has(&fid(1_000_000)));
-        let kept = (1..1_000_000).filter(|oid| gone.has(&fid(*oid))).count();
+        assert!(tombstones.contains(&fid(999_999)) && tombstones.contains(&fid(960_000)));
+        assert!(!tombstones.contains(&fid(1)) && !tombstones.contains(&fid(1_000_000)));
+        let kept = (1..1_000_000)
+            .filter(|oid| tombstones.contains(&fid(*oid)))
+            .count();
         assert!(kept <= 2 * SHARDS * GENERATION);
     }
 
     #[test]
-    fn a_range_is_of_one_sequence() {
-        let gone = Gone::default();
-        gone.add_range(fid(0).f_seq, 5, 7);
-        let known: Vec<u32> = (0..10).filter(|oid| gone.has(&fid(*oid))).collect();
+    fn range_covers_one_sequence_only() {
+        let tombstones = Tombstones::default();
+        tombstones.add_range(fid(0).f_seq, 5, 7);
+        let known: Vec<u32> = (0..10).filter(|oid| tombstones.contains(&fid(*oid))).collect();
         assert_eq!(known, [5, 6, 7]);
-        assert!(!gone.has(&Fid::new(1, 6, 0)));
+        assert!(!tombstones.contains(&Fid::new(1, 6, 0)));
     }
 }

@@ -1,4 +1,4 @@
-//! The target's parameters, under Lustre's names: `obdfilter.testfs-OST0000.*`, and those of its locks.
+//! The target's parameters under Lustre's names: `obdfilter.testfs-OST0000.*`, and those of its locks and its disk space.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rpc::TargetExports;
 
 use crate::Ost;
 
-/// Shows the target as long as the groups live.
+/// Registers the parameters. They disappear when the returned groups are dropped.
 pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
     let mut own = registry.group(format!("obdfilter.{}", ost.svname));
     let read = |show: fn(&Ost) -> String| {
@@ -17,7 +17,7 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
     own.add("uuid", read(|o| o.uuid.clone()).about("the target's UUID"))
         .add(
             "instance",
-            read(|o| o.offer.instance.to_string()).about("how often the target has been started"),
+            read(|o| o.offer.instance.to_string()).about("number of starts of the target"),
         )
         .add("evict_client", exports.param_evict_client())
         .add(
@@ -26,11 +26,11 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "tot_granted",
-            read(|o| o.grants.total_granted().to_string()).about("space promised to clients, bytes"),
+            read(|o| o.grants.total_granted().to_string()).about("space granted to clients, bytes"),
         )
         .add(
             "tot_dirty",
-            read(|o| o.grants.total_dirty().to_string()).about("data that clients say they cache, bytes"),
+            read(|o| o.grants.total_dirty().to_string()).about("dirty data in the clients' caches, bytes"),
         )
         .add(
             "kbytesavail",
@@ -38,12 +38,13 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "last_committed",
-            read(|o| o.committer.last_committed().to_string()).about("the last transaction that is on disk"),
+            read(|o| o.committer.last_committed().to_string())
+                .about("number of the last transaction on disk"),
         )
         .add(
             "stats",
             read(|o| o.stats.show())
-                .about("reads and writes: samples, smallest, largest, sum, sum of squares"),
+                .about("reads and writes: samples, minimum, maximum, sum, sum of squares"),
         );
     vec![
         own,
