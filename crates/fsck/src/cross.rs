@@ -1,8 +1,10 @@
-//! Layouts of files against the objects of one OST: each stripe has an object that is its own, each object is a stripe's.
+//! Compares the layouts of files with the objects of one OST: each stripe has its own object, and
+//! each object belongs to a stripe.
 //!
-//! Objects are made when they are first written, so that a stripe without one is as it should be. An object above the mark
-//! (the id that none in use is above) is stock that was made ahead, and one that is queued to be destroyed will be:
-//! neither is missed by anybody. Objects come in the order of FIDs, claims are sorted alike: one pass, nothing kept.
+//! An OST creates an object when it is first written, so a stripe without an object is correct. Two
+//! kinds of objects without a stripe are correct too: precreated ones, whose id is above the MDT's
+//! last used id, and ones queued for destruction. Objects arrive in the order of FIDs and the
+//! claims are sorted the same way: one pass is enough, and it keeps no list of objects.
 
 use std::collections::BTreeMap;
 
@@ -13,110 +15,111 @@ use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange, OstIndex};
 
 use crate::targets::Stores;
 
-/// Something that is wrong between the MDT and an OST.
+/// A contradiction between the MDT and an OST.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
-    /// Two stripes have one object.
-    Shared {
+pub(crate) enum Mismatch {
+    /// Two stripes claim the same object.
+    SharedObject {
         ost: OstIndex,
         object: Fid,
-        /// The one that keeps it.
+        /// The file and stripe that keep the object.
         keeps: (Fid, u16),
-        /// The one that does not.
+        /// The file and stripe that get a new object.
         loses: (Fid, u16),
     },
-    /// A stripe has an object that the OST cannot have.
-    Impossible {
+    /// A stripe claims an object whose FID this OST never allocates.
+    ImpossibleObject {
         ost: OstIndex,
         object: Fid,
-        of: (Fid, u16),
+        claimed_by: (Fid, u16),
     },
-    /// An object says that it is of another file, or another stripe.
+    /// The parent FID stored with an object names another file or stripe.
     WrongParent {
         ost: OstIndex,
         object: Fid,
-        of: (Fid, u16),
-        says: Fid,
+        claimed_by: (Fid, u16),
+        parent: Fid,
     },
-    /// An object is a stripe's, and to be destroyed.
-    Condemned {
+    /// An object of a stripe is queued for destruction.
+    QueuedForDestroy {
         ost: OstIndex,
         object: Fid,
-        of: (Fid, u16),
+        claimed_by: (Fid, u16),
     },
-    /// An object is nobody's.
+    /// No stripe claims the object.
     Orphan {
         ost: OstIndex,
         object: Fid,
-        says: Fid,
-        /// Whether the OST gives access to it.
-        usable: bool,
+        parent: Fid,
+        /// Whether the OST serves the object (its sequence belongs to this OST).
+        is_served: bool,
     },
-    /// Objects are in use that would be removed as not in use.
-    LowMark {
+    /// Objects in use have ids above the MDT's last used id: orphan cleanup would destroy them.
+    LowLastUsed {
         ost: OstIndex,
         seq: u64,
-        mark: u32,
+        last_used: u32,
         used: u32,
     },
-    /// Objects are in use that would be made again.
-    LowLast {
+    /// Objects in use have ids above the OST's last created id: the OST would create them again.
+    LowLastCreated {
         ost: OstIndex,
         seq: u64,
-        last: u64,
+        last_created: u64,
         used: u32,
     },
-    /// Objects are made in a sequence that the OST never gave.
-    ForeignMark { ost: OstIndex, seq: u64 },
-    /// The OST's sequences cannot be located.
-    NotLocated {
+    /// The MDT allocates objects in a sequence that does not belong to the OST.
+    ForeignSequence { ost: OstIndex, seq: u64 },
+    /// The FLDB has no entry for the OST's sequence range.
+    MissingFldbEntry {
         ost: OstIndex,
         range: LuSeqRange,
         free: bool,
     },
 }
 
-/// The comparison of one OST's objects with the claims on it.
-pub(crate) struct Cross<'a> {
+/// Compares one OST's objects with the claims on it.
+pub(crate) struct CrossCheck<'a> {
     ost: OstIndex,
     sequences: &'a SequenceTable,
     examined: Option<&'a Examined>,
-    /// The claims on this OST that were not passed yet.
+    /// The claims on this OST that are not yet compared, sorted by object id.
     claims: &'a [Claim],
-    mark: (u64, u32),
-    /// The highest id in use of each sequence.
+    last_used: (u64, u32),
+    /// The highest object id in use of each sequence.
     used: BTreeMap<u64, u32>,
-    problems: Vec<Problem>,
+    mismatches: Vec<Mismatch>,
 }
 
-impl<'a> Cross<'a> {
-    /// Begins. `examined` has its claims sorted; without it nothing can be compared.
+impl<'a> CrossCheck<'a> {
+    /// Starts the comparison. The claims in `examined` must be sorted; without it nothing is
+    /// compared.
     pub(crate) fn new(
         ost: OstIndex,
         sequences: &'a SequenceTable,
         examined: Option<&'a Examined>,
-    ) -> Cross<'a> {
+    ) -> CrossCheck<'a> {
         let claims = examined.map_or(&[][..], |e| {
             let from = e.claims.partition_point(|c| c.ost < ost);
             let to = e.claims.partition_point(|c| c.ost <= ost);
             &e.claims[from..to]
         });
-        let mark = examined
+        let last_used = examined
             .and_then(|e| e.marks.get(&ost))
             .copied()
             .unwrap_or_default();
-        Cross {
+        CrossCheck {
             ost,
             sequences,
             examined,
             claims,
-            mark,
+            last_used,
             used: BTreeMap::new(),
-            problems: Vec::new(),
+            mismatches: Vec::new(),
         }
     }
 
-    /// The next object that is there.
+    /// Takes the OST's next object.
     pub(crate) fn object(&mut self, object: ObjectEntry) {
         let Some(examined) = self.examined else { return };
         let id = (object.fid.f_seq, object.fid.f_oid);
@@ -125,48 +128,56 @@ impl<'a> Cross<'a> {
             self.claims_on(id, object.parent);
             return;
         }
-        let is_stock = id.0 == self.mark.0 && id.1 > self.mark.1;
-        if !is_stock && !self.is_condemned(examined, object.fid) {
-            self.problems.push(Problem::Orphan {
+        let is_stock = id.0 == self.last_used.0 && id.1 > self.last_used.1;
+        if !is_stock && !self.is_queued_for_destroy(examined, object.fid) {
+            self.mismatches.push(Mismatch::Orphan {
                 ost: self.ost,
                 object: object.fid,
-                says: object.parent,
-                usable: self.sequences.is_allocated(id.0) && id.1 != 0,
+                parent: object.parent,
+                is_served: self.sequences.is_allocated(id.0) && id.1 != 0,
             });
         }
     }
 
-    /// All objects were there; what is wrong.
-    pub(crate) fn end(mut self) -> Vec<Problem> {
+    /// Takes the end of the OST's list of objects, and returns all contradictions.
+    pub(crate) fn end(mut self) -> Vec<Mismatch> {
         let Some(examined) = self.examined else {
-            return self.problems;
+            return self.mismatches;
         };
         self.claims_before((u64::MAX, u32::MAX));
-        let (ost, mark) = (self.ost, self.mark);
-        if mark.0 != 0 && !self.sequences.is_allocated(mark.0) {
-            self.problems.push(Problem::ForeignMark { ost, seq: mark.0 });
+        let (ost, last_used) = (self.ost, self.last_used);
+        if last_used.0 != 0 && !self.sequences.is_allocated(last_used.0) {
+            self.mismatches.push(Mismatch::ForeignSequence {
+                ost,
+                seq: last_used.0,
+            });
         }
         for (&seq, &used) in &self.used {
-            let last = self.sequences.last(seq);
-            if seq == mark.0 && used > mark.1 {
-                self.problems.push(Problem::LowMark {
+            let last_created = self.sequences.last(seq);
+            if seq == last_used.0 && used > last_used.1 {
+                self.mismatches.push(Mismatch::LowLastUsed {
                     ost,
                     seq,
-                    mark: mark.1,
+                    last_used: last_used.1,
                     used,
                 });
             }
-            // Up to the mark the MDT has the OST make them again when it connects.
-            let healed = seq == mark.0 && used <= mark.1;
-            if u64::from(used) > last && !healed {
-                self.problems.push(Problem::LowLast { ost, seq, last, used });
+            // The OST creates ids up to the MDT's last used id again when the MDT connects.
+            let created_on_connect = seq == last_used.0 && used <= last_used.1;
+            if u64::from(used) > last_created && !created_on_connect {
+                self.mismatches.push(Mismatch::LowLastCreated {
+                    ost,
+                    seq,
+                    last_created,
+                    used,
+                });
             }
         }
-        self.located(examined);
-        self.problems
+        self.check_fldb(examined);
+        self.mismatches
     }
 
-    /// Claims on objects that are not there: never written, or lost with what was not synced.
+    /// Takes the claims on missing objects before `id`: never written, or lost with unsynced data.
     fn claims_before(&mut self, id: (u64, u32)) {
         while let Some(next) = self
             .claims
@@ -178,55 +189,64 @@ impl<'a> Cross<'a> {
         }
     }
 
-    /// Takes the claims on one object, which says that it is a part of `says`.
-    fn claims_on(&mut self, id: (u64, u32), says: Fid) {
+    /// Takes the claims on one object, whose stored parent FID is `parent` (zero: no object or none
+    /// stored).
+    fn claims_on(&mut self, id: (u64, u32), parent: Fid) {
         let Some(examined) = self.examined else { return };
         let count = self.claims.iter().take_while(|c| c.object == id).count();
         let (these, rest) = self.claims.split_at(count);
         self.claims = rest;
         let (ost, object) = (self.ost, Fid::new(id.0, id.1, 0));
-        let whose = |c: &Claim| (examined.file(c), c.stripe);
-        let says_so = |c: &&Claim| {
-            let (file, stripe) = whose(c);
-            says == Fid::new(file.f_seq, file.f_oid, stripe.into())
+        let claimant = |c: &Claim| (examined.file(c), c.stripe);
+        let is_parent = |c: &&Claim| {
+            let (file, stripe) = claimant(c);
+            parent == Fid::new(file.f_seq, file.f_oid, stripe.into())
         };
-        let Some(keeps) = these.iter().find(says_so).or(these.first()) else {
+        let Some(keeps) = these.iter().find(is_parent).or(these.first()) else {
             return;
         };
-        let of = whose(keeps);
+        let claimed_by = claimant(keeps);
         for claim in these.iter().filter(|c| *c != keeps) {
-            self.problems.push(Problem::Shared {
+            self.mismatches.push(Mismatch::SharedObject {
                 ost,
                 object,
-                keeps: of,
-                loses: whose(claim),
+                keeps: claimed_by,
+                loses: claimant(claim),
             });
         }
         if !self.sequences.is_allocated(id.0) || id.1 == 0 {
-            self.problems.push(Problem::Impossible { ost, object, of });
+            self.mismatches.push(Mismatch::ImpossibleObject {
+                ost,
+                object,
+                claimed_by,
+            });
             return;
         }
         let used = self.used.entry(id.0).or_default();
         *used = id.1.max(*used);
-        if !says.is_zero() && !says_so(&keeps) {
-            self.problems.push(Problem::WrongParent {
+        if !parent.is_zero() && !is_parent(&keeps) {
+            self.mismatches.push(Mismatch::WrongParent {
                 ost,
                 object,
-                of,
-                says,
+                claimed_by,
+                parent,
             });
         }
-        if self.is_condemned(examined, object) {
-            self.problems.push(Problem::Condemned { ost, object, of });
+        if self.is_queued_for_destroy(examined, object) {
+            self.mismatches.push(Mismatch::QueuedForDestroy {
+                ost,
+                object,
+                claimed_by,
+            });
         }
     }
 
-    fn is_condemned(&self, examined: &Examined, object: Fid) -> bool {
+    fn is_queued_for_destroy(&self, examined: &Examined, object: Fid) -> bool {
         examined.destroyed.binary_search(&(self.ost, object)).is_ok()
     }
 
-    /// Whether the location database knows the OST's sequences.
-    fn located(&mut self, examined: &Examined) {
+    /// Checks that the FLDB has an entry for the OST's sequence range.
+    fn check_fldb(&mut self, examined: &Examined) {
         let (start, end, _) = self.sequences.range;
         if start >= end {
             return;
@@ -240,7 +260,7 @@ impl<'a> Cross<'a> {
         if !examined.located.contains(&range) {
             let overlaps = |r: &LuSeqRange| r.lsr_start < end && start < r.lsr_end;
             let free = !examined.located.iter().any(overlaps);
-            self.problems.push(Problem::NotLocated {
+            self.mismatches.push(Mismatch::MissingFldbEntry {
                 ost: self.ost,
                 range,
                 free,
@@ -249,8 +269,8 @@ impl<'a> Cross<'a> {
     }
 }
 
-impl Problem {
-    /// As it is told; `stores` know paths and sizes.
+impl Mismatch {
+    /// Describes the contradiction; `stores` look up paths and sizes.
     pub(crate) async fn finding(&self, stores: &Stores) -> Result<Finding, OsdError> {
         let place = |(file, stripe): (Fid, u16)| {
             let path = stores
@@ -259,8 +279,8 @@ impl Problem {
                 .map_or(String::new(), |mdt| show_path(&mdt.store, file));
             format!("{path} {file} stripe {stripe}").trim_start().to_owned()
         };
-        let new = |what, fid, place: String, expected: &str, found: String, repair| Finding {
-            what,
+        let new = |kind, fid, place: String, expected: &str, found: String, repair| Finding {
+            kind,
             fid,
             place,
             expected: expected.into(),
@@ -269,99 +289,120 @@ impl Problem {
         };
         let seq_of = |seq: u64| format!("sequence {seq:#x}");
         Ok(match self {
-            Problem::Shared {
+            Mismatch::SharedObject {
                 object, keeps, loses, ..
             } => new(
                 "object of two files",
                 Some(*object),
                 place(*loses),
-                "an object of its own",
-                format!("that of {}", place(*keeps)),
-                Some("gives it a new, empty one"),
+                "a separate object for each stripe",
+                format!("the object of {}", place(*keeps)),
+                Some("gives the stripe a new, empty object"),
             ),
-            Problem::Impossible { object, of, .. } => new(
+            Mismatch::ImpossibleObject {
+                object, claimed_by, ..
+            } => new(
                 "impossible object",
                 Some(*object),
-                place(*of),
+                place(*claimed_by),
                 "an object of a sequence of this OST",
-                "another".into(),
-                Some("gives the file a new, empty one"),
+                "another sequence, or object id 0".into(),
+                Some("gives the stripe a new, empty object"),
             ),
-            Problem::WrongParent { object, of, says, .. } => new(
+            Mismatch::WrongParent {
+                object,
+                claimed_by,
+                parent,
+                ..
+            } => new(
                 "wrong parent",
                 Some(*object),
-                place(*of),
-                "an object that says that it is of this file and stripe",
-                format!("it says {says}"),
-                Some("makes it say so"),
+                place(*claimed_by),
+                "an object whose parent is this file and stripe",
+                format!("parent {parent}"),
+                Some("sets the parent of the object"),
             ),
-            Problem::Condemned { object, of, .. } => new(
-                "object in use is to be destroyed",
+            Mismatch::QueuedForDestroy {
+                object, claimed_by, ..
+            } => new(
+                "object in use is queued for destruction",
                 Some(*object),
-                place(*of),
-                "only objects of removed files in the queue of those to destroy",
-                "one of this file".into(),
-                Some("takes it from the queue"),
+                place(*claimed_by),
+                "only objects of removed files in the destroy queue",
+                "an object of this file".into(),
+                Some("removes it from the queue"),
             ),
-            Problem::Orphan {
+            Mismatch::Orphan {
                 ost,
                 object,
-                says,
-                usable,
+                parent,
+                is_served,
             } => {
                 let attr = match stores.osts.get(ost) {
                     Some(ost) => ost.store.attr(*object).await?,
                     None => osd::ObjAttr::default(),
                 };
-                let parent = match says.is_zero() {
-                    true => "does not say whose it is".into(),
-                    false => format!("says it is of {says}"),
+                let parent = match parent.is_zero() {
+                    true => "no parent".into(),
+                    false => format!("parent {parent}"),
                 };
-                let repair = match (usable, attr.size) {
+                let repair = match (is_served, attr.size) {
                     (false, _) => None,
-                    (true, 0) => Some("destroys it"),
-                    (true, _) => Some("makes a file of it in lost+found"),
+                    (true, 0) => Some("destroys the object"),
+                    (true, _) => Some("makes a file of the object in lost+found"),
                 };
                 new(
                     "orphan object",
                     Some(*object),
                     format!("object {object}"),
-                    "a file whose layout has it",
-                    format!("none; it has {} bytes and {parent}", attr.size),
+                    "a file whose layout names it",
+                    format!("no such file; the object has {} bytes and {parent}", attr.size),
                     repair,
                 )
             }
-            Problem::LowMark { seq, mark, used, .. } => new(
-                "objects in use above the mark",
+            Mismatch::LowLastUsed {
+                seq, last_used, used, ..
+            } => new(
+                "objects in use above the MDT's last used id",
                 None,
                 seq_of(*seq),
-                "no object in use above the id that the MDT notes",
-                format!("{used:#x} is in use, {mark:#x} is noted"),
-                Some("notes the id"),
+                "no object in use above the last used id that the MDT recorded",
+                format!("{used:#x} is in use, {last_used:#x} is recorded"),
+                Some("records the higher id"),
             ),
-            Problem::LowLast { seq, last, used, .. } => new(
-                "objects in use above the last",
+            Mismatch::LowLastCreated {
+                seq,
+                last_created,
+                used,
+                ..
+            } => new(
+                "objects in use above the OST's last created id",
                 None,
                 seq_of(*seq),
-                "no object in use above the last one made",
-                format!("{used:#x} is in use, {last:#x} is the last"),
-                Some("makes it the last"),
+                "no object in use above the last created id that the OST recorded",
+                format!("{used:#x} is in use, {last_created:#x} is recorded"),
+                Some("records the higher id"),
             ),
-            Problem::ForeignMark { seq, .. } => new(
+            Mismatch::ForeignSequence { seq, .. } => new(
                 "foreign sequence",
                 None,
                 seq_of(*seq),
-                "objects made in a sequence of this OST",
-                "in another".into(),
-                Some("has the MDT ask for a sequence"),
+                "objects allocated in a sequence of this OST",
+                "another sequence".into(),
+                Some("makes the MDT request a new sequence"),
             ),
-            Problem::NotLocated { range, free, .. } => new(
-                "sequences not located",
+            Mismatch::MissingFldbEntry { range, free, .. } => new(
+                "sequences not in the FLDB",
                 None,
                 seq_of(range.lsr_start),
-                "this OST's sequences in the location database",
-                if *free { "nobody's" } else { "somebody else's" }.into(),
-                free.then_some("notes them"),
+                "an FLDB entry for this OST's sequences",
+                if *free {
+                    "no entry"
+                } else {
+                    "an entry of another target"
+                }
+                .into(),
+                free.then_some("adds the entry"),
             ),
         })
     }

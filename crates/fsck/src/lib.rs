@@ -1,9 +1,9 @@
-//! Checks a file system that does not run, and repairs it.
+//! Checks the targets of a file system that is not running, and repairs them.
 //!
-//! Each kind of target examines its own store ([`mdt::check`], [`ost::check`]); here the layouts of files and the objects of
-//! the OSTs are held against each other ([`cross`]). A plain check changes nothing. A repair is done in rounds: what
-//! was found is repaired, each problem in one transaction, and everything is examined again, since one damage may have
-//! hidden another.
+//! Each kind of target examines its own store ([`mdt::check`], [`ost::check`]). This crate adds the
+//! comparison between targets: the layouts of files against the objects of the OSTs ([`cross`]). A
+//! check without repair changes nothing. A repair runs in rounds: it repairs each problem in one
+//! transaction, then examines everything again, because one problem can hide another.
 
 mod cross;
 mod repair;
@@ -19,10 +19,10 @@ use osd::{
 
 pub use targets::Targets;
 
-/// Rounds of repairs at most.
+/// Maximum number of repair rounds.
 const ROUNDS: usize = 10;
 
-/// Why a check cannot be made.
+/// Why a check stopped with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum FsckError {
     /// A target cannot be used.
@@ -43,10 +43,10 @@ pub enum FsckError {
         path: PathBuf,
         /// Its file system.
         found: String,
-        /// That of the others.
+        /// The file system of the other targets.
         expected: String,
     },
-    /// The same target is there twice.
+    /// Two directories hold the same target.
     #[error("{}: there is another {svname} among the targets: leave one out", path.display())]
     Twice {
         /// The target's directory.
@@ -54,44 +54,50 @@ pub enum FsckError {
         /// The target.
         svname: String,
     },
-    /// It was asked to stop.
+    /// The user interrupted the check.
     #[error("interrupted; {0}")]
     Interrupted(&'static str),
 }
 
-/// What was looked at, and what came out.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Targets that were checked.
     pub targets: Vec<String>,
-    /// What could not be checked, in words.
+    /// Parts that could not be checked, as sentences for the user.
     pub unchecked: Vec<String>,
-    /// Inodes, names and the like; zeros without the MDT.
+    /// Inodes, names and the like; all 0 without the MDT.
     pub counts: mdt::check::Counts,
-    /// Objects that are there, on all OSTs.
+    /// Objects found, on all OSTs.
     pub objects: u64,
-    /// Findings in all.
+    /// Number of findings, repaired ones included.
     pub found: u64,
-    /// Those that are still there.
+    /// Number of findings that remain.
     pub left: u64,
 }
 
-/// A finding and the target that it is on.
-pub struct Told<'a> {
+/// One finding, as passed to the caller's callback.
+pub struct Report<'a> {
     /// The target's name.
     pub target: &'a str,
-    /// What was found.
+    /// The finding.
     pub finding: &'a Finding,
-    /// What became of repairing it: nothing was tried, or done, or why not.
+    /// The result of its repair; `None` if no repair was attempted.
     pub repaired: Option<Result<(), String>>,
 }
 
-/// Checks targets; with `repair`, repairs them. Each finding is told as it is judged.
+/// Checks targets and, with `repair`, repairs them. Calls `report` for each finding as it is found.
+///
+///
+/// # Errors
+///
+/// [`FsckError::Interrupted`] if the user stopped the check; [`FsckError::Store`] if a store cannot
+/// be opened, read or synced.
 pub async fn check(
     targets: &Targets,
     repair: bool,
     progress: &Progress,
-    tell: &mut (dyn FnMut(Told<'_>) + Send),
+    report: &mut (dyn FnMut(Report<'_>) + Send),
 ) -> Result<Summary, FsckError> {
     let mut summary = Summary::default();
     let journals = targets.damaged_journals()?;
@@ -100,7 +106,7 @@ pub async fn check(
     drop(unchanged);
     if !repair || journals.is_empty() && found.iter().all(|p| p.finding.repair.is_none()) {
         for problem in journals.iter().chain(&found) {
-            tell(Told {
+            report(Report {
                 target: &problem.target,
                 finding: &problem.finding,
                 repaired: None,
@@ -112,7 +118,7 @@ pub async fn check(
     }
     targets.repair_journals()?;
     for problem in &journals {
-        tell(Told {
+        report(Report {
             target: &problem.target,
             finding: &problem.finding,
             repaired: Some(Ok(())),
@@ -130,7 +136,7 @@ pub async fn check(
                 Some(_) => Some(repairer.repair(problem).await),
             };
             done += u64::from(matches!(repaired, Some(Ok(()))));
-            tell(Told {
+            report(Report {
                 target: &problem.target,
                 finding: &problem.finding,
                 repaired,
@@ -149,5 +155,5 @@ pub async fn check(
 }
 
 fn stopped(_: OsdError) -> FsckError {
-    FsckError::Interrupted("each repair that was told is whole: check again")
+    FsckError::Interrupted("every reported repair is complete; run the check again")
 }

@@ -1,4 +1,4 @@
-//! Repairing: each problem where it is, and between the targets.
+//! Repairs problems of one target, and problems between the MDT and the OSTs.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use wire::{Errno, Fid, OstIndex};
 
 use crate::{
     cross,
-    targets::{OstStore, Problem, Stores, Wrong},
+    targets::{OstStore, Problem, Stores, TargetProblem},
 };
 
-/// Repairs stores that are open for it.
+/// Repairs stores that were opened for writing.
 pub(crate) struct Repairer<'a> {
     stores: &'a Stores,
     names: Option<mdt::check::Repairer>,
-    /// For each OST the sequence and the last id that was used for a new object.
-    made: HashMap<OstIndex, (u64, u32)>,
+    /// For each OST: the sequence and the last object id allocated for a replacement object.
+    allocated: HashMap<OstIndex, (u64, u32)>,
 }
 
 impl<'a> Repairer<'a> {
@@ -24,13 +24,13 @@ impl<'a> Repairer<'a> {
         Repairer {
             stores,
             names: mdt.map(|mdt| mdt::check::Repairer::new(mdt.store.clone(), mdt.index)),
-            made: HashMap::new(),
+            allocated: HashMap::new(),
         }
     }
 
-    /// Repairs a problem, or says why not.
-    pub(crate) async fn repair(&mut self, wrong: &Wrong) -> Result<(), String> {
-        let done = match (&wrong.problem, &mut self.names) {
+    /// Repairs a problem; the error says why it could not be repaired.
+    pub(crate) async fn repair(&mut self, located: &TargetProblem) -> Result<(), String> {
+        let done = match (&located.problem, &mut self.names) {
             (Problem::Mgs | Problem::Journal, _) => Ok(()),
             (Problem::Mdt(problem), Some(names)) => names.repair(problem).await,
             (Problem::Ost(index, problem), _) => match self.stores.osts.get(index) {
@@ -43,34 +43,42 @@ impl<'a> Repairer<'a> {
         done.map_err(|e| e.to_string())
     }
 
-    async fn cross(&mut self, problem: &cross::Problem) -> Result<(), Errno> {
+    async fn cross(&mut self, problem: &cross::Mismatch) -> Result<(), Errno> {
         match *problem {
-            cross::Problem::Shared {
+            cross::Mismatch::SharedObject {
                 ost,
                 loses: (file, stripe),
                 ..
             }
-            | cross::Problem::Impossible {
+            | cross::Mismatch::ImpossibleObject {
                 ost,
-                of: (file, stripe),
+                claimed_by: (file, stripe),
                 ..
             } => {
                 let fid = self.new_object(ost)?;
                 self.names()?.replace_object(file, stripe, Object { ost, fid })
             }
-            cross::Problem::WrongParent { ost, object, of, .. } => self.set_parent(ost, object, of).await,
-            cross::Problem::Condemned { ost, object, .. } => self.names()?.do_not_destroy(ost, object),
-            cross::Problem::Orphan { ost, object, .. } => self.orphan(ost, object).await,
-            cross::Problem::LowMark { ost, seq, used, .. } => self.names()?.set_mark(ost, (seq, used)),
-            cross::Problem::LowLast { ost, seq, used, .. } => {
+            cross::Mismatch::WrongParent {
+                ost,
+                object,
+                claimed_by,
+                ..
+            } => self.set_parent(ost, object, claimed_by).await,
+            cross::Mismatch::QueuedForDestroy { ost, object, .. } => {
+                self.names()?.do_not_destroy(ost, object)
+            }
+            cross::Mismatch::Orphan { ost, object, .. } => self.orphan(ost, object).await,
+            cross::Mismatch::LowLastUsed { ost, seq, used, .. } => self.names()?.set_mark(ost, (seq, used)),
+            cross::Mismatch::LowLastCreated { ost, seq, used, .. } => {
                 Ok(self.ost(ost)?.store.set_last(seq, used.into())?)
             }
-            cross::Problem::ForeignMark { ost, .. } => self.names()?.forget_mark(ost),
-            cross::Problem::NotLocated { range, .. } => self.names()?.locate(range),
+            cross::Mismatch::ForeignSequence { ost, .. } => self.names()?.forget_mark(ost),
+            cross::Mismatch::MissingFldbEntry { range, .. } => self.names()?.locate(range),
         }
     }
 
-    /// An object that is nobody's: with data it becomes a file, for people to look at.
+    /// Repairs an orphan object: destroys an empty one, makes a file in lost+found of one with
+    /// data.
     async fn orphan(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let attr = self.ost(ost)?.store.attr(object).await?;
         if attr.size == 0 {
@@ -90,10 +98,11 @@ impl<'a> Repairer<'a> {
         Ok(self.ost(ost)?.store.set_parent(object, parent).await?)
     }
 
-    /// A new object in the sequence that the MDT uses on an OST: an id above all others there.
+    /// Allocates an object in the sequence that the MDT uses on this OST, with an id above all
+    /// existing ones.
     fn new_object(&mut self, ost: OstIndex) -> Result<Fid, Errno> {
-        let (seq, above) = match self.made.get(&ost) {
-            Some(made) => *made,
+        let (seq, above) = match self.allocated.get(&ost) {
+            Some(last) => *last,
             None => {
                 let (seq, used) = self.names()?.mark(ost)?.ok_or(Errno::ENODEV)?;
                 let sequences = self
@@ -107,7 +116,7 @@ impl<'a> Repairer<'a> {
         let oid = above.checked_add(1).ok_or(Errno::ENOSPC)?;
         self.ost(ost)?.store.set_last(seq, oid.into())?;
         self.names()?.set_mark(ost, (seq, oid))?;
-        self.made.insert(ost, (seq, oid));
+        self.allocated.insert(ost, (seq, oid));
         Ok(Fid::new(seq, oid, 0))
     }
 

@@ -1,4 +1,4 @@
-//! The targets that are checked together: their directories, locked, and their stores.
+//! The targets checked together: their locked directories and their stores.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -11,13 +11,13 @@ use wire::{Fid, OstIndex};
 
 use crate::{FsckError, Summary, cross, repair::Repairer};
 
-/// The directories of targets of one file system, locked.
+/// The locked directories of the targets of one file system.
 pub struct Targets {
-    /// The MGS's first, then the MDT's.
+    /// The MGT first, then the MDT, then the OSTs by index.
     dirs: Vec<TargetDir>,
 }
 
-/// Their stores.
+/// The open stores of the targets.
 pub(crate) struct Stores {
     mgs: Option<(String, PathBuf)>,
     pub(crate) mdt: Option<MdtStore>,
@@ -36,30 +36,37 @@ pub(crate) struct OstStore {
     pub(crate) store: ost::check::Store,
 }
 
-/// Something that is wrong, where, and how it is told.
-pub(crate) struct Wrong {
+/// A problem with its target and its description.
+pub(crate) struct TargetProblem {
     pub(crate) target: String,
     pub(crate) problem: Problem,
     pub(crate) finding: Finding,
 }
 
-/// Something that is wrong on one target, or between them.
+/// A problem of one target, or between the MDT and an OST.
 pub(crate) enum Problem {
     Journal,
     Mgs,
     Mdt(mdt::check::Problem),
     Ost(OstIndex, ost::check::Problem),
-    Cross(cross::Problem),
+    Cross(cross::Mismatch),
 }
 
 impl Targets {
-    /// Opens and locks the directories of targets; only for a `repair` is anything in them changed.
+    /// Opens and locks the directories of targets. Changes nothing in them unless `repair` is set.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`FsckError::Target`] if a directory is no target or is in use;
+    /// [`FsckError::OtherFileSystem`] or [`FsckError::Twice`] if the targets do not belong
+    /// together.
     pub fn open_dirs(paths: &[PathBuf], repair: bool) -> Result<Targets, FsckError> {
         let mut dirs: Vec<TargetDir> = Vec::new();
         for path in paths {
             let dir = match repair {
                 true => TargetDir::open(path)?,
-                false => TargetDir::open_unchanged(path)?,
+                false => TargetDir::open_read_only(path)?,
             };
             dir.check_stores()?;
             let label = dir.label().clone();
@@ -83,36 +90,36 @@ impl Targets {
         Ok(Targets { dirs })
     }
 
-    /// What is damaged in the journals of the targets' indexes.
-    pub(crate) fn damaged_journals(&self) -> Result<Vec<Wrong>, FsckError> {
-        let mut wrong = Vec::new();
+    /// Finds damage in the journals of the targets' indexes.
+    pub(crate) fn damaged_journals(&self) -> Result<Vec<TargetProblem>, FsckError> {
+        let mut problems = Vec::new();
         for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
             let target = dir.label().svname();
             for damage in osd::journal::damage(dir.path()).map_err(failed(&target))? {
-                wrong.push(Wrong {
+                problems.push(TargetProblem {
                     target: target.clone(),
                     problem: Problem::Journal,
                     finding: Finding {
-                        what: "damaged journal",
+                        kind: "damaged journal",
                         fid: None,
                         place: damage.journal.display().to_string(),
-                        expected: "whole batches up to its end".into(),
+                        expected: "complete batches up to its end".into(),
                         found: format!(
-                            "damage from byte {} to byte {}, with {} bytes of whole batches after that",
+                            "damage from byte {} to byte {}, followed by {} bytes of complete batches",
                             damage.bytes.start, damage.bytes.end, damage.whole_after
                         ),
                         repair: Some(
-                            "removes the damaged bytes; the changes in them are lost; the journal is kept as \
+                            "removes the damaged bytes; the changes in them are lost; a copy of the journal is kept as \
                              damaged-N-NUMBER.jnl in the target's directory",
                         ),
                     },
                 });
             }
         }
-        Ok(wrong)
+        Ok(problems)
     }
 
-    /// Removes what is damaged from the journals, which are kept as they are.
+    /// Removes the damaged parts from the journals; a copy of each damaged journal is kept.
     pub(crate) fn repair_journals(&self) -> Result<(), FsckError> {
         for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
             osd::journal::repair(dir.path()).map_err(failed(&dir.label().svname()))?;
@@ -134,7 +141,7 @@ impl Targets {
                 target: svname.clone(),
                 source,
             };
-            // A target that was never started has no index yet, and nothing to check.
+            // A target that never ran has no index yet, and nothing to check.
             if !path.join("index").is_dir() {
                 continue;
             }
@@ -145,7 +152,7 @@ impl Targets {
                     let kind = StoreKind::Local(path);
                     let index = match repair {
                         true => osd::open_index(&kind).await,
-                        false => osd::open_index_unchanged(&kind).await,
+                        false => osd::open_index_read_only(&kind).await,
                     };
                     let store = Arc::new(mdt::store::Store::new(index.map_err(failed)?));
                     let index = label.index;
@@ -166,26 +173,26 @@ impl Targets {
 }
 
 impl Stores {
-    /// Examines all stores, each for itself and against the others.
+    /// Examines each store, then compares the stores with each other.
     pub(crate) async fn examine(
         &self,
         progress: &Progress,
         summary: &mut Summary,
-    ) -> Result<Vec<Wrong>, FsckError> {
-        let mut wrong = Vec::new();
+    ) -> Result<Vec<TargetProblem>, FsckError> {
+        let mut problems = Vec::new();
         summary.targets.clear();
         summary.unchecked.clear();
         summary.objects = 0;
         if let Some((svname, path)) = &self.mgs {
             summary.targets.push(svname.clone());
             let kind = StoreKind::Local(path.clone());
-            let index = osd::open_index_unchanged(&kind).await.map_err(failed(svname))?;
+            let index = osd::open_index_read_only(&kind).await.map_err(failed(svname))?;
             if let Err(e) = mgs::check(index) {
-                wrong.push(Wrong {
+                problems.push(TargetProblem {
                     target: svname.clone(),
                     problem: Problem::Mgs,
                     finding: Finding {
-                        what: "unreadable log",
+                        kind: "unreadable log",
                         fid: None,
                         place: path.display().to_string(),
                         expected: "configuration logs as the MGS writes them".into(),
@@ -199,14 +206,14 @@ impl Stores {
         match &self.mdt {
             None => summary
                 .unchecked
-                .push("no MDT was given: names, and whose objects are, are not checked".into()),
+                .push("no MDT was given: names and the owners of objects are not checked".into()),
             Some(mdt) => {
                 summary.targets.push(mdt.svname.clone());
                 let mut found =
                     mdt::check::examine(&mdt.store, mdt.index, progress).map_err(failed(&mdt.svname))?;
                 summary.counts = found.counts;
                 for problem in std::mem::take(&mut found.problems) {
-                    wrong.push(Wrong {
+                    problems.push(TargetProblem {
                         target: mdt.svname.clone(),
                         finding: problem.finding(&mdt.store),
                         problem: Problem::Mdt(problem),
@@ -224,25 +231,26 @@ impl Stores {
         }
         for (index, ost) in &self.osts {
             summary.targets.push(ost.svname.clone());
-            let mut problems = Vec::new();
+            let mut of_ost = Vec::new();
             let sequences = ost
                 .store
-                .sequences(progress, &mut problems)
+                .sequences(progress, &mut of_ost)
                 .map_err(failed(&ost.svname))?;
-            let mut cross = cross::Cross::new(*index, &sequences, examined.as_ref());
-            let objects = ost.store.each_object(progress, &mut problems, |object| {
+            let mut cross = cross::CrossCheck::new(*index, &sequences, examined.as_ref());
+            let objects = ost.store.each_object(progress, &mut of_ost, |object| {
                 summary.objects += 1;
                 cross.object(object);
             });
             objects.map_err(failed(&ost.svname))?;
-            for problem in problems {
-                // A file without names is destroyed; a crash may leave the record of an object whose file is gone.
+            for problem in of_ost {
+                // A crash can leave the record of a destroyed object whose file is already removed:
+                // no finding if no layout names it.
                 if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
                     && !claims(found, *index, fid)
                 {
                     continue;
                 }
-                wrong.push(Wrong {
+                problems.push(TargetProblem {
                     target: ost.svname.clone(),
                     finding: problem.finding(),
                     problem: Problem::Ost(*index, problem),
@@ -250,21 +258,21 @@ impl Stores {
             }
             for problem in cross.end() {
                 let finding = problem.finding(self).await.map_err(failed(&ost.svname))?;
-                wrong.push(Wrong {
+                problems.push(TargetProblem {
                     target: ost.svname.clone(),
                     finding,
                     problem: Problem::Cross(problem),
                 });
             }
         }
-        Ok(wrong)
+        Ok(problems)
     }
 
     pub(crate) fn repairer(&self) -> Repairer<'_> {
         Repairer::new(self)
     }
 
-    /// Waits until everything is on disk.
+    /// Waits until all changes are on disk.
     pub(crate) async fn sync(&self) -> Result<(), FsckError> {
         if let Some(mdt) = &self.mdt {
             mdt.store.index().sync().await.map_err(failed(&mdt.svname))?;
@@ -276,7 +284,7 @@ impl Stores {
     }
 }
 
-/// OSTs that layouts name, or that objects are made on, and that are not among the targets.
+/// OSTs named by layouts or used for new objects, but not among the targets.
 fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<OstIndex, OstStore>) -> Vec<OstIndex> {
     let mut named: Vec<OstIndex> = found
         .claims
@@ -290,7 +298,7 @@ fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<OstIndex, OstStor
     named
 }
 
-/// Whether a file's layout names the object; the claims are sorted.
+/// Whether a layout names the object; the claims are sorted.
 fn claims(found: &mdt::check::Examined, ost: OstIndex, object: &Fid) -> bool {
     let key = (ost, (object.f_seq, object.f_oid));
     found
@@ -302,7 +310,7 @@ fn claims(found: &mdt::check::Examined, ost: OstIndex, object: &Fid) -> bool {
 fn failed(target: &str) -> impl FnOnce(OsdError) -> FsckError {
     let target = target.to_owned();
     move |source| match source {
-        OsdError::Stopping => FsckError::Interrupted("the check did not come to its end"),
+        OsdError::Stopping => FsckError::Interrupted("the check is incomplete"),
         source => FsckError::Store { target, source },
     }
 }

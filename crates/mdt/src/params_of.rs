@@ -175,7 +175,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         .about("bytes of a stripe where the directory does not say; a multiple of 64 KiB"),
     );
     // Where Lustre has it, although it is a matter of the target's locks here.
-    let mut store = mdt.store.index().space().show(registry, mdt.svname());
+    let mut store = mdt.store.index().space().register_params(registry, mdt.svname());
     store.add(
         "pdo",
         Param::on_off(mdt.locks.pdo().clone()).about(

@@ -177,7 +177,7 @@ impl Instance {
             _ => Vec::new(),
         };
         for path in there {
-            if !TargetDir::is_one(&path) {
+            if !TargetDir::is_target(&path) {
                 bail!(
                     "{} is missing or empty, although the file system has run with it. Is its disk mounted? Nothing was \
                      changed; mount the disk, or restore the target from a backup",

@@ -1,4 +1,5 @@
-//! How long `Index::apply` and `Index::get` take while everything is synced all the time: nobody may wait for the disk.
+//! Measures `Index::apply` and `Index::get` while another task syncs all the time: neither may wait
+//! for the disk.
 //!
 //! `cargo run --release -p osd --example apply_latency [DIRECTORY] [CREATES]`
 
@@ -41,7 +42,7 @@ async fn main() -> Result<(), OsdError> {
     });
     let (mut applies, mut gets) = (Vec::new(), Vec::new());
     for n in 0..count {
-        index.room().await;
+        index.throttle().await;
         let mut batch = Batch::new();
         for (kind, size) in [(b'i', 160), (b'd', 24), (b'x', 56)] {
             batch.put(
@@ -62,7 +63,7 @@ async fn main() -> Result<(), OsdError> {
         gets.push(start.elapsed());
     }
     stop.store(true, Relaxed);
-    let syncs = syncing.await.expect("the syncing task ends");
+    let syncs = syncing.await.expect("the sync task ends");
     for (name, mut times) in [("apply", applies), ("get", gets), ("sync", syncs)] {
         times.sort();
         let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];

@@ -1,7 +1,8 @@
-//! Looking at a store as a whole, without changing it: what a check of any kind of target stands on.
+//! Read-only access to a whole store, used by the checks of all kinds of targets.
 //!
-//! A [`Finding`] is what is wrong, told the same way by every kind of target. [`Progress`] counts what was looked at and
-//! carries the wish to stop; [`each`] walks a part of an index. [`ObjectFiles`] is what the directory of objects holds.
+//! A [`Finding`] describes one problem in the same form for every kind of target. [`Progress`]
+//! counts the examined records and carries the request to stop. [`for_each_entry`] walks a part of
+//! an index, and [`ObjectFiles`] lists the directory of objects.
 
 use std::{
     ffi::OsStr,
@@ -20,27 +21,27 @@ use crate::{
     target::OBJECTS_MARK,
 };
 
-/// Entries of an index that are looked at together.
+/// Entries of an index read at once.
 const PAGE: usize = 4096;
 
-/// Something that is not as it should be.
+/// One problem that a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of damage it is, always in the same words.
-    pub what: &'static str,
-    /// The inode or object that it is about.
+    /// The kind of damage, from a fixed set of phrases.
+    pub kind: &'static str,
+    /// The affected inode or object.
     pub fid: Option<Fid>,
-    /// Where it is: a path, a key, a file.
+    /// The location: a path, a key or a file.
     pub place: String,
-    /// What should be there.
+    /// The expected state.
     pub expected: String,
-    /// What is there.
+    /// The actual state.
     pub found: String,
-    /// What repairing it does; `None` where nothing can be done.
+    /// The effect of a repair; `None` if no repair is possible.
     pub repair: Option<&'static str>,
 }
 
-/// How far a check has come, and whether it is to stop.
+/// The progress of a check, and the request to stop it.
 #[derive(Debug, Default)]
 pub struct Progress {
     seen: AtomicU64,
@@ -48,7 +49,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// So many records more were looked at; an error when the check is to stop.
+    /// Counts `records` more examined records.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Stopping`] after [`Progress::stop`].
     pub fn add(&self, records: usize) -> Result<(), OsdError> {
         self.seen.fetch_add(records as u64, Relaxed);
         if self.stop.load(Relaxed) {
@@ -57,7 +63,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Records that were looked at.
+    /// The number of examined records.
     pub fn seen(&self) -> u64 {
         self.seen.load(Relaxed)
     }
@@ -69,7 +75,12 @@ impl Progress {
 }
 
 /// Calls `f` with each entry of the index whose key begins with `prefix`, in order.
-pub fn each<E: From<OsdError>>(
+///
+///
+/// # Errors
+///
+/// The error of `f`, of reading the index, or [`OsdError::Stopping`].
+pub fn for_each_entry<E: From<OsdError>>(
     index: &dyn Index,
     prefix: &[u8],
     progress: &Progress,
@@ -99,50 +110,61 @@ pub fn each<E: From<OsdError>>(
 pub struct ObjectRecord {
     /// The entry's key.
     pub key: Bytes,
-    /// Whose record it is; `None` when the key is of another form.
+    /// The object of the record; `None` if the key is malformed.
     pub fid: Option<Fid>,
-    /// The attributes without size and space, or what is wrong with the record.
+    /// The attributes without size and blocks, or the reason why the record is malformed.
     pub attr: Result<ObjAttr, String>,
-    /// Bytes that the object's file has at least, if the file is known to be on disk.
-    pub on_disk: Option<u64>,
+    /// Minimum size of the object's file on disk, bytes; `None` if no sync of the file is recorded.
+    pub durable_size: Option<u64>,
 }
 
 /// Calls `f` with the record of each object, in the order of FIDs.
-pub fn each_object_record<E: From<OsdError>>(
+///
+///
+/// # Errors
+///
+/// The error of `f`, of reading the index, or [`OsdError::Stopping`].
+pub fn for_each_object_record<E: From<OsdError>>(
     index: &dyn Index,
     progress: &Progress,
     mut f: impl FnMut(ObjectRecord) -> Result<(), E>,
 ) -> Result<(), E> {
-    each(index, &record::PREFIX, progress, |key, value| {
-        let (attr, on_disk) = match record::read(&value) {
-            Ok((attr, on_disk)) => (Ok(attr), on_disk),
+    for_each_entry(index, &record::PREFIX, progress, |key, value| {
+        let (attr, durable_size) = match record::read(&value) {
+            Ok((attr, durable_size)) => (Ok(attr), durable_size),
             Err(why) => (Err(why), None),
         };
         f(ObjectRecord {
             fid: record::fid_of(&key),
             attr,
-            on_disk,
+            durable_size,
             key,
         })
     })
 }
 
-/// The file of an object, below the directory of objects.
+/// The path of an object's file below the directory of objects.
 pub fn object_file(root: &Path, fid: &Fid) -> PathBuf {
     local_objects::file_path(root, fid)
 }
 
-/// What is in a directory of objects ([`crate::LocalObjects`]).
+/// The contents of a directory of objects ([`crate::LocalObjects`]).
 #[derive(Debug, Default)]
 pub struct ObjectFiles {
-    /// The objects that have a file, sorted: 16 bytes each.
+    /// The objects that have a file, sorted by sequence and object id.
     pub objects: Vec<(u64, u32)>,
-    /// Files and directories that are none of an object, or not where the object would be.
+    /// Files and directories that belong to no object, or are in the wrong place.
     pub strays: Vec<PathBuf>,
 }
 
 impl ObjectFiles {
-    /// Reads the directory; there may be none yet. Waits for the disk.
+    /// Reads the directory; an absent one is empty. Blocks on the disk.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if a directory cannot be listed, [`OsdError::Stopping`] if the check is to
+    /// stop.
     pub fn read(root: &Path, progress: &Progress) -> Result<ObjectFiles, OsdError> {
         let mut found = ObjectFiles::default();
         if !root.exists() {
@@ -177,13 +199,13 @@ impl ObjectFiles {
     }
 }
 
-/// The paths in a directory, with their names where they are of the kind that is expected: directories have no file in
-/// their place, and no name is other than plain text.
+/// The paths in a directory with their names; the name is `None` if it is not UTF-8, or if `dir` is
+/// a file.
 fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
     let mut out = Vec::new();
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        // A file where a directory should be: its name alone tells nothing, so it is found by its parent's caller.
+        // A file in place of a directory: the caller reports it as a stray.
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => return Ok(vec![(dir.to_owned(), None)]),
         Err(e) => return Err(OsdError::io("list", dir)(e)),
     };
@@ -195,7 +217,7 @@ fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
     Ok(out)
 }
 
-/// A number as names of objects have it: lower case, no leading zeros.
+/// Parses an object's file name: lower-case hexadecimal without leading zeros.
 fn hexadecimal(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name, 16).ok()?;
     (format!("{number:x}") == name).then_some(number)
@@ -213,7 +235,7 @@ mod tests {
     use crate::{Batch, MemoryIndex};
 
     #[test]
-    fn every_entry_is_seen_once_and_a_wish_to_stop_is_heard() {
+    fn walk_visits_each_entry_once_and_stops_on_request() {
         let index = MemoryIndex::default();
         let mut batch = Batch::new();
         for n in 0..10_000u32 {
@@ -222,19 +244,19 @@ mod tests {
         batch.put("j", "").put("l", "");
         index.apply(batch).unwrap();
         let (progress, mut keys) = (Progress::default(), Vec::new());
-        each::<OsdError>(&index, b"k", &progress, |k, _| {
+        for_each_entry::<OsdError>(&index, b"k", &progress, |k, _| {
             keys.push(k);
             Ok(())
         })
         .unwrap();
         assert!(keys.len() == 10_000 && keys.is_sorted() && progress.seen() == 10_000);
         progress.stop();
-        let stopped = each::<OsdError>(&index, b"k", &progress, |_, _| Ok(()));
+        let stopped = for_each_entry::<OsdError>(&index, b"k", &progress, |_, _| Ok(()));
         assert!(matches!(stopped, Err(OsdError::Stopping)));
     }
 
     #[test]
-    fn object_files_are_told_from_others() {
+    fn other_files_among_objects_are_strays() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("objects");
         let progress = Progress::default();

@@ -1,4 +1,5 @@
-//! Deleting a target: only what is the target's, and so that an interrupted deletion is known and goes on.
+//! Destroys a target: removes only the target's own files. An interrupted destroy is recognisable
+//! and can be resumed.
 
 use crate::journal;
 use crate::target::{
@@ -8,15 +9,21 @@ use std::path::Path;
 use std::{fs, io};
 
 impl TargetDir {
-    /// Whether the directory is a target's, also one that is half made or half destroyed.
-    pub fn is_one(path: &Path) -> bool {
+    /// Whether the directory holds a target, including one whose mkfs or destroy was interrupted.
+    pub fn is_target(path: &Path) -> bool {
         let labels = [LABEL, LABEL_NEW, LABEL_DESTROYED];
         path.is_dir() && labels.iter().any(|label| path.join(label).is_file())
     }
 
-    /// Deletes a target that no server runs on, and leaves in its directory what is not the target's. When that is interrupted, the
-    /// target is known to be half deleted, and is not served; this then goes on where it was. Fails when it is in use, or when the
-    /// file system refuses.
+    /// Destroys a target that no server uses. Files that do not belong to the target stay. After an
+    /// interruption the target counts as partly destroyed, no server starts on it, and another call
+    /// resumes the destroy.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::InUse`] if a server runs on it; [`TargetError::Io`] if the file system
+    /// refuses.
     pub fn destroy(path: &Path) -> Result<(), TargetError> {
         let _lock = lock(path, true)?;
         let (old, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
@@ -58,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destroyed_target_leaves_only_foreign_files() {
+    fn destroy_keeps_files_of_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let held = make(&path);
@@ -79,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_deleted_target_is_not_served_and_its_deletion_goes_on() {
+    fn interrupted_destroy_blocks_open_and_can_be_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         drop(make(&path));
@@ -88,8 +95,8 @@ mod tests {
             TargetDir::open(&path),
             Err(TargetError::HalfDestroyed(_))
         ));
-        assert!(TargetDir::is_one(&path));
+        assert!(TargetDir::is_target(&path));
         TargetDir::destroy(&path).unwrap();
-        assert!(!TargetDir::is_one(&path));
+        assert!(!TargetDir::is_target(&path));
     }
 }

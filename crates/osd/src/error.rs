@@ -1,4 +1,4 @@
-//! What can go wrong in a store, and the errno a client sees for it.
+//! Errors of a store, and the errno that a client receives for each.
 
 use std::{io, path::PathBuf};
 
@@ -6,92 +6,92 @@ use wire::Errno;
 
 use crate::journal::Damage;
 
-/// A store's error.
+/// Error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OsdError {
-    /// The local file system refused an operation.
-    #[error("{what} {}: {source}", path.display())]
+    /// An operation on the local file system failed.
+    #[error("{op} {}: {source}", path.display())]
     Io {
-        /// What was tried ("read", "sync", ...).
-        what: &'static str,
-        /// On which file or directory.
+        /// The operation ("read", "sync", ...).
+        op: &'static str,
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// The index's engine failed.
-    #[error("index {}: {what}: {why}", path.display())]
+    /// The key-value engine of the index failed.
+    #[error("index {}: {op}: {why}", path.display())]
     Engine {
-        /// What was tried.
-        what: &'static str,
+        /// The operation.
+        op: &'static str,
         /// The index's directory.
         path: PathBuf,
-        /// The engine's own words.
+        /// The engine's message.
         why: String,
     },
-    /// A sync failed before; what the disk holds is not known, so nothing more is promised.
-    #[error("store {}: an earlier sync failed, nothing is durable any more: {why}", path.display())]
+    /// An earlier sync failed. The contents of the disk are unknown, so no later sync succeeds.
+    #[error("store {}: an earlier sync failed, so nothing can become durable: {why}. Check the disk and restart the target", path.display())]
     Failed {
         /// The store's directory.
         path: PathBuf,
         /// The first failure.
         why: String,
     },
-    /// Something failed before: nothing is changed any more until the store is opened again.
-    #[error("store {}: read-only since an earlier failure, until the target is started again: {why}", path.display())]
+    /// A change failed earlier: the store is read-only until it is opened again.
+    #[error("store {}: read-only since an earlier failure: {why}. Check the disk and restart the target", path.display())]
     ReadOnly {
         /// The store's directory.
         path: PathBuf,
         /// The first failure.
         why: String,
     },
-    /// There is too little space to open the store.
-    #[error("store {}: the file system below is full: it takes {needed_mib} MiB to start", path.display())]
+    /// Too little free space to open the store.
+    #[error("store {}: the local file system is full: starting needs {needed_mib} MiB free", path.display())]
     Full {
         /// The store's directory.
         path: PathBuf,
-        /// What there must be, MiB.
+        /// Free space that a start needs, MiB.
         needed_mib: u64,
     },
     /// A part of the index's journal is damaged.
-    #[error("{}: damaged from byte {} to byte {}, with {} bytes of whole batches after that. Nothing was changed. Check the disk; 'nacre fsck' shows what would be lost, 'nacre fsck --repair' removes the damaged part and keeps a copy of the file, or restore the target from a backup", .0.journal.display(), .0.bytes.start, .0.bytes.end, .0.whole_after)]
+    #[error("{}: damaged from byte {} to byte {}, followed by {} bytes of complete batches. Nothing was changed. Check the disk; 'nacre fsck' shows what would be lost, 'nacre fsck --repair' removes the damaged part and keeps a copy of the file, or restore the target from a backup", .0.journal.display(), .0.bytes.start, .0.bytes.end, .0.whole_after)]
     DamagedJournal(Damage),
-    /// A store of a target that has run before is missing or empty.
-    #[error("{}: {why}, although the target has run before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
+    /// A store of a target that ran before is missing or empty.
+    #[error("{}: {why}, although the target ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
     Lost {
         /// The store's directory.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         why: &'static str,
     },
-    /// An object's file is not what was written.
-    #[error("object file {}: {why}; data of it is lost. Check the disk; restore the file from a backup and remove it here", path.display())]
+    /// An object's file is missing or too short.
+    #[error("object file {}: {why}; some of its data is lost. Check the disk; restore the file from a backup and remove it here", path.display())]
     DamagedObject {
         /// The object's file.
         path: PathBuf,
-        /// What was expected, what was found.
+        /// Expected and found size.
         why: String,
     },
-    /// A record of the store does not have the form that this version writes.
-    #[error("store {}: bad record {what}: {why}", path.display())]
+    /// A record of the store is malformed.
+    #[error("store {}: bad record {record}: {why}", path.display())]
     Corrupt {
         /// The store's directory.
         path: PathBuf,
-        /// Which record.
-        what: String,
-        /// What was expected, what was found.
+        /// The record.
+        record: String,
+        /// The expected and the found form.
         why: String,
     },
-    /// There is no such object, or no data where it was sought.
+    /// No such object, or no data in the searched range.
     #[error("no such object or no data there")]
     NotFound,
-    /// The operation is not possible with these arguments.
+    /// The arguments are invalid.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// The runtime is being shut down.
+    /// The runtime is shutting down.
     #[error("the process is stopping")]
     Stopping,
-    /// The store cannot do this.
+    /// The store does not support the operation.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
     /// The device is full.
@@ -100,16 +100,16 @@ pub enum OsdError {
 }
 
 impl OsdError {
-    /// An error of the local file system, on a file or directory.
-    pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OsdError {
+    /// Maps an error of the local file system on `path`: `ENOSPC` becomes [`OsdError::NoSpace`].
+    pub fn io(op: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OsdError {
         let path = path.into();
         move |source| match source.raw_os_error() {
             Some(libc::ENOSPC) => OsdError::NoSpace,
-            _ => OsdError::Io { what, path, source },
+            _ => OsdError::Io { op, path, source },
         }
     }
 
-    /// The errno that a client sees.
+    /// The errno that a client receives.
     pub fn errno(&self) -> Errno {
         match self {
             OsdError::NotFound => Errno::ENOENT,

@@ -1,7 +1,8 @@
-//! Files and directories of a store: only the store's own user can read them, and they are replaced whole.
+//! Files and directories of a store: only the store's user can read them, and a file is replaced
+//! atomically.
 //!
-//! Modes are set explicitly, so that they do not depend on the umask. [`restrict_umask`] covers the files that the
-//! index's engine creates by itself.
+//! Modes are set explicitly and do not depend on the umask. [`restrict_umask`] covers the files
+//! that the index's engine creates.
 
 use std::{
     fs,
@@ -10,37 +11,48 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Mode of a directory that only its owner can use.
+/// Mode of a directory accessible to its owner only.
 pub const DIR_MODE: u32 = 0o700;
-/// Mode of a file that only its owner can read.
+/// Mode of a file readable by its owner only.
 pub const FILE_MODE: u32 = 0o600;
-/// Mode bits of the group and of all others.
+/// Permission bits of the group and of all others.
 const OTHERS: u32 = 0o077;
 
-/// Files and directories that this process creates from now on are closed to other users. Affects all threads.
+/// Sets the umask so that new files and directories of this process are inaccessible to other
+/// users. Affects all threads.
 pub fn restrict_umask() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(OTHERS));
 }
 
 /// Creates one directory with mode 0700.
+///
+///
+/// # Errors
+///
+/// The error of `mkdir`.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(DIR_MODE).create(path)
 }
 
-/// Options to open a file which, when they create it, give it mode 0600.
+/// Open options that create files with mode 0600.
 pub fn options() -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
     options.mode(FILE_MODE);
     options
 }
 
-/// Replaces a file: after a crash either the old contents are there or the new ones, never a part. The new contents are
-/// on disk when this returns. `mode` is the new file's mode.
+/// Replaces a file atomically: after a crash it has either the old or the new contents. The new
+/// contents are on disk when this returns. `mode` is the new file's mode.
+///
+///
+/// # Errors
+///
+/// The error of writing, renaming or syncing; the old file stays.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let dir = parent(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = dir.join(unfinished(&name));
-    // One that a crash left behind, which may have another mode.
+    let new = dir.join(temporary_name(&name));
+    // A file left behind by a crash, possibly with another mode.
     let _ = fs::remove_file(&new);
     let written = options()
         .write(true)
@@ -58,17 +70,22 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     replaced.and_then(|()| sync_dir(&dir))
 }
 
-/// The name that a file of this name has while [`replace`] writes it.
-pub fn unfinished(name: &str) -> String {
+/// The name of the temporary file that [`replace`] writes.
+pub fn temporary_name(name: &str) -> String {
     format!(".{name}.new")
 }
 
-/// Waits until the names in a directory are on disk.
+/// Waits until the entries of a directory are on disk.
+///
+///
+/// # Errors
+///
+/// The error of opening or syncing the directory.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 
-/// The directory that a path is in.
+/// The parent directory of a path.
 pub fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -76,8 +93,13 @@ pub fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// Takes the group's and all others' permissions from a file or directory; true when it had any. Follows a symbolic
-/// link. That the path does not exist is no error.
+/// Removes the permissions of group and others from a file or directory; true if there were any.
+/// Follows a symbolic link. A missing path is no error.
+///
+///
+/// # Errors
+///
+/// The error of `stat` or `chmod`.
 pub fn restrict(path: &Path) -> io::Result<bool> {
     let mode = match fs::metadata(path) {
         Ok(meta) => meta.permissions().mode(),
@@ -91,8 +113,14 @@ pub fn restrict(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The same for everything below a directory: directories down to `depth` levels, and files if `with_files`. How many
-/// had permissions for others. Does not follow symbolic links below `dir`.
+/// Removes the permissions of group and others below a directory: from directories down to `depth`
+/// levels, and from files if `with_files`. Returns the number of changed entries. Does not follow
+/// symbolic links below `dir`.
+///
+///
+/// # Errors
+///
+/// The error of listing a directory, of `stat` or of `chmod`.
 pub fn restrict_below(dir: &Path, depth: usize, with_files: bool) -> io::Result<u64> {
     let mut changed = 0;
     let entries = match fs::read_dir(dir) {
@@ -123,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_is_whole_has_its_mode_and_leaves_no_other_file() {
+    fn replace_is_atomic_sets_the_mode_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         for (text, want) in [("one", FILE_MODE), ("two", 0o644)] {
@@ -136,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_of_others_are_taken_down_to_the_depth() {
+    fn restrict_below_stops_at_the_depth_and_skips_links() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();

@@ -1,9 +1,10 @@
-//! The transactional index: an ordered map of byte strings that metadata lives in.
+//! The transactional index: an ordered map of byte strings that holds a target's metadata.
 //!
-//! A batch is applied whole: it is visible at once, and durable a little later, together with everything applied
-//! before it (group commit). A crash loses only a suffix of the applied batches, never half of one, and nothing
-//! that [`Index::sync`] waited for. Readers are not isolated from a batch that is being applied at the same
-//! moment: whoever needs that holds the file system's own lock (PDO, inode) as it must anyway.
+//! A batch is applied atomically. It is visible at once, and durable a little later together with
+//! everything applied before it (group commit). A crash loses only the last applied batches, each
+//! as a whole, and never one that [`Index::sync`] covered. A reader can see a part of a batch that
+//! is being applied at the same time; a reader that must not holds a lock of the file system (PDO,
+//! inode) in any case.
 
 use std::sync::Arc;
 
@@ -12,41 +13,43 @@ use cpt::BoxFuture;
 
 use crate::{OsdError, Space, Transactions};
 
-/// Keys that begin with a byte from here on belong to this crate; a user's keys begin with a smaller one.
+/// Keys whose first byte is at least this belong to this crate; all other keys belong to the
+/// index's user.
 pub const KEY_RESERVED: u8 = 0xf0;
 
-/// Changes that are applied together or not at all. Deletes come first, then puts.
+/// Changes that are applied atomically. Deletes are applied before puts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Keys with their new values.
     pub puts: Vec<(Bytes, Bytes)>,
-    /// Keys to forget.
+    /// Keys to remove.
     pub deletes: Vec<Bytes>,
-    /// The transaction that this batch is: finished once applied, committed once durable.
+    /// The transaction number of this batch: finished when applied, committed when durable.
     pub transno: Option<u64>,
-    /// Transactions that joined it ([`Batch::join`]).
+    /// Transaction numbers of the batches merged into this one ([`Batch::join`]).
     pub joined: Vec<u64>,
 }
 
 impl Batch {
-    /// An empty batch of no transaction.
+    /// Creates an empty batch without a transaction number.
     pub fn new() -> Batch {
         Batch::default()
     }
 
-    /// Adds a value.
+    /// Sets the value of a key.
     pub fn put(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Batch {
         self.puts.push((key.into(), value.into()));
         self
     }
 
-    /// Removes a key; that it is not there is no error.
+    /// Removes a key; a missing key is no error.
     pub fn delete(&mut self, key: impl Into<Bytes>) -> &mut Batch {
         self.deletes.push(key.into());
         self
     }
 
-    /// Takes in another batch, which changes none of this one's keys: both are applied, or neither.
+    /// Merges another batch into this one, which must not change the same keys: both are applied,
+    /// or neither.
     pub fn join(&mut self, other: Batch) {
         if self.is_empty() && self.transnos().next().is_none() {
             *self = other;
@@ -57,12 +60,12 @@ impl Batch {
         self.deletes.extend(other.deletes);
     }
 
-    /// The transactions that it is.
+    /// The transaction numbers of the batch, including the merged ones.
     pub fn transnos(&self) -> impl Iterator<Item = u64> + use<'_> {
         self.transno.iter().chain(&self.joined).copied()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the batch changes nothing.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.deletes.is_empty()
     }
@@ -70,35 +73,57 @@ impl Batch {
 
 /// An ordered key-value store with atomic batches and group commit.
 ///
-/// `get`, `scan` and `apply` run at the speed of memory as long as what they touch is cached, so they are plain
-/// functions and may be called on a runtime's worker; what waits for the disk (`sync`, `room`) is asynchronous.
+/// `get`, `scan` and `apply` run at memory speed while the data is cached, so they are plain
+/// functions and may run on a worker of the runtime. Calls that wait for the disk (`sync`,
+/// `throttle`) are asynchronous.
 pub trait Index: Send + Sync {
     /// The value of a key.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] or [`OsdError::Engine`] if the store cannot be read.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError>;
 
     /// Up to `limit` entries with `from <= key < to`, in order.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] or [`OsdError::Engine`] if the store cannot be read.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError>;
 
-    /// Applies a batch: visible when this returns, durable after the next commit. A batch's transactions are
-    /// finished by this, also when it fails. Who makes something grow has asked [`Space::check`] before; here only
-    /// what is needed to go on is kept ([`Need::Upkeep`](crate::Need)).
+    /// Applies a batch: visible when this returns, durable after the next commit. Finishes the
+    /// batch's transactions, also on failure. A caller that adds data calls [`Space::check`] first;
+    /// `apply` itself checks only for [`SpacePurpose::Upkeep`](crate::SpacePurpose).
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] if not even upkeep has space left; [`OsdError::ReadOnly`] after an
+    /// earlier failure.
     fn apply(&self, batch: Batch) -> Result<(), OsdError>;
 
     /// Waits until everything applied before this call is on disk.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Failed`] if this or an earlier commit failed.
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits while too much is applied that is not on disk yet. To be awaited before a change is begun, holding
-    /// no lock: it is what bounds the memory of changes that wait for their commit.
-    fn room(&self) -> BoxFuture<'_, ()>;
+    /// Waits while too many changes are applied but not yet on disk. Call it before a change and
+    /// without holding a lock: it bounds the memory of uncommitted changes.
+    fn throttle(&self) -> BoxFuture<'_, ()>;
 
     /// The transaction numbers of this index.
     fn transactions(&self) -> &Arc<Transactions>;
 
-    /// Space used and free, and what it may be used for.
+    /// Used and free space.
     fn space(&self) -> &Arc<Space>;
 }
 
-/// The smallest key greater than every key that begins with `prefix`: the end of a scan over a prefix.
+/// The smallest key greater than all keys that begin with `prefix`: the end of a scan.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {
@@ -116,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_ends_before_the_next_one() {
+    fn prefix_end_is_the_next_prefix() {
         assert_eq!(prefix_end(b"a"), b"b");
         assert_eq!(prefix_end(&[1, 0xff]), [2]);
         assert!(prefix_end(&[0xff, 0xff]).as_slice() > [0xff, 0xff].as_slice());

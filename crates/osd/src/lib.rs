@@ -1,9 +1,12 @@
-//! What a target stores: a transactional index (metadata) and objects (data).
+//! The storage of a target (Lustre's OSD layer): a transactional index for metadata, and objects
+//! for data.
 //!
-//! Two small traits, [`Index`] and [`Objects`], each with an implementation in memory and one on the local file
-//! system; [`target`] is what `mkfs` leaves in a target's directory and what keeps two servers from opening it at
-//! the same time. The traits assume neither cheap synchronous commits nor local paths.
+//! Two small traits, [`Index`] and [`Objects`], each have an implementation in memory and one on
+//! the local file system. [`target`] is the target's directory: its label, written by `mkfs`, and
+//! the lock that lets only one server open it. The traits assume neither cheap synchronous commits
+//! nor local paths.
 
+mod boot_id;
 pub mod check;
 mod destroy;
 mod error;
@@ -15,37 +18,36 @@ mod local_objects;
 mod memory_index;
 mod memory_objects;
 mod objects;
-mod params_of;
+mod parameters;
 mod reclaim;
-mod run_of_machine;
 mod space;
 pub mod target;
 mod transactions;
 
 use std::{path::PathBuf, sync::Arc};
 
+pub use boot_id::BootId;
 pub use error::OsdError;
 pub use index::{Batch, Index, KEY_RESERVED, prefix_end};
 pub use local_index::{LocalConfig, LocalIndex};
 pub use local_objects::LocalObjects;
 pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
-pub use objects::{ObjAttr, Objects, Seek, SetAttr};
-pub use run_of_machine::RunOfMachine;
-pub use space::{Need, Share, Space};
+pub use objects::{CachedAttr, ObjAttr, Objects, Seek, SetAttr};
+pub use space::{DiskShare, Space, SpacePurpose};
 pub use transactions::{InFlight, Transactions};
 
-/// Where a target keeps its things.
+/// The place of a target's stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// In so many bytes of this process's memory: gone when it ends.
+    /// Memory of this process, up to this many bytes; lost when the process ends.
     Memory(u64),
-    /// In a directory of the local file system, the target's own (see [`target`]).
+    /// The target's directory on the local file system (see [`target`]).
     Local(PathBuf),
 }
 
 impl StoreKind {
-    /// Whether a target has run on it before: its stores are there, and no empty one may be made.
+    /// Whether the target ran before: then its stores exist, and a missing one is an error.
     pub fn has_run(&self) -> bool {
         match self {
             StoreKind::Memory(_) => false,
@@ -54,23 +56,23 @@ impl StoreKind {
     }
 }
 
-/// The longest piece in which a read hands over data: what goes into one bulk descriptor.
+/// Maximum length of one buffer returned by a read: the size of one bulk descriptor.
 pub const READ_PIECE: u64 = 1 << 20;
 
-/// Space of a store.
+/// Space of a store, as `statfs` reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Size of a block, bytes.
     pub bsize: u32,
-    /// Blocks in all.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Blocks free.
+    /// Free blocks.
     pub bfree: u64,
-    /// Blocks free to everyone.
+    /// Free blocks available to users, without the reserve.
     pub bavail: u64,
-    /// Inodes in all.
+    /// Number of inodes.
     pub files: u64,
-    /// Inodes free.
+    /// Free inodes.
     pub ffree: u64,
 }
 
@@ -81,7 +83,13 @@ fn config_of(kind: &StoreKind) -> LocalConfig {
     }
 }
 
-/// Opens a target's index; makes an empty one where there is none.
+/// Opens a target's index; creates an empty one for a target that never ran.
+///
+///
+/// # Errors
+///
+/// [`OsdError::Full`] without space to start, [`OsdError::Lost`] if the index of a target that ran
+/// is missing, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is damaged.
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(bytes) => Ok(Arc::new(MemoryIndex::new(Space::of_memory(*bytes)))),
@@ -92,20 +100,31 @@ pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     }
 }
 
-/// Opens a target's index to be read: nothing of it changes ([`LocalIndex::open_unchanged`]).
-pub async fn open_index_unchanged(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
+/// Opens a target's index for reading; nothing in it changes ([`LocalIndex::open_read_only`]).
+///
+///
+/// # Errors
+///
+/// [`OsdError::Lost`] if the index is missing, [`OsdError::Engine`] if it is damaged.
+pub async fn open_index_read_only(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(_) => Ok(Arc::new(MemoryIndex::default())),
         StoreKind::Local(dir) => {
             let (path, config) = (dir.join(target::INDEX), config_of(kind));
             Ok(Arc::new(
-                blocking(move || LocalIndex::open_unchanged(&path, config)).await?,
+                blocking(move || LocalIndex::open_read_only(&path, config)).await?,
             ))
         }
     }
 }
 
-/// Opens a target's objects; `index` is the index of the same target, where local objects keep their attributes.
+/// Opens a target's objects; `index` is the index of the same target, which holds the attributes of
+/// local objects.
+///
+///
+/// # Errors
+///
+/// [`OsdError::Io`] if the directory of objects cannot be created.
 pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Arc<dyn Objects>, OsdError> {
     match kind {
         StoreKind::Memory(_) => Ok(Arc::new(MemoryObjects::new(index.space().clone()))),
@@ -118,7 +137,7 @@ pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Ar
     }
 }
 
-/// Runs what waits for the disk away from the runtime's workers.
+/// Runs a function that blocks on the disk on a thread for blocking work.
 pub(crate) async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> Result<T, OsdError> + Send + 'static,
 ) -> Result<T, OsdError> {

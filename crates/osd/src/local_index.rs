@@ -1,13 +1,16 @@
-//! The durable index: one fjall database (docs/decisions/001-metadata-store.md), committed in groups.
+//! The durable index: one fjall database (docs/decisions/001-metadata-store.md) with group commit.
 //!
-//! A batch goes into the engine's journal buffer and its memory table when it is applied: visible at once, no system
-//! call that waits. A thread of this module's own makes what was applied durable, [`LocalConfig::commit_interval`] after
-//! the first change, or at once when somebody waits for it; with each group it writes the record of which
-//! transactions are committed. The engine would hold its journal's lock while it syncs, which would stop everybody
-//! for that long; so the journal is only flushed to the kernel through the engine, and the same file is synced here.
-//! After a failed sync nothing is known about the disk: from then on every sync fails.
+//! Applying a batch writes it into the engine's journal buffer and memory table: it is visible at
+//! once, without a system call that waits. A committer thread makes applied batches durable,
+//! [`LocalConfig::commit_interval`] after the first change, or at once when a caller waits in
+//! `sync`. Each commit writes a record of the committed transactions. The engine would hold its
+//! journal's lock during a sync and block all other callers; so the engine only flushes the journal
+//! to the kernel, and this module syncs the same file. After a failed sync the state of the disk is
+//! unknown, and every later sync fails.
 
 mod engine;
+#[cfg(test)]
+mod tests;
 
 use std::{
     ops::Bound,
@@ -22,48 +25,50 @@ use std::{
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use engine::{check_there, engine, make, open_engine};
+use engine::{check_exists, create, engine, open_engine};
 use fjall::{Database, Keyspace, PersistMode};
 use foldhash::HashSet;
 use tokio::sync::watch;
 
 use crate::{
-    Batch, Index, Need, OsdError, Space, Transactions, files,
+    Batch, Index, OsdError, Space, SpacePurpose, Transactions, files,
     journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, Scratch, SyncThread},
     reclaim::Reclaim,
 };
 
 const TRANSACTIONS_VERSION: u32 = 1;
-/// While more memory tables than this wait for the disk, or more unsorted files, new changes wait ([`Index::room`]);
-/// the engine itself stops its callers, for whole milliseconds, at 4 and 20.
+/// Above these numbers of unwritten memory tables or unsorted runs, new changes wait in
+/// [`Index::throttle`]. The engine itself blocks its callers for whole milliseconds at 4 and 20.
 const SEALED_TABLES_MAX: usize = 2;
 const UNSORTED_RUNS_MAX: usize = 14;
-/// Size of a sorted file. Sorting takes some ten times as much free space for a while, which the reserve has to have.
+/// Size of a sorted table. Compaction temporarily needs some ten times as much space; the reserve
+/// covers it.
 const TABLE_BYTES: u64 = 8 << 20;
-const ROOM_POLL: Duration = Duration::from_millis(2);
+const THROTTLE_POLL: Duration = Duration::from_millis(2);
 
-/// How long a change may be in this process alone: a process that is killed later does not take it along. (`sync` and
-/// `syncfs` do not reach a FUSE file system, so that what they promise must be so without them.)
+/// Longest time that a change is in this process's memory only: a process killed later does not
+/// lose it. (`sync` and `syncfs` do not reach a FUSE file system, so their promise must hold
+/// without them.)
 const KERNEL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How much memory and time a local index takes.
+/// Memory limits and commit interval of a local index.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalConfig {
-    /// How long a change waits for others before it is committed.
+    /// Time that the committer waits for further changes before a commit.
     pub commit_interval: Duration,
-    /// Blocks of the store kept in memory, bytes.
+    /// Size of the block cache, bytes.
     pub cache_bytes: u64,
-    /// Size at which the table of the latest changes is written out, bytes.
+    /// Size at which a memory table is written out, bytes.
     pub memtable_bytes: u64,
-    /// The target has run before: that there is no index, or an empty one, is an error.
+    /// The target ran before: a missing or empty index is an error.
     pub initialised: bool,
 }
 
-/// Part of the process's memory that the cache may take at most, and a table of changes.
+/// Block cache and memory table each use at most this fraction (1/n) of the process's memory.
 const MEMORY_SHARE: u64 = 128;
 
 impl Default for LocalConfig {
-    /// By the memory that the process may use.
+    /// Limits in proportion to the process's memory.
     fn default() -> LocalConfig {
         let share = (cpt::memory_bytes() / MEMORY_SHARE).max(1 << 20);
         LocalConfig {
@@ -79,7 +84,7 @@ impl Default for LocalConfig {
 pub struct LocalIndex {
     shared: Arc<Shared>,
     committer: Option<JoinHandle<()>>,
-    /// The copy that is open. Removed after the engine has closed it.
+    /// The copy that a read-only index reads; removed after the engine closed it.
     scratch: Option<Scratch>,
 }
 
@@ -91,66 +96,83 @@ struct Shared {
     space: Arc<Space>,
     reclaim: Reclaim,
     transactions: Arc<Transactions>,
-    /// Batches applied so far.
+    /// Number of applied batches.
     applied: AtomicU64,
-    /// Somebody waits for a commit.
-    wanted: AtomicBool,
+    /// A caller waits for a commit.
+    commit_requested: AtomicBool,
     /// The committer sleeps until the next change.
     idle: AtomicBool,
     stop: AtomicBool,
-    /// A commit failed: nothing more is taken.
+    /// A commit failed: no further batch is accepted.
     failed: AtomicBool,
     durable: watch::Sender<Durable>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Durable {
-    /// How many of the applied batches are on disk.
+    /// Number of applied batches that are on disk.
     batches: u64,
     failed: Option<String>,
 }
 
 impl LocalIndex {
-    /// Opens the index in `path`, or makes an empty one. May read the journal of the last run: not for a runtime's worker.
+    /// Opens the index in `path`, or creates an empty one. Can read the journal of the last run, so
+    /// do not call it on a worker of the runtime.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Full`] without space to start, [`OsdError::Lost`] if `config.initialised` and
+    /// the index is missing or empty, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is
+    /// damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         let space = space_of(path)?;
-        space.check(Need::Upkeep).map_err(|_| OsdError::Full {
+        space.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {
             path: path.into(),
             needed_mib: ((space.reserved_bytes() / 16) >> 20) + 1,
         })?;
         if !path.exists() && !config.initialised {
-            make(path, config)?;
+            create(path, config)?;
         }
-        check_there(path)?;
+        check_exists(path)?;
         journal::prepare(path)?;
         let mut index = LocalIndex::open_in(path, path, config)?;
-        // The new epoch is on disk before the first number of it is handed out.
+        // The new epoch must be on disk before its first number is used.
         let mut journals = Journals::new(path);
         let sync = SyncThread::start(move || journals.sync());
-        let sync = sync.map_err(OsdError::io("start the syncing thread of", path))?;
+        let sync = sync.map_err(OsdError::io("start the sync thread of", path))?;
         index.shared.commit(&sync)?;
         let committer = thread::Builder::new().name("osd-commit".into()).spawn({
             let shared = index.shared.clone();
             move || shared.run(&sync)
         });
-        index.committer = Some(committer.map_err(OsdError::io("start the committing thread of", path))?);
+        index.committer = Some(committer.map_err(OsdError::io("start the commit thread of", path))?);
         Ok(index)
     }
 
-    /// Opens the index in `path` to be read: no epoch begins, no batch is taken, and not a byte of it changes, since the
-    /// engine opens a copy ([`Scratch`]). What is damaged in its journals is not in the copy ([`journal::damage`]).
-    pub fn open_unchanged(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
-        check_there(path)?;
+    /// Opens the index in `path` read-only. No epoch begins, and not a byte changes, because the
+    /// engine opens a copy ([`Scratch`]). The copy lacks damaged parts of the journals
+    /// ([`journal::damage`]).
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Lost`] if the index is missing, [`OsdError::Engine`] if it is damaged,
+    /// [`OsdError::Io`] if it cannot be copied.
+    pub fn open_read_only(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        check_exists(path)?;
         let scratch = Scratch::of(path)?;
         let mut index = LocalIndex::open_in(path, scratch.path(), config)?;
         index.scratch = Some(scratch);
         Ok(index)
     }
 
-    /// Opens the index of the target at `path`; the engine opens the directory `at`.
+    /// Opens the index of the target at `path`; the engine opens directory `at`, the index itself
+    /// or its copy.
     fn open_in(path: &Path, at: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         let (db, keyspace) = open_engine(at, config)?;
-        // Each start writes the record of transactions, so that the index of a target that has run is never empty.
+        // Each start writes the transactions record, so the index of a target that ran is never
+        // empty.
         if config.initialised && keyspace.is_empty().map_err(engine("read", path))? {
             return Err(OsdError::Lost {
                 path: path.into(),
@@ -174,7 +196,7 @@ impl LocalIndex {
             reclaim,
             transactions,
             applied: AtomicU64::new(0),
-            wanted: AtomicBool::new(false),
+            commit_requested: AtomicBool::new(false),
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -193,19 +215,19 @@ impl LocalIndex {
 }
 
 impl Drop for LocalIndex {
-    /// Commits what is applied and waits for the thread to end.
+    /// Commits all applied batches and waits until the thread ends.
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         if let Some(thread) = self.committer.take() {
             thread.thread().unpark();
             if thread.join().is_err() {
-                tracing::error!(path = %self.shared.path.display(), "the committing thread ended by a panic");
+                tracing::error!(path = %self.shared.path.display(), "the commit thread panicked");
             }
         }
     }
 }
 
-/// The space of the target whose index this is.
+/// The space of the target that owns the index.
 fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
     Space::of_host(files::parent(path))
 }
@@ -221,7 +243,7 @@ fn transactions_record(committed: u64, epoch: u64) -> [u8; 20] {
 fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError> {
     let corrupt = |why: String| OsdError::Corrupt {
         path: path.into(),
-        what: "transactions".into(),
+        record: "transactions".into(),
         why,
     };
     let r: [u8; 20] = record
@@ -248,16 +270,18 @@ impl Shared {
                 self.idle.store(false, SeqCst);
             }
             if self.applied.load(SeqCst) == done {
-                // A second record after the last change shows that the change was on disk (`journal::scan`).
+                // A second record after the last change proves that the change was on disk
+                // (`journal::scan`).
                 if let Err(e) = self.commit(sync) {
                     self.fail(&format!("commit: {e}"));
                 }
                 return;
             }
-            // Let others join, unless somebody waits; what a killed process must not take along is with the kernel sooner.
+            // Collect further changes unless a caller waits. Flush to the kernel more often, so
+            // that a killed process loses little.
             let deadline = Instant::now() + self.config.commit_interval;
-            let mut with_kernel = done;
-            while !self.wanted.load(SeqCst) && !self.stop.load(SeqCst) {
+            let mut flushed = done;
+            while !self.commit_requested.load(SeqCst) && !self.stop.load(SeqCst) {
                 let Some(left) = deadline
                     .checked_duration_since(Instant::now())
                     .filter(|d| !d.is_zero())
@@ -265,13 +289,13 @@ impl Shared {
                     break;
                 };
                 thread::park_timeout(left.min(KERNEL_INTERVAL));
-                self.give_to_kernel(&mut with_kernel);
+                self.flush_to_kernel(&mut flushed);
             }
-            self.wanted.store(false, SeqCst);
+            self.commit_requested.store(false, SeqCst);
             match self.commit(sync) {
                 Ok(batches) => {
                     done = batches;
-                    self.reclaim.look();
+                    self.reclaim.start_if_worthwhile();
                 }
                 Err(e) => {
                     self.fail(&format!("commit: {e}"));
@@ -281,11 +305,12 @@ impl Shared {
         }
     }
 
-    /// Gives the kernel what was applied since `with_kernel` batches. An error comes again at the commit.
-    fn give_to_kernel(&self, with_kernel: &mut u64) {
+    /// Flushes the batches applied since the last flush to the kernel. An error shows again at the
+    /// commit.
+    fn flush_to_kernel(&self, flushed: &mut u64) {
         let applied = self.applied.load(SeqCst);
-        if applied != *with_kernel && self.db.persist(PersistMode::Buffer).is_ok() {
-            *with_kernel = applied;
+        if applied != *flushed && self.db.persist(PersistMode::Buffer).is_ok() {
+            *flushed = applied;
         }
     }
 
@@ -295,7 +320,7 @@ impl Shared {
         if !batch.deletes.is_empty() {
             put.extend(batch.puts.iter().map(|(key, _)| key));
         }
-        // Within one batch of the engine no entry is later than another.
+        // The engine does not order the entries within one of its batches.
         for key in batch.deletes.iter().filter(|key| !put.contains(key)) {
             b.remove(&self.keyspace, &key[..]);
         }
@@ -303,17 +328,18 @@ impl Shared {
             b.insert(&self.keyspace, &key[..], &value[..]);
         }
         b.commit().map_err(|e| {
-            // Half of it may be in the journal: the engine takes nothing more, and the next start cuts it off.
+            // The journal may contain a part of the batch. The engine accepts no further batch, and
+            // the next start truncates that part.
             let e = engine("apply a batch", &self.path)(e);
             self.fail(&e.to_string());
             self.read_only()
         })
     }
 
-    /// From now on nothing is taken any more.
+    /// Makes the index read-only.
     fn fail(&self, why: &str) {
         if !self.failed.swap(true, SeqCst) {
-            tracing::error!(path = %self.path.display(), "the store is read-only from now on: {why}; see to its disk (is it full?) and start the target again");
+            tracing::error!(path = %self.path.display(), "the store is now read-only: {why}. Check its disk (is it full?) and restart the target");
             self.durable.send_modify(|d| d.failed = Some(why.to_owned()));
         }
     }
@@ -327,7 +353,7 @@ impl Shared {
 
     fn why_failed(&self) -> String {
         let why = self.durable.borrow().failed.clone();
-        why.unwrap_or_else(|| "the committing thread is gone".into())
+        why.unwrap_or_else(|| "the commit thread ended".into())
     }
 
     fn failure(&self) -> OsdError {
@@ -337,31 +363,33 @@ impl Shared {
         }
     }
 
-    /// Makes durable what is applied by now; how many batches that is.
+    /// Makes all batches applied so far durable; returns their number.
     fn commit(&self, sync: &SyncThread) -> Result<u64, OsdError> {
-        // Counted before it is made durable: what comes meanwhile may be durable too, but is not promised.
+        // Counted before the commit: a later batch may become durable too, but is not promised.
         let batches = self.applied.load(SeqCst);
         let transno = self.transactions.applied().max(self.transactions.committed());
-        // A start's own numbers begin above its epoch; before the first one there is nothing to advance to.
+        // Numbers of this start begin above its epoch; before the first one there is nothing to
+        // commit.
         let transno = if transno == self.transactions.epoch() << 32 {
             self.transactions.committed()
         } else {
             transno
         };
         let record = transactions_record(transno, self.transactions.epoch());
-        // On a file system that is full to the brim nothing is added; clients keep what they know is not committed.
-        let recorded = self.space.check(Need::Upkeep).is_ok();
+        // On a completely full file system nothing is written; clients keep their uncommitted
+        // requests.
+        let recorded = self.space.check(SpacePurpose::Upkeep).is_ok();
         if recorded {
             self.keyspace
                 .insert(TRANSACTIONS_KEY, record)
                 .map_err(engine("write", &self.path))?;
         }
-        // Into the kernel under the engine's lock, onto the disk outside of it.
+        // Flushed to the kernel under the engine's lock, synced to disk outside of it.
         self.db
             .persist(PersistMode::Buffer)
             .map_err(engine("flush", &self.path))?;
-        let mut with_kernel = batches;
-        sync.sync(KERNEL_INTERVAL, || self.give_to_kernel(&mut with_kernel))?;
+        let mut flushed = batches;
+        sync.sync(KERNEL_INTERVAL, || self.flush_to_kernel(&mut flushed))?;
         if recorded {
             self.transactions.set_committed(transno);
         }
@@ -398,20 +426,20 @@ impl Index for LocalIndex {
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         if self.committer.is_none() {
-            return Err(OsdError::Invalid("the index was opened to be read"));
+            return Err(OsdError::Invalid("the index was opened read-only"));
         }
         let s = &self.shared;
         let done = if s.failed.load(SeqCst) {
             Err(s.read_only())
         } else if batch.is_empty() {
-            // A transaction without changes, such as opening for reading.
+            // A transaction without changes, such as an open for reading.
             Ok(())
         } else {
-            s.space.check(Need::Upkeep).and_then(|()| s.write(&batch))
+            s.space.check(SpacePurpose::Upkeep).and_then(|()| s.write(&batch))
         };
         batch.transnos().for_each(|t| s.transactions.finish(t));
         done?;
-        s.reclaim.deleted(batch.deletes.len());
+        s.reclaim.count_deleted(batch.deletes.len());
         s.applied.fetch_add(1, SeqCst);
         if s.idle.swap(false, SeqCst)
             && let Some(thread) = self.committer()
@@ -427,7 +455,7 @@ impl Index for LocalIndex {
             let target = s.applied.load(SeqCst);
             let mut durable = s.durable.subscribe();
             if durable.borrow().batches < target {
-                s.wanted.store(true, SeqCst);
+                s.commit_requested.store(true, SeqCst);
                 if let Some(thread) = self.committer() {
                     thread.unpark();
                 }
@@ -442,11 +470,11 @@ impl Index for LocalIndex {
         })
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn throttle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let k = &self.shared.keyspace;
             while k.sealed_memtable_count() > SEALED_TABLES_MAX || k.l0_table_count() > UNSORTED_RUNS_MAX {
-                tokio::time::sleep(ROOM_POLL).await;
+                tokio::time::sleep(THROTTLE_POLL).await;
             }
         })
     }
@@ -457,133 +485,5 @@ impl Index for LocalIndex {
 
     fn space(&self) -> &Arc<Space> {
         &self.shared.space
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use std::fs;
-
-    fn open(path: &Path) -> LocalIndex {
-        LocalIndex::open(path, LocalConfig::default()).unwrap()
-    }
-
-    fn one(key: &str, value: &str) -> Batch {
-        let mut b = Batch::new();
-        b.put(key.to_owned(), value.to_owned());
-        b
-    }
-
-    #[tokio::test]
-    async fn what_was_synced_is_there_after_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("index");
-        let (epoch, transno) = {
-            let index = open(&path);
-            let t = index.transactions().begin();
-            let mut b = one("k1", "v1");
-            b.put("k2", "v2").transno = Some(t.transno());
-            index.apply(b).unwrap();
-            assert_eq!(index.get(b"k1").unwrap().unwrap(), "v1");
-            index.sync().await.unwrap();
-            assert_eq!(index.transactions().committed(), t.transno());
-            (index.transactions().epoch(), t.transno())
-        };
-        let index = open(&path);
-        assert_eq!(index.scan(b"k", b"l", 9).unwrap().len(), 2);
-        assert_eq!(index.transactions().committed(), transno);
-        assert!(index.transactions().epoch() > epoch);
-        assert!(index.transactions().begin().transno() > transno);
-    }
-
-    #[tokio::test]
-    async fn deletes_come_before_puts_in_a_batch() {
-        let dir = tempfile::tempdir().unwrap();
-        let index = open(&dir.path().join("index"));
-        index.apply(one("a", "1")).unwrap();
-        let mut b = one("a", "2");
-        b.delete("a").delete("b");
-        index.apply(b).unwrap();
-        assert_eq!(index.get(b"a").unwrap().unwrap(), "2");
-    }
-
-    #[tokio::test]
-    async fn changes_become_durable_without_anybody_waiting() {
-        let dir = tempfile::tempdir().unwrap();
-        let index = open(&dir.path().join("index"));
-        let t = index.transactions().begin();
-        index
-            .apply(Batch {
-                transno: Some(t.transno()),
-                ..one("a", "1")
-            })
-            .unwrap();
-        let mut committed = index.transactions().watch_committed();
-        committed.wait_for(|c| *c == t.transno()).await.unwrap();
-    }
-
-    #[test]
-    fn an_interrupted_making_is_begun_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let half = dir.path().join("index.new");
-        fs::create_dir(&half).unwrap();
-        fs::write(half.join("lock"), b"").unwrap();
-        let index = open(&dir.path().join("index"));
-        index.apply(one("a", "1")).unwrap();
-    }
-
-    /// All files below a directory that are not journals.
-    fn tables(dir: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-        let below = entries.flat_map(|path| match path.is_dir() {
-            true => tables(&path),
-            false => vec![path],
-        });
-        below
-            .filter(|p| p.extension().is_none_or(|e| e != "jnl"))
-            .collect()
-    }
-
-    #[test]
-    fn damaged_tables_are_errors_and_never_a_panic() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("index");
-        let index = open(&path);
-        for n in 0..200 {
-            index
-                .apply(one(&format!("key {n}"), &"value ".repeat(20)))
-                .unwrap();
-        }
-        index.shared.keyspace.rotate_memtable_and_wait().unwrap();
-        drop(index);
-        for file in tables(&path) {
-            let whole = fs::read(&file).unwrap();
-            for at in (0..whole.len()).step_by(whole.len() / 20 + 1) {
-                let mut flipped = whole.clone();
-                flipped[at] ^= 1 << (at % 8);
-                fs::write(&file, flipped).unwrap();
-                if let Ok(read) = LocalIndex::open_unchanged(&path, LocalConfig::default()) {
-                    let _ = read.scan(b"a", b"z", usize::MAX);
-                }
-            }
-            fs::write(&file, &whole).unwrap();
-        }
-        let read = LocalIndex::open_unchanged(&path, LocalConfig::default()).unwrap();
-        assert_eq!(read.scan(b"a", b"z", usize::MAX).unwrap().len(), 200);
-    }
-
-    #[test]
-    fn a_bad_transaction_record_is_refused() {
-        let path = Path::new("x");
-        assert_eq!(
-            parse_transactions(path, &transactions_record(5, 6)).unwrap(),
-            (5, 6)
-        );
-        assert!(parse_transactions(path, b"").is_err());
-        let mut newer = transactions_record(5, 6);
-        newer[0] = 2;
-        assert!(parse_transactions(path, &newer).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! The index in memory: an ordered map without a lock, each value behind one of its own, since the map would take a key out
-//! for a moment to put it in with another value. Everything is as durable as it gets when it is applied. What it takes is
-//! counted in the target's space.
+//! The index in memory: an ordered map without a lock. Each value has a lock, because the map
+//! replaces a value by removing and reinserting its key. An applied batch counts as committed at
+//! once. Entries count against the target's space.
 //!
-//! Who changes a key keeps others from changing it meanwhile, as every target does with what it changes.
+//! Callers must not change the same key concurrently; the targets' own locks ensure that.
 
 use std::{mem::replace, ops::Bound, sync::Arc};
 
@@ -11,9 +11,9 @@ use cpt::BoxFuture;
 use crossbeam_skiplist::SkipMap;
 use parking_lot::RwLock;
 
-use crate::{Batch, Index, Need, OsdError, Space, Transactions};
+use crate::{Batch, Index, OsdError, Space, SpacePurpose, Transactions};
 
-/// What an entry takes besides its bytes.
+/// Overhead of an entry, bytes.
 const ENTRY_BYTES: u64 = 96;
 
 /// An index in memory.
@@ -24,7 +24,7 @@ pub struct MemoryIndex {
 }
 
 impl MemoryIndex {
-    /// An empty one.
+    /// Creates an empty index.
     pub fn new(space: Arc<Space>) -> MemoryIndex {
         MemoryIndex {
             map: SkipMap::new(),
@@ -52,12 +52,12 @@ impl MemoryIndex {
                 freed += weight(entry.key(), &replace(&mut *entry.value().write(), value));
             }
         }
-        self.space.give_back(freed);
+        self.space.release(freed);
     }
 }
 
 impl Default for MemoryIndex {
-    /// With as much space as there is.
+    /// An index limited by the machine's memory.
     fn default() -> MemoryIndex {
         MemoryIndex::new(Space::of_memory(cpt::memory_bytes()))
     }
@@ -89,8 +89,8 @@ impl Index for MemoryIndex {
         let added = batch.puts.iter().map(|(k, v)| weight(k, v)).sum();
         let done = self
             .space
-            .check(Need::Upkeep)
-            .and_then(|()| self.space.take(added));
+            .check(SpacePurpose::Upkeep)
+            .and_then(|()| self.space.reserve(added));
         let (transno, joined) = (batch.transno, std::mem::take(&mut batch.joined));
         if done.is_ok() {
             self.change(batch);
@@ -110,7 +110,7 @@ impl Index for MemoryIndex {
         Box::pin(async { Ok(()) })
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn throttle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_applied_is_visible_and_committed() {
+    async fn applied_batch_is_visible_and_committed() {
         let index = MemoryIndex::default();
         let t = index.transactions().begin();
         let mut b = Batch {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_gets_another_value_is_never_absent() {
+    fn replacing_a_value_never_hides_the_key() {
         let index = MemoryIndex::default();
         let put = |n: u64| {
             let mut b = Batch::new();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_index_takes_nothing_and_space_comes_back() {
+    fn full_index_refuses_batches_until_deletes_release_space() {
         let space = Space::of_memory(64 << 10);
         let index = MemoryIndex::new(space.clone());
         let put = |n: u32| {

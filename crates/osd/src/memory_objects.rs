@@ -1,4 +1,4 @@
-//! Objects in memory: each a sparse set of chunks of up to 64 KiB, which are as long as what is in them.
+//! Objects in memory: each a sparse set of chunks of up to 64 KiB; a chunk is as long as its data.
 
 use foldhash::HashMap;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
@@ -8,7 +8,7 @@ use cpt::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 
-use crate::{ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, Space};
+use crate::{CachedAttr, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, Space};
 
 const CHUNK: u64 = 64 << 10;
 /// A chunk's length is a multiple of this.
@@ -19,10 +19,10 @@ const SHARDS: usize = 64;
 struct Object {
     attr: ObjAttr,
     chunks: BTreeMap<u64, Vec<u8>>,
-    /// Of all chunks.
+    /// Sum of all chunks' lengths.
     bytes: u64,
-    /// It was removed: nothing is put into it any more.
-    gone: bool,
+    /// The object was destroyed: no change may reach it.
+    destroyed: bool,
 }
 
 type Shard = RwLock<HashMap<Fid, Arc<Mutex<Object>>>>;
@@ -34,7 +34,7 @@ pub struct MemoryObjects {
 }
 
 impl MemoryObjects {
-    /// None yet.
+    /// Creates a store without objects.
     pub fn new(space: Arc<Space>) -> MemoryObjects {
         MemoryObjects {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
@@ -50,7 +50,7 @@ impl MemoryObjects {
         self.shard(fid).read().get(fid).cloned()
     }
 
-    fn make(&self, fid: &Fid) -> Arc<Mutex<Object>> {
+    fn get_or_create(&self, fid: &Fid) -> Arc<Mutex<Object>> {
         if let Some(object) = self.object(fid) {
             return object;
         }
@@ -62,37 +62,37 @@ impl MemoryObjects {
         shard.entry(*fid).or_insert_with(make).clone()
     }
 
-    /// Changes an object, whose chunks in `grows` may have to be longer for it; takes the space first, and counts what
-    /// it has after.
+    /// Changes an object; `grows` is the range in which chunks may grow. Reserves the space first
+    /// and releases the unused part after.
     fn change(&self, fid: &Fid, grows: Range<u64>, f: impl FnOnce(&mut Object)) -> Result<(), OsdError> {
         loop {
-            let object = self.make(fid);
+            let object = self.get_or_create(fid);
             let mut o = object.lock();
-            if o.gone {
+            if o.destroyed {
                 continue;
             }
-            // A range that cannot fit is not looked at chunk by chunk.
+            // A range that cannot fit is rejected before its chunks are visited.
             if (grows.end - grows.start).saturating_sub(o.bytes) > self.space.avail_bytes() {
                 return Err(OsdError::NoSpace);
             }
             let taken = o.missing(&grows);
-            self.space.take(taken)?;
+            self.space.reserve(taken)?;
             let before = o.bytes;
             f(&mut o);
-            self.space.give_back((before + taken).saturating_sub(o.bytes));
+            self.space.release((before + taken).saturating_sub(o.bytes));
             return Ok(());
         }
     }
 }
 
 impl Default for MemoryObjects {
-    /// With as much space as there is.
+    /// Limited by the machine's memory.
     fn default() -> MemoryObjects {
         MemoryObjects::new(Space::of_memory(cpt::memory_bytes()))
     }
 }
 
-/// The chunks that a range touches, each with the part of it, relative to the chunk.
+/// The chunks that a range touches, each with its part of the range, relative to the chunk.
 fn chunks_of(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
     let Range { start, end } = *range;
     let chunks = if start < end {
@@ -108,7 +108,7 @@ fn chunks_of(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + 
 }
 
 impl Object {
-    /// What chunks lack for a range to be in them.
+    /// Bytes that chunks must grow by to hold a range.
     fn missing(&self, range: &Range<u64>) -> u64 {
         chunks_of(range)
             .map(|(i, part)| {
@@ -118,7 +118,7 @@ impl Object {
             .sum()
     }
 
-    /// The chunk, long enough for its bytes up to `end`.
+    /// The chunk, grown to at least `end` bytes.
     fn chunk(&mut self, i: u64, end: usize) -> &mut Vec<u8> {
         let chunk = self.chunks.entry(i).or_default();
         if chunk.len() < end {
@@ -172,7 +172,8 @@ impl Object {
         out
     }
 
-    /// Zeroes a range and drops the chunks wholly in it, and the end of one whose rest is in it.
+    /// Frees a range: drops chunks inside it, shortens a chunk whose end is inside it, and zeroes
+    /// the rest.
     fn free(&mut self, range: Range<u64>) {
         let last = self.chunks.keys().next_back().map_or(0, |i| (i + 1) * CHUNK);
         for (i, part) in chunks_of(&(range.start..range.end.min(last))) {
@@ -196,11 +197,11 @@ impl Object {
         }
     }
 
-    fn seek(&self, offset: u64, what: Seek) -> Result<u64, OsdError> {
+    fn seek(&self, offset: u64, kind: Seek) -> Result<u64, OsdError> {
         if offset >= self.attr.size {
             return Err(OsdError::NotFound);
         }
-        let found = match what {
+        let found = match kind {
             Seek::Data => self
                 .chunks
                 .range(offset / CHUNK..)
@@ -215,7 +216,7 @@ impl Object {
             }
         };
         found
-            .filter(|&f| f < self.attr.size || what == Seek::Hole)
+            .filter(|&f| f < self.attr.size || kind == Seek::Hole)
             .ok_or(OsdError::NotFound)
     }
 
@@ -227,12 +228,12 @@ impl Object {
     }
 }
 
-fn done<'a, T: Send + 'a>(done: Result<T, OsdError>) -> BoxFuture<'a, Result<T, OsdError>> {
-    Box::pin(std::future::ready(done))
+fn ready_result<'a, T: Send + 'a>(result: Result<T, OsdError>) -> BoxFuture<'a, Result<T, OsdError>> {
+    Box::pin(std::future::ready(result))
 }
 
 fn ready<'a, T: Send + 'a>(t: T) -> BoxFuture<'a, Result<T, OsdError>> {
-    done(Ok(t))
+    ready_result(Ok(t))
 }
 
 impl Objects for MemoryObjects {
@@ -252,14 +253,14 @@ impl Objects for MemoryObjects {
         attr: SetAttr,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
         let len: u64 = data.iter().map(|d| d.len() as u64).sum();
-        done(self.change(&fid, offset..offset + len, |o| {
+        ready_result(self.change(&fid, offset..offset + len, |o| {
             o.write(offset, &data);
             attr.apply_to(&mut o.attr);
         }))
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        done(self.change(&fid, 0..0, |o| {
+        ready_result(self.change(&fid, 0..0, |o| {
             o.free(start..end);
             if end == u64::MAX {
                 o.attr.size = start;
@@ -275,7 +276,7 @@ impl Objects for MemoryObjects {
         end: u64,
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        done(self.change(&fid, start..end, |o| {
+        ready_result(self.change(&fid, start..end, |o| {
             o.reserve(&(start..end));
             if !keep_size {
                 o.attr.size = o.attr.size.max(end);
@@ -283,11 +284,11 @@ impl Objects for MemoryObjects {
         }))
     }
 
-    fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
+    fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
         let found = self
             .object(&fid)
             .ok_or(OsdError::NotFound)
-            .and_then(|o| o.lock().seek(offset, what));
+            .and_then(|o| o.lock().seek(offset, kind));
         Box::pin(std::future::ready(found))
     }
 
@@ -295,33 +296,36 @@ impl Objects for MemoryObjects {
         ready(self.object(&fid).map(|o| o.lock().attr()))
     }
 
-    fn attr_now(&self, fid: Fid, _new: bool) -> Option<Option<ObjAttr>> {
-        Some(self.object(&fid).map(|o| o.lock().attr()))
+    fn cached_attr(&self, fid: Fid, _new: bool) -> CachedAttr {
+        match self.object(&fid) {
+            Some(object) => CachedAttr::Present(object.lock().attr()),
+            None => CachedAttr::Absent,
+        }
     }
 
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        done(self.change(&fid, 0..0, |o| attr.apply_to(&mut o.attr)))
+        ready_result(self.change(&fid, 0..0, |o| attr.apply_to(&mut o.attr)))
     }
 
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
-        let gone = self.shard(&fid).write().remove(&fid);
-        if let Some(o) = &gone {
+        let removed = self.shard(&fid).write().remove(&fid);
+        if let Some(o) = &removed {
             let mut o = o.lock();
-            self.space.give_back(o.bytes);
+            self.space.release(o.bytes);
             self.space.count_files(false);
             *o = Object {
-                gone: true,
+                destroyed: true,
                 ..Object::default()
             };
         }
-        ready(gone.is_some())
+        ready(removed.is_some())
     }
 
     fn sync(&self, _fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
         ready(())
     }
 
-    fn sync_left(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+    fn sync_file_system(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         ready(())
     }
 }

@@ -1,9 +1,10 @@
-//! Objects: the data of files, each a sparse run of bytes with a few attributes, named by a FID.
+//! Objects: the data of files. Each is a sparse run of bytes with a few attributes, identified by a
+//! FID.
 //!
-//! An object comes into being with its first write or attribute; precreation leaves no trace here. A method that
-//! finds no object behaves as for an empty one, except where it says otherwise. What is written is visible at once
-//! and durable after [`Objects::sync`]. All methods are asynchronous: the local store does its file I/O on threads
-//! of its own.
+//! The first write or attribute creates an object; precreation leaves no trace here. A method
+//! treats a missing object as an empty one unless it says otherwise. A write is visible at once and
+//! durable after [`Objects::sync`]. All methods are asynchronous, because the local store does file
+//! I/O on other threads.
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -11,12 +12,12 @@ use wire::{Fid, Time, Timed, Times};
 
 use crate::OsdError;
 
-/// What an object is, besides its bytes.
+/// Attributes of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjAttr {
     /// Size, bytes.
     pub size: u64,
-    /// Space it takes, units of 512 bytes.
+    /// Allocated space, units of 512 bytes.
     pub blocks: u64,
     /// Access time.
     pub atime: Time,
@@ -30,7 +31,7 @@ pub struct ObjAttr {
     pub gid: u32,
     /// Project.
     pub projid: u32,
-    /// The file that it is a part of: its FID, in whose version field is the stripe's index. Zero when not known.
+    /// The FID of the file, with the stripe's index in the version field. Zero if unknown.
     pub parent: Fid,
     /// Layout version of the file (FLR).
     pub layout_version: u32,
@@ -40,16 +41,16 @@ pub struct ObjAttr {
 
 wire::timed_by_fields!(ObjAttr);
 
-/// A change of attributes: what is `None` stays. Not for the size, which [`Objects::punch`] changes.
+/// A change of attributes; `None` keeps a value. The size is changed by [`Objects::punch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Access time.
     pub atime: Option<Time>,
     /// Modification time.
     pub mtime: Option<Time>,
-    /// Change time; an earlier one than there is stays without effect.
+    /// Change time; ignored if earlier than the present one.
     pub ctime: Option<Time>,
-    /// A change of contents, with its modification and change time ([`Times::after_write`]).
+    /// The times of a write: modification and change time ([`Times::after_write`]).
     pub changed: Option<Times>,
     /// Owner.
     pub uid: Option<u32>,
@@ -57,7 +58,7 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Project.
     pub projid: Option<u32>,
-    /// The file that it is a part of.
+    /// The FID of the file, with the stripe's index in the version field.
     pub parent: Option<Fid>,
     /// Layout version.
     pub layout_version: Option<u32>,
@@ -66,7 +67,7 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// The same, with times left as they are.
+    /// The same change without times.
     pub fn without_times(self) -> SetAttr {
         SetAttr {
             atime: None,
@@ -94,13 +95,13 @@ impl SetAttr {
         if let Some(ctime) = self.ctime {
             a.ctime = a.ctime.max(ctime);
         }
-        if let Some(told) = self.changed {
-            a.set_times(a.times().after_write(told));
+        if let Some(times) = self.changed {
+            a.set_times(a.times().after_write(times));
         }
     }
 }
 
-/// What to look for with [`Objects::seek`].
+/// The target of [`Objects::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that is not in a hole.
@@ -109,12 +110,35 @@ pub enum Seek {
     Hole,
 }
 
-/// Data objects.
+/// The result of [`Objects::cached_attr`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedAttr {
+    /// The object exists, with these attributes.
+    Present(ObjAttr),
+    /// The object does not exist.
+    Absent,
+    /// Only [`Objects::attr`] can tell.
+    Unknown,
+}
+
+/// The objects of a target.
 pub trait Objects: Send + Sync {
-    /// Reads up to `len` bytes, fewer at the end of the object; holes read as zeros. In pieces of at most 1 MiB.
+    /// Reads up to `len` bytes, fewer at the end of the object, in buffers of at most 1 MiB. Holes
+    /// read as zeros.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::DamagedObject`] if the object's file is damaged.
     fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>>;
 
-    /// Writes, and sets attributes with it.
+    /// Writes data and sets attributes.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] without space, [`OsdError::DamagedObject`] if the object's file is
+    /// damaged.
     fn write(
         &self,
         fid: Fid,
@@ -123,10 +147,21 @@ pub trait Objects: Send + Sync {
         attr: SetAttr,
     ) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Frees `start..end`; with `end == u64::MAX` sets the size to `start` instead. Sets attributes with it.
+    /// Frees `start..end`; with `end == u64::MAX` truncates to `start` instead. Sets attributes.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::DamagedObject`] if the object's file is damaged and the range does not remove
+    /// the damage.
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Reserves space for `start..end`, growing the object unless `keep_size`.
+    /// Allocates space for `start..end`; the object grows unless `keep_size`.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] without space, [`OsdError::Invalid`] for an empty range.
     fn fallocate(
         &self,
         fid: Fid,
@@ -135,25 +170,55 @@ pub trait Objects: Send + Sync {
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// The next data or hole at or after `offset`; [`OsdError::NotFound`] beyond the end, or where there is no more data.
-    fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>>;
+    /// The next data or hole at or after `offset`.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NotFound`] beyond the end, or if no data follows.
+    fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>>;
 
-    /// The attributes; `None` when there is no such object.
+    /// The attributes; `None` if there is no such object.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::DamagedObject`] if the object's file is damaged.
     fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>>;
 
-    /// The attributes, where they can be told without waiting: what [`Objects::attr`] would say, or `None`. `new` is an
-    /// object of which there was nothing when the store was opened.
-    fn attr_now(&self, fid: Fid, new: bool) -> Option<Option<ObjAttr>>;
+    /// The attributes if they are known without waiting. `new`: the object did not exist when the store was
+    /// opened.
+    fn cached_attr(&self, fid: Fid, new: bool) -> CachedAttr;
 
-    /// Sets attributes.
+    /// Sets attributes; creates the object if it is missing.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] or another error of the index.
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Removes the object; true when there was one.
+    /// Destroys the object; true if it existed.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if its file cannot be removed.
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>>;
 
-    /// Waits until one object (or all) is on disk, with its attributes, as of this call.
+    /// Waits until one object (`None`: all) is on disk with its attributes, as of this call.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Failed`] if this or an earlier sync failed.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits until what an earlier process left to the system, when it was killed, is on disk.
-    fn sync_left(&self) -> BoxFuture<'_, Result<(), OsdError>>;
+    /// Waits until data that a killed process left in the page cache is on disk.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if the sync fails.
+    fn sync_file_system(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 }

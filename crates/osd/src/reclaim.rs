@@ -1,9 +1,9 @@
-//! Gives deleted data's space back when space is short.
+//! Reclaims the space of deleted records when space is short.
 //!
-//! The engine keeps what was deleted until it happens to sort the files that it is in, which on a full target, where
-//! nothing new is written, may be never. So while little is free and much was deleted, a thread has the engine write its
-//! files anew without it. That takes as much space as what is left: it is done when that is there, and the index's
-//! ordinary life goes on meanwhile.
+//! The engine keeps deleted records until it compacts their tables. On a full target, without new
+//! writes, that may be never. So when little space is free and many records were deleted, a thread
+//! makes the engine compact all tables. That temporarily needs as much space as the remaining
+//! records take; it runs only if that is free, while the index continues to work.
 
 use std::{
     sync::{
@@ -22,20 +22,21 @@ use parking_lot::Mutex;
 
 use crate::{KEY_RESERVED, OsdError, Space};
 
-/// How long a thread waits for more to be deleted.
+/// Delay before a compaction, to collect further deletes.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the engine may take to write its memory out.
+/// Time limit of writing the memory tables out.
 const FLUSH_MAX: Duration = Duration::from_secs(60);
 const FLUSH_POLL: Duration = Duration::from_millis(20);
-/// With fewer deleted records it is not begun, nor with a smaller share of what there is.
+/// Minimum number of deleted records for a compaction, and their minimum fraction (1/n) of all
+/// records.
 const DELETED_MIN: u64 = 256;
 const DELETED_SHARE: u64 = 16;
-/// What is left is estimated from counts: so much more must be free.
+/// Free space required in addition, since the size of the remaining records is an estimate.
 const MARGIN_BYTES: u64 = 16 << 20;
-/// A key that is never there.
+/// A key that never has a value.
 const NO_KEY: [u8; 2] = [KEY_RESERVED, b'n'];
 
-/// What is deleted in an index, and what it takes to give its space back.
+/// Counts deletes in an index and starts compactions.
 pub(crate) struct Reclaim {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -44,7 +45,7 @@ pub(crate) struct Reclaim {
 struct Shared {
     keyspace: Keyspace,
     space: Arc<Space>,
-    /// Records, since it was looked last.
+    /// Records deleted since the last check.
     deleted: AtomicU64,
     running: AtomicBool,
     stop: AtomicBool,
@@ -65,15 +66,15 @@ impl Reclaim {
         }
     }
 
-    /// So many records were deleted.
-    pub(crate) fn deleted(&self, records: usize) {
+    /// Counts deleted records.
+    pub(crate) fn count_deleted(&self, records: usize) {
         if records > 0 {
             self.shared.deleted.fetch_add(records as u64, Relaxed);
         }
     }
 
-    /// Starts to give space back if that is worth while. Called after commits.
-    pub(crate) fn look(&self) {
+    /// Starts a compaction if it is worthwhile. Called after commits.
+    pub(crate) fn start_if_worthwhile(&self) {
         let s = &self.shared;
         if s.deleted.load(Relaxed) < DELETED_MIN || !s.space.is_short() || s.running.swap(true, SeqCst) {
             return;
@@ -86,7 +87,7 @@ impl Reclaim {
                 if !shared.stop.load(SeqCst)
                     && let Err(e) = shared.reclaim()
                 {
-                    tracing::warn!(path = %shared.keyspace.path().display(), "deleted data keeps its space for now: {e}");
+                    tracing::warn!(path = %shared.keyspace.path().display(), "cannot reclaim the space of deleted records: {e}");
                 }
                 shared.running.store(false, SeqCst);
             });
@@ -107,7 +108,7 @@ impl Drop for Reclaim {
         if let Some(thread) = self.thread.lock().take() {
             thread.thread().unpark();
             if thread.join().is_err() {
-                tracing::error!("the reclaiming thread ended by a panic");
+                tracing::error!("the reclaim thread panicked");
             }
         }
     }
@@ -116,7 +117,7 @@ impl Drop for Reclaim {
 impl Shared {
     fn reclaim(&self) -> fjall::Result<()> {
         self.deleted.store(0, Relaxed);
-        // What is only in memory is not counted, and would not be left out.
+        // Memory tables are neither counted nor compacted: write them out first.
         self.keyspace.rotate_memtable()?;
         let begun = Instant::now();
         while self.keyspace.sealed_memtable_count() > 0 {
@@ -128,7 +129,7 @@ impl Shared {
         let tree = &self.keyspace.tree;
         let (records, marks) = (tree.approximate_len() as u64, tree.tombstone_count());
         let before = tree.disk_space();
-        // Each mark stands for a record that is gone, and is one itself.
+        // A tombstone and its deleted record both count as records.
         let share_left = records.saturating_sub(2 * marks) as f64 / records.max(1) as f64;
         let takes = (before as f64 * share_left * 1.25) as u64 + MARGIN_BYTES;
         if marks * DELETED_SHARE < records || takes > self.space.upkeep_bytes() {
@@ -136,11 +137,11 @@ impl Shared {
         }
         self.keyspace.major_compact()?;
         let after = tree.disk_space();
-        // The engine lets go of the files that it replaced when it next writes its memory out, if there is something in it:
-        // until then, on a target where nothing can be made, they would stay.
+        // The engine releases the replaced tables when it next writes out a nonempty memory table;
+        // on a full target no change would cause that.
         self.keyspace.remove(NO_KEY)?;
         self.keyspace.rotate_memtable()?;
-        tracing::info!(path = %self.keyspace.path().display(), before, after, "space of deleted records is given back");
+        tracing::info!(path = %self.keyspace.path().display(), before, after, "reclaimed the space of deleted records");
         Ok(())
     }
 }
@@ -156,7 +157,7 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    /// Bytes of all tables in an engine's directory.
+    /// Size of all tables in an engine's directory, bytes.
     fn tables_bytes(dir: &Path) -> u64 {
         let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
         entries
@@ -169,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_is_off_the_disk_without_anything_new() {
+    fn compaction_removes_deleted_records_without_new_writes() {
         let dir = tempfile::tempdir().unwrap();
         let db = fjall::Database::builder(dir.path()).open().unwrap();
         let keyspace = db.keyspace("index", Default::default).unwrap();
-        // What does not get smaller when it is packed.
+        // Values that cannot be compressed.
         let mut noise = 1u64;
         let mut value = || -> Vec<u8> {
             let next = |_| {

@@ -1,10 +1,11 @@
-//! How much space a store may still use, and what for.
+//! The space of a store, and the purposes that it may still be used for.
 //!
-//! A part of what is free is a reserve: nothing may grow into it, so that on a full target files can still be removed,
-//! truncated and changed, and commits reach the disk. Data that a client was promised space for may take up to a half
-//! of it (the promise was made before somebody else filled the disk), everything else works until a sixteenth is left.
-//! Below that nothing is begun any more, so that the index's engine never meets a full disk, which would end its
-//! service; when there is space again everything goes on by itself.
+//! A part of the free space is a reserve. Nothing may grow into it, so that on a full target files
+//! can still be removed, truncated and changed, and commits reach the disk. Data for which a client
+//! holds a grant may use up to half of it, because the grant was made before the disk filled up.
+//! All other changes work expiry a sixteenth is left. Backing that no change begins, so the index's
+//! engine never meets a full disk, which would stop it. When space is free again, changes succeed
+//! again.
 
 use std::{
     collections::BTreeMap,
@@ -20,45 +21,46 @@ use parking_lot::Mutex;
 
 use crate::{OsdError, StatFs};
 
-/// The reserve on a local file system is a share of it, within these bounds, but not more than a quarter. The lower one
-/// is what an index needs for its journals (two of up to 72 MiB) and for sorting its files.
+/// The reserve on a local file system: 1/256 of it, within these bounds, but at most a quarter. The
+/// lower bound is the need of an index: its journals (two of up to 72 MiB) and compaction.
 const RESERVED_SHARE: u64 = 256;
 const RESERVED_MIN: u64 = 256 << 20;
 const RESERVED_MAX: u64 = 1 << 30;
-/// In memory it is for a few small records only.
+/// In memory the reserve only serves a few small records.
 const RESERVED_SHARE_OF_MEMORY: u64 = 64;
-/// Files of the local file system that are kept for the index, whose own number is small; but not more than a sixteenth.
+/// Inodes of the local file system kept for the index, which needs few; but at most a sixteenth of
+/// all.
 const RESERVED_FILES: u64 = 256;
-/// How old an answer of the local file system may be while much is free.
+/// Maximum age of the cached `statvfs` result while much space is free.
 const AGE_MAX_NS: u64 = 100_000_000;
-/// With less than so many times the reserve free, every change asks anew.
+/// With less than this multiple of the reserve free, every check calls `statvfs`.
 const NEAR: u64 = 4;
-/// Blocks of a store in memory.
+/// Block size of a store in memory, bytes.
 const MEMORY_BLOCK: u32 = 4096;
 
-/// What space is wanted for.
+/// The purpose of a request for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Something that was not there before: a new name or inode, data that nobody was promised space for.
+pub enum SpacePurpose {
+    /// New data: a new name or inode, or data without a grant.
     Growth,
-    /// Data that a client was promised space for.
-    Promised,
-    /// What removes, replaces or commits.
+    /// Data for which a client holds a grant.
+    Granted,
+    /// Changes that remove, replace or commit.
     Upkeep,
 }
 
-/// The space of one target: its index and its objects share it.
+/// The space of one target, shared by its index and objects.
 #[derive(Debug)]
 pub struct Space {
-    below: Below,
+    backing: Backing,
     reserved_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
-enum Below {
-    /// A local file system, which others use too.
-    Host { dir: PathBuf, known: Known },
-    /// This process's memory, so much of it.
+enum Backing {
+    /// A local file system, shared with other users.
+    Host { dir: PathBuf, cache: StatfsCache },
+    /// Memory of this process, up to a limit.
     Memory {
         size_bytes: AtomicU64,
         used_bytes: AtomicU64,
@@ -66,34 +68,39 @@ enum Below {
     },
 }
 
-/// What the local file system said last; without a lock, since every change looks at it.
+/// The last result of `statvfs`; without a lock, because every change reads it.
 #[derive(Debug)]
-struct Known {
+struct StatfsCache {
     begun: Instant,
-    /// When it is too old, nanoseconds after `begun`; 0: it is to be asked anew.
-    until: AtomicU64,
+    /// Expiry, nanoseconds after `begun`; 0: expired.
+    expiry: AtomicU64,
     bytes: AtomicU64,
     files: AtomicU64,
 }
 
-/// What is free, the reserve not taken off.
+/// Free space, including the reserve.
 #[derive(Clone, Copy)]
 struct Free {
     bytes: u64,
-    /// Files that can be made, and the part of them that is kept.
+    /// Inodes available for new files, and the part of them in reserve.
     files: u64,
     files_reserved: u64,
 }
 
 impl Space {
-    /// The space of a target in this directory.
+    /// The space of a target in a directory of the local file system.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if `statvfs` fails.
     pub fn of_host(dir: impl Into<PathBuf>) -> Result<Arc<Space>, OsdError> {
         let space = Space {
-            below: Below::Host {
+            backing: Backing::Host {
                 dir: dir.into(),
-                known: Known {
+                cache: StatfsCache {
                     begun: Instant::now(),
-                    until: AtomicU64::new(0),
+                    expiry: AtomicU64::new(0),
                     bytes: AtomicU64::new(0),
                     files: AtomicU64::new(0),
                 },
@@ -107,10 +114,10 @@ impl Space {
         Ok(Arc::new(space))
     }
 
-    /// So much memory.
+    /// The space of a target in memory, `bytes` large.
     pub fn of_memory(bytes: u64) -> Arc<Space> {
         Arc::new(Space {
-            below: Below::Memory {
+            backing: Backing::Memory {
                 size_bytes: AtomicU64::new(bytes),
                 used_bytes: AtomicU64::new(0),
                 files: AtomicU64::new(0),
@@ -124,22 +131,23 @@ impl Space {
         self.reserved_bytes.load(Relaxed)
     }
 
-    /// Sets the reserve.
+    /// Sets the reserve, bytes.
     pub fn set_reserved_bytes(&self, bytes: u64) {
         self.reserved_bytes.store(bytes, Relaxed);
     }
 
-    /// The size of a store in memory; `None` of others.
+    /// The size of a store in memory, bytes; `None` for a local file system.
     pub fn size_bytes(&self) -> Option<u64> {
-        match &self.below {
-            Below::Memory { size_bytes, .. } => Some(size_bytes.load(Relaxed)),
-            Below::Host { .. } => None,
+        match &self.backing {
+            Backing::Memory { size_bytes, .. } => Some(size_bytes.load(Relaxed)),
+            Backing::Host { .. } => None,
         }
     }
 
-    /// Changes the size of a store in memory; what is in it stays. Of others: false.
+    /// Changes the size of a store in memory; its data stays. Returns false for a local file
+    /// system.
     pub fn set_size_bytes(&self, bytes: u64) -> bool {
-        let Below::Memory { size_bytes, .. } = &self.below else {
+        let Backing::Memory { size_bytes, .. } = &self.backing else {
             return false;
         };
         size_bytes.store(bytes, Relaxed);
@@ -147,7 +155,12 @@ impl Space {
         true
     }
 
-    /// Space as users see it: the reserve is not available to them.
+    /// Space for users: the reserve counts as not available.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if `statvfs` fails.
     pub fn statfs(&self) -> Result<StatFs, OsdError> {
         let mut s = self.now()?;
         let reserved = self.reserved_bytes().div_ceil(u64::from(s.bsize.max(1)));
@@ -156,44 +169,49 @@ impl Space {
         Ok(s)
     }
 
-    /// Counts a target among those of this process whose disk this is, until the guard is dropped.
-    pub fn share(&self) -> Share {
-        let disk = match &self.below {
-            Below::Host { dir, .. } => rustix::fs::stat(dir).ok().map(|s| s.st_dev),
-            Below::Memory { .. } => None,
+    /// Counts this target among the process's targets on the same disk, expiry the guard is dropped.
+    pub fn share(&self) -> DiskShare {
+        let disk = match &self.backing {
+            Backing::Host { dir, .. } => rustix::fs::stat(dir).ok().map(|s| s.st_dev),
+            Backing::Memory { .. } => None,
         };
         if let Some(disk) = disk {
             *SHARES.lock().entry(disk).or_default() += 1;
         }
-        Share { disk }
+        DiskShare { disk }
     }
 
-    /// Bytes that may still be filled; none while the local file system does not tell.
+    /// Bytes available for growth; 0 if `statvfs` fails.
     pub fn avail_bytes(&self) -> u64 {
         self.free()
             .map_or(0, |f| f.bytes.saturating_sub(self.reserved_bytes()))
     }
 
-    /// Whether so little is free that it matters what could be given back.
+    /// Whether so little space is free that reclaiming is worthwhile.
     pub(crate) fn is_short(&self) -> bool {
         self.free()
             .is_ok_and(|f| f.bytes <= self.reserved_bytes().saturating_mul(NEAR))
     }
 
-    /// Bytes that may be used for [`Need::Upkeep`].
+    /// Bytes available for [`SpacePurpose::Upkeep`].
     pub(crate) fn upkeep_bytes(&self) -> u64 {
         self.free()
             .map_or(0, |f| f.bytes.saturating_sub(self.reserved_bytes() / 16))
     }
 
-    /// Whether there is space for something.
-    pub fn check(&self, need: Need) -> Result<(), OsdError> {
+    /// Checks that there is space for a purpose.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] if there is none.
+    pub fn check(&self, purpose: SpacePurpose) -> Result<(), OsdError> {
         let free = self.free()?;
         let bytes = self.reserved_bytes();
-        let (keep_bytes, keep_files) = match need {
-            Need::Growth => (bytes, 0),
-            Need::Promised => (bytes / 2, 0),
-            Need::Upkeep => (bytes / 16, free.files_reserved / 16),
+        let (keep_bytes, keep_files) = match purpose {
+            SpacePurpose::Growth => (bytes, 0),
+            SpacePurpose::Granted => (bytes / 2, 0),
+            SpacePurpose::Upkeep => (bytes / 16, free.files_reserved / 16),
         };
         match free.bytes > keep_bytes && free.files >= keep_files {
             true => Ok(()),
@@ -201,7 +219,12 @@ impl Space {
         }
     }
 
-    /// Whether there is an inode for a new file of the local file system.
+    /// Checks that the local file system has an inode for a new file.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] if it has none.
     pub fn check_file(&self) -> Result<(), OsdError> {
         let free = self.free()?;
         match free.files > free.files_reserved {
@@ -210,13 +233,13 @@ impl Space {
         }
     }
 
-    /// Takes memory if there is so much. Local file systems count for themselves.
-    pub(crate) fn take(&self, bytes: u64) -> Result<(), OsdError> {
-        if let Below::Memory {
+    /// Reserves memory if that much is free. A local file system does its own accounting.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), OsdError> {
+        if let Backing::Memory {
             size_bytes,
             used_bytes,
             ..
-        } = &self.below
+        } = &self.backing
         {
             let size = size_bytes.load(Relaxed);
             used_bytes
@@ -228,18 +251,18 @@ impl Space {
         Ok(())
     }
 
-    /// Gives memory back.
-    pub(crate) fn give_back(&self, bytes: u64) {
-        if let Below::Memory { used_bytes, .. } = &self.below {
-            // Two who replace the same thing at the same time may both have counted it.
+    /// Releases memory.
+    pub(crate) fn release(&self, bytes: u64) {
+        if let Backing::Memory { used_bytes, .. } = &self.backing {
+            // Two concurrent replacements of one value may both have counted it.
             let less = |used: u64| Some(used.saturating_sub(bytes));
             let _ = used_bytes.fetch_update(Relaxed, Relaxed, less);
         }
     }
 
-    /// How many things are in memory has changed.
+    /// Counts an object created or destroyed in memory.
     pub(crate) fn count_files(&self, more: bool) {
-        if let Below::Memory { files, .. } = &self.below {
+        if let Backing::Memory { files, .. } = &self.backing {
             match more {
                 true => files.fetch_add(1, Relaxed),
                 false => files.fetch_sub(1, Relaxed),
@@ -247,10 +270,10 @@ impl Space {
         }
     }
 
-    /// What is below, asked now, the reserve not taken off.
+    /// The present state of the memory or the file system, including the reserve.
     fn now(&self) -> Result<StatFs, OsdError> {
-        match &self.below {
-            Below::Memory {
+        match &self.backing {
+            Backing::Memory {
                 size_bytes,
                 used_bytes,
                 files,
@@ -259,9 +282,9 @@ impl Space {
                 used_bytes.load(Relaxed),
                 files.load(Relaxed),
             )),
-            Below::Host { dir, .. } => {
+            Backing::Host { dir, .. } => {
                 let s = rustix::fs::statvfs(dir).map_err(|e| OsdError::io("statfs", dir)(e.into()))?;
-                // Blocks are counted in fragments.
+                // `statvfs` counts blocks in fragments.
                 Ok(StatFs {
                     bsize: u32::try_from(s.f_frsize).unwrap_or(4096),
                     blocks: s.f_blocks,
@@ -274,11 +297,11 @@ impl Space {
         }
     }
 
-    /// What is free, as it was lately while there is much.
+    /// Free space; the cached result while much is free.
     fn free(&self) -> Result<Free, OsdError> {
-        let known = match &self.below {
-            Below::Host { known, .. } => known,
-            Below::Memory {
+        let cache = match &self.backing {
+            Backing::Host { cache, .. } => cache,
+            Backing::Memory {
                 size_bytes,
                 used_bytes,
                 ..
@@ -290,11 +313,11 @@ impl Space {
                 });
             }
         };
-        let now = u64::try_from(known.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if now < known.until.load(Relaxed) {
+        let now = u64::try_from(cache.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if now < cache.expiry.load(Relaxed) {
             return Ok(Free {
-                bytes: known.bytes.load(Relaxed),
-                files: known.files.load(Relaxed),
+                bytes: cache.bytes.load(Relaxed),
+                files: cache.files.load(Relaxed),
                 files_reserved: RESERVED_FILES,
             });
         }
@@ -306,10 +329,10 @@ impl Space {
         };
         let much =
             free.bytes > self.reserved_bytes().saturating_mul(NEAR) && free.files > NEAR * RESERVED_FILES;
-        known.bytes.store(free.bytes, Relaxed);
-        known.files.store(free.files, Relaxed);
-        let until = if much { now + AGE_MAX_NS } else { 0 };
-        known.until.store(until, Relaxed);
+        cache.bytes.store(free.bytes, Relaxed);
+        cache.files.store(free.files, Relaxed);
+        let expiry = if much { now + AGE_MAX_NS } else { 0 };
+        cache.expiry.store(expiry, Relaxed);
         Ok(free)
     }
 }
@@ -331,19 +354,19 @@ fn of_memory(size: u64, used: u64, files: u64) -> StatFs {
     }
 }
 
-/// How many targets of this process share a disk, by its device number.
+/// Number of this process's targets on each disk, by device number.
 static SHARES: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
-/// A target's share of its disk.
+/// A target's share of its disk, one of equal shares.
 #[derive(Debug)]
-pub struct Share {
-    /// The device number of a disk.
+pub struct DiskShare {
+    /// The device number of the disk; `None` for memory.
     disk: Option<u64>,
 }
 
-impl Share {
-    /// The part of a disk's space and inodes that this target shows: equal parts for all targets that share it, so that what a
-    /// client adds up is what the disk has.
+impl DiskShare {
+    /// This target's part of a disk's blocks and inodes. Targets on the same disk report equal
+    /// parts, so that the client's sum is the size of the disk.
     pub fn of(&self, all: StatFs) -> StatFs {
         let shares = self
             .disk
@@ -360,7 +383,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for DiskShare {
     fn drop(&mut self) {
         let Some(disk) = self.disk else { return };
         let mut shares = SHARES.lock();
@@ -379,32 +402,33 @@ mod tests {
     use super::*;
 
     fn allowed(space: &Space) -> [bool; 3] {
-        [Need::Growth, Need::Promised, Need::Upkeep].map(|need| space.check(need).is_ok())
+        [SpacePurpose::Growth, SpacePurpose::Granted, SpacePurpose::Upkeep]
+            .map(|purpose| space.check(purpose).is_ok())
     }
 
     #[test]
-    fn the_reserve_is_for_what_was_promised_and_for_upkeep() {
+    fn reserve_serves_grants_and_upkeep_only() {
         let mib = 1 << 20;
         let space = Space::of_memory(64 * mib);
         assert_eq!(space.reserved_bytes(), mib);
-        space.take(62 * mib).unwrap();
+        space.reserve(62 * mib).unwrap();
         assert_eq!(allowed(&space), [true; 3]);
         assert_eq!(space.avail_bytes(), mib);
-        space.take(mib).unwrap();
+        space.reserve(mib).unwrap();
         assert_eq!(allowed(&space), [false, true, true]);
-        space.take(mib / 2).unwrap();
+        space.reserve(mib / 2).unwrap();
         assert_eq!(allowed(&space), [false, false, true]);
-        space.take(mib / 2).unwrap();
+        space.reserve(mib / 2).unwrap();
         assert_eq!(allowed(&space), [false; 3]);
-        assert!(space.take(1).is_err());
-        space.give_back(63 * mib);
+        assert!(space.reserve(1).is_err());
+        space.release(63 * mib);
         assert_eq!(allowed(&space), [true; 3]);
         assert!(space.set_size_bytes(mib));
         assert_eq!((space.avail_bytes(), allowed(&space)), (0, [false; 3]));
     }
 
     #[test]
-    fn targets_on_one_disk_show_equal_parts_of_it() {
+    fn targets_on_one_disk_report_equal_parts() {
         let dir = tempfile::tempdir().unwrap();
         let space = Space::of_host(dir.path()).unwrap();
         let all = space.statfs().unwrap();
@@ -425,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_file_system_says_what_is_free_without_the_reserve() {
+    fn statfs_of_a_local_file_system_excludes_the_reserve() {
         let dir = tempfile::tempdir().unwrap();
         let space = Space::of_host(dir.path()).unwrap();
         space.set_reserved_bytes(0);
@@ -433,7 +457,7 @@ mod tests {
         space.set_reserved_bytes(u64::MAX);
         let none = space.statfs().unwrap();
         assert!(all.bavail > 0 && none.bavail == 0 && none.blocks == all.blocks);
-        assert!(space.check(Need::Growth).is_err());
+        assert!(space.check(SpacePurpose::Growth).is_err());
         assert!(!space.set_size_bytes(1));
     }
 }

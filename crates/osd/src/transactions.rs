@@ -1,11 +1,14 @@
-//! Transaction numbers: which are in flight, which are applied, which are committed.
+//! Transaction numbers: in flight, applied and committed.
 //!
-//! A number is handed out by [`Transactions::begin`] and is in flight until its batch is applied (or the guard is
-//! dropped, which aborts it). `applied` is the highest number below which none is in flight; when a store has made
-//! all of that durable it says so with `set_committed`. As in Lustre, the upper 32 bits are an epoch that grows with
-//! every start of the target, so that a number is higher than any that was ever handed out, although a crash forgets
-//! the numbers that were not committed. No lock is shared by all workers: a number in flight is in one of a few shards,
-//! which tells its lowest before the number is anybody's, so that `applied` looks without a lock and overlooks none.
+//! [`Transactions::begin`] allocates a number. It is in flight until its batch is applied, or until
+//! the guard is dropped, which aborts it. `applied` is the highest number such that it and all
+//! below are finished. A store that made these durable calls `set_committed`. As in Lustre, the
+//! upper 32 bits are an epoch that grows with every start of the target, so a new number is above
+//! all earlier ones, although a crash forgets uncommitted numbers.
+//!
+//! Workers share no single lock. A number in flight is in one of several shards, and a shard
+//! publishes its lowest number before the number is handed out. So `applied` reads without a lock
+//! and misses none.
 
 use std::sync::{
     Arc,
@@ -25,11 +28,11 @@ pub struct Transactions {
     epoch: u64,
 }
 
-/// A share of the numbers in flight: those of one remainder. In cache lines of its own.
+/// The numbers in flight with the same remainder, in separate cache lines.
 #[repr(align(64))]
 struct Shard {
     numbers: Mutex<Vec<u64>>,
-    /// Not above the lowest of them; changed under their lock.
+    /// A lower bound of `numbers`; changed under their lock.
     lowest: AtomicU64,
 }
 
@@ -43,7 +46,7 @@ impl Default for Shard {
 }
 
 impl Shard {
-    fn tell_lowest(&self, numbers: &[u64]) {
+    fn publish_lowest(&self, numbers: &[u64]) {
         self.lowest
             .store(numbers.iter().copied().min().unwrap_or(u64::MAX), SeqCst);
     }
@@ -56,10 +59,11 @@ pub struct InFlight {
 }
 
 impl Transactions {
-    /// The numbers after a start: `committed` and `epoch` are what the store kept (0, 0 when it is new). The new
-    /// epoch is to be made durable before the first number is used.
+    /// The numbers after a start; `committed` and `epoch` are the stored values (0, 0 for a new
+    /// store). The new epoch must be durable before its first number is used.
     pub fn restore(committed: u64, epoch: u64) -> Arc<Transactions> {
-        // Numbers handed out but not committed may have run over into the epoch after `committed`'s.
+        // Numbers that were handed out but not committed can reach into the epoch after that of
+        // `committed`.
         let epoch = match (committed, epoch) {
             (0, 0) => 1,
             _ => epoch.max(committed >> 32) + 2,
@@ -72,7 +76,7 @@ impl Transactions {
         })
     }
 
-    /// This start's epoch.
+    /// The epoch of this start.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -85,10 +89,10 @@ impl Transactions {
             let shard = self.shard(transno);
             let mut numbers = shard.numbers.lock();
             if self.last() != last {
-                // All who begin at once meet here, and one of them has had it.
+                // A concurrent `begin` took the number.
                 continue;
             }
-            // Told before the number is handed out; if it is another's by then, it is taken back.
+            // Published before the number is handed out, and withdrawn if another thread took it.
             shard.lowest.fetch_min(transno, SeqCst);
             if self.last.compare_exchange(last, transno, SeqCst, SeqCst).is_ok() {
                 numbers.push(transno);
@@ -98,7 +102,7 @@ impl Transactions {
                     transactions: self.clone(),
                 };
             }
-            shard.tell_lowest(&numbers);
+            shard.publish_lowest(&numbers);
         }
     }
 
@@ -106,7 +110,7 @@ impl Transactions {
         &self.in_flight[(transno % SHARDS as u64) as usize]
     }
 
-    /// Finishes a transaction: its changes are applied, or it has none. A second time does nothing.
+    /// Finishes a transaction: its changes are applied, or it has none. A second call does nothing.
     pub fn finish(&self, transno: u64) {
         let shard = self.shard(transno);
         if shard.lowest.load(SeqCst) > transno {
@@ -115,29 +119,29 @@ impl Transactions {
         let mut numbers = shard.numbers.lock();
         if let Some(at) = numbers.iter().position(|&n| n == transno) {
             numbers.swap_remove(at);
-            shard.tell_lowest(&numbers);
+            shard.publish_lowest(&numbers);
         }
     }
 
-    /// The last number handed out.
+    /// The last allocated number.
     pub fn last(&self) -> u64 {
         self.last.load(SeqCst)
     }
 
-    /// The highest number such that it and all before it are finished.
+    /// The highest number such that it and all below are finished.
     pub fn applied(&self) -> u64 {
-        // First the last number: whatever is below it and in flight is told by its shard before.
+        // Read `last` first: every number in flight up to it is already published by its shard.
         let last = self.last();
         let lowest = self.in_flight.iter().map(|s| s.lowest.load(SeqCst)).min();
         lowest.map_or(last, |l| last.min(l - 1))
     }
 
-    /// The highest number such that it and all before it are durable.
+    /// The highest number such that it and all below are durable.
     pub fn committed(&self) -> u64 {
         *self.committed.borrow()
     }
 
-    /// Says that everything up to `transno` is durable; never goes back.
+    /// Records that everything up to `transno` is durable; the number never decreases.
     pub fn set_committed(&self, transno: u64) {
         self.committed.send_if_modified(|c| {
             let grows = transno > *c;
@@ -146,14 +150,14 @@ impl Transactions {
         });
     }
 
-    /// To wait for commits.
+    /// A receiver of the committed number, to wait for commits.
     pub fn watch_committed(&self) -> watch::Receiver<u64> {
         self.committed.subscribe()
     }
 }
 
 impl InFlight {
-    /// Its number.
+    /// The transaction number.
     pub fn transno(&self) -> u64 {
         self.transno
     }
@@ -170,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn applied_waits_for_the_oldest_in_flight() {
+    fn applied_stays_below_the_oldest_in_flight() {
         let t = Transactions::restore(0, 0);
         let start = t.applied();
         let (a, b, c) = (t.begin(), t.begin(), t.begin());
@@ -185,20 +189,20 @@ mod tests {
     }
 
     #[test]
-    fn numbers_after_a_restart_are_higher_than_any_before() {
+    fn restart_allocates_higher_numbers_than_before() {
         let t = Transactions::restore(0, 0);
         t.set_committed(t.begin().transno());
         let lost = (0..100).map(|_| t.begin().transno()).max().unwrap_or(0);
         let again = Transactions::restore(t.committed(), t.epoch());
         assert!(again.begin().transno() > lost);
         assert_eq!(again.committed(), t.committed());
-        // Also when the numbers ran over into the next epoch.
+        // Also if the numbers reached into the next epoch.
         let again = Transactions::restore((7 << 32) - 1, 6);
         assert!(again.begin().transno() > (7 << 32) + 1_000_000);
     }
 
     #[test]
-    fn committed_never_goes_back() {
+    fn committed_never_decreases() {
         let t = Transactions::restore(9, 0);
         t.set_committed(12);
         t.set_committed(11);

@@ -1,7 +1,8 @@
-//! What a crash leaves: everything that a sync waited for, whole batches only, and no batch without those before it.
+//! The state after a crash: all synced batches exist, each batch is complete, and no batch exists
+//! without its predecessors.
 //!
-//! A child process (this test again, with a variable set) applies and syncs and is killed with SIGKILL; the torn tail
-//! that a power failure leaves is imitated by cutting and spoiling a copy of the journal.
+//! A child process (this test binary with an environment variable) applies and syncs until SIGKILL.
+//! The torn tail of a power failure is simulated on a copy of the journal.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +32,7 @@ fn key(kind: u8, n: u64) -> Vec<u8> {
     [&[kind][..], &n.to_be_bytes()].concat()
 }
 
-/// Not a test of its own: what the child process of the next test does, until it is killed.
+/// The child process of the next test, not a test itself: writes until it is killed.
 #[tokio::test]
 async fn child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
@@ -78,7 +79,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
     let start = Instant::now();
     let mut last = None;
     let mut killed = false;
-    // What it printed before the kill still comes out of the pipe.
+    // Lines printed before the kill are still in the pipe.
     for line in out.lines().map_while(Result::ok) {
         if let Some(rest) = line.strip_prefix("durable ") {
             let mut n = rest.split(' ').map(|x| x.parse::<u64>().unwrap());
@@ -93,7 +94,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
     last.unwrap()
 }
 
-/// How many batches there are: a prefix, each of them whole.
+/// The number of batches; they must be a prefix, each complete.
 fn whole_prefix(index: &dyn Index) -> u64 {
     let count = |k: u8| index.scan(&[k], &[k + 1], usize::MAX).unwrap();
     let (a, b, c) = (count(b'a'), count(b'b'), count(b'c'));
@@ -109,7 +110,7 @@ fn whole_prefix(index: &dyn Index) -> u64 {
 }
 
 #[tokio::test]
-async fn nothing_synced_is_lost_by_a_kill() {
+async fn kill_loses_nothing_synced() {
     let dir = tempfile::tempdir().unwrap();
     let kind = StoreKind::Local(dir.path().into());
     for ms in [50, 200, 400] {
@@ -125,7 +126,7 @@ async fn nothing_synced_is_lost_by_a_kill() {
         let last = u64::from_le_bytes(last[..].try_into().unwrap());
         assert!(
             index.transactions().committed() <= last,
-            "committed what is not there"
+            "a committed batch is missing"
         );
         assert!(index.transactions().begin().transno() > last);
         for n in (0..=durable).filter(|n| n % 7 == 0) {
@@ -149,7 +150,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn a_torn_tail_loses_a_suffix_of_whole_batches() {
+async fn torn_tail_loses_only_the_last_batches() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();

@@ -1,6 +1,6 @@
 //! Converts object attributes between the wire (`obdo`, `ost_lvb`) and the store ([`ObjAttr`], [`SetAttr`]).
 
-use osd::{ObjAttr, Objects, OsdError, SetAttr};
+use osd::{CachedAttr, ObjAttr, Objects, OsdError, SetAttr};
 use wire::{
     Errno, Fid, OBD_MD_FLATIME, OBD_MD_FLBLKSZ, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLDATAVERSION,
     OBD_MD_FLFID, OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLTYPE,
@@ -14,10 +14,9 @@ const MODE: u32 = 0o100_666;
 /// `o_mode` of a never written object: setuid and setgid mark it.
 const MODE_UNWRITTEN: u32 = 0o106_666;
 
-/// An object's attributes if memory holds them. Outer `None`: the disk must be read.
-/// Inner `None`: the object was never written.
-pub(crate) fn in_memory(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> Option<Option<ObjAttr>> {
-    objects.attr_now(fid, sequences.is_new(&fid))
+/// An object's attributes if they are known without reading the disk.
+pub(crate) fn in_memory(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> CachedAttr {
+    objects.cached_attr(fid, sequences.is_new(&fid))
 }
 
 /// An object's attributes; `None` if it was never written.
@@ -27,8 +26,9 @@ pub(crate) async fn of(
     fid: Fid,
 ) -> Result<Option<ObjAttr>, OsdError> {
     match in_memory(objects, sequences, fid) {
-        Some(attr) => Ok(attr),
-        None => objects.attr(fid).await,
+        CachedAttr::Present(attr) => Ok(Some(attr)),
+        CachedAttr::Absent => Ok(None),
+        CachedAttr::Unknown => objects.attr(fid).await,
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use osd::{
     Batch, Index, ObjAttr, Objects, OsdError, SetAttr, StoreKind,
-    check::{Finding, ObjectFiles, Progress, each, each_object_record, object_file},
+    check::{Finding, ObjectFiles, Progress, for_each_entry, for_each_object_record, object_file},
 };
 use wire::{FID_SEQ_IDIF, Fid, OstIndex};
 
@@ -56,7 +56,7 @@ impl Problem {
         let record = |key: &[u8]| format!("record {}", key.escape_ascii());
         match self {
             Problem::BadRecord { key, what, why } => Finding {
-                what: "unreadable record",
+                kind: "unreadable record",
                 fid: None,
                 place: record(key),
                 expected: format!("a record of {what}"),
@@ -64,7 +64,7 @@ impl Problem {
                 repair: Some("removes it"),
             },
             Problem::UnknownRecord { key } => Finding {
-                what: "unknown record",
+                kind: "unknown record",
                 fid: None,
                 place: record(key),
                 expected: "a record kind that this version knows".into(),
@@ -77,7 +77,7 @@ impl Problem {
                 expected,
                 found,
             } => Finding {
-                what: match found {
+                kind: match found {
                     None => "missing object file",
                     Some(_) => "short object file",
                 },
@@ -88,7 +88,7 @@ impl Problem {
                 repair: None,
             },
             Problem::Stray(path) => Finding {
-                what: "stray file",
+                kind: "stray file",
                 fid: None,
                 place: path.display().to_string(),
                 expected: "only files of objects, each in its directory".into(),
@@ -149,7 +149,7 @@ impl Store {
         let kind = StoreKind::Local(dir.to_owned());
         let index = match repair {
             true => osd::open_index(&kind).await?,
-            false => osd::open_index_unchanged(&kind).await?,
+            false => osd::open_index_read_only(&kind).await?,
         };
         let root = dir.join("objects");
         let objects = match root.is_dir() {
@@ -179,7 +179,7 @@ impl Store {
             ..SequenceTable::default()
         };
         for tag in 0..osd::KEY_RESERVED {
-            each(&*self.index, &[tag], progress, |key, value| {
+            for_each_entry(&*self.index, &[tag], progress, |key, value| {
                 let bad = |what, why: String| Problem::BadRecord {
                     key: key.clone(),
                     what,
@@ -225,7 +225,7 @@ impl Store {
             parent: Fid::ZERO,
         };
         let mut files = files.objects.into_iter().peekable();
-        each_object_record(&*self.index, progress, |record| {
+        for_each_object_record(&*self.index, progress, |record| {
             let (Some(fid), Ok(attr)) = (record.fid, &record.attr) else {
                 problems.push(Problem::BadRecord {
                     key: record.key,
@@ -238,7 +238,7 @@ impl Store {
                 f(without_record(file));
             }
             let has_file = files.next_if_eq(&(fid.f_seq, fid.f_oid)).is_some();
-            if let Some(expected) = record.on_disk {
+            if let Some(expected) = record.durable_size {
                 let path = object_file(&self.root, &fid);
                 let found = match has_file {
                     true => Some(fs::metadata(&path).map_err(OsdError::io("stat", &path))?.len()),
@@ -421,7 +421,7 @@ mod tests {
         store.index.apply(batch).unwrap();
         let (_, objects, problems) = check(&store);
         assert_eq!(objects.len(), 4);
-        let what: Vec<_> = problems.iter().map(|p| p.finding().what).collect();
+        let what: Vec<_> = problems.iter().map(|p| p.finding().kind).collect();
         assert_eq!(
             what,
             [

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use osd::{Batch, InFlight, Index, Objects, OsdError, RunOfMachine, Transactions};
+use osd::{Batch, BootId, InFlight, Index, Objects, OsdError, Transactions};
 use tokio::sync::{Notify, watch};
 
 use crate::OstError;
@@ -39,7 +39,7 @@ pub(crate) struct Committer {
     index: Arc<dyn Index>,
     objects: Arc<dyn Objects>,
     transactions: Arc<Transactions>,
-    run_of_machine: RunOfMachine,
+    boot_id: BootId,
     written_bytes: AtomicU64,
     written_bytes_max: u64,
     /// Signalled when there is something to commit.
@@ -69,7 +69,7 @@ impl Committer {
     pub(crate) async fn open(
         index: Arc<dyn Index>,
         objects: Arc<dyn Objects>,
-        run_of_machine: RunOfMachine,
+        boot_id: BootId,
         svname: &str,
     ) -> Result<Committer, OstError> {
         let record = match index.get(&KEY)? {
@@ -82,22 +82,22 @@ impl Committer {
             })?,
         };
         let transactions = Transactions::restore(record.committed, record.epoch);
-        if record.run_of_machine == run_of_machine && run_of_machine != RunOfMachine::default() {
-            objects.sync_left().await?;
+        if record.boot_id == boot_id && boot_id != BootId::default() {
+            objects.sync_file_system().await?;
             transactions.set_committed(transactions.epoch() << 32);
         }
         let committer = Committer {
             index,
             objects,
             transactions,
-            run_of_machine,
+            boot_id,
             written_bytes: AtomicU64::new(0),
             written_bytes_max: UNCOMMITTED_BYTES_MAX.min(cpt::memory_bytes() / UNCOMMITTED_SHARE),
             changed: Notify::new(),
             commit_now: Notify::new(),
             commits: watch::Sender::new(Commits::default()),
         };
-        committer.record(committer.last_committed(), run_of_machine)?;
+        committer.record(committer.last_committed(), boot_id)?;
         committer.index.sync().await?;
         Ok(committer)
     }
@@ -113,7 +113,7 @@ impl Committer {
 
     /// Begins a transaction once the index has room for it. Dropping the result ends it.
     pub(crate) async fn begin(&self) -> InFlight {
-        self.index.room().await;
+        self.index.throttle().await;
         self.transactions.begin()
     }
 
@@ -203,22 +203,22 @@ impl Committer {
             true => applied,
             false => self.last_committed(),
         };
-        let run_of_machine = match last {
-            true => RunOfMachine::default(),
-            false => self.run_of_machine,
+        let boot_id = match last {
+            true => BootId::default(),
+            false => self.boot_id,
         };
         if last || committed > self.last_committed() {
-            self.record(committed, run_of_machine)?;
+            self.record(committed, boot_id)?;
             self.index.sync().await?;
             self.transactions.set_committed(committed);
         }
         Ok(())
     }
 
-    fn record(&self, committed: u64, run_of_machine: RunOfMachine) -> Result<(), OsdError> {
+    fn record(&self, committed: u64, boot_id: BootId) -> Result<(), OsdError> {
         let numbers = [committed, self.transactions.epoch()].map(u64::to_le_bytes);
         let mut batch = Batch::new();
-        batch.put(&KEY[..], [&numbers.concat()[..], &run_of_machine.0].concat());
+        batch.put(&KEY[..], [&numbers.concat()[..], &boot_id.0].concat());
         self.index.apply(batch)
     }
 }
@@ -228,21 +228,21 @@ impl Committer {
 pub(crate) struct CommitRecord {
     committed: u64,
     epoch: u64,
-    run_of_machine: RunOfMachine,
+    boot_id: BootId,
 }
 
 /// Parses the record. One of 16 bytes (older format) has no boot and counts as cleanly stopped.
 pub(crate) fn parse(record: &[u8]) -> Option<CommitRecord> {
     let (committed, rest) = record.split_first_chunk()?;
     let (epoch, run) = rest.split_first_chunk()?;
-    let run_of_machine = match run {
-        [] => RunOfMachine::default(),
-        run => RunOfMachine(run.try_into().ok()?),
+    let boot_id = match run {
+        [] => BootId::default(),
+        run => BootId(run.try_into().ok()?),
     };
     Some(CommitRecord {
         committed: u64::from_le_bytes(*committed),
         epoch: u64::from_le_bytes(*epoch),
-        run_of_machine,
+        boot_id,
     })
 }
 
@@ -258,7 +258,7 @@ mod tests {
             Committer::open(
                 index.clone(),
                 Arc::new(MemoryObjects::default()),
-                RunOfMachine([1; 16]),
+                BootId([1; 16]),
                 "t",
             )
             .await
@@ -276,7 +276,7 @@ mod tests {
         assert!(again.last_committed() >= answered);
         let answered = again.begin().await.transno();
         let objects = Arc::new(MemoryObjects::default());
-        let other_run = Committer::open(index.clone(), objects, RunOfMachine([2; 16]), "t").await;
+        let other_run = Committer::open(index.clone(), objects, BootId([2; 16]), "t").await;
         let other_run = other_run.unwrap();
         assert!(other_run.last_committed() < answered);
         assert!(other_run.begin().await.transno() > answered);
@@ -285,8 +285,8 @@ mod tests {
     #[test]
     fn records_of_both_lengths_parse() {
         let short = parse(&[1; 16]).unwrap();
-        assert_eq!(short.run_of_machine, RunOfMachine::default());
-        assert_eq!(parse(&[1; 32]).unwrap().run_of_machine, RunOfMachine([1; 16]));
+        assert_eq!(short.boot_id, BootId::default());
+        assert_eq!(parse(&[1; 32]).unwrap().boot_id, BootId([1; 16]));
         for len in [0, 15, 17, 31, 33] {
             assert!(parse(&vec![1; len]).is_none());
         }

@@ -102,7 +102,7 @@ impl Ost {
                 .change(&req.export, fid, "destroy", async |_| {
                     match attr::in_memory(&*self.objects, &self.sequences, fid) {
                         // Never written: the store has nothing to remove.
-                        Some(None) => Ok(()),
+                        osd::CachedAttr::Absent => Ok(()),
                         _ => self.objects.destroy(fid).await.map(drop),
                     }
                 })

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
 use lnet::Payload;
-use osd::{Need, ObjAttr, OsdError, SetAttr};
+use osd::{ObjAttr, OsdError, SetAttr, SpacePurpose};
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
@@ -134,7 +134,7 @@ impl Ost {
             }
             // Another user of the disk may have filled the space reserved by the grant.
             let space = match span.is_granted() && !overwrites(span, before) {
-                true => self.space.check(Need::Promised),
+                true => self.space.check(SpacePurpose::Granted),
                 false => Ok(()),
             };
             let done = match space {

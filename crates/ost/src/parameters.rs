@@ -49,6 +49,6 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
     vec![
         own,
         ost.locks.show(registry),
-        ost.space.show(registry, &ost.svname),
+        ost.space.register_params(registry, &ost.svname),
     ]
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_seldom;
 use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
-use osd::{Index, Objects, RunOfMachine, Share, Space, StoreKind};
+use osd::{BootId, DiskShare, Index, Objects, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
@@ -98,7 +98,7 @@ pub struct Ost {
     pub(crate) grants: Grants,
     pub(crate) space: Arc<Space>,
     /// The share of the disk that statfs reports.
-    pub(crate) share: Share,
+    pub(crate) share: DiskShare,
     pub(crate) locks: Arc<LockServer>,
     pub(crate) stats: Stats,
     pub(crate) offer: Offer,
@@ -133,7 +133,7 @@ impl Ost {
         let objects = osd::open_objects(store, &index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
         let committer =
-            Arc::new(Committer::open(index.clone(), objects.clone(), RunOfMachine::this(), &svname).await?);
+            Arc::new(Committer::open(index.clone(), objects.clone(), BootId::current(), &svname).await?);
         let space = index.space().clone();
         let object_lvbs = ObjectLvbs {
             objects: objects.clone(),

@@ -78,7 +78,7 @@ impl StackSubject {
 
     /// As the target does before a change: waits while too much is not on disk yet.
     fn room(&self) {
-        self.runtime.block_on(self.store.index().room());
+        self.runtime.block_on(self.store.index().throttle());
     }
 
     fn fid(&self) -> Fid {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use osd::{
     OsdError,
-    check::{Progress, each},
+    check::{Progress, for_each_entry},
 };
 use wire::Fid;
 
@@ -115,7 +115,7 @@ fn collect(
     progress: &Progress,
     watched: &mut HashMap<Fid, Vec<Name>>,
 ) -> Result<(), OsdError> {
-    each(&**store.index(), b"d", progress, |key, value| {
+    for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let name = keys::entry_name(&key).filter(|(_, name)| check_name(name).is_ok());
         if let (Some(dir), Some((_, name)), Ok(entry)) = (keys::fid(&key), name, decode_entry(&value))
             && let Some(names) = watched.get_mut(&entry.fid)

@@ -234,8 +234,8 @@ fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
 impl Problem {
     /// As it is told.
     pub fn finding(&self, store: &Store) -> Finding {
-        let new = |what, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
-            what,
+        let new = |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
+            kind,
             fid,
             place,
             expected,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use osd::{
     OsdError,
-    check::{Progress, each},
+    check::{Progress, for_each_entry},
 };
 use wire::{FID_SEQ_NORMAL, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
 
@@ -33,7 +33,7 @@ impl Ranges {
             bad: Vec::new(),
         };
         let mut end = FID_SEQ_NORMAL;
-        each(&**store.index(), keys::LOCATIONS, progress, |key, value| {
+        for_each_entry(&**store.index(), keys::LOCATIONS, progress, |key, value| {
             match range_of(&value) {
                 Some(range) if keys::location(range.lsr_start) == key && range.lsr_start >= end => {
                     end = range.lsr_end;

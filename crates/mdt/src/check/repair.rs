@@ -48,7 +48,7 @@ impl Repairer {
 
     /// Repairs what can be repaired.
     pub async fn repair(&mut self, problem: &Problem) -> Result<(), Errno> {
-        self.store.index().room().await;
+        self.store.index().throttle().await;
         let store = self.store.clone();
         match problem {
             Problem::BadRecord { key, .. } => self.remove(key.clone()),
@@ -191,7 +191,7 @@ impl Repairer {
         let from = keys::work_from(ost, 0);
         let mut rows = Vec::new();
         let progress = Default::default();
-        osd::check::each(&**self.store.index(), &from[..5], &progress, |key, value| {
+        osd::check::for_each_entry(&**self.store.index(), &from[..5], &progress, |key, value| {
             if keys::work_object(&key) == Some(object) && Work::decode(&value) == Ok(Work::Destroy) {
                 rows.push(key);
             }

@@ -65,7 +65,7 @@ impl Tree {
         let store = crate::store::Store::new(self.f.store.index().clone());
         let found = examine(&store, 0, &Progress::default()).unwrap();
         let told = found.problems.iter().map(|p| p.finding(&store));
-        told.map(|f| (f.what, f.place)).collect()
+        told.map(|f| (f.kind, f.place)).collect()
     }
 
     fn what(&self) -> Vec<&'static str> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use osd::{OsdError, check::Progress, check::each};
+use osd::{OsdError, check::Progress, check::for_each_entry};
 use wire::{Fid, linkea::LinkEa, striping::PlainLayout};
 
 use super::{
@@ -45,7 +45,7 @@ pub(super) fn inodes(
         bad(found, key.clone(), "sequences", why);
     }
     let mut sequence = None;
-    each(&**store.index(), b"i", progress, |key, value| {
+    for_each_entry(&**store.index(), b"i", progress, |key, value| {
         let Some(fid) = keys::fid(&key) else {
             bad(found, key, "inode", "the key is not a FID");
             return Ok(());
@@ -152,7 +152,7 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
 /// Names: each is legal, where it is looked for, and leads to an inode of its type.
 pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     let mut dir: Option<(Fid, Option<usize>)> = None;
-    each(&**store.index(), b"d", progress, |key, value| {
+    for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
             bad(found, key, "name", "the key is not that of a name");
             return Ok(());
@@ -247,7 +247,7 @@ fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut 
 /// Extended attributes with records of their own: each is of an inode that knows that it has some.
 pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     let mut last = None;
-    each(&**store.index(), b"x", progress, |key, _| {
+    for_each_entry(&**store.index(), b"x", progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
             bad(found, key, "attribute", "the key is not that of an attribute");
             return Ok(());
@@ -269,7 +269,7 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -
 
 /// What is noted as removed while open.
 pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
-    each(&**store.index(), keys::ORPHANS, progress, |key, _| {
+    for_each_entry(&**store.index(), keys::ORPHANS, progress, |key, _| {
         let Some(fid) = keys::fid(&key) else {
             bad(found, key, "orphan", "the key is not a FID");
             return Ok(());
@@ -284,7 +284,7 @@ pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examined) 
 
 /// What OSTs are to do, and which of their objects may be in use.
 pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
-    each(&**store.index(), b"q", progress, |key, value| {
+    for_each_entry(&**store.index(), b"q", progress, |key, value| {
         match (keys::work_parts(&key), Work::decode(&value)) {
             (Some((ost, object)), Ok(Work::Destroy)) => found.destroyed.push((ost, object)),
             (Some(_), Ok(_)) => {}
@@ -294,7 +294,7 @@ pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> 
     })?;
     found.destroyed.sort_unstable();
     let mut marks = BTreeMap::new();
-    each(&**store.index(), b"u", progress, |key, value| {
+    for_each_entry(&**store.index(), b"u", progress, |key, value| {
         match (keys::objects_ost(&key), Mark::decode(&value)) {
             (Some(ost), Ok(mark)) => {
                 marks.insert(ost, (mark.seq, mark.used));
@@ -310,7 +310,7 @@ pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> 
 /// Records of kinds that this version does not have.
 pub(super) fn unknown(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     for tag in (0..osd::KEY_RESERVED).filter(|tag| !KNOWN_TAGS.contains(tag)) {
-        each::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
+        for_each_entry::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
             found.problems.push(Problem::UnknownRecord { key });
             Ok(())
         })?;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use osd::{
     Batch, OsdError,
-    check::{Progress, each},
+    check::{Progress, for_each_entry},
 };
 use wire::{Errno, Fid, OstIndex};
 
@@ -41,7 +41,7 @@ pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno>
         store.index().apply(batch)?;
         return Ok(marks);
     }
-    each(
+    for_each_entry(
         &**store.index(),
         keys::OBJECTS,
         &Progress::default(),
@@ -65,7 +65,7 @@ pub(crate) fn settle(
         return Ok(0);
     }
     let mut used: BTreeSet<(OstIndex, Fid)> = BTreeSet::new();
-    each(&**store.index(), b"i", progress, |_, value| {
+    for_each_entry(&**store.index(), b"i", progress, |_, value| {
         // One that cannot be read may have any object: then nothing is destroyed.
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
         if inode.is_file() {

@@ -4,7 +4,7 @@
 //! happened; every inode that is put carries the number as its version.
 
 use bytes::Bytes;
-use osd::{Batch, InFlight, Need};
+use osd::{Batch, InFlight, SpacePurpose};
 use wire::{Errno, Fid, Reader, Writer};
 
 use super::{Entry, Inode, Store, keys};
@@ -109,7 +109,7 @@ impl Store {
 
     /// Begins a transaction that makes something new: not on a full target.
     pub fn begin_growth(&self) -> Result<Tx<'_>, Errno> {
-        self.index.space().check(Need::Growth)?;
+        self.index.space().check(SpacePurpose::Growth)?;
         Ok(self.begin())
     }
 }

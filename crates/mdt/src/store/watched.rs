@@ -56,8 +56,8 @@ impl Index for Watched {
         self.index.sync()
     }
 
-    fn room(&self) -> cpt::BoxFuture<'_, ()> {
-        self.index.room()
+    fn throttle(&self) -> cpt::BoxFuture<'_, ()> {
+        self.index.throttle()
     }
 
     fn transactions(&self) -> &Arc<Transactions> {

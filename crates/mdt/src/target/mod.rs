@@ -132,7 +132,7 @@ impl Mdt {
 
     /// Before a change: waits while too much is not on disk yet, holding no lock.
     pub(crate) async fn room(&self) {
-        self.store.index().room().await;
+        self.store.index().throttle().await;
     }
 
     /// The identity that a request is handled with: what it claims, as far as that is believed.

@@ -199,7 +199,7 @@ async fn remove_orphans(store: &Store) -> Result<(), Errno> {
             return Ok(());
         }
         for fid in orphans {
-            store.index().room().await;
+            store.index().throttle().await;
             destroy_orphan(store, fid)?;
         }
     }

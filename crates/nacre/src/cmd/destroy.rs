@@ -60,7 +60,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
         TargetDir::destroy(target)?;
         remove(target, &OF_PROCESSES)?;
         for name in [token::NAME, own_config::NAME, mgs::CAPA_KEYS_FILE] {
-            remove(target, &[name, &osd::files::unfinished(name)])?;
+            remove(target, &[name, &osd::files::temporary_name(name)])?;
         }
         remove(target, &[replace::NAME])?;
         if *target != dir {
@@ -88,7 +88,7 @@ fn look(dir: &Path) -> Result<Found> {
         let mut targets = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
             let path = entry?.path();
-            if TargetDir::is_one(&path) {
+            if TargetDir::is_target(&path) {
                 targets.push(path);
             }
         }
@@ -104,7 +104,7 @@ fn look(dir: &Path) -> Result<Found> {
             instance: true,
         });
     }
-    if TargetDir::is_one(dir) {
+    if TargetDir::is_target(dir) {
         let what = TargetLabel::read(dir).map_or_else(|_| "a target".to_owned(), |label| label.svname());
         return Ok(Found {
             what,

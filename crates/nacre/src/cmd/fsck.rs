@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::fsck::{Summary, Targets, Told};
+use ::fsck::{Report, Summary, Targets};
 use anyhow::{Context, Result, bail};
 use osd::check::{Finding, Progress};
 use serde_json::{Value, json};
@@ -55,11 +55,11 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         });
     }
     let mut findings = Vec::new();
-    let mut tell = |told: Told<'_>| match args.json {
-        true => findings.push(as_json(&told)),
-        false => say!("{}", line(&told)),
+    let mut print = |report: Report<'_>| match args.json {
+        true => findings.push(as_json(&report)),
+        false => say!("{}", line(&report)),
     };
-    let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut tell));
+    let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut print));
     runtime.shutdown_background();
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
@@ -98,45 +98,45 @@ fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn line(told: &Told<'_>) -> String {
+fn line(report: &Report<'_>) -> String {
     let Finding {
-        what,
+        kind,
         fid,
         place,
         expected,
         found,
         repair,
-    } = told.finding;
+    } = report.finding;
     let fid = fid.map(|f| f.to_string()).unwrap_or_default();
     let about = match (place.is_empty(), fid.is_empty() || place.contains(&fid)) {
         (false, true) => place.clone(),
         (false, false) => format!("{place} {fid}"),
         (true, _) => fid,
     };
-    let repair = match (repair, &told.repaired) {
+    let repair = match (repair, &report.repaired) {
         (None, _) => "; cannot be repaired".to_owned(),
         (Some(does), None) => format!("; --repair {does}"),
         (Some(does), Some(Ok(()))) => format!("; repaired: {does}"),
         (Some(_), Some(Err(why))) => format!("; not repaired: {why}"),
     };
     format!(
-        "{}: {what}: {about}: expected {expected}, found {found}{repair}",
-        told.target
+        "{}: {kind}: {about}: expected {expected}, found {found}{repair}",
+        report.target
     )
 }
 
-fn as_json(told: &Told<'_>) -> Value {
-    let f = told.finding;
+fn as_json(report: &Report<'_>) -> Value {
+    let f = report.finding;
     json!({
-        "target": told.target,
-        "what": f.what,
+        "target": report.target,
+        "what": f.kind,
         "fid": f.fid.map(|fid| fid.to_string()),
         "place": f.place,
         "expected": f.expected,
         "found": f.found,
         "repair": f.repair,
-        "repaired": told.repaired.as_ref().map(Result::is_ok),
-        "error": told.repaired.as_ref().and_then(|r| r.as_ref().err()),
+        "repaired": report.repaired.as_ref().map(Result::is_ok),
+        "error": report.repaired.as_ref().and_then(|r| r.as_ref().err()),
     })
 }
 

@@ -434,10 +434,10 @@ fn layouts_and_objects_agree_after_a_repair() {
     assert_eq!(
         found(&site),
         [
-            "object in use is to be destroyed",
+            "object in use is queued for destruction",
             "object of two files",
-            "objects in use above the last",
-            "objects in use above the mark",
+            "objects in use above the MDT's last used id",
+            "objects in use above the OST's last created id",
             // The object that was the second file's.
             "orphan object",
             "wrong parent"

@@ -1,7 +1,9 @@
-//! The engine's journals (`N.jnl` in the index's directory): checked before the engine opens them, repaired, and synced.
+//! The engine's journals (`N.jnl` in the index's directory): checked before the engine opens them,
+//! repaired, and synced.
 //!
-//! The engine takes the first thing in a journal that it cannot read for the torn tail of a crash, and cuts off all that
-//! follows. So the journals are read here first ([`scan`]): a torn tail is cut off, damage is an error.
+//! The engine takes the first unreadable bytes of a journal for the torn tail of a crash, and
+//! truncates the journal there. So this module reads the journals first ([`scan`]): it truncates a
+//! torn tail, and reports damage as an error.
 
 mod scan;
 mod scratch;
@@ -24,23 +26,28 @@ pub(crate) use scan::COMMIT_KEY;
 pub(crate) use scratch::Scratch;
 pub(crate) use sync::{Journals, SyncThread};
 
-/// Copies of damaged journals begin with this, in the target's directory.
+/// File name prefix of the copies of damaged journals, in the target's directory.
 const KEPT: &str = "damaged-";
-/// A journal that is being repaired, in the target's directory.
+/// File name of a journal under repair, in the target's directory.
 const REPAIRED: &str = "journal.new";
 
-/// A part of a journal that cannot be read, and is not the torn tail of a crash.
+/// An unreadable part of a journal that is not the torn tail of a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The journal.
     pub journal: PathBuf,
-    /// The bytes of it that are damaged.
+    /// The damaged byte range.
     pub bytes: Range<u64>,
-    /// Bytes of whole batches after the damage, in this journal.
+    /// Bytes of complete batches after the damage, in this journal.
     pub whole_after: u64,
 }
 
-/// The damage in the journals of a target's index; changes nothing. Waits for the disk.
+/// Finds the damage in the journals of a target's index; changes nothing. Blocks on the disk.
+///
+///
+/// # Errors
+///
+/// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is none.
 pub fn damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
     let scans = scan_all(&target.join(target::INDEX))?;
     Ok(scans
@@ -49,8 +56,14 @@ pub fn damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
         .collect())
 }
 
-/// Removes what is damaged from the journals of a target's index. Each journal is kept beside the index as it was:
-/// the copies. Waits for the disk.
+/// Removes the damaged parts from the journals of a target's index. Keeps a copy of each damaged
+/// journal in the target's directory and returns the paths of the copies. Blocks on the disk.
+///
+///
+/// # Errors
+///
+/// [`OsdError::Io`] if a journal cannot be read or replaced, [`OsdError::Corrupt`] if there is
+/// none.
 pub fn repair(target: &Path) -> Result<Vec<PathBuf>, OsdError> {
     let mut copies = Vec::new();
     for (path, scan) in scan_all(&target.join(target::INDEX))? {
@@ -68,8 +81,8 @@ pub fn repair(target: &Path) -> Result<Vec<PathBuf>, OsdError> {
     Ok(copies)
 }
 
-/// Makes the journals in an index's directory ready for the engine: cuts off torn tails. Damage is an error, and nothing
-/// is changed then.
+/// Prepares the journals of an index for the engine: truncates torn tails. Damage is an error, and
+/// then nothing is changed.
 pub(crate) fn prepare(index: &Path) -> Result<(), OsdError> {
     let scans = scan_all(index)?;
     if let Some(damage) = scans.iter().find_map(|(path, scan)| damage_in(path, scan).next()) {
@@ -78,20 +91,20 @@ pub(crate) fn prepare(index: &Path) -> Result<(), OsdError> {
     for (path, scan) in scans {
         let Some(torn) = scan.torn else { continue };
         tracing::info!(
-            "{}: the last batch, from byte {torn}, was not written completely: removed",
+            "{}: removed the incomplete last batch, from byte {torn}",
             path.display()
         );
-        let cut = || {
+        let truncate = || {
             let file = fs::OpenOptions::new().write(true).open(&path)?;
             file.set_len(torn)?;
             file.sync_all()
         };
-        cut().map_err(OsdError::io("truncate", &path))?;
+        truncate().map_err(OsdError::io("truncate", &path))?;
     }
     Ok(())
 }
 
-/// Scans all journals of an index, the oldest first.
+/// Scans all journals of an index, oldest first.
 fn scan_all(index: &Path) -> Result<Vec<(PathBuf, Scan)>, OsdError> {
     let mut journals = Vec::new();
     for entry in fs::read_dir(index).map_err(OsdError::io("list", index))? {
@@ -106,14 +119,15 @@ fn scan_all(index: &Path) -> Result<Vec<(PathBuf, Scan)>, OsdError> {
         return Err(corrupt(
             index,
             &index.join("*.jnl"),
-            "there is none, expected at least one",
+            "no journal, expected at least one",
         ));
     }
     journals.sort();
     let mut scans: Vec<(PathBuf, Scan)> = Vec::new();
     let mut sequence = None;
     for (_, path) in journals {
-        // A journal is on disk as a whole before the next one begins.
+        // The engine syncs a journal before it begins the next, so only the last one can have a
+        // torn tail.
         if let Some((_, before)) = scans.last_mut()
             && let Some(torn) = before.torn.take()
         {
@@ -129,7 +143,7 @@ fn scan_all(index: &Path) -> Result<Vec<(PathBuf, Scan)>, OsdError> {
 fn corrupt(index: &Path, journal: &Path, why: &str) -> OsdError {
     OsdError::Corrupt {
         path: index.into(),
-        what: format!("journal {}", journal.display()),
+        record: format!("journal {}", journal.display()),
         why: why.into(),
     }
 }
@@ -145,7 +159,7 @@ fn damage_in<'a>(path: &'a Path, scan: &'a Scan) -> impl Iterator<Item = Damage>
     })
 }
 
-/// Keeps a journal as it is under a name that is free, in the target's directory.
+/// Links a journal to an unused name in the target's directory, as a copy of its present state.
 fn keep(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     let name = journal.file_name().unwrap_or_default().to_string_lossy();
     let mut n = 0;
@@ -162,7 +176,7 @@ fn keep(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     }
 }
 
-/// What repairs have left in a target's directory: the journals as they were.
+/// The files that repairs left in a target's directory: copies of journals.
 pub(crate) fn copies(target: &Path) -> io::Result<Vec<PathBuf>> {
     let mut copies = vec![target.join(REPAIRED)];
     for entry in fs::read_dir(target)? {
@@ -175,7 +189,7 @@ pub(crate) fn copies(target: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(copies)
 }
 
-/// Writes the whole batches of a journal to another file, which is on disk when this returns.
+/// Copies the complete batches of a journal to another file and syncs it.
 fn copy_whole(journal: &Path, scan: &Scan, to: &Path) -> Result<(), OsdError> {
     let copy = || -> io::Result<()> {
         let mut from = fs::File::open(journal)?;

@@ -1,7 +1,8 @@
-//! Reads one journal of the engine (fjall 3) without changing it, and says which parts of it are whole.
+//! Reads one journal of the engine (fjall 3) without changing it, and finds its complete batches.
 //!
-//! A journal is a sequence of batches and then zeros. A batch is a start entry (its number of items, its sequence
-//! number), that many items, and an end entry with a checksum of the items. All numbers are little-endian:
+//! A journal is a sequence of batches followed by zeros. A batch is a start entry (number of items,
+//! sequence number), the items, and an end entry with a checksum of the items. All numbers are
+//! little-endian:
 //!
 //! ```text
 //! start  01 | items u32 | sequence number u64
@@ -10,11 +11,12 @@
 //! end    03 | xxh3 of the items u64 | "FJL" 03
 //! ```
 //!
-//! A crash leaves a torn tail: a last batch that is not whole, and nothing after it. A bad batch with a whole one after
-//! it is damage, with one exception: a power cut can lose sectors that were never synced, and keep later ones. A lost
-//! sector reads as zeros up to its end, and fewer than two commit records follow it, since the second is written only
-//! when everything up to the first is on disk. An index that is closed in order writes a second one, so that all of its
-//! changes are checked.
+//! A crash leaves a torn tail: an incomplete last batch with nothing after it. An incomplete batch
+//! before a complete one is damage, with one exception: a power cut can lose unsynced sectors and
+//! keep later ones. A lost sector reads as zeros up to its end. At most one commit record follows
+//! it, because the second one is written only when everything up to the first is on disk. An
+//! orderly close of the index writes a second commit record, so that damage in the last changes is
+//! found.
 
 use std::{fs, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
@@ -32,53 +34,53 @@ const START_BYTES: usize = 13;
 const ITEM_BYTES: usize = 21;
 const CLEAR_BYTES: usize = 9;
 const END_BYTES: usize = 13;
-/// Kinds of items from this one on are not written by the index.
+/// Item kinds from this one on are never written by the index.
 const KINDS: u8 = 3;
-/// The sequence number of a batch is not further from the one before.
+/// Upper bound of the distance between the sequence numbers of two successive batches.
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
-/// A sequence number is below this.
+/// Upper bound of a sequence number.
 const SEQUENCE_END: u64 = 1 << 63;
-/// So many times the journal's own size may be looked at before the search for whole batches is given up: what a user
-/// stores can look like the beginning of many long batches.
+/// The search for complete batches stops after reading this many times the journal's size: a user's
+/// data can look like the start of many long batches.
 const SEARCH_FACTOR: u64 = 16;
-/// And so much more.
+/// Bytes that the search may read in addition.
 const SEARCH_BYTES: u64 = 64 << 20;
 /// Bytes read at once.
 const WINDOW: usize = 1 << 20;
-/// Bytes looked at together for data after zeros.
+/// Bytes tested at once for data after zeros.
 const PAGE: u64 = 4096;
-/// The smallest unit that a disk writes whole.
+/// The unit that a disk writes atomically.
 const SECTOR: u64 = 512;
-/// Fewer zeros than this at the end of a sector can be those of a record.
+/// Fewer zeros than this at the end of a sector can belong to a record.
 const ZEROS_MIN: u64 = 32;
-/// Key of the record that each commit begins with.
+/// Key of the record at the start of each commit.
 pub(crate) const COMMIT_KEY: [u8; 2] = [KEY_RESERVED, b't'];
 
-/// What a journal holds.
+/// The contents of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scan {
-    /// The ranges of bytes that hold whole batches, in order.
+    /// Byte ranges of complete batches, in order.
     pub(crate) whole: Vec<Range<u64>>,
-    /// Ranges that are damaged.
+    /// Damaged byte ranges.
     pub(crate) damaged: Vec<Range<u64>>,
-    /// Where a torn tail begins.
+    /// Start of the torn tail.
     pub(crate) torn: Option<u64>,
-    /// The sequence number of the last whole batch.
+    /// The sequence number of the last complete batch.
     pub(crate) sequence: Option<u64>,
     /// The journal's size, bytes.
     pub(crate) len: u64,
 }
 
-/// A batch whose checksum is right.
+/// A batch with a correct checksum.
 #[derive(Clone)]
 struct Batch {
     bytes: Range<u64>,
     sequence: u64,
-    /// Commit records in it.
+    /// Number of commit records in it.
     commits: u32,
 }
 
-/// Batches without a gap between them.
+/// Adjacent complete batches.
 struct Stretch {
     bytes: Range<u64>,
     commits: u32,
@@ -93,20 +95,21 @@ fn follows(before: Option<u64>, sequence: u64) -> bool {
 pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     let mut journal = Journal::open(path)?;
     let mut stretches: Vec<Stretch> = Vec::new();
-    // The checksum does not cover the sequence number. A batch is believed when the next one follows it; of two that
-    // do not, the one is wrong that does not follow the last one that is believed.
-    let mut believed = before;
+    // The checksum does not cover the sequence number. A batch is accepted when the next one
+    // follows it. If the next one does not, the batch that does not follow the last accepted one is
+    // wrong.
+    let mut accepted = before;
     let mut last: Option<Batch> = None;
     let (mut at, mut damaged_to) = (0, 0);
     while let Some(next) = journal.next_batch(at)? {
         at = next.bytes.end;
         match last.take() {
             Some(batch) if follows(Some(batch.sequence), next.sequence) => {
-                believed = Some(batch.sequence);
+                accepted = Some(batch.sequence);
                 add(&mut stretches, &batch);
                 last = Some(next);
             }
-            batch if follows(believed, next.sequence) => {
+            batch if follows(accepted, next.sequence) => {
                 damaged_to = batch.map_or(damaged_to, |batch| batch.bytes.end);
                 last = Some(next);
             }
@@ -117,14 +120,14 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
         }
     }
     if let Some(batch) = last {
-        believed = Some(batch.sequence);
+        accepted = Some(batch.sequence);
         add(&mut stretches, &batch);
     }
     if journal.gave_up {
         damaged_to = journal.len;
     }
     let mut scan = Scan {
-        sequence: believed,
+        sequence: accepted,
         len: journal.len,
         ..Scan::default()
     };
@@ -169,9 +172,9 @@ struct Journal {
     len: u64,
     window: Vec<u8>,
     window_start: u64,
-    /// Bytes looked at so far, each time that they were.
+    /// Bytes read so far, counting repeated reads.
     seen: u64,
-    /// Too many were: what follows is not known.
+    /// The search limit was reached: the rest of the journal is unknown.
     gave_up: bool,
 }
 
@@ -189,7 +192,7 @@ impl Journal {
         })
     }
 
-    /// Bytes of the journal; `None` when it ends before.
+    /// `len` bytes at `at`; `None` beyond the end of the journal.
     fn bytes(&mut self, at: u64, len: usize) -> io::Result<Option<&[u8]>> {
         if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Ok(None);
@@ -206,7 +209,7 @@ impl Journal {
         Ok(Some(&self.window[from..from + len]))
     }
 
-    /// The batch at `at`; `None` when there is no whole one.
+    /// The batch at `start`; `None` if there is no complete batch.
     fn batch(&mut self, start: u64) -> io::Result<Option<Batch>> {
         let Some(head) = self.bytes(start, START_BYTES)? else {
             return Ok(None);
@@ -242,7 +245,7 @@ impl Journal {
         }))
     }
 
-    /// The size of the item at `at`; `None` when there is none.
+    /// The size of the item at `at`, bytes; `None` if there is no valid item.
     fn item_bytes(&mut self, at: u64) -> io::Result<Option<usize>> {
         match self.bytes(at, 1)? {
             Some(&[CLEAR]) => return Ok(Some(CLEAR_BYTES)),
@@ -260,7 +263,7 @@ impl Journal {
         Ok((size <= self.len - at).then_some(size as usize))
     }
 
-    /// The first whole batch at or after `at`.
+    /// The first complete batch at or after `at`.
     fn next_batch(&mut self, mut at: u64) -> io::Result<Option<Batch>> {
         if let Some(batch) = self.batch(at)? {
             return Ok(Some(batch));
@@ -293,7 +296,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// The first byte at or after `at` that is not zero.
+    /// The position of the first nonzero byte at or after `at`.
     fn next_data(&mut self, mut at: u64) -> io::Result<Option<u64>> {
         while at < self.len {
             let size = (self.len - at).min(PAGE) as usize;
@@ -310,7 +313,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// Whether a gap looks like sectors that a power cut has lost: zeros up to the end of a sector.
+    /// Whether a gap looks like sectors lost in a power cut: zeros up to the end of a sector.
     fn lost_sectors(&mut self, gap: &Range<u64>) -> io::Result<bool> {
         let mut end = (gap.start / SECTOR + 1) * SECTOR;
         while end <= gap.end {

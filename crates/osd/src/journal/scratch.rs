@@ -1,7 +1,8 @@
-//! A copy of an index to be read by the engine, which changes what it opens.
+//! A temporary copy of an index for reading: the engine changes every index that it opens.
 //!
-//! The copy is in the directory for temporary files. Only journals and small files are copied: a sorted table never
-//! changes, so a symbolic link to it is enough. Journals are copied without a torn tail and without what is damaged.
+//! The copy is in the directory for temporary files. Only journals and small files are copied.
+//! Sorted tables never change, so a symbolic link is enough. Journals are copied without torn tails
+//! and damaged parts.
 
 use std::{
     fs, io,
@@ -16,20 +17,20 @@ use crate::{OsdError, files};
 /// Directories of the engine that hold sorted tables.
 const TABLES: &str = "tables";
 
-/// A copy of an index; removed when this is dropped.
+/// A copy of an index; dropping it removes the copy.
 pub(crate) struct Scratch {
     dir: PathBuf,
 }
 
 impl Scratch {
-    /// Copies the index in a directory, which does not change.
+    /// Copies the index in `index`, which must not change meanwhile.
     pub(crate) fn of(index: &Path) -> Result<Scratch, OsdError> {
         let index = fs::canonicalize(index).map_err(OsdError::io("find", index))?;
         let scratch = Scratch { dir: new_dir()? };
         match scratch.fill(&index) {
-            // It is not the target that is full.
+            // The temporary directory is full, not the target.
             Err(OsdError::NoSpace) => Err(OsdError::Io {
-                what: "copy the index (TMPDIR names another place for the copy) to",
+                op: "copy the index (set TMPDIR to use another directory) to",
                 path: scratch.dir.clone(),
                 source: io::Error::from_raw_os_error(libc::ENOSPC),
             }),
@@ -46,7 +47,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Where the copy is.
+    /// The directory of the copy.
     pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
@@ -60,7 +61,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Creates a directory that only this process uses.
+/// Creates a new directory for temporary files.
 fn new_dir() -> Result<PathBuf, OsdError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -74,7 +75,7 @@ fn new_dir() -> Result<PathBuf, OsdError> {
     }
 }
 
-/// Copies everything but journals.
+/// Copies all files except journals.
 fn copy_dir(from: &Path, to: &Path) -> Result<(), OsdError> {
     let in_tables = from.file_name().is_some_and(|name| name == TABLES);
     for entry in fs::read_dir(from).map_err(OsdError::io("list", from))? {

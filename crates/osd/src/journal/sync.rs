@@ -1,4 +1,4 @@
-//! The engine's journals, synced outside of the engine.
+//! Syncs the engine's journals without the engine's lock.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,8 @@ use std::{
 
 use crate::OsdError;
 
-/// The engine's journals: files `N.jnl`, of which the last is written; the engine syncs one itself before it begins
-/// the next. They are kept open so that an error of writing back is seen here.
+/// The engine's journals: files `N.jnl`. The engine appends to the last one, and syncs it before it
+/// starts the next. The files stay open so that a writeback error is reported here.
 pub(crate) struct Journals {
     dir: PathBuf,
     open: HashMap<PathBuf, fs::File>,
@@ -26,7 +26,7 @@ impl Journals {
         }
     }
 
-    /// Everything that the kernel has of them is on disk when this returns.
+    /// Waits until the journals' data in the page cache is on disk.
     pub(crate) fn sync(&mut self) -> Result<(), OsdError> {
         let mut there = HashMap::new();
         for entry in fs::read_dir(&self.dir).map_err(OsdError::io("list", &self.dir))? {
@@ -38,7 +38,7 @@ impl Journals {
                 Some(file) => file,
                 None => match fs::File::open(&path) {
                     Ok(file) => file,
-                    // Its content is in the sorted files by now, which the engine syncs before it removes a journal.
+                    // The engine removed the journal: its contents are in synced tables.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                     Err(e) => return Err(OsdError::io("open", path)(e)),
                 },
@@ -47,9 +47,9 @@ impl Journals {
             there.insert(path, file);
         }
         if there.is_empty() {
-            let why = "no journal (*.jnl) to sync: not the engine version that this was written for".into();
+            let why = "found no journal (*.jnl) to sync: unknown version of the engine".into();
             return Err(OsdError::Engine {
-                what: "sync",
+                op: "sync",
                 path: self.dir.clone(),
                 why,
             });
@@ -59,39 +59,39 @@ impl Journals {
     }
 }
 
-/// A thread that syncs, so that the thread that asks for it can go on meanwhile: a slow disk takes seconds.
+/// A thread for syncs, so that its caller can work meanwhile: a slow disk takes seconds.
 pub(crate) struct SyncThread {
-    asks: Option<SyncSender<()>>,
-    answers: Receiver<Result<(), OsdError>>,
+    requests: Option<SyncSender<()>>,
+    results: Receiver<Result<(), OsdError>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SyncThread {
-    /// Starts the thread; `sync` is what it does each time it is asked.
+    /// Starts the thread; it calls `sync` for each request.
     pub(crate) fn start(
         mut sync: impl FnMut() -> Result<(), OsdError> + Send + 'static,
     ) -> io::Result<SyncThread> {
-        let (asks, asked) = sync_channel(1);
-        let (answer, answers) = sync_channel(1);
+        let (requests, receiver) = sync_channel(1);
+        let (sender, results) = sync_channel(1);
         let thread = thread::Builder::new().name("osd-sync".into()).spawn(move || {
-            while asked.recv().is_ok() && answer.send(sync()).is_ok() {}
+            while receiver.recv().is_ok() && sender.send(sync()).is_ok() {}
         })?;
         Ok(SyncThread {
-            asks: Some(asks),
-            answers,
+            requests: Some(requests),
+            results,
             thread: Some(thread),
         })
     }
 
-    /// Syncs; calls `meanwhile` every `interval` until that is done.
+    /// Syncs, and calls `meanwhile` every `interval` until the sync ends.
     pub(crate) fn sync(&self, interval: Duration, mut meanwhile: impl FnMut()) -> Result<(), OsdError> {
-        let ended = || OsdError::Invalid("the syncing thread is gone");
-        self.asks
+        let ended = || OsdError::Invalid("the sync thread ended");
+        self.requests
             .as_ref()
             .and_then(|a| a.send(()).ok())
             .ok_or_else(ended)?;
         loop {
-            match self.answers.recv_timeout(interval) {
+            match self.results.recv_timeout(interval) {
                 Ok(synced) => return synced,
                 Err(RecvTimeoutError::Timeout) => meanwhile(),
                 Err(RecvTimeoutError::Disconnected) => return Err(ended()),
@@ -102,9 +102,9 @@ impl SyncThread {
 
 impl Drop for SyncThread {
     fn drop(&mut self) {
-        self.asks = None;
+        self.requests = None;
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("a syncing thread ended by a panic");
+            tracing::error!("the sync thread panicked");
         }
     }
 }
@@ -117,9 +117,9 @@ mod tests {
     use std::{sync::mpsc, time::Duration};
 
     #[test]
-    fn what_is_to_be_done_meanwhile_is_done_during_a_slow_sync() {
+    fn callback_runs_during_a_slow_sync() {
         let (done, until_done) = mpsc::channel::<()>();
-        // As slow as it takes to do the other thing three times.
+        // This sync lasts until the callback ran three times.
         let thread = SyncThread::start(move || {
             (0..3).for_each(|_| until_done.recv().unwrap());
             Ok(())
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_disk_is_the_error_of_the_sync() {
+    fn sync_returns_the_error_of_the_disk() {
         let mut fails = false;
         let thread = SyncThread::start(move || {
             fails = !fails;

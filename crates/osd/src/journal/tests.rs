@@ -1,4 +1,4 @@
-//! Journals that the engine wrote, damaged in every place, and torn at every place.
+//! Tests on journals written by the engine: damaged in every place, and torn at every place.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ fn open(target: &Path) -> LocalIndex {
     LocalIndex::open(&target.join("index"), LocalConfig::default()).unwrap()
 }
 
-/// Applies batches, each synced by itself, so that each is followed by a commit record.
+/// Applies batches and syncs after each one, so that a commit record follows each.
 async fn fill(target: &Path, from: u32, batches: u32) {
     let index = open(target);
     for n in from..from + batches {
@@ -38,7 +38,7 @@ fn journal(target: &Path) -> PathBuf {
     scans[0].0.clone()
 }
 
-/// A target with one journal, and what the journal holds without the zeros at its end.
+/// A target with one journal, and the journal's contents without the zeros at its end.
 async fn target() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), 0, BATCHES).await;
@@ -50,12 +50,12 @@ async fn target() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     (dir, path, bytes)
 }
 
-/// Where the batches of a journal begin.
+/// The positions of the batches of a journal.
 fn starts(path: &Path, bytes: &[u8]) -> Vec<usize> {
     let mut starts = vec![0];
     let mut whole_to = 0;
     for end in 1..bytes.len() {
-        // Only the end of a batch has the trailer.
+        // Only an end entry has this trailer.
         if bytes[..end].ends_with(b"FJL\x03") {
             fs::write(path, &bytes[..end]).unwrap();
             let scan = scan::scan(path, None).unwrap();
@@ -75,12 +75,12 @@ fn sequence(bytes: &[u8], start: usize) -> u64 {
 }
 
 #[tokio::test]
-async fn every_flipped_bit_before_the_last_batch_is_reported_where_it_is() {
+async fn scan_locates_a_flipped_bit_anywhere_before_the_last_batch() {
     let (dir, _, bytes) = target().await;
     let path = dir.path().join("1.jnl");
     let starts = starts(&path, &bytes);
     let last = *starts.last().unwrap();
-    // As on disk: the journal has room at its end.
+    // Like on disk, the journal has preallocated zeros at its end.
     let mut flipped = bytes.clone();
     flipped.resize(bytes.len() + 10_000, 0);
     fs::write(&path, &flipped).unwrap();
@@ -93,8 +93,8 @@ async fn every_flipped_bit_before_the_last_batch_is_reported_where_it_is() {
         let scan = scan::scan(&path, None).unwrap();
         let batch = starts.iter().rposition(|start| *start <= at).unwrap();
         if (starts[batch] + 5..starts[batch] + 13).contains(&at) {
-            // The checksum does not cover the sequence number: only the order shows that it is wrong, and which of two
-            // batches is wrong is not always known.
+            // The checksum does not cover the sequence number. Only the order shows that it is
+            // wrong, and not always which of two batches is wrong.
             let between = |n: usize| sequence(&flipped, starts[n]) < sequence(&flipped, starts[n + 1]);
             let in_order = (batch == 0 || between(batch - 1)) && (starts[batch] == last || between(batch));
             let near = |d: &std::ops::Range<u64>| d.start <= at as u64 && at as u64 - d.start < 1000;
@@ -102,13 +102,14 @@ async fn every_flipped_bit_before_the_last_batch_is_reported_where_it_is() {
                 in_order || scan.damaged.len() == 1 && near(&scan.damaged[0]),
                 "byte {at}"
             );
-            // A number that is too high is no batch; at the end that cannot be told from a torn tail.
+            // A sequence number out of range makes the batch invalid; in the last batch that looks
+            // like a torn tail.
             let torn_last = starts[batch] == last && scan.torn == Some(last as u64);
             assert!(torn_last || scan.torn.is_none(), "byte {at}");
             continue;
         }
         if starts[batch] == last {
-            // Nothing whole follows: it cannot be told from a torn tail.
+            // No complete batch follows: it looks like a torn tail.
             assert_eq!(
                 (scan.damaged.len(), scan.torn),
                 (0, Some(last as u64)),
@@ -123,7 +124,7 @@ async fn every_flipped_bit_before_the_last_batch_is_reported_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_journal_that_ends_early_has_a_torn_tail_and_no_damage() {
+async fn truncated_journal_has_a_torn_tail_and_no_damage() {
     let (dir, _, bytes) = target().await;
     let path = dir.path().join("1.jnl");
     let starts = starts(&path, &bytes);
@@ -143,7 +144,7 @@ async fn a_journal_that_ends_early_has_a_torn_tail_and_no_damage() {
 }
 
 #[tokio::test]
-async fn sectors_lost_in_a_power_cut_are_a_torn_tail_only_where_they_were_never_synced() {
+async fn lost_sectors_are_a_torn_tail_only_if_unsynced() {
     let (dir, _, bytes) = target().await;
     let path = dir.path().join("1.jnl");
     let starts = starts(&path, &bytes);
@@ -153,7 +154,7 @@ async fn sectors_lost_in_a_power_cut_are_a_torn_tail_only_where_they_were_never_
         let (from, to) = (sector * 512, (sector + 1) * 512);
         let mut lost = bytes.clone();
         lost[from..to].fill(0);
-        // Cut so that one commit record follows the lost sector.
+        // Truncate so that one commit record follows the lost sector.
         let after = starts.iter().position(|start| *start >= to);
         let Some(after) = after.filter(|after| after + 4 < starts.len()) else {
             continue;
@@ -172,11 +173,11 @@ async fn sectors_lost_in_a_power_cut_are_a_torn_tail_only_where_they_were_never_
 }
 
 #[tokio::test]
-async fn a_flipped_bit_in_the_last_change_before_a_stop_is_damage() {
+async fn flipped_bit_in_the_last_change_before_a_close_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(dir.path());
     let mut batch = Batch::new();
-    // As if sectors in it had been lost.
+    // The value looks like lost sectors.
     batch.put("key", vec![0; 2000]);
     index.apply(batch).unwrap();
     drop(index);
@@ -191,7 +192,7 @@ async fn a_flipped_bit_in_the_last_change_before_a_stop_is_damage() {
 }
 
 #[tokio::test]
-async fn damage_keeps_a_target_from_opening_until_it_is_repaired_with_a_copy() {
+async fn damaged_index_does_not_open_until_repair_which_keeps_a_copy() {
     let (dir, path, bytes) = target().await;
     let starts = starts(&dir.path().join("1.jnl"), &bytes);
     fs::remove_file(dir.path().join("1.jnl")).unwrap();
@@ -210,9 +211,9 @@ async fn damage_keeps_a_target_from_opening_until_it_is_repaired_with_a_copy() {
     let found = damage(dir.path()).unwrap();
     assert_eq!((found.len(), found[0].bytes.start), (1, from as u64));
 
-    // To be read, the rest of it is there.
+    // Opening read-only gives access to the rest.
     let config = LocalConfig::default();
-    let read = LocalIndex::open_unchanged(&dir.path().join("index"), config).unwrap();
+    let read = LocalIndex::open_read_only(&dir.path().join("index"), config).unwrap();
     let keys = read.scan(b"key", b"l", usize::MAX).unwrap().len();
     drop(read);
     assert_eq!(fs::read(&path).unwrap(), damaged);
@@ -230,7 +231,7 @@ async fn damage_keeps_a_target_from_opening_until_it_is_repaired_with_a_copy() {
 }
 
 #[tokio::test]
-async fn an_index_without_a_journal_or_emptied_is_refused() {
+async fn open_fails_if_the_journal_or_the_index_is_missing() {
     let (dir, path, _) = target().await;
     let index = dir.path().join("index");
     let before = LocalConfig {
@@ -239,15 +240,15 @@ async fn an_index_without_a_journal_or_emptied_is_refused() {
     };
     drop(LocalIndex::open(&index, before).unwrap());
     fs::write(&path, b"").unwrap();
-    // Nothing was written out to a table yet: with its journal all of it is gone.
+    // No change is in a table yet: without the journal all of them are lost.
     let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
     assert!(
-        refused.contains("it is empty, although the target has run"),
+        refused.contains("it is empty, although the target ran"),
         "{refused}"
     );
     fs::remove_file(&path).unwrap();
     let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
-    assert!(refused.contains("*.jnl: there is none"), "{refused}");
+    assert!(refused.contains("*.jnl: no journal"), "{refused}");
     fs::remove_dir_all(&index).unwrap();
     for (there, why) in [(false, "no such directory"), (true, "no index in it")] {
         if there {

@@ -1,4 +1,4 @@
-//! The engine's database in a directory: making one, opening it, and its errors.
+//! The engine's database in a directory: creating it, opening it, and mapping its errors.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -7,11 +7,12 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, compaction::Leveled};
 use super::{LocalConfig, TABLE_BYTES};
 use crate::{OsdError, files};
 
-/// A file that the engine makes once.
+/// A file that every database of the engine has.
 const ENGINE_MARK: &str = "version";
 
-/// Makes an empty store under another name first: an interrupted making leaves no half of one in place.
-pub(super) fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
+/// Creates an empty database under a temporary name and renames it: an interruption leaves no
+/// partial one at `path`.
+pub(super) fn create(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
     let new = path.with_extension("new");
     match fs::remove_dir_all(&new) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", &new)(e)),
@@ -24,27 +25,27 @@ pub(super) fn make(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
     files::sync_dir(&parent).map_err(OsdError::io("sync", parent))
 }
 
-/// Refuses a directory that is not an index: the engine would make an empty one of it.
-pub(super) fn check_there(path: &Path) -> Result<(), OsdError> {
+/// Rejects a directory without an index: the engine would create an empty one there.
+pub(super) fn check_exists(path: &Path) -> Result<(), OsdError> {
     let lost = |why| OsdError::Lost {
         path: path.into(),
         why,
     };
     match path.is_dir() {
-        false => Err(lost("there is no such directory")),
-        true if !path.join(ENGINE_MARK).exists() => Err(lost("there is no index in it")),
+        false => Err(lost("no such directory")),
+        true if !path.join(ENGINE_MARK).exists() => Err(lost("no index in it")),
         true => Ok(()),
     }
 }
 
-/// Opens the engine's database. What is damaged in its files is an error, also where it makes the engine panic.
+/// Opens the engine's database. Damage in its files is an error, even if the engine panics on it.
 pub(super) fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
     let open = std::panic::AssertUnwindSafe(|| try_open_engine(path, config));
     std::panic::catch_unwind(open).unwrap_or_else(|panic| {
         let why = panic.downcast_ref::<String>().cloned();
         let why = why.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         Err(OsdError::Engine {
-            what: "open",
+            op: "open",
             path: path.into(),
             why: format!("its files are damaged: {}", why.unwrap_or_default()),
         })
@@ -70,12 +71,12 @@ fn try_open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspa
     Ok((db, keyspace))
 }
 
-pub(super) fn engine(what: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
+pub(super) fn engine(op: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
     let path = path.to_path_buf();
     move |e| match e {
-        fjall::Error::Io(source) => OsdError::io(what, path)(source),
+        fjall::Error::Io(source) => OsdError::io(op, path)(source),
         e => OsdError::Engine {
-            what,
+            op,
             path,
             why: e.to_string(),
         },

@@ -1,4 +1,5 @@
-//! The objects in use: open files and attributes, bounded in number, and the set of those that are not on disk.
+//! The cache of objects in use (open files and attributes), bounded in number, and the set of dirty
+//! objects.
 
 use foldhash::HashMap;
 use std::{
@@ -16,38 +17,41 @@ use wire::Fid;
 use crate::ObjAttr;
 
 const SHARDS: usize = 16;
-/// Open objects of one store, of all shards: between these, a share of the descriptors that the process may have, which
-/// may have many stores.
+/// One store's limit of open objects, over all shards: a fraction (1/n) of the process's file
+/// descriptors, within these bounds, since a process can have many stores.
 const OPEN_SHARE: u64 = 128;
 const OPEN_MIN: u64 = 64;
 const OPEN_MAX: u64 = 1024;
 
-/// One object in use. There is never a second entry of the same object.
+/// One object in use. No object ever has two entries.
 pub(super) struct Entry {
     pub(super) fid: Fid,
     pub(super) path: PathBuf,
     /// Never held while waiting for the disk.
     pub(super) state: Mutex<State>,
-    /// Held while the file is made or removed; only by threads for blocking work, and before `state`.
-    pub(super) making: Mutex<()>,
-    /// Held by who writes: local file systems let only one at a time, and the others would spin for their turn.
-    pub(super) writing: Arc<tokio::sync::Mutex<()>>,
+    /// Held while the file is created or removed; only by threads for blocking work, and locked
+    /// before `state`.
+    pub(super) create_lock: Mutex<()>,
+    /// Held by a writer: local file systems serialise the writers of a file, and waiting writers
+    /// would spin.
+    pub(super) write_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The object is there: it has a record or a file.
+    /// The object exists: it has a record or a file.
     pub(super) exists: bool,
-    /// Its file, once there is one.
+    /// The open file; `None` before the first write.
     pub(super) file: Option<Arc<fs::File>>,
     pub(super) attr: ObjAttr,
     /// The record in the index is older than `attr`.
     pub(super) record_stale: bool,
-    /// The size that the file has at least, once it is known to be on disk; as in the record.
-    pub(super) on_disk: Option<u64>,
-    /// Why the file is not what was written.
+    /// Minimum size of the file on disk, as in the record; `None` if no sync of the file is
+    /// recorded.
+    pub(super) durable_size: Option<u64>,
+    /// The reason why the file does not match its record.
     pub(super) damage: Option<String>,
-    /// It was removed; whoever still holds the entry finds an empty object.
+    /// The object was destroyed; a remaining reference to the entry sees an empty object.
     pub(super) destroyed: bool,
 }
 
@@ -56,7 +60,7 @@ pub(super) struct Cache {
     shards: Vec<Mutex<Shard>>,
     capacity: usize,
     generations: AtomicU64,
-    /// Directories in which files were removed since the last sync of all, and how often.
+    /// Directories in which files were removed since their last sync, with the number of removals.
     removed_in: Mutex<HashMap<PathBuf, u64>>,
 }
 
@@ -68,21 +72,22 @@ struct Shard {
     clock: u64,
 }
 
-/// Data that is not on disk. It stays known as that until a sync that began after it is done, so that whoever syncs
-/// the same object meanwhile waits for the disk too.
+/// The unsynced changes of one object. They stay listed until a sync that started after them ends,
+/// so that a concurrent sync of the same object waits for the disk too.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dirty {
-    /// The file is new, so its directory is not on disk either.
+    /// The file is new: its directory entry is not on disk either.
     pub(super) new: bool,
     changes: u64,
-    /// The file's size after the last change.
+    /// The file's size after the last change, bytes.
     pub(super) size: u64,
-    /// Another number each time that the object becomes dirty or its file is cut: within one, the file only grows.
+    /// Changes whenever a clean object becomes dirty or its file is truncated: within one
+    /// generation the file only grows.
     generation: u64,
 }
 
 impl Dirty {
-    /// Whether the file only grew between this and a later state.
+    /// Whether the file only grew between this state and a later one.
     pub(super) fn only_grew_until(&self, later: &Dirty) -> bool {
         self.generation == later.generation
     }
@@ -103,7 +108,7 @@ impl Cache {
     }
 
     fn shard(&self, fid: &Fid) -> &Mutex<Shard> {
-        // Neighbouring object ids are written together.
+        // Objects with adjacent ids are often written together.
         &self.shards[fid.f_oid as usize % SHARDS]
     }
 
@@ -116,8 +121,9 @@ impl Cache {
         Some(entry.clone())
     }
 
-    /// Adds an entry, unless another was faster. When there are too many, the one that was not used for the longest
-    /// leaves; if its record is stale it stays and comes back second, to be written and then [`Cache::evict`]ed.
+    /// Adds an entry, or returns the existing one. Above the limit the least recently used entry is
+    /// evicted. An entry with a stale record is returned second instead: the caller writes the
+    /// record and calls [`Cache::evict`].
     pub(super) fn add(&self, entry: Arc<Entry>) -> (Arc<Entry>, Option<Arc<Entry>>) {
         let mut shard = self.shard(&entry.fid).lock();
         shard.clock += 1;
@@ -135,7 +141,7 @@ impl Cache {
         (entry, stale)
     }
 
-    /// Lets an entry leave, unless it is in use again.
+    /// Evicts an entry unless it is in use again.
     pub(super) fn evict(&self, fid: &Fid) {
         self.shard(fid).lock().evict(fid);
     }
@@ -146,7 +152,7 @@ impl Cache {
         shard.dirty.remove(fid);
     }
 
-    /// Notes a change of an object, whose file has this size now.
+    /// Records a change of an object; `size` is the file's new size.
     pub(super) fn mark_dirty(&self, fid: &Fid, new: bool, size: u64) {
         let mut shard = self.shard(fid).lock();
         let dirty = shard.dirty.entry(*fid).or_insert_with(|| self.new_dirty());
@@ -155,8 +161,8 @@ impl Cache {
         dirty.size = size;
     }
 
-    /// Notes that an object's file is about to be cut to this size.
-    pub(super) fn mark_cut(&self, fid: &Fid, size: u64) {
+    /// Records that an object's file is about to be truncated to `size`.
+    pub(super) fn mark_truncated(&self, fid: &Fid, size: u64) {
         let mut shard = self.shard(fid).lock();
         let dirty = shard.dirty.entry(*fid).or_default();
         *dirty = Dirty {
@@ -183,7 +189,7 @@ impl Cache {
         self.shards.iter().flat_map(of).collect()
     }
 
-    /// What was synced is clean, where nothing changed since.
+    /// Marks synced objects clean if they did not change since.
     pub(super) fn clean(&self, synced: &[(Fid, Dirty)]) {
         for (fid, then) in synced {
             let mut shard = self.shard(fid).lock();
@@ -193,7 +199,7 @@ impl Cache {
         }
     }
 
-    /// A file was removed: its directory is not on disk as it is now.
+    /// Records the removal of a file: its directory needs a sync.
     pub(super) fn mark_removed(&self, dir: &Path) {
         *self.removed_in.lock().entry(dir.to_owned()).or_default() += 1;
     }
@@ -206,7 +212,7 @@ impl Cache {
             .collect()
     }
 
-    /// These directories were synced; where nothing was removed since, they are on disk.
+    /// Marks synced directories clean if no file was removed since.
     pub(super) fn clean_removed(&self, synced: &[(PathBuf, u64)]) {
         let mut removed_in = self.removed_in.lock();
         for (dir, then) in synced {
@@ -216,7 +222,7 @@ impl Cache {
         }
     }
 
-    /// Entries whose record in the index is stale.
+    /// Entries with stale records.
     pub(super) fn stale(&self) -> Vec<Arc<Entry>> {
         let of = |s: &Mutex<Shard>| -> Vec<_> { s.lock().entries.values().map(|(e, _)| e.clone()).collect() };
         self.shards
@@ -236,7 +242,7 @@ impl Shard {
         unused.min_by_key(|(_, (_, used))| *used).map(|(fid, _)| *fid)
     }
 
-    /// Removes an unused entry; returns it instead if its record is stale.
+    /// Removes an unused entry; an entry with a stale record stays and is returned.
     fn evict(&mut self, fid: &Fid) -> Option<Arc<Entry>> {
         let (entry, _) = self.entries.get(fid).filter(|(e, _)| Arc::strong_count(e) == 1)?;
         if entry.state.lock().record_stale {

@@ -1,17 +1,18 @@
 //! Objects as files of the local file system, in a hashed directory tree.
 //!
-//! `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal; the file is made with the first data. What
-//! the file cannot tell (owner, times as the client set them, parent, version) is a small record in the target's index,
-//! so that nothing is asked of the local file system but sparse files. All file I/O runs on threads for blocking work,
-//! except a read of what the kernel has cached. Attributes that change with each write are kept in the entry of the open
-//! object and go to the index when it leaves the cache or is synced. After a failed sync every later sync fails.
-//! [`settled`] keeps in the record which files are on disk, with which size, so that a lost one is noticed.
+//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal. The file
+//! is created by the first write. Attributes that the file does not have (owner, the client's
+//! times, parent, version) are in a small record in the target's index, so the local file system
+//! only needs sparse files. All file I/O runs on threads for blocking work, except reads of data in
+//! the page cache. Attributes that change with each write stay in the cache entry and go to the
+//! index on eviction or sync. After a failed sync every later sync fails. [`durable_size`] records
+//! the size of each file on disk, so that a lost or truncated file is detected.
 
 mod cache;
+mod durable_size;
 #[cfg(test)]
-mod power;
+mod power_cut;
 pub(crate) mod record;
-mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -32,10 +33,12 @@ use rustix::{
 };
 use wire::Fid;
 
-use crate::{Batch, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking, files};
+use crate::{
+    Batch, CachedAttr, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking, files,
+};
 use cache::{Cache, Dirty, Entry, State};
 
-/// Above so many files the whole file system is synced at once instead of file by file.
+/// Above this number of dirty files, one `syncfs` replaces the syncs of single files.
 const SYNC_EACH_MAX: usize = 64;
 
 /// Objects on the local file system.
@@ -51,7 +54,13 @@ struct Shared {
 }
 
 impl LocalObjects {
-    /// Opens the tree in `root`, or makes an empty one. Waits for the disk: not for a runtime's worker.
+    /// Opens the tree in `root`, or creates an empty one. Blocks on the disk: do not call it on a
+    /// worker of the runtime.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if the directory cannot be created.
     pub fn open(root: &Path, index: Arc<dyn Index>) -> Result<LocalObjects, OsdError> {
         make_dir(root)?;
         let shared = Shared {
@@ -90,14 +99,14 @@ impl LocalObjects {
     }
 }
 
-/// The file of an object, below the directory of objects.
+/// The path of an object's file below the directory of objects.
 pub(crate) fn file_path(root: &Path, fid: &Fid) -> PathBuf {
     root.join(format!("{:x}", fid.f_seq))
         .join(format!("{:02x}", fid.f_oid & 0xff))
         .join(format!("{:x}", fid.f_oid))
 }
 
-/// Makes a directory, durable in its parent.
+/// Creates a directory and syncs its parent.
 fn make_dir(path: &Path) -> Result<(), OsdError> {
     match files::create_dir(path) {
         Ok(()) => {}
@@ -119,9 +128,9 @@ impl Shared {
         let path = file_path(&self.root, &fid);
         let mut state = State::default();
         if let Some(r) = self.index.get(&record::key(&fid))? {
-            (state.attr, state.on_disk) = record::read(&r).map_err(|why| OsdError::Corrupt {
+            (state.attr, state.durable_size) = record::read(&r).map_err(|why| OsdError::Corrupt {
                 path: self.root.clone(),
-                what: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
+                record: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
                 why,
             })?;
             state.exists = true;
@@ -135,13 +144,13 @@ impl Shared {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(OsdError::io("open", path)(e)),
         }
-        state.look_for_damage(&path);
+        state.check_durable_size(&path);
         let entry = Entry {
             fid,
             path,
             state: Mutex::new(state),
-            making: Mutex::new(()),
-            writing: Arc::default(),
+            create_lock: Mutex::new(()),
+            write_lock: Arc::default(),
         };
         let (entry, stale) = self.cache.add(Arc::new(entry));
         if let Some(old) = stale {
@@ -153,27 +162,30 @@ impl Shared {
         Ok(entry)
     }
 
-    /// Puts the attributes into the index if they changed since.
+    /// Writes the attributes to the index if the record is stale.
     fn write_record(&self, entry: &Entry) -> Result<(), OsdError> {
         let mut state = entry.state.lock();
         if !state.record_stale || state.destroyed {
             return Ok(());
         }
         let mut batch = Batch::new();
-        batch.put(record::key(&entry.fid), record::write(&state.attr, state.on_disk));
+        batch.put(
+            record::key(&entry.fid),
+            record::write(&state.attr, state.durable_size),
+        );
         self.index.apply(batch)?;
         state.record_stale = false;
         Ok(())
     }
 
-    /// The object's file, made if there is none; true when it is new.
+    /// The object's file, created if missing; true if it is new.
     fn file(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
         self.not_failed()?;
         entry.check()?;
         if let Some(file) = &entry.state.lock().file {
             return Ok((file.clone(), false));
         }
-        let _making = entry.making.lock();
+        let _create_lock = entry.create_lock.lock();
         {
             let state = entry.state.lock();
             match &state.file {
@@ -216,12 +228,13 @@ impl Shared {
             at += piece.len() as u64;
             Ok(())
         });
-        // Also when only a part was written.
+        // Also after a partial write.
         self.changed(entry, new, attr)?;
         written
     }
 
-    /// After a change of the file, or an attempt: sizes anew, attributes, and the object is not on disk any more.
+    /// Called after a change of the file, successful or not: measures the size, sets attributes and
+    /// marks the object dirty.
     fn changed(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
         let measured = {
             let mut state = entry.state.lock();
@@ -234,7 +247,7 @@ impl Shared {
             self.cache.mark_dirty(&entry.fid, new, state.attr.size);
             measured
         };
-        // Who owns an object is in the index as soon as there is one; times may wait.
+        // The record of a new object, with its owner, goes to the index at once; times may wait.
         if new {
             self.write_record(entry)?;
         }
@@ -252,7 +265,7 @@ impl Shared {
     }
 
     fn fail(&self, e: OsdError) -> OsdError {
-        tracing::error!(store = %self.root.display(), "sync failed, nothing more is promised: {e}");
+        tracing::error!(store = %self.root.display(), "sync failed, every later sync fails too: {e}. Check the disk and restart the target");
         self.failed.lock().get_or_insert_with(|| e.to_string());
         e
     }
@@ -265,20 +278,20 @@ impl Shared {
             });
         }
         self.sync_files(dirty, removed_in).map_err(|e| self.fail(e))?;
-        self.settle(dirty);
+        self.record_durable_sizes(dirty);
         self.cache.clean(dirty);
         self.cache.clean_removed(removed_in);
         Ok(())
     }
 
-    fn sync_host(&self) -> Result<(), OsdError> {
+    fn sync_file_system(&self) -> Result<(), OsdError> {
         let root = fs::File::open(&self.root).map_err(OsdError::io("open", &self.root))?;
         rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()))
     }
 
     fn sync_files(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
         if dirty.len() + removed_in.len() > SYNC_EACH_MAX {
-            return self.sync_host();
+            return self.sync_file_system();
         }
         let mut dirs: HashSet<PathBuf> = removed_in.iter().map(|(dir, _)| dir.clone()).collect();
         for (fid, dirty) in dirty {
@@ -301,7 +314,7 @@ impl State {
         self.record_stale |= self.attr != before;
     }
 
-    /// Size and space, from the file.
+    /// Reads size and blocks from the file.
     fn measure(&mut self, path: &Path) -> Result<(), OsdError> {
         if let Some(file) = &self.file {
             let m = file.metadata().map_err(OsdError::io("stat", path))?;
@@ -315,7 +328,8 @@ fn bytes_of(pieces: &[Bytes]) -> u64 {
     pieces.iter().map(|p| p.len() as u64).sum()
 }
 
-/// Reads at most `len` bytes, in pieces; with `NOWAIT` only what is cached: `None` when that is not all.
+/// Reads at most `len` bytes, in buffers of [`READ_PIECE`]; with `NOWAIT` returns `None` if the
+/// page cache lacks some.
 fn read_pieces(
     file: &fs::File,
     offset: u64,
@@ -357,7 +371,7 @@ impl Objects for LocalObjects {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
             entry.check()?;
-            let Some((file, len)) = entry.to_read(offset, len) else {
+            let Some((file, len)) = entry.readable(offset, len) else {
                 return Ok(Vec::new());
             };
             let cached = read_pieces(&file, offset, len, ReadWriteFlags::NOWAIT);
@@ -367,7 +381,7 @@ impl Objects for LocalObjects {
                 return Ok(pieces);
             }
             let read = move |entry: &Entry| -> Result<(Vec<Bytes>, bool), OsdError> {
-                let Some((file, len)) = entry.to_read(offset, len as u32) else {
+                let Some((file, len)) = entry.readable(offset, len as u32) else {
                     return Ok((Vec::new(), true));
                 };
                 let pieces = read_pieces(&file, offset, len, ReadWriteFlags::empty());
@@ -381,14 +395,14 @@ impl Objects for LocalObjects {
             if whole {
                 return Ok(pieces);
             }
-            // The file ends too early. It may be being cut just now; whoever does that has the turn to write.
-            let turn = entry.writing.clone().lock_owned().await;
+            // The file is too short. A truncate may be in progress; it holds the write lock.
+            let write_lock = entry.write_lock.clone().lock_owned().await;
             blocking(move || {
-                let _turn = turn;
+                let _write_lock = write_lock;
                 let (pieces, whole) = read(&entry)?;
                 match whole {
                     true => Ok(pieces),
-                    false => Err(entry.ended_early(offset, bytes_of(&pieces))),
+                    false => Err(entry.report_early_end(offset, bytes_of(&pieces))),
                 }
             })
             .await
@@ -405,9 +419,9 @@ impl Objects for LocalObjects {
         let shared = self.shared.clone();
         Box::pin(async move {
             let entry = self.entry(fid).await?;
-            let turn = entry.writing.clone().lock_owned().await;
+            let write_lock = entry.write_lock.clone().lock_owned().await;
             blocking(move || {
-                let _turn = turn;
+                let _write_lock = write_lock;
                 shared.write(&entry, offset, &data, &attr)
             })
             .await
@@ -415,15 +429,15 @@ impl Objects for LocalObjects {
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        let cuts = end == u64::MAX;
-        self.in_turn(fid, cuts.then_some(start), move |shared, entry| {
+        let truncates = end == u64::MAX;
+        self.with_write_lock(fid, truncates.then_some(start), move |shared, entry| {
             entry.check()?;
-            if entry.state.lock().file.is_none() && (start == 0 || !cuts) {
+            if entry.state.lock().file.is_none() && (start == 0 || !truncates) {
                 entry.state.lock().set(&attr);
                 return shared.write_record(entry);
             }
             let (file, new) = shared.file(entry)?;
-            let punched = if cuts {
+            let punched = if truncates {
                 file.set_len(start).map_err(OsdError::io("truncate", &entry.path))
             } else if end > start {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -445,7 +459,7 @@ impl Objects for LocalObjects {
         end: u64,
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.in_turn(fid, None, move |shared, entry| {
+        self.with_write_lock(fid, None, move |shared, entry| {
             let len = end
                 .checked_sub(start)
                 .filter(|l| *l > 0)
@@ -463,7 +477,7 @@ impl Objects for LocalObjects {
         })
     }
 
-    fn seek(&self, fid: Fid, offset: u64, what: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
+    fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
         self.with(fid, move |_, entry| {
             entry.check()?;
             let (file, size) = {
@@ -471,7 +485,7 @@ impl Objects for LocalObjects {
                 (state.file.clone(), state.attr.size)
             };
             let file = file.filter(|_| offset < size).ok_or(OsdError::NotFound)?;
-            let to = match what {
+            let to = match kind {
                 Seek::Data => SeekFrom::Data(offset),
                 Seek::Hole => SeekFrom::Hole(offset),
             };
@@ -491,16 +505,21 @@ impl Objects for LocalObjects {
         })
     }
 
-    fn attr_now(&self, fid: Fid, new: bool) -> Option<Option<ObjAttr>> {
+    fn cached_attr(&self, fid: Fid, new: bool) -> CachedAttr {
         if let Some(entry) = self.shared.cache.find(&fid) {
             let state = entry.state.lock();
-            // What is being removed may still be there, if that fails; and what is not there yet somebody may be about to
-            // write, who is to be told that it is removed.
-            return (!state.destroyed && state.exists && state.damage.is_none()).then_some(Some(state.attr));
+            // An object under destruction still exists if that fails, and a missing object may be
+            // about to be created by a writer: both are unknown.
+            return match !state.destroyed && state.exists && state.damage.is_none() {
+                true => CachedAttr::Present(state.attr),
+                false => CachedAttr::Unknown,
+            };
         }
-        // What was made since has a record before it leaves the cache.
-        let nothing = new && matches!(self.shared.index.get(&record::key(&fid)), Ok(None));
-        nothing.then_some(None)
+        // An object created since the start has a record before it leaves the cache.
+        match new && matches!(self.shared.index.get(&record::key(&fid)), Ok(None)) {
+            true => CachedAttr::Absent,
+            false => CachedAttr::Unknown,
+        }
     }
 
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
@@ -513,13 +532,13 @@ impl Objects for LocalObjects {
 
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
         self.with(fid, move |shared, entry| {
-            let _making = entry.making.lock();
+            let _create_lock = entry.create_lock.lock();
             let existed = {
                 let mut state = entry.state.lock();
                 state.destroyed = true;
                 state.file = None;
                 state.attr = ObjAttr::default();
-                (state.on_disk, state.damage) = (None, None);
+                (state.durable_size, state.damage) = (None, None);
                 std::mem::take(&mut state.exists)
             };
             match fs::remove_file(&entry.path) {
@@ -539,9 +558,9 @@ impl Objects for LocalObjects {
         })
     }
 
-    fn sync_left(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+    fn sync_file_system(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         let shared = self.shared.clone();
-        Box::pin(blocking(move || shared.sync_host()))
+        Box::pin(blocking(move || shared.sync_file_system()))
     }
 
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
@@ -576,7 +595,7 @@ impl Objects for LocalObjects {
                 };
                 shared.sync(&dirty, &removed_in)
             });
-            // Records and data are on disk in any order: a size is never told by a record.
+            // Records and data may reach the disk in any order: a record does not state the size.
             let (files, records) = tokio::join!(files, self.shared.index.sync());
             files.and(records)
         })

@@ -1,10 +1,11 @@
-//! The record of an object's attributes in the index: fixed, little-endian, with a version in front.
+//! The record of an object's attributes in the index: fixed layout, little-endian, first byte is
+//! the version.
 //!
 //! ```text
 //! key    f1 | sequence u64 BE | object id u32 BE
 //! value  version u8 = 2 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each) | uid u32 | gid u32 | projid u32
 //!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
-//!        | file u8: 1 when the object's file is on disk | size u64: bytes that the file has at least, on disk
+//!        | file u8: 1 if the object's file is on disk | size u64: minimum size of the file on disk
 //! ```
 
 use wire::{Fid, Time};
@@ -13,10 +14,10 @@ use crate::{KEY_RESERVED, ObjAttr};
 
 const VERSION: u8 = 2;
 const SIZE: usize = SIZE_1 + 1 + 8;
-/// Version 1 says nothing of the file.
+/// Version 1 lacks the state of the file.
 const SIZE_1: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
 
-/// What the keys of records begin with.
+/// Prefix of the records' keys.
 pub(crate) const PREFIX: [u8; 1] = [KEY_RESERVED + 1];
 
 pub(crate) fn key(fid: &Fid) -> Vec<u8> {
@@ -26,15 +27,16 @@ pub(crate) fn key(fid: &Fid) -> Vec<u8> {
     k
 }
 
-/// The object whose record has this key.
+/// The object whose record has this key; `None` if the key is malformed.
 pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
     let (seq, oid) = key.strip_prefix(&PREFIX)?.split_first_chunk::<8>()?;
     let oid = u32::from_be_bytes(oid.try_into().ok()?);
     Some(Fid::new(u64::from_be_bytes(*seq), oid, 0))
 }
 
-/// The record of an object; `on_disk` is the size that its file has at least, if the file is known to be on disk.
-pub(super) fn write(a: &ObjAttr, on_disk: Option<u64>) -> Vec<u8> {
+/// Encodes an object's record; `durable_size` is the minimum size of its file on disk, if a sync is
+/// recorded.
+pub(super) fn write(a: &ObjAttr, durable_size: Option<u64>) -> Vec<u8> {
     let mut r = Vec::with_capacity(SIZE);
     r.push(VERSION);
     for t in [a.atime, a.mtime, a.ctime] {
@@ -49,13 +51,13 @@ pub(super) fn write(a: &ObjAttr, on_disk: Option<u64>) -> Vec<u8> {
         r.extend(n.to_le_bytes());
     }
     r.extend(a.data_version.to_le_bytes());
-    r.push(u8::from(on_disk.is_some()));
-    r.extend(on_disk.unwrap_or(0).to_le_bytes());
+    r.push(u8::from(durable_size.is_some()));
+    r.extend(durable_size.unwrap_or(0).to_le_bytes());
     r
 }
 
-/// The attributes without size and blocks, and the size that the file has at least; on a record of another form, what
-/// is wrong with it.
+/// Decodes a record: the attributes without size and blocks, and the minimum size of the file on
+/// disk. The error says why the record is malformed.
 pub(crate) fn read(record: &[u8]) -> Result<(ObjAttr, Option<u64>), String> {
     match record.first() {
         Some(&VERSION) if record.len() == SIZE => {}
@@ -88,8 +90,8 @@ pub(crate) fn read(record: &[u8]) -> Result<(ObjAttr, Option<u64>), String> {
         layout_version: take(4) as u32,
         data_version: take(8),
     };
-    let on_disk = (record.len() == SIZE && take(1) != 0).then(|| take(8));
-    Ok((attr, on_disk))
+    let durable_size = (record.len() == SIZE && take(1) != 0).then(|| take(8));
+    Ok((attr, durable_size))
 }
 
 #[cfg(test)]
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_back_as_written() {
+    fn record_round_trips() {
         let a = ObjAttr {
             atime: Time::new(-1, 2),
             mtime: Time::new(i64::MAX, 999_999_999),
@@ -115,10 +117,10 @@ mod tests {
             data_version: 11 << 32,
             ..ObjAttr::default()
         };
-        for on_disk in [None, Some(0), Some(u64::MAX - 1)] {
-            let r = write(&a, on_disk);
+        for durable_size in [None, Some(0), Some(u64::MAX - 1)] {
+            let r = write(&a, durable_size);
             assert_eq!(r.len(), SIZE);
-            assert_eq!(read(&r).unwrap(), (a, on_disk));
+            assert_eq!(read(&r).unwrap(), (a, durable_size));
             for n in 0..SIZE {
                 assert!(read(&r[..n]).is_err());
             }

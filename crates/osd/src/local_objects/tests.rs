@@ -1,4 +1,4 @@
-//! What both kinds of objects do, and what the local ones keep.
+//! Tests of both kinds of objects, and of the records of the local ones.
 
 #![allow(clippy::unwrap_used)]
 use super::*;
@@ -22,8 +22,8 @@ async fn bytes(o: &dyn Objects, oid: u32, offset: u64, len: u32) -> Vec<u8> {
     o.read(fid(oid), offset, len).await.unwrap().concat()
 }
 
-/// What both implementations do.
-async fn behaves_as_objects_do(o: &dyn Objects) {
+/// The behaviour that both implementations share.
+async fn check_objects_behaviour(o: &dyn Objects) {
     let none = SetAttr::default();
     assert_eq!(o.attr(fid(1)).await.unwrap(), None);
     assert!(bytes(o, 1, 0, 10).await.is_empty());
@@ -49,7 +49,7 @@ async fn behaves_as_objects_do(o: &dyn Objects) {
         (9, 7, Time::new(5, 6), 9)
     );
     assert!(a.blocks > 0);
-    // A hole, and what is beyond the end.
+    // A hole, and a read beyond the end.
     let far = 10 << 20;
     o.write(fid(1), far, vec![Bytes::from_static(b"x")], none)
         .await
@@ -83,7 +83,7 @@ async fn behaves_as_objects_do(o: &dyn Objects) {
     assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 8);
     o.fallocate(fid(1), 0, 20, false).await.unwrap();
     assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 20);
-    // Attributes without data; gone is gone.
+    // Attributes of an object without data; destroy.
     o.setattr(fid(2), SetAttr { gid: Some(3), ..none }).await.unwrap();
     assert_eq!(o.attr(fid(2)).await.unwrap().unwrap().gid, 3);
     o.sync(Some(fid(1))).await.unwrap();
@@ -98,18 +98,18 @@ async fn behaves_as_objects_do(o: &dyn Objects) {
 }
 
 #[tokio::test]
-async fn local_objects_behave() {
+async fn local_objects_pass_the_shared_checks() {
     let dir = tempfile::tempdir().unwrap();
-    behaves_as_objects_do(&local(dir.path())).await;
+    check_objects_behaviour(&local(dir.path())).await;
 }
 
 #[tokio::test]
-async fn memory_objects_behave() {
-    behaves_as_objects_do(&MemoryObjects::default()).await;
+async fn memory_objects_pass_the_shared_checks() {
+    check_objects_behaviour(&MemoryObjects::default()).await;
 }
 
 #[tokio::test]
-async fn memory_is_counted_to_the_byte_refused_when_there_is_no_more_and_comes_back() {
+async fn memory_objects_count_refuse_and_release_space() {
     let space = crate::Space::of_memory(1 << 20);
     let o = MemoryObjects::new(space.clone());
     let none = SetAttr::default();
@@ -130,11 +130,7 @@ async fn memory_is_counted_to_the_byte_refused_when_there_is_no_more_and_comes_b
     ));
     assert!(matches!(put(3, 0, 200 << 10).await, Err(OsdError::NoSpace)));
     put(2, 0, 900 << 10).await.unwrap();
-    assert_eq!(
-        used(),
-        8192 + (900 << 10),
-        "space that is taken is not taken again"
-    );
+    assert_eq!(used(), 8192 + (900 << 10), "an overwrite takes no further space");
     o.punch(fid(2), 100, 899 << 10, none).await.unwrap();
     assert_eq!(bytes(&o, 2, 99, 2).await, [7, 0]);
     assert_eq!(bytes(&o, 2, (899 << 10) - 1, 2).await, [0, 7]);
@@ -182,7 +178,7 @@ async fn attributes_and_data_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn more_objects_than_the_cache_holds_keep_their_attributes() {
+async fn evicted_objects_keep_their_attributes() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
     for i in 1..=1500 {
@@ -214,53 +210,56 @@ async fn more_objects_than_the_cache_holds_keep_their_attributes() {
 }
 
 #[tokio::test]
-async fn of_a_new_object_that_was_never_written_it_is_known_that_it_is_not_there() {
+async fn never_written_new_object_is_absent_without_a_lookup() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
-    // Where its directory would be: who looks for it, fails.
+    // A file in place of the object's directory: a lookup fails.
     let in_the_way = dir.path().join("objects").join(format!("{:x}", fid(1).f_seq));
     fs::write(&in_the_way, b"").unwrap();
-    assert_eq!(o.attr_now(fid(1), true), Some(None));
-    assert_eq!(o.attr_now(fid(1), false), None);
+    assert_eq!(o.cached_attr(fid(1), true), CachedAttr::Absent);
+    assert_eq!(o.cached_attr(fid(1), false), CachedAttr::Unknown);
     assert!(o.attr(fid(1)).await.is_err());
     fs::remove_file(&in_the_way).unwrap();
 
     let write = |oid| o.write(fid(oid), 0, vec![Bytes::from_static(b"data")], SetAttr::default());
     write(1).await.unwrap();
-    let size = |attr: Option<Option<ObjAttr>>| attr.unwrap().map(|a| a.size);
-    assert_eq!(size(o.attr_now(fid(1), true)), Some(4));
+    assert!(matches!(o.cached_attr(fid(1), true), CachedAttr::Present(a) if a.size == 4));
     for oid in 2..1500 {
         write(oid).await.unwrap();
     }
-    assert_eq!(o.attr_now(fid(1), true), None, "it left the cache");
-    assert_eq!(size(Some(o.attr(fid(1)).await.unwrap())), Some(4));
+    assert_eq!(
+        o.cached_attr(fid(1), true),
+        CachedAttr::Unknown,
+        "evicted from the cache"
+    );
+    assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().size, 4);
     assert!(o.destroy(fid(1)).await.unwrap());
-    assert_eq!(o.attr_now(fid(1), true), Some(None));
+    assert_eq!(o.cached_attr(fid(1), true), CachedAttr::Absent);
 }
 
 #[tokio::test]
-async fn an_object_that_is_removed_before_its_first_write_has_its_turn_stays_away() {
+async fn destroy_before_a_waiting_first_write_makes_the_write_fail() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
     let entry = o.entry(fid(1)).await.unwrap();
-    let turn = entry.writing.clone().lock_owned().await;
+    let write_lock = entry.write_lock.clone().lock_owned().await;
     let mut write = o.write(fid(1), 0, vec![Bytes::from_static(b"data")], SetAttr::default());
     tokio::select! {
         biased;
-        done = &mut write => panic!("it is not its turn: {done:?}"),
+        done = &mut write => panic!("the write lock is held: {done:?}"),
         () = std::future::ready(()) => {}
     }
-    // Whoever removes objects leaves out those of which it is known that they are not there.
-    if o.attr_now(fid(1), true) != Some(None) {
+    // A destroy skips objects that are known to be absent.
+    if o.cached_attr(fid(1), true) != CachedAttr::Absent {
         o.destroy(fid(1)).await.unwrap();
     }
-    drop((turn, entry));
+    drop((write_lock, entry));
     assert!(matches!(write.await, Err(OsdError::NotFound)));
     assert_eq!(o.attr(fid(1)).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_file_that_a_failed_change_has_made_is_known_by_its_record() {
+async fn failed_change_that_created_a_file_writes_its_record() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
     let most = i64::MAX as u64;
@@ -279,7 +278,7 @@ fn path_of(dir: &Path, oid: u32) -> PathBuf {
     file_path(&dir.join("objects"), &fid(oid))
 }
 
-/// Writes objects of 100 bytes, which are on disk with their records when this returns.
+/// Writes objects of 100 bytes; they and their records are on disk when this returns.
 async fn written(dir: &Path, oids: std::ops::Range<u32>) {
     let o = local(dir);
     for oid in oids {
@@ -291,7 +290,7 @@ async fn written(dir: &Path, oids: std::ops::Range<u32>) {
 }
 
 #[tokio::test]
-async fn a_missing_or_shorter_file_is_an_error_and_not_an_empty_object() {
+async fn missing_or_truncated_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     written(dir.path(), 1..5).await;
     fs::remove_file(path_of(dir.path(), 1)).unwrap();
@@ -315,11 +314,11 @@ async fn a_missing_or_shorter_file_is_an_error_and_not_an_empty_object() {
                 .await
                 .unwrap_err(),
         );
-        assert_eq!(o.attr_now(fid(oid), false), None);
+        assert_eq!(o.cached_attr(fid(oid), false), CachedAttr::Unknown);
     }
     assert!(!path_of(dir.path(), 1).exists());
     assert_eq!(bytes(&o, 3, 0, 200).await.len(), 100);
-    // What is removed or emptied is whole again.
+    // Destroying or emptying an object ends its damage.
     assert!(o.destroy(fid(1)).await.unwrap());
     assert_eq!(o.attr(fid(1)).await.unwrap(), None);
     o.punch(fid(2), 0, u64::MAX, SetAttr::default()).await.unwrap();
@@ -330,7 +329,7 @@ async fn a_missing_or_shorter_file_is_an_error_and_not_an_empty_object() {
 }
 
 #[tokio::test]
-async fn a_file_that_becomes_shorter_while_it_is_open_is_an_error() {
+async fn file_truncated_while_open_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
     o.write(fid(1), 0, vec![Bytes::from(vec![7; 100])], SetAttr::default())
@@ -351,7 +350,7 @@ async fn a_file_that_becomes_shorter_while_it_is_open_is_an_error() {
 }
 
 #[tokio::test]
-async fn what_was_never_synced_may_be_missing() {
+async fn unsynced_data_may_be_missing_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     written(dir.path(), 1..2).await;
     let o = local(dir.path());
@@ -375,9 +374,9 @@ async fn what_was_never_synced_may_be_missing() {
 }
 
 #[tokio::test]
-async fn a_file_is_cut_only_after_its_record_is_on_disk() {
+async fn truncate_waits_for_the_record_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let index = Arc::new(power::PowerIndex::new());
+    let index = Arc::new(power_cut::PowerIndex::new());
     let o = LocalObjects::open(&dir.path().join("objects"), index.clone()).unwrap();
     let data = vec![Bytes::from(vec![7; 100])];
     o.write(fid(1), 0, data, SetAttr::default()).await.unwrap();
@@ -390,7 +389,7 @@ async fn a_file_is_cut_only_after_its_record_is_on_disk() {
 }
 
 #[tokio::test]
-async fn a_cut_file_is_recorded_with_its_new_size() {
+async fn truncate_records_the_new_size() {
     let dir = tempfile::tempdir().unwrap();
     written(dir.path(), 1..2).await;
     let o = local(dir.path());
@@ -402,7 +401,7 @@ async fn a_cut_file_is_recorded_with_its_new_size() {
 }
 
 #[tokio::test]
-async fn a_sync_that_a_cut_overtakes_records_no_size() {
+async fn sync_overtaken_by_a_truncate_records_no_size() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
     o.write(fid(1), 0, vec![Bytes::from(vec![7; 100])], SetAttr::default())
@@ -410,8 +409,8 @@ async fn a_sync_that_a_cut_overtakes_records_no_size() {
         .unwrap();
     let dirty = o.shared.cache.all_dirty();
     o.punch(fid(1), 10, u64::MAX, SetAttr::default()).await.unwrap();
-    o.shared.settle(&dirty);
-    let state = |o: &LocalObjects| o.shared.cache.find(&fid(1)).unwrap().state.lock().on_disk;
+    o.shared.record_durable_sizes(&dirty);
+    let state = |o: &LocalObjects| o.shared.cache.find(&fid(1)).unwrap().state.lock().durable_size;
     assert_eq!(state(&o), None);
     o.sync(None).await.unwrap();
     assert_eq!(state(&o), Some(10));

@@ -1,4 +1,4 @@
-//! The label of a target: what it is, in a small text file, one `name = value` a line.
+//! The label of a target: its identity, in a small text file with one `name = value` per line.
 
 use std::{fmt, fs, io, path::Path, str::FromStr};
 
@@ -6,11 +6,11 @@ use wire::Nid;
 
 use super::{LABEL, LABEL_DESTROYED, LABEL_NEW, TargetError};
 
-/// The on-disk format that this version writes, and the newest that it reads.
+/// The newest on-disk format; this version writes it.
 pub const FORMAT_VERSION: u32 = 2;
 const LABEL_MAX_BYTES: u64 = 64 << 10;
 
-/// What kind of target it is.
+/// The kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TargetKind {
     /// Management target.
@@ -21,26 +21,26 @@ pub enum TargetKind {
     Ost,
 }
 
-/// What a target is, as `mkfs` wrote it.
+/// The identity of a target, as `mkfs` wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetLabel {
     /// Format of the whole directory.
     pub format_version: u32,
     /// Its kind.
     pub kind: TargetKind,
-    /// The file system that it is part of; empty for a management target.
+    /// The file system of the target; empty for an MGS.
     pub fsname: String,
     /// Its index among the targets of its kind.
     pub index: u32,
-    /// A number of this very target's own, so that a restored or swapped directory is noticed.
+    /// A unique id of the target, to detect a restored or swapped directory.
     pub uuid: String,
-    /// Where the management server is.
+    /// NIDs of the MGS.
     pub mgsnode: Vec<Nid>,
-    /// Where it may be served, in order of preference; empty: where it is started.
+    /// NIDs of the target's servers, in order of preference; empty: the node that starts it.
     pub service_nodes: Vec<Nid>,
-    /// It has run: its stores are there, and that one is missing or empty is an error.
+    /// The target ran: its stores exist, and a missing or empty one is an error.
     pub initialised: bool,
-    /// Parameters given to `mkfs`, in order: `name=value`.
+    /// Parameters given to `mkfs`, in order, as name and value.
     pub params: Vec<(String, String)>,
 }
 
@@ -67,7 +67,7 @@ impl FromStr for TargetKind {
 }
 
 impl TargetLabel {
-    /// A new target's label. `uuid` is to be unique.
+    /// The label of a new target. `uuid` must be unique.
     pub fn new(kind: TargetKind, fsname: &str, index: u32, uuid: &str) -> TargetLabel {
         TargetLabel {
             format_version: FORMAT_VERSION,
@@ -82,7 +82,7 @@ impl TargetLabel {
         }
     }
 
-    /// Its name, as Lustre has it: `MGS`, `testfs-MDT0000`, `testfs-OST000a`.
+    /// The target's name in Lustre's form: `MGS`, `testfs-MDT0000`, `testfs-OST000a`.
     pub fn svname(&self) -> String {
         match self.kind {
             TargetKind::Mgs => "MGS".into(),
@@ -176,7 +176,13 @@ impl TargetLabel {
 }
 
 impl TargetLabel {
-    /// Reads the label of a target that may be in use.
+    /// Reads the label of a target, which may be in use.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::NoDirectory`], [`TargetError::NotATarget`], [`TargetError::BadLabel`], or
+    /// [`TargetError::HalfMade`] and [`TargetError::HalfDestroyed`] after an interruption.
     pub fn read(path: &Path) -> Result<TargetLabel, TargetError> {
         if !path.is_dir() {
             return Err(TargetError::NoDirectory(path.into()));

@@ -1,9 +1,10 @@
-//! A target's directory: what `mkfs` leaves in it, and what keeps two servers from opening it at once.
+//! The directory of a target: the files that `mkfs` writes, and the lock that lets only one server
+//! open it.
 //!
-//! `target` is a small text file, one `name = value` a line, written last when a target is made, so that a
-//! directory without it but with `target.new` is known to be half made. `lock` is held (flock) by the server that
-//! runs on it: a lock of the kernel's, so that it is gone when the process is, however it ends. The format is
-//! described in `docs/on-disk-format.md`.
+//! `target` is a small text file with one `name = value` per line. `mkfs` writes it last, so a
+//! directory with `target.new` but without `target` is the result of an interrupted `mkfs`. The
+//! server holds `lock` with flock, so the lock ends with the process in any case.
+//! `docs/on-disk-format.md` describes the format.
 
 mod label;
 
@@ -21,72 +22,72 @@ pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 
 pub(crate) const LABEL: &str = "target";
 pub(crate) const LABEL_NEW: &str = "target.new";
-/// A label that is being replaced ([`files::replace`]).
+/// A label during its replacement ([`files::replace`]).
 pub(crate) const LABEL_REPLACED: &str = ".target.new";
 pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
 pub(crate) const LOCK: &str = "lock";
-/// Directory of the index, in a target's directory.
+/// The index's directory, in a target's directory.
 pub(crate) const INDEX: &str = "index";
-/// Directory of the objects, in an object target's directory.
+/// The objects' directory, in an OST's directory.
 pub(crate) const OBJECTS: &str = "objects";
-/// In the directory of the objects: the uuid of the target that they belong to.
+/// A file in the directory of objects: the uuid of its target.
 pub(crate) const OBJECTS_MARK: &str = "uuid";
 
-/// Why a target's directory cannot be used.
+/// Reasons why a target's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// There is nothing of ours.
+    /// The directory has no label.
     #[error("{}: not a Nacre target (no file 'target' in it): make one with 'nacre mkfs'", .0.display())]
     NotATarget(PathBuf),
     /// No such directory.
     #[error("{}: no such directory", .0.display())]
     NoDirectory(PathBuf),
-    /// The directory holds other things.
+    /// The directory holds other files.
     #[error("{}: not empty and not a Nacre target: '{found}' is in it; choose an empty or new directory", path.display())]
     WrongDirectory {
         /// The directory.
         path: PathBuf,
-        /// Something in it.
+        /// One of the files.
         found: String,
     },
-    /// Making it was interrupted.
-    #[error("{}: half-made target (its mkfs did not finish): remove the directory and make it again", .0.display())]
+    /// A `mkfs` was interrupted.
+    #[error("{}: incomplete target (its mkfs was interrupted): remove the directory and repeat 'nacre mkfs'", .0.display())]
     HalfMade(PathBuf),
-    /// Its deletion was interrupted.
-    #[error("{}: half-deleted target: finish that with 'nacre destroy'", .0.display())]
+    /// A `destroy` was interrupted.
+    #[error("{}: partly destroyed target: finish with 'nacre destroy'", .0.display())]
     HalfDestroyed(PathBuf),
-    /// There is a target already.
-    #[error("{}: there is a target already ({svname}); remove the directory to make a new one", path.display())]
+    /// The directory already holds a target.
+    #[error("{}: holds target {svname} already; remove the directory to make a new target", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
-        /// The target that is there.
+        /// The existing target.
         svname: String,
     },
-    /// A store of a target that has run before is not there.
-    #[error("{}: {why}, although {svname} has run before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
+    /// A store of a target that ran before is missing.
+    #[error("{}: {why}, although {svname} ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
     Lost {
         /// The store's directory.
         path: PathBuf,
         /// The target.
         svname: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// A later version wrote it.
-    #[error("{}: store of format {found}, this version knows formats up to {FORMAT_VERSION}: use the version of Nacre that made it, or a newer one", path.display())]
+    /// A newer version of Nacre wrote the target.
+    #[error("{}: store of format {found}, this version knows formats up to {FORMAT_VERSION}: use the version of Nacre that wrote it, or a newer one", path.display())]
     NewerFormat {
         /// The directory.
         path: PathBuf,
         /// Its format.
         found: u32,
     },
-    /// A server runs on it.
+    /// A server uses the target.
     #[error("{}: in use by another process{}", path.display(), by.as_deref().map(|p| format!(" ({p})")).unwrap_or_default())]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process that holds it, as it wrote itself into the lock file.
+        /// The server's process, as it wrote itself into the lock file.
         by: Option<String>,
     },
     /// The label does not parse.
@@ -96,20 +97,20 @@ pub enum TargetError {
         path: PathBuf,
         /// The line's number; 0: the whole file.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// The file system refused.
+    /// An operation of the file system failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A target's directory, locked: no other server opens it while this lives.
+/// A target's locked directory: no other server can open it while this value lives.
 #[derive(Debug)]
 pub struct TargetDir {
     path: PathBuf,
@@ -118,8 +119,14 @@ pub struct TargetDir {
 }
 
 impl TargetDir {
-    /// Makes a target in `path`, which is made too, or is empty. `fill` puts into the directory what the target
-    /// needs from the start; only when it is done and on disk does the directory become a target.
+    /// Creates a target in `path`, which must be missing or empty. `fill` writes the target's
+    /// initial files; the directory becomes a target only when they are on disk.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Exists`] or [`TargetError::WrongDirectory`] if the directory is not empty,
+    /// [`TargetError::HalfMade`] after an interrupted `mkfs`, [`TargetError::Io`].
     pub fn create(
         path: &Path,
         label: &TargetLabel,
@@ -156,7 +163,7 @@ impl TargetDir {
                 found,
             });
         }
-        // From here on the directory is known as half made, until the rename.
+        // Until the rename the directory counts as incomplete.
         let new = path.join(LABEL_NEW);
         let mut file = files::options()
             .write(true)
@@ -179,13 +186,24 @@ impl TargetDir {
         })
     }
 
-    /// Opens a target that `create` made, for this process alone.
+    /// Opens and locks a target.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::InUse`] if another process holds the lock, or an error of
+    /// [`TargetLabel::read`].
     pub fn open(path: &Path) -> Result<TargetDir, TargetError> {
         TargetDir::open_locked(path, true)
     }
 
-    /// The same, to look at the target: nothing in the directory changes.
-    pub fn open_unchanged(path: &Path) -> Result<TargetDir, TargetError> {
+    /// Opens and locks a target for reading: nothing in the directory changes.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The same as [`TargetDir::open`].
+    pub fn open_read_only(path: &Path) -> Result<TargetDir, TargetError> {
         TargetDir::open_locked(path, false)
     }
 
@@ -199,8 +217,13 @@ impl TargetDir {
         })
     }
 
-    /// Checks that the stores are there, if the target has run before: a disk that is not mounted leaves an empty
-    /// directory, which is not the target's.
+    /// Checks that the stores of a target that ran before exist: an unmounted disk leaves an empty
+    /// directory.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Lost`] if a store is missing or belongs to another target.
     pub fn check_stores(&self) -> Result<(), TargetError> {
         let lost = |store: &str, why: String| TargetError::Lost {
             path: self.path.join(store),
@@ -211,7 +234,7 @@ impl TargetDir {
             return Ok(());
         }
         if !self.path.join(INDEX).is_dir() {
-            return Err(lost(INDEX, "there is no such directory".into()));
+            return Err(lost(INDEX, "no such directory".into()));
         }
         if self.label.kind != TargetKind::Ost {
             return Ok(());
@@ -221,19 +244,24 @@ impl TargetDir {
             Ok(uuid) if uuid.trim() == self.label.uuid => Ok(()),
             Ok(uuid) => {
                 let why = format!(
-                    "it belongs to another target ({OBJECTS_MARK} says '{}')",
+                    "it belongs to another target (its '{OBJECTS_MARK}' is '{}')",
                     uuid.trim()
                 );
                 Err(lost(OBJECTS, why))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                Err(lost(OBJECTS, format!("the file '{OBJECTS_MARK}' is not in it")))
+                Err(lost(OBJECTS, format!("it lacks the file '{OBJECTS_MARK}'")))
             }
             Err(source) => Err(TargetError::Io { path: mark, source }),
         }
     }
 
-    /// Raises the format of an older store to what this version writes.
+    /// Upgrades the label of an older target to [`FORMAT_VERSION`].
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Io`] if the label cannot be written.
     pub fn raise_format(&mut self) -> Result<(), TargetError> {
         match self.label.format_version < FORMAT_VERSION {
             true => self.rewrite(TargetLabel {
@@ -244,7 +272,12 @@ impl TargetDir {
         }
     }
 
-    /// Notes that the target has run: from now on its stores have to be there.
+    /// Records that the target ran: from now on its stores must exist.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Io`] if a file cannot be written.
     pub fn set_initialised(&mut self) -> Result<(), TargetError> {
         if self.label.initialised {
             return Ok(());
@@ -268,9 +301,14 @@ impl TargetDir {
         Ok(())
     }
 
-    /// Takes the permissions of other users from what is in the directory, if they have any; how many files and
-    /// directories that were. Files of objects are not visited, since there can be millions: the directories above them
-    /// are, and nobody gets past a directory of mode 0700.
+    /// Removes the permissions of other users from the directory's contents; returns the number of
+    /// changed files and directories. Files of objects are skipped, since there can be millions:
+    /// their directories have mode 0700, which blocks access.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Io`] if a mode cannot be read or changed.
     pub fn restrict(&self) -> Result<u64, TargetError> {
         let restrict = || -> io::Result<u64> {
             let mut changed = u64::from(files::restrict(&self.path)?);
@@ -289,19 +327,19 @@ impl TargetDir {
         })
     }
 
-    /// Its directory.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is.
+    /// The target's label.
     pub fn label(&self) -> &TargetLabel {
         &self.label
     }
 }
 
-/// Takes the directory's lock. With `note_pid` writes this process's number into it, for whoever finds it taken; without,
-/// changes nothing.
+/// Locks the directory. With `note_pid` writes the process's number into the lock file, for error
+/// messages of other processes; without it changes nothing.
 pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<fs::File, TargetError> {
     let path = dir.join(LOCK);
     let io = |source| TargetError::Io {
@@ -352,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_read_back_as_written() {
+    fn label_round_trips() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/ost");
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
@@ -362,11 +400,11 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_a_target_that_has_run_must_be_there() {
+    fn check_stores_fails_if_a_store_of_a_target_that_ran_is_missing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let mut made = TargetDir::create(&path, &label(), no_fill).unwrap();
-        // Before the first run there are none.
+        // A target that never ran has no stores.
         made.check_stores().unwrap();
         fs::create_dir(path.join(INDEX)).unwrap();
         fs::create_dir(path.join(OBJECTS)).unwrap();
@@ -383,15 +421,15 @@ mod tests {
         fs::write(&mark, "another").unwrap();
         assert!(why().contains("belongs to another target"), "{}", why());
         fs::remove_file(&mark).unwrap();
-        assert!(why().contains("'uuid' is not in it"), "{}", why());
+        assert!(why().contains("lacks the file 'uuid'"), "{}", why());
         fs::remove_dir(path.join(OBJECTS)).unwrap();
-        assert!(why().contains("objects the file"), "{}", why());
+        assert!(why().contains("objects it lacks"), "{}", why());
         fs::remove_dir(path.join(INDEX)).unwrap();
-        assert!(why().contains("index there is no such directory"), "{}", why());
+        assert!(why().contains("index no such directory"), "{}", why());
     }
 
     #[test]
-    fn a_store_of_an_earlier_format_is_raised_and_looking_at_it_changes_nothing() {
+    fn older_format_is_upgraded_and_a_read_only_open_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
@@ -401,7 +439,7 @@ mod tests {
         let old = old.replace("initialised = false\n", "");
         fs::write(path.join(LABEL), &old).unwrap();
         fs::write(path.join(LOCK), "pid 1\n").unwrap();
-        let looked = TargetDir::open_unchanged(&path).unwrap();
+        let looked = TargetDir::open_read_only(&path).unwrap();
         assert!(!looked.label().initialised);
         assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));
         drop(looked);
@@ -412,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_opened_once() {
+    fn target_is_opened_by_one_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let first = TargetDir::create(&path, &label(), no_fill).unwrap();
@@ -426,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_made_target_is_known() {
+    fn interrupted_mkfs_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         TargetDir::create(&path, &label(), |_| Err(io::Error::other("killed"))).unwrap_err();
@@ -438,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn other_directories_are_refused() {
+    fn directories_without_a_target_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(
             TargetDir::open(&dir.path().join("none")),
@@ -457,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_and_a_bad_label_are_refused() {
+    fn newer_format_and_bad_labels_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
@@ -485,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_not_made_over_another() {
+    fn mkfs_does_not_overwrite_a_target() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());

@@ -112,7 +112,7 @@ impl Index for CrashIndex {
         Box::pin(async move { done.then_some(()).ok_or(OsdError::NoSpace) })
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn throttle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 

@@ -1,5 +1,5 @@
-//! What a power cut leaves of objects: random changes and syncs, and then any of what the disk may hold. No object that was
-//! not destroyed may count as damaged then.
+//! Simulates power cuts: random changes and syncs, then any state that the disk can have. No object
+//! that was not destroyed may be reported as damaged.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn fid(oid: u32) -> Fid {
     Fid::new(0x2_4000_0400, oid, 0)
 }
 
-/// An index that forgets in a power cut what was applied and not synced, from some batch on.
+/// An index that loses some of its unsynced batches in a power cut.
 pub(super) struct PowerIndex {
     state: Mutex<IndexState>,
     space: Arc<Space>,
@@ -29,7 +29,7 @@ struct IndexState {
     now: Map,
     /// Batches that are not on disk.
     waiting: Vec<Batch>,
-    /// The power is off: nothing reaches the disk any more.
+    /// The power is off: nothing reaches the disk.
     off: bool,
 }
 
@@ -58,12 +58,12 @@ impl PowerIndex {
         }
     }
 
-    /// From now on every sync fails.
+    /// Makes every later sync fail.
     pub(super) fn switch_off(&self) {
         self.state.lock().off = true;
     }
 
-    /// The index after a power cut, with some of the batches that were not synced.
+    /// The index after a power cut, with some of the unsynced batches.
     fn after_power_cut(&self, keep: usize) -> PowerIndex {
         let state = self.state.lock();
         let mut map = state.on_disk.clone();
@@ -107,7 +107,7 @@ impl Index for PowerIndex {
         Box::pin(async move { done.then_some(()).ok_or(OsdError::NoSpace) })
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn throttle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
@@ -120,7 +120,7 @@ impl Index for PowerIndex {
     }
 }
 
-/// A step; objects are named by their places among those that are not destroyed.
+/// A step; `place` selects one of the objects that are not destroyed.
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -128,24 +128,24 @@ enum Step {
         at: u64,
         len: usize,
     },
-    Cut {
+    Truncate {
         place: usize,
         size: u64,
     },
     Destroy {
         place: usize,
     },
-    /// The next stage of a sync beside which the other steps happen: what is to be synced is listed, the files are synced,
-    /// the records are written.
+    /// The next stage of a sync that runs concurrently with the other steps: list dirty objects,
+    /// sync the files, write the records.
     SyncStage,
     Sync {
         place: Option<usize>,
     },
     WriteRecords,
     SyncIndex,
-    /// The power fails, perhaps while a file is being cut.
+    /// The power fails, perhaps during a truncate.
     PowerCut {
-        cut: Option<(usize, u64)>,
+        truncate: Option<(usize, u64)>,
         batches: usize,
         files: Vec<usize>,
     },
@@ -158,7 +158,7 @@ fn step() -> impl Strategy<Value = Step> {
     let size = || 0..200u64;
     prop_oneof![
         5 => (place(), size(), 1..100usize).prop_map(|(place, at, len)| Step::Write { place, at, len }),
-        4 => (place(), size()).prop_map(|(place, size)| Step::Cut { place, size }),
+        4 => (place(), size()).prop_map(|(place, size)| Step::Truncate { place, size }),
         1 => place().prop_map(|place| Step::Destroy { place }),
         6 => Just(Step::SyncStage),
         2 => proptest::option::of(place()).prop_map(|place| Step::Sync { place }),
@@ -169,7 +169,7 @@ fn step() -> impl Strategy<Value = Step> {
             any::<usize>(),
             proptest::collection::vec(any::<usize>(), 1..8)
         )
-            .prop_map(|(cut, batches, files)| Step::PowerCut { cut, batches, files }),
+            .prop_map(|(truncate, batches, files)| Step::PowerCut { truncate, batches, files }),
     ]
 }
 
@@ -183,7 +183,7 @@ struct Machine {
     dir: tempfile::TempDir,
     index: Arc<PowerIndex>,
     objects: LocalObjects,
-    /// The sizes that the disk may hold of each object's file; `None` is no file.
+    /// The possible sizes of each object's file on disk; `None` is no file.
     disk: BTreeMap<u32, Vec<Option<u64>>>,
     /// The objects that are not destroyed.
     live: [u32; PLACES],
@@ -213,7 +213,7 @@ impl Machine {
         fs::metadata(self.path(oid)).ok().map(|m| m.len())
     }
 
-    /// What the files are like now may reach the disk at any time.
+    /// Records the current file sizes: each may reach the disk at any time.
     fn note(&mut self) {
         for oid in self.live {
             let now = self.size_now(oid);
@@ -228,7 +228,7 @@ impl Machine {
         }
     }
 
-    async fn cut(&self, place: usize, size: u64) -> Result<(), OsdError> {
+    async fn truncate(&self, place: usize, size: u64) -> Result<(), OsdError> {
         let oid = self.live[place];
         self.objects
             .punch(fid(oid), size, u64::MAX, SetAttr::default())
@@ -245,7 +245,7 @@ impl Machine {
                     .write(fid(self.live[place]), at, data, SetAttr::default());
                 written.await.unwrap();
             }
-            Step::Cut { place, size } => self.cut(place, size).await.unwrap(),
+            Step::Truncate { place, size } => self.truncate(place, size).await.unwrap(),
             Step::Destroy { place } => {
                 let oid = self.live[place];
                 self.objects.destroy(fid(oid)).await.unwrap();
@@ -261,7 +261,7 @@ impl Machine {
                         Stage::Synced(dirty)
                     }
                     Stage::Synced(dirty) => {
-                        shared.settle(&dirty);
+                        shared.record_durable_sizes(&dirty);
                         shared.cache.clean(&dirty);
                         Stage::Idle
                     }
@@ -281,7 +281,7 @@ impl Machine {
                     assert_eq!(
                         record::read(&record).unwrap().1,
                         self.size_now(fid.f_oid),
-                        "not recorded"
+                        "size not recorded"
                     );
                 }
             }
@@ -291,10 +291,14 @@ impl Machine {
                 .iter()
                 .for_each(|e| shared.write_record(e).unwrap()),
             Step::SyncIndex => self.index.sync().await.unwrap(),
-            Step::PowerCut { cut, batches, files } => {
-                if let Some((place, size)) = cut {
+            Step::PowerCut {
+                truncate,
+                batches,
+                files,
+            } => {
+                if let Some((place, size)) = truncate {
                     self.index.switch_off();
-                    let _ = self.cut(place, size).await;
+                    let _ = self.truncate(place, size).await;
                 }
                 self.note();
                 self.power_cut(batches, &files).await;
@@ -347,7 +351,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
     #[test]
-    fn no_power_cut_makes_an_object_count_as_damaged(steps in proptest::collection::vec(step(), 1..60)) {
+    fn power_cut_never_damages_an_object(steps in proptest::collection::vec(step(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut machine = Machine::new();

@@ -1,8 +1,10 @@
-//! Which files of objects are on disk, and how long they are at least: noticing a file that was lost or cut.
+//! The minimum size of each object's file on disk, recorded so that a lost or truncated file is
+//! detected.
 //!
-//! The record of an object in the index has that size. It is raised after a sync of the file, and lowered before the file
-//! is cut, each in time: a record never says more than what the disk holds, whenever the power fails. So writing needs
-//! no record before it is answered, and cutting waits for the index only where the size was raised since the last cut.
+//! The size is in the object's record in the index. It is raised after a sync of the file and
+//! lowered before a truncate, so a record never claims more than the disk holds, whenever the power
+//! fails. A write therefore needs no record before its reply, and a truncate waits for the index
+//! only if the size was raised since the last truncate.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -17,17 +19,17 @@ use crate::{OsdError, blocking};
 
 impl State {
     /// Compares the file with the record; both were just read.
-    pub(super) fn look_for_damage(&mut self, path: &Path) {
-        let (Some(size), found) = (self.on_disk, self.file.as_ref().map(|_| self.attr.size)) else {
+    pub(super) fn check_durable_size(&mut self, path: &Path) {
+        let (Some(size), found) = (self.durable_size, self.file.as_ref().map(|_| self.attr.size)) else {
             return;
         };
         let why = match found {
-            None => format!("it is missing, expected at least {size} bytes"),
-            Some(found) if found < size => format!("it has {found} bytes, expected at least {size}"),
+            None => format!("file is missing, expected at least {size} bytes"),
+            Some(found) if found < size => format!("file has {found} bytes, expected at least {size}"),
             Some(_) => return,
         };
         tracing::error!(
-            "object file {}: {why}; reading and writing it fails",
+            "object file {}: {why}; reads and writes of the object fail",
             path.display()
         );
         self.damage = Some(why);
@@ -35,7 +37,7 @@ impl State {
 }
 
 impl Entry {
-    /// An error if the object's file is not what was written.
+    /// Fails if the object's file does not match its record.
     pub(super) fn check(&self) -> Result<(), OsdError> {
         match self.state.lock().damage.clone() {
             None => Ok(()),
@@ -50,23 +52,23 @@ impl Entry {
         }
     }
 
-    /// The file and how many bytes of a read it must have; `None` when there is nothing to read.
-    pub(super) fn to_read(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
+    /// The file and the number of bytes that a read must return; `None` for an empty read.
+    pub(super) fn readable(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
         let state = self.state.lock();
         let len = state.attr.size.saturating_sub(offset).min(len.into());
         state.file.clone().filter(|_| len > 0).map(|file| (file, len))
     }
 
-    /// The file turned out to be shorter than it was when it was opened or written.
-    pub(super) fn ended_early(&self, offset: u64, found: u64) -> OsdError {
+    /// Reports that the file became shorter than at its open or last write.
+    pub(super) fn report_early_end(&self, offset: u64, found: u64) -> OsdError {
         let mut state = self.state.lock();
         let end = offset + found;
         let why = format!(
-            "it ends at byte {end}, expected at least {} bytes",
+            "file ends at byte {end}, expected at least {} bytes",
             state.attr.size
         );
         tracing::error!(
-            "object file {}: {why}; reading and writing it fails",
+            "object file {}: {why}; reads and writes of the object fail",
             self.path.display()
         );
         state.damage = Some(why.clone());
@@ -76,18 +78,18 @@ impl Entry {
 }
 
 impl Shared {
-    /// The files of these objects are on disk as they were then: their records say so from now on. A record that cannot
-    /// be written is written with the next one.
-    pub(super) fn settle(&self, synced: &[(Fid, Dirty)]) {
+    /// Records the sizes of synced files. A record that cannot be written now is written with the
+    /// next change.
+    pub(super) fn record_durable_sizes(&self, synced: &[(Fid, Dirty)]) {
         for (fid, then) in synced {
-            let settled = self.settle_one(fid, then);
-            if let Err(e) = settled {
-                tracing::debug!(%fid, "its size is not recorded yet: {e}");
+            let recorded = self.record_durable_size(fid, then);
+            if let Err(e) = recorded {
+                tracing::debug!(%fid, "durable size not recorded yet: {e}");
             }
         }
     }
 
-    fn settle_one(&self, fid: &Fid, then: &Dirty) -> Result<(), OsdError> {
+    fn record_durable_size(&self, fid: &Fid, then: &Dirty) -> Result<(), OsdError> {
         let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
         {
             let mut state = entry.state.lock();
@@ -98,19 +100,19 @@ impl Shared {
             {
                 return Ok(());
             }
-            let size = state.on_disk.unwrap_or(0).max(then.size);
-            if state.on_disk == Some(size) {
+            let size = state.durable_size.unwrap_or(0).max(then.size);
+            if state.durable_size == Some(size) {
                 return Ok(());
             }
-            state.on_disk = Some(size);
+            state.durable_size = Some(size);
             state.record_stale = true;
         }
         self.write_record(&entry)
     }
 
-    /// Before a file is cut to `size`: its record says no more than that. True when that has to reach the disk first.
-    /// A damaged file that is cut to what is left of it is whole again.
-    fn before_cut(&self, entry: &Entry, size: u64) -> Result<bool, OsdError> {
+    /// Lowers the recorded size before a truncate to `size`; true if the record must reach the disk
+    /// first. Truncating a damaged file to at most its remaining size ends the damage.
+    fn before_truncate(&self, entry: &Entry, size: u64) -> Result<bool, OsdError> {
         {
             let mut state = entry.state.lock();
             let found = match &state.file {
@@ -127,13 +129,13 @@ impl Shared {
             }
             state.damage = None;
             if state.file.is_some() && size < state.attr.size {
-                self.cache.mark_cut(&entry.fid, size);
+                self.cache.mark_truncated(&entry.fid, size);
             }
-            let missing = state.file.is_none() && state.on_disk.is_some();
-            if !missing && state.on_disk.is_none_or(|on_disk| on_disk <= size) {
+            let missing = state.file.is_none() && state.durable_size.is_some();
+            if !missing && state.durable_size.is_none_or(|durable_size| durable_size <= size) {
                 return Ok(false);
             }
-            state.on_disk = state.file.as_ref().map(|_| size);
+            state.durable_size = state.file.as_ref().map(|_| size);
             state.record_stale = true;
         }
         self.write_record(entry)?;
@@ -142,25 +144,25 @@ impl Shared {
 }
 
 impl LocalObjects {
-    /// Runs `f`, which changes the size of an object's file, on a thread for blocking work, after those that write to
-    /// the object and before later ones; with `cut` the file gets that size.
-    pub(super) fn in_turn<T: Send + 'static>(
+    /// Runs `f`, which changes the size of an object's file, on a thread for blocking work and with
+    /// the object's write lock. `truncate_to` is the new size of a truncate.
+    pub(super) fn with_write_lock<T: Send + 'static>(
         &self,
         fid: Fid,
-        cut: Option<u64>,
+        truncate_to: Option<u64>,
         f: impl FnOnce(&Shared, &Entry) -> Result<T, OsdError> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, OsdError>> {
         let shared = self.shared.clone();
         Box::pin(async move {
             let entry = self.entry(fid).await?;
-            let turn = entry.writing.clone().lock_owned().await;
-            if let Some(size) = cut
-                && shared.before_cut(&entry, size)?
+            let write_lock = entry.write_lock.clone().lock_owned().await;
+            if let Some(size) = truncate_to
+                && shared.before_truncate(&entry, size)?
             {
                 shared.index.sync().await?;
             }
             blocking(move || {
-                let _turn = turn;
+                let _write_lock = write_lock;
                 f(&shared, &entry)
             })
             .await

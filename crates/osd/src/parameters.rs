@@ -1,4 +1,5 @@
-//! The space of a target among the parameters, under Lustre's names: `osd-local.testfs-OST0000.*`, `osd-memory.*`.
+//! Parameters of a target's space, under Lustre's names: `osd-local.testfs-OST0000.*`,
+//! `osd-memory.*`.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use params::{Group, Param, Registry};
 
 use crate::{Space, StatFs};
 
-/// The most that a size may be set to, MiB.
+/// Maximum value of a size parameter, MiB.
 const MIB_MAX: u64 = 1 << 30;
 
 fn kib(blocks: u64, s: &StatFs) -> u64 {
@@ -14,8 +15,8 @@ fn kib(blocks: u64, s: &StatFs) -> u64 {
 }
 
 impl Space {
-    /// Shows the space of the target of this name, as long as the group lives.
-    pub fn show(self: &Arc<Self>, registry: &Registry, svname: &str) -> Group {
+    /// Registers the parameters of the target's space; they exist as long as the group lives.
+    pub fn register_params(self: &Arc<Self>, registry: &Registry, svname: &str) -> Group {
         let kind = if self.size_bytes().is_some() {
             "memory"
         } else {
@@ -27,15 +28,15 @@ impl Space {
             let shown = move || show(&space.statfs().unwrap_or_default()).to_string();
             group.add(name, Param::read_only(shown).about(about));
         };
-        add("blocksize", |s| s.bsize.into(), "bytes of a block");
-        add("kbytestotal", |s| kib(s.blocks, s), "space in all, KiB");
+        add("blocksize", |s| s.bsize.into(), "block size, bytes");
+        add("kbytestotal", |s| kib(s.blocks, s), "total space, KiB");
         add("kbytesfree", |s| kib(s.bfree, s), "free space, KiB");
         add(
             "kbytesavail",
             |s| kib(s.bavail, s),
             "free space without the reserve, KiB",
         );
-        add("filestotal", |s| s.files, "inodes in all; 0: not counted");
+        add("filestotal", |s| s.files, "total inodes; 0: not counted");
         add("filesfree", |s| s.ffree, "free inodes without the reserve");
         let mib = |get: fn(&Space) -> u64, set: fn(&Space, u64)| {
             let (shown, setter) = (self.clone(), self.clone());
@@ -52,7 +53,7 @@ impl Space {
         let reserved = mib(Space::reserved_bytes, Space::set_reserved_bytes);
         group.add(
             "reserved_mb",
-            reserved.about("kept free for removing, changing and committing, MiB"),
+            reserved.about("space kept free for removes, changes and commits, MiB"),
         );
         if self.size_bytes().is_some() {
             let size = mib(
@@ -61,7 +62,7 @@ impl Space {
                     s.set_size_bytes(bytes);
                 },
             );
-            group.add("size_mb", size.about("memory that it may take, MiB"));
+            group.add("size_mb", size.about("maximum memory use, MiB"));
         }
         group
     }

@@ -1,0 +1,126 @@
+//! Tests of the durable index.
+
+#![allow(clippy::unwrap_used)]
+use super::*;
+use std::fs;
+
+fn open(path: &Path) -> LocalIndex {
+    LocalIndex::open(path, LocalConfig::default()).unwrap()
+}
+
+fn one(key: &str, value: &str) -> Batch {
+    let mut b = Batch::new();
+    b.put(key.to_owned(), value.to_owned());
+    b
+}
+
+#[tokio::test]
+async fn synced_batches_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    let (epoch, transno) = {
+        let index = open(&path);
+        let t = index.transactions().begin();
+        let mut b = one("k1", "v1");
+        b.put("k2", "v2").transno = Some(t.transno());
+        index.apply(b).unwrap();
+        assert_eq!(index.get(b"k1").unwrap().unwrap(), "v1");
+        index.sync().await.unwrap();
+        assert_eq!(index.transactions().committed(), t.transno());
+        (index.transactions().epoch(), t.transno())
+    };
+    let index = open(&path);
+    assert_eq!(index.scan(b"k", b"l", 9).unwrap().len(), 2);
+    assert_eq!(index.transactions().committed(), transno);
+    assert!(index.transactions().epoch() > epoch);
+    assert!(index.transactions().begin().transno() > transno);
+}
+
+#[tokio::test]
+async fn batch_applies_deletes_before_puts() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = open(&dir.path().join("index"));
+    index.apply(one("a", "1")).unwrap();
+    let mut b = one("a", "2");
+    b.delete("a").delete("b");
+    index.apply(b).unwrap();
+    assert_eq!(index.get(b"a").unwrap().unwrap(), "2");
+}
+
+#[tokio::test]
+async fn changes_become_durable_without_a_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = open(&dir.path().join("index"));
+    let t = index.transactions().begin();
+    index
+        .apply(Batch {
+            transno: Some(t.transno()),
+            ..one("a", "1")
+        })
+        .unwrap();
+    let mut committed = index.transactions().watch_committed();
+    committed.wait_for(|c| *c == t.transno()).await.unwrap();
+}
+
+#[test]
+fn interrupted_creation_is_restarted() {
+    let dir = tempfile::tempdir().unwrap();
+    let half = dir.path().join("index.new");
+    fs::create_dir(&half).unwrap();
+    fs::write(half.join("lock"), b"").unwrap();
+    let index = open(&dir.path().join("index"));
+    index.apply(one("a", "1")).unwrap();
+}
+
+/// All files below a directory except journals.
+fn tables(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let below = entries.flat_map(|path| match path.is_dir() {
+        true => tables(&path),
+        false => vec![path],
+    });
+    below
+        .filter(|p| p.extension().is_none_or(|e| e != "jnl"))
+        .collect()
+}
+
+#[test]
+fn damaged_tables_cause_errors_and_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    let index = open(&path);
+    for n in 0..200 {
+        index
+            .apply(one(&format!("key {n}"), &"value ".repeat(20)))
+            .unwrap();
+    }
+    index.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    drop(index);
+    for file in tables(&path) {
+        let whole = fs::read(&file).unwrap();
+        for at in (0..whole.len()).step_by(whole.len() / 20 + 1) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&file, flipped).unwrap();
+            if let Ok(read) = LocalIndex::open_read_only(&path, LocalConfig::default()) {
+                let _ = read.scan(b"a", b"z", usize::MAX);
+            }
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    let read = LocalIndex::open_read_only(&path, LocalConfig::default()).unwrap();
+    assert_eq!(read.scan(b"a", b"z", usize::MAX).unwrap().len(), 200);
+}
+
+#[test]
+fn malformed_transactions_record_is_an_error() {
+    let path = Path::new("x");
+    assert_eq!(
+        parse_transactions(path, &transactions_record(5, 6)).unwrap(),
+        (5, 6)
+    );
+    assert!(parse_transactions(path, b"").is_err());
+    let mut newer = transactions_record(5, 6);
+    newer[0] = 2;
+    assert!(parse_transactions(path, &newer).is_err());
+}
