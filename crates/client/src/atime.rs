@@ -1,29 +1,30 @@
-//! Access times: which reads count, by the mount's options.
+//! Access times: the reads that update them, by the mount's options.
 //!
-//! The kernel leaves this to a FUSE file system, and tells it nothing of its own `noatime` and `relatime`. As in Lustre, a
-//! file's reader knows the time at once, and the metadata target learns it when the file is closed, if it is later than
-//! the one that it has by `mdd.*.atime_diff` seconds, or the first since a change: so reading costs no request. A
-//! directory's is told with the request that reads it.
+//! The kernel leaves access times to a FUSE file system and does not pass on its own `noatime` and
+//! `relatime`. As in Lustre, readers on this client see the new time at once. The metadata target
+//! gets it with the close, if it is more than `mdd.*.atime_diff` seconds later than the stored one,
+//! or the first since a change; so a read costs no extra request. For a directory, the request that
+//! reads it carries the time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};
 
-/// With `relatime` an access time that is older than this is brought up to date: a day.
+/// With `relatime`, a read updates an access time older than this: a day.
 const STALE_SECS: i64 = 24 * 3600;
 
-/// Which reads change the access time.
+/// The reads that update the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
-    /// `relatime`: the first after a change, and one a day.
+    /// `relatime`: the first read after a change, and one a day.
     #[default]
     Relative,
-    /// `strictatime`: each.
+    /// `strictatime`: each read.
     Strict,
-    /// `noatime`: none.
+    /// `noatime`: no read.
     Never,
 }
 
-/// The rule of a mount, which may change while it is mounted.
+/// The current access time rule of a mount.
 #[derive(Debug)]
 pub(crate) struct AtimeRule {
     files: AtomicU8,
@@ -31,7 +32,7 @@ pub(crate) struct AtimeRule {
 }
 
 impl AtimeRule {
-    /// The rule for files, and whether reads of directories count too.
+    /// The rule for files; `directories`: it holds for directories too.
     pub(crate) fn new(atime: Atime, directories: bool) -> AtimeRule {
         let rule = AtimeRule {
             files: AtomicU8::default(),
@@ -64,7 +65,7 @@ impl Atime {
             .unwrap_or_default()
     }
 
-    /// By its name as a mount option.
+    /// The rule of a mount option.
     pub fn from_option(option: &str) -> Option<Atime> {
         match option {
             "relatime" => Some(Atime::Relative),
@@ -74,7 +75,7 @@ impl Atime {
         }
     }
 
-    /// Whether a read at this time counts for a file with these times.
+    /// Whether a read at this time updates the access time of a file with these times.
     pub(crate) fn counts(self, known: Times, read: Time) -> bool {
         let later = read > known.atime;
         match self {
@@ -88,17 +89,17 @@ impl Atime {
     }
 }
 
-/// When a file was read here, for as long as it is in use here.
+/// Reads of an open file by this client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access {
-    /// The last read, of which it is not known yet whether it counts.
+    /// The last read; whether it updates the access time is not decided yet.
     read: Option<Time>,
-    /// The last one that counts, and that the metadata target has not been told of.
+    /// The last update that the metadata target does not know.
     counts: Option<Time>,
 }
 
 impl Access {
-    /// It was read.
+    /// Records a read.
     pub(crate) fn read(&mut self, now: Time) {
         self.read = Some(now);
     }
@@ -115,7 +116,7 @@ impl Access {
         }
     }
 
-    /// The access time to tell, if there is a new one. Once.
+    /// Takes the access time to report to the metadata target, if there is a new one.
     pub(crate) fn take(&mut self, rule: Atime, known: Times) -> Option<Time> {
         self.atime(rule, known);
         self.counts.take()
@@ -144,19 +145,19 @@ mod tests {
         assert!(counts(times(30, 20), 30 + STALE_SECS));
         assert!(
             !counts(times(i64::MAX, 20), i64::MAX),
-            "the end of time is no overflow"
+            "the largest time does not overflow"
         );
     }
 
     #[test]
-    fn other_rules_are_simple() {
+    fn strict_updates_with_each_later_read_and_never_with_none() {
         assert!(Atime::Strict.counts(times(30, 20), Time::secs(31)));
         assert!(!Atime::Strict.counts(times(30, 20), Time::secs(30)));
         assert!(!Atime::Never.counts(times(10, 20), Time::secs(30)));
     }
 
     #[test]
-    fn what_counts_is_shown_from_then_on_and_told_once() {
+    fn an_access_time_is_visible_at_once_and_reported_once() {
         let mut access = Access::default();
         access.read(Time::secs(11));
         assert_eq!(access.atime(Atime::Relative, times(10, 10)), Time::secs(11));

@@ -1,4 +1,5 @@
-//! Attributes of a file: what the metadata target says, and the whole picture with its data's size and times.
+//! Attributes of a file: those of the metadata target, and the merged attributes with the size and
+//! times of its objects.
 
 use crate::layout::LovLayout;
 use bytes::Bytes;
@@ -13,13 +14,13 @@ pub(crate) const S_IFREG: u32 = 0o100_000;
 pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFLNK: u32 = 0o120_000;
 
-/// Preferred I/O size that a stat shows: one RPC's.
+/// Preferred I/O size in a stat: the size of one bulk RPC.
 pub const BLKSIZE: u32 = 4 << 20;
 
-/// Attributes, as a stat shows them.
+/// The attributes that a stat returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// Which file.
+    /// FID of the file.
     pub fid: Fid,
     /// Type and permissions.
     pub mode: u32,
@@ -27,21 +28,21 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names.
+    /// Number of hard links.
     pub nlink: u32,
     /// Device number of a special file.
     pub rdev: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Time,
-    /// Last change of data.
+    /// Time of the last change of the data.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Time of the last change of data or attributes.
     pub ctime: Time,
-    /// Creation, when known.
+    /// Time of creation; zero if unknown.
     pub btime: Time,
 }
 
@@ -51,7 +52,7 @@ impl Attr {
         self.mode & S_IFMT == S_IFDIR
     }
 
-    /// Its times.
+    /// The access, modification and change times.
     pub(crate) fn times(&self) -> Times {
         Times {
             atime: self.atime,
@@ -60,7 +61,7 @@ impl Attr {
         }
     }
 
-    /// Whether it is something that has hard links.
+    /// Whether the file has more than one hard link.
     pub(crate) fn has_other_names(&self) -> bool {
         self.nlink > 1 && !self.is_dir()
     }
@@ -76,10 +77,10 @@ impl Attr {
     }
 }
 
-/// Size and times as the objects know them.
+/// Size and times merged from a file's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataAttr {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
@@ -87,19 +88,20 @@ pub struct DataAttr {
     pub times: Times,
 }
 
-/// What the metadata target said of a file.
+/// The attributes of a file from a reply of the metadata target.
 #[derive(Clone, Debug)]
 pub(crate) struct MdAttr {
     pub(crate) attr: Attr,
-    /// A regular file's layout; `None` when the reply had none.
+    /// A regular file's layout; `None` if the reply had none.
     pub(crate) layout: Option<Arc<LovLayout>>,
-    /// The access ACL as `system.posix_acl_access` holds it; `None` when the server did not say, empty when there is none.
+    /// The access ACL in the format of `system.posix_acl_access`. `None`: not in the reply; empty:
+    /// the file has none.
     pub(crate) acl: Option<Bytes>,
 }
 
 impl MdAttr {
-    /// Reads a reply's body, layout buffer and ACL buffer. A layout that cannot be used is left out: it is asked for again,
-    /// and refused with its reason, by who needs it.
+    /// Parses the body, layout buffer and ACL buffer of a reply. An unusable layout is left out;
+    /// the operation that needs it requests it again and reports the reason.
     pub(crate) fn from_reply(body: &MdtBody, md: &Bytes, acl: &Bytes, precision: Precision) -> MdAttr {
         let valid = body.mbo_valid;
         let times = body.times().at(precision);
@@ -138,15 +140,16 @@ impl MdAttr {
         } else {
             None
         };
-        // A slice would keep the whole reply.
+        // Copied, because a slice would keep the whole reply in memory.
         let acl_len = (body.mbo_aclsize as usize).min(acl.len());
         let acl = (valid & OBD_MD_FLACL != 0).then(|| Bytes::copy_from_slice(&acl.slice(..acl_len)));
         MdAttr { attr, layout, acl }
     }
 
-    /// The whole picture: size from the objects; mtime too, when they have heard of the last change. (`utimes` sets the
-    /// objects' times, so that a time in the past is not hidden by an object's.) Otherwise it is the later one: this client's
-    /// lock lets it write, and does not keep another one from touching the file. Objects that were never written have mtime 0.
+    /// Merges the size and times of the objects. The objects' mtime counts if they know of the last
+    /// change: `utimes` sets the objects' times too, so a time in the past is not hidden by an
+    /// older write. Otherwise the later mtime counts: this client's lock lets it write and does not
+    /// keep another client from `utimes`. Objects that were never written have mtime 0.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;
@@ -166,14 +169,14 @@ impl MdAttr {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The present.
+    /// The time of the operation.
     Now,
     /// This time.
     At(Time),
 }
 
 impl SetTime {
-    /// The time that it is, now.
+    /// The time to set, if the operation happens at `now`.
     pub(crate) fn when(self, now: Time) -> Time {
         match self {
             SetTime::Now => now,
@@ -182,7 +185,7 @@ impl SetTime {
     }
 }
 
-/// What to change of a file's attributes.
+/// The attributes to change; `None` fields stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permissions.
@@ -193,12 +196,12 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size: truncate, or extend with zeros.
     pub size: Option<u64>,
-    /// Last read.
+    /// Access time.
     pub atime: Option<SetTime>,
-    /// Last change of data.
+    /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Drops the set-user-ID bit, and the set-group-ID bit unless it stays: without group execution and for members of
-    /// the group.
+    /// Drops the set-user-ID bit, and the set-group-ID bit if the file is executable by its group
+    /// or the caller is not a member of the group.
     pub kill_priv: bool,
 }
 
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_the_reply_claims_are_cut_to_what_is_there() {
+    fn claimed_lengths_are_limited_to_the_buffers() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_aclsize: 999,
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_objects_have_the_size_and_the_time_of_the_last_change_that_they_know() {
+    fn objects_provide_the_size_and_the_mtime_of_changes_that_they_know() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_mtime: 4_000_000_000,
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_reply_does_not_keep_the_reply() {
+    fn cached_attributes_do_not_pin_the_reply_buffer() {
         let (reply, body) = (
             Bytes::from(vec![1; 4096]),
             MdtBody {

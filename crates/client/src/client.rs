@@ -1,4 +1,4 @@
-//! A mount: its targets, its caches, its options. The operations are in `ops`, by what they do.
+//! A mounted file system: its targets, caches and options. The module `ops` has the operations.
 
 use crate::atime::{Atime, AtimeRule};
 use crate::cred::Cred;
@@ -17,43 +17,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wire::{Fid, LockTerms, Nid, Precision, Time};
 
-/// How long one step of an unmount may take when a server does not answer.
+/// The longest time that one step of an unmount waits for a server.
 pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
 
-/// Tells the time of day.
+/// Returns the time of day.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// What to mount, and how.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// Where the MGS may be.
+    /// Where the MGS may be reached: its NIDs, in the order in which the client tries them.
     pub mgs: Vec<Nid>,
     /// The file system's name.
     pub fsname: String,
-    /// Where parameters go.
+    /// The registry for the parameters of this mount.
     pub params: Registry,
-    /// Makes this mount's UUID and owner numbers: another one for each mount.
+    /// Seed for this mount's UUID and lock owner numbers. Each mount needs another one.
     pub seed: u64,
-    /// The time of day, for the times that a client sets.
+    /// The clock for the times that the client sets.
     pub clock: Clock,
-    /// Whether servers are asked for times with nanoseconds.
+    /// Requests times with nanoseconds from the servers.
     pub nanoseconds: bool,
-    /// On what terms metadata targets are asked for locks.
+    /// The lock terms to request from metadata targets.
     pub lock_terms: LockTerms,
-    /// Which reads change the time of the last access.
+    /// The reads that update access times.
     pub atime: Atime,
-    /// Whether reads of directories do (`nodiratime`: not).
+    /// Whether reads of directories update access times too (`nodiratime`: false).
     pub diratime: bool,
-    /// The directory that becomes the root of the mount, as a path from the file system's root; empty: that root itself.
+    /// The directory to mount, as a path from the file system's root. Empty: the root.
     pub subdir: String,
-    /// Who mounts: may that directory be reached; and may use FIDs ([`Client::fid2path`]), as the superuser may.
+    /// The user that mounts. This user needs access to `subdir`, and may use FIDs
+    /// ([`Client::fid2path`]) as the superuser may.
     pub mounter: Cred,
-    /// Whether every user may use FIDs (`user_fid2path`).
+    /// Whether every user may use FIDs (mount option `user_fid2path`).
     pub user_fid2path: bool,
 }
 
 impl MountOptions {
-    /// Mounts `fsname` of the MGS at `mgs`, with the system's clock.
+    /// Options to mount `fsname` of the MGS at `mgs`, with the system's clock and the defaults.
     pub fn new(mgs: Vec<Nid>, fsname: impl Into<String>, seed: u64) -> MountOptions {
         MountOptions {
             mgs,
@@ -80,25 +81,26 @@ pub struct Client {
     pub(crate) lov: Arc<Lov>,
     pub(crate) mgc: Arc<Mgc>,
     pub(crate) config: RwLock<Arc<FsConfig>>,
-    /// Held while one of those that need a target which is not known reads the configuration.
+    /// Held by the one task that reads the configuration because of an unknown target.
     pub(crate) unknown_targets: tokio::sync::Mutex<()>,
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
     pub(crate) atime: AtimeRule,
-    /// The user who mounted, who may use FIDs.
+    /// The uid of the mounting user, which may use FIDs.
     pub(crate) mounter: u32,
-    /// Whether every user may.
+    /// Whether every user may use FIDs.
     pub(crate) user_fid2path: bool,
     pub(crate) open_dirs: Arc<OpenDirs>,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) gone: AtomicBool,
-    /// The parameters, as long as it is mounted.
+    /// The mount's parameters, unregistered on unmount.
     pub(crate) shown: Mutex<Vec<Group>>,
 }
 
 impl Client {
-    /// Changes which reads change access times: of files, and whether of directories too. For reads from now on.
+    /// Changes the reads that update access times: of files, and of directories if `directories` is
+    /// true.
     pub fn set_atime(&self, atime: Atime, directories: bool) {
         self.atime.set(atime, directories);
     }
@@ -113,27 +115,29 @@ impl Client {
         &self.fsname
     }
 
-    /// The configuration as it is now.
+    /// The current configuration of the file system.
     pub fn config(&self) -> Arc<FsConfig> {
         self.config.read().clone()
     }
 
-    /// Gives the client the kernel's caches to keep right. Once.
+    /// Sets the front end's kernel caches, which the client invalidates with its own. A second call
+    /// has no effect.
     pub fn set_kernel(&self, k: Arc<dyn KernelCache>) {
         self.kernel.set(k);
     }
 
-    /// The time of day, as fine as this target keeps it.
+    /// The time of day at the precision of this metadata target.
     pub(crate) fn now(&self, mdc: &Mdc) -> Time {
         mdc.precision().of((self.clock)())
     }
 
-    /// Whether times have nanoseconds: the metadata target keeps them.
+    /// Whether times have nanoseconds, which depends on the metadata target.
     pub fn has_nanoseconds(&self) -> bool {
         self.lmv.first().precision() == Precision::Nanoseconds
     }
 
-    /// Flushes, cancels locks, disconnects, each in bounded time. The second time it does nothing.
+    /// Unmounts: writes dirty data, cancels locks, disconnects. Each step has a time limit. A
+    /// second call has no effect.
     pub async fn umount(&self) {
         if self.gone.swap(true, Ordering::AcqRel) {
             return;
@@ -144,26 +148,32 @@ impl Client {
                 .await
                 .is_err()
             {
-                tracing::warn!(target = mdc.index, "locks were not given back in time");
+                tracing::warn!(
+                    target = mdc.index,
+                    "unmount: locks not cancelled within {UMOUNT_STEP:?}; the server will revoke them"
+                );
             }
             if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect())
                 .await
                 .is_err()
             {
-                tracing::warn!(target = mdc.index, "no answer to the disconnection");
+                tracing::warn!(
+                    target = mdc.index,
+                    "unmount: the MDT did not answer MDS_DISCONNECT within {UMOUNT_STEP:?}"
+                );
             }
         }
         if tokio::time::timeout(UMOUNT_STEP, self.mgc.disconnect())
             .await
             .is_err()
         {
-            tracing::warn!("the MGS did not answer the disconnection");
+            tracing::warn!("unmount: the MGS did not answer MGS_DISCONNECT within {UMOUNT_STEP:?}");
         }
         self.inodes.clear();
         self.shown.lock().clear();
     }
 
-    /// Checks a fsname: what the MGS's resource names have room for.
+    /// Checks a file system name against the limits of the MGS's resource names.
     pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
         let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {

@@ -1,11 +1,14 @@
-//! Closes that tell nothing: of files that were opened to read and not to execute, or that were made and not written to. On
-//! Nacre's lock terms ([`wire::LockTerms`]) such a handle goes along with the next request that gives up locks; one that
-//! finds none soon goes by itself.
+//! Deferred closes: of files that were opened for reading and not executed, or created and not
+//! written.
 //!
-//! Nobody waits for them. A file that is open to read keeps nobody from opening it. One that was made keeps others from running
-//! it, who first have to write to it: the request that asks for that takes the handle along, or, when another client asks,
-//! takes back the lock by which its maker knows that it is empty, and the handle goes before the lock. One that was removed
-//! meanwhile goes so much later.
+//! On Nacre's lock terms ([`wire::LockTerms`]) the next request that cancels locks carries such
+//! handles. A handle that finds no such request within a short time gets a close request.
+//!
+//! The delay harms no other client. A file that is open for reading can be opened by all. A created
+//! file cannot be executed while it is open; but a client that wants to execute it first writes to
+//! it. That request carries the handle if it comes from this client. If it comes from another
+//! client, it revokes the lock that marks the file as unwritten, and the handle is closed before
+//! that lock is cancelled. The data of a file that was removed meanwhile lives that much longer.
 
 use crate::inode::Denying;
 use crate::mdc::Mdc;
@@ -15,16 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
 
-/// How long a handle waits for a request to go along with.
+/// How long a handle waits for a request that carries it.
 const SOON: Duration = Duration::from_millis(20);
-/// After so many looks that found none nobody looks any more.
+/// The closing task ends after this many rounds without a handle.
 const IDLE: u32 = 50;
-/// Handles that wait; a further one goes at once.
+/// Largest number of waiting handles. A further one is closed at once.
 const MAX: usize = 256;
-/// Handles that go along with one request.
+/// Largest number of handles that one request carries.
 const ALONG: usize = 16;
 
-/// Handles that are to be closed.
+/// The handles that wait to be closed.
 #[derive(Default)]
 pub(crate) struct Closes {
     waiting: Mutex<Waiting>,
@@ -32,24 +35,24 @@ pub(crate) struct Closes {
 
 #[derive(Default)]
 struct Waiting {
-    /// The one that waits longest first.
+    /// In the order in which they were added.
     handles: Vec<Closing>,
-    /// How many of them have waited for [`SOON`] when it is over.
+    /// Number of the first handles that will be overdue in the next round.
     old: usize,
-    /// Somebody looks after them.
+    /// A task closes overdue handles.
     watched: bool,
 }
 
-/// A handle that is to be closed.
+/// A handle to close.
 pub(crate) struct Closing {
     pub(crate) handle: u64,
     pub(crate) fid: Fid,
-    /// Until the server knows.
+    /// Released when the server has closed the handle.
     pub(crate) denying: Option<Denying>,
 }
 
 impl Waiting {
-    /// Takes out, up to so many, those of which that is true.
+    /// Takes up to `max` handles that satisfy a condition.
     fn take(&mut self, max: usize, which: impl Fn(&Closing) -> bool) -> Vec<Closing> {
         let (mut taken, mut place, old) = (0, 0, self.old);
         let leaves = |closing: &mut Closing| {
@@ -64,7 +67,8 @@ impl Waiting {
 }
 
 impl Closes {
-    /// Those that a request takes along, first those of the files that it is about.
+    /// Takes the handles that a request carries: first those of the files that the request is
+    /// about.
     pub(crate) fn taken_along(&self, first: impl Fn(Fid) -> bool) -> Vec<Closing> {
         let mut waiting = self.waiting.lock();
         let mut taken = waiting.take(ALONG, |closing| first(closing.fid));
@@ -72,12 +76,12 @@ impl Closes {
         taken
     }
 
-    /// Those of one file.
+    /// Takes the handles of one file.
     fn of(&self, fid: Fid) -> Vec<Closing> {
         self.waiting.lock().take(MAX, |closing| closing.fid == fid)
     }
 
-    /// Those that have waited long enough; from now on the others have.
+    /// Takes the handles that were already waiting in the last round.
     fn overdue(&self) -> Vec<Closing> {
         let mut waiting = self.waiting.lock();
         let old = waiting.old;
@@ -86,7 +90,7 @@ impl Closes {
         overdue
     }
 
-    /// Whether it is over: nothing waits, and nobody looks any more.
+    /// Ends the closing task if no handle waits; returns true if it ends.
     fn leave(&self) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.watched = !waiting.handles.is_empty();
@@ -95,7 +99,7 @@ impl Closes {
 }
 
 impl Mdc {
-    /// Closes a handle with one of the next requests. It comes back if it is to be closed now.
+    /// Queues a handle for one of the next requests. Returns it if the caller must close it now.
     pub(crate) fn close_later(self: &Arc<Mdc>, closing: Closing) -> Result<(), Closing> {
         if self.lock_terms() == LockTerms::Lustre {
             return Err(closing);
@@ -111,7 +115,8 @@ impl Mdc {
         Ok(())
     }
 
-    /// Closes the handles of a file that wait: somebody else wants to write to it, and may then want to run it.
+    /// Closes a file's waiting handles: another client wants to write to it, and may then execute
+    /// it.
     pub(crate) async fn close_now(&self, fid: Fid) {
         for closing in self.closes.of(fid) {
             self.close_unchanged(closing).await;
@@ -137,7 +142,7 @@ impl Mdc {
             ..MdtRecSetattr::default()
         };
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(closing.handle, &rec));
-        // The server closes what a client had open that it does not know any more.
+        // An error needs no retry: the server closes the handles of a client that it evicts.
         if let Err(e) = self.import.call(req).await {
             tracing::debug!(fid = %closing.fid, "close: {e}");
         }
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_goes_along_once_or_is_overdue_at_the_second_look() {
+    fn a_handle_is_carried_once_or_overdue_in_the_second_round() {
         let closes = Closes::default();
         let add = |handles| add(&closes, handles, Fid::ROOT);
         let overdue = || handles(&closes.overdue());
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handles_of_the_file_that_a_request_is_about_go_first() {
+    fn handles_of_the_requests_files_are_carried_first() {
         let closes = Closes::default();
         let file = Fid::new(0x400, 1, 0);
         add(&closes, 0..100, Fid::ROOT);
@@ -192,7 +197,7 @@ mod tests {
         let along = handles(&closes.taken_along(|fid| fid == file));
         assert_eq!(along[..5], [100, 101, 102, 0, 1]);
         assert_eq!(along.len(), ALONG);
-        // The others have waited no longer for that.
+        // The other handles keep their age.
         add(&closes, 200..201, file);
         assert_eq!(handles(&closes.of(file)), [200]);
         add(&closes, 201..202, file);

@@ -1,29 +1,29 @@
-//! Who asks: the credentials that travel with every request of the name space.
+//! Credentials of a caller, which each metadata request carries.
 //!
-//! Lustre's records carry one user, one group, capabilities and at most two supplementary groups; the server that has
-//! no identity database of its own knows no others. A client therefore looks which group matters (the object's), and
-//! sends it only when the caller is a member of it: [`Cred::suppgid`].
+//! Lustre's records have one user, one group, capabilities and at most two supplementary groups. A
+//! server without an identity database knows no other groups. So the client selects the group that
+//! matters (usually the object's) and sends it only if the caller is a member: [`Cred::suppgid`].
 
 use std::sync::Arc;
 
 /// No supplementary group.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
 
-/// Capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`, `DAC_READ_SEARCH`, `FOWNER`, `FSETID`,
-/// `LINUX_IMMUTABLE`, `SYS_ADMIN`, `SYS_RESOURCE`, `MKNOD`.
+/// Capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`, `DAC_READ_SEARCH`,
+/// `FOWNER`, `FSETID`, `LINUX_IMMUTABLE`, `SYS_ADMIN`, `SYS_RESOURCE`, `MKNOD`.
 const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 21 | 1 << 24 | 1 << 27;
 
-/// Where a caller's supplementary groups come from: known, or looked up when one is needed.
+/// A caller's supplementary groups: known, or looked up on demand.
 #[derive(Clone)]
 pub enum Groups {
-    /// These.
+    /// The group IDs.
     Known(Arc<[u32]>),
-    /// A function that looks them up; called only when a decision depends on them.
+    /// Looks the group IDs up. Called only when a decision depends on them.
     Lazy(Arc<dyn Fn() -> Arc<[u32]> + Send + Sync>),
 }
 
 impl Groups {
-    /// All of them.
+    /// All groups; looks them up if necessary.
     pub(crate) fn all(&self) -> Arc<[u32]> {
         match self {
             Groups::Known(groups) => groups.clone(),
@@ -56,9 +56,10 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Groups,
-    /// Process, for locks.
+    /// Process ID, the owner of `flock` and record locks.
     pub pid: u32,
-    /// Permissions that a new file does not get; applied by the server, unless the directory has a default ACL.
+    /// Permission bits to remove from a new file's mode. The server applies it unless the directory
+    /// has a default ACL.
     pub umask: u32,
 }
 
@@ -77,12 +78,12 @@ impl Cred {
         }
     }
 
-    /// The capabilities to send: all of the file system's for the superuser, none for others.
+    /// The capabilities to send: all for the superuser, none for others.
     pub(crate) fn cap(&self) -> u32 {
         if self.uid == 0 { CAP_FS_MASK } else { 0 }
     }
 
-    /// `gid`, if the caller is a member of it through a supplementary group; else no group.
+    /// `gid` if the caller has it as a supplementary group; else [`NO_GROUP`].
     pub(crate) fn suppgid(&self, gid: u32) -> u32 {
         if self.uid == 0 || gid == self.gid || gid == NO_GROUP {
             return NO_GROUP;
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_not_looked_up_for_the_superuser_or_the_own_group() {
+    fn groups_are_not_looked_up_for_the_superuser_or_the_primary_group() {
         let never = Groups::Lazy(Arc::new(|| unreachable!("not needed")));
         assert_eq!(
             Cred {

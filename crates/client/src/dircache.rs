@@ -1,40 +1,41 @@
-//! Directory entries that are kept, of all directories of a mount together: so many at most. The run that was brought
-//! first leaves first, so a directory that is larger than all the room passes through it, and small ones stay.
+//! Limits the cached directory entries of all directories of a mount. The oldest chunk is evicted
+//! first, so a directory larger than the limit does not stay, and small ones do.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use wire::Fid;
 use wire::dirpage::DirEntry;
 
-/// What an entry takes, with its name and its part of the page that it came in.
+/// Memory of one entry in bytes, with its name and its share of the page.
 const ENTRY_BYTES: u64 = 128;
-/// Part of the process's memory.
+/// The entries may use 1/64 of the process's memory.
 const SHARE: u64 = 64;
-/// Entries that may always be kept, and the most: what one request brings, several times; and 256 MiB.
+/// Bounds of the limit: a few requests' worth of entries, and 256 MiB.
 const ENTRIES: (u64, u64) = (32 << 10, 2 << 20);
 
-/// A run of a directory's entries, as one request brought them.
+/// A chunk of a directory's entries, from one request.
 #[derive(Debug)]
 pub(crate) struct DirChunk {
-    /// The hash that it was asked for.
+    /// The requested hash.
     pub(crate) start: u64,
     /// In order of their hash.
     pub(crate) entries: Vec<DirEntry>,
-    /// Where the next run starts; `MDS_DIR_END_OFF` at the end.
+    /// The hash at which the next chunk starts; `MDS_DIR_END_OFF` at the end.
     pub(crate) next: u64,
 }
 
 impl DirChunk {
-    /// Whether it says what there is from this hash on.
+    /// Whether the chunk contains the entries from this hash on.
     pub(crate) fn spans(&self, hash: u64) -> bool {
         (self.start..self.next).contains(&hash)
     }
 }
 
-/// A run's place among those that are kept.
+/// Number of a cached chunk, in the order of insertion.
 pub(crate) type Ticket = u64;
 
-/// Which runs are kept. Their directories have them; they are counted here.
+/// The order and sizes of the cached chunks. The directories hold the chunks; this type only
+/// counts.
 #[derive(Debug)]
 pub(crate) struct Kept {
     entries_max: usize,
@@ -43,14 +44,14 @@ pub(crate) struct Kept {
 
 #[derive(Debug, Default)]
 struct Runs {
-    /// In the order in which they came: whose they are, and how many entries.
+    /// In order of insertion: directory and number of entries.
     order: BTreeMap<Ticket, (Fid, usize)>,
     next: Ticket,
     entries: usize,
 }
 
 impl Default for Kept {
-    /// By the memory that the process may use.
+    /// The limit that fits the memory of the process.
     fn default() -> Kept {
         let entries = cpt::memory_bytes() / SHARE / ENTRY_BYTES;
         Kept::new(entries.clamp(ENTRIES.0, ENTRIES.1) as usize)
@@ -58,7 +59,7 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// Room for so many entries.
+    /// A limit of `entries_max` entries.
     pub(crate) fn new(entries_max: usize) -> Kept {
         Kept {
             entries_max,
@@ -66,7 +67,8 @@ impl Kept {
         }
     }
 
-    /// A run of so many entries is kept from now on; which others have to leave for it. `None`: it is too long itself.
+    /// Adds a chunk of `entries` entries. Returns its number and the chunks to evict. `None`: it
+    /// alone exceeds the limit.
     pub(crate) fn add(&self, dir: Fid, entries: usize) -> Option<(Ticket, Vec<(Fid, Ticket)>)> {
         if entries > self.entries_max {
             return None;
@@ -86,7 +88,7 @@ impl Kept {
         Some((ticket, leaving))
     }
 
-    /// A run is not kept any more.
+    /// Removes a chunk.
     pub(crate) fn remove(&self, ticket: Ticket) {
         let mut runs = self.runs.lock();
         if let Some((_, count)) = runs.order.remove(&ticket) {
@@ -94,7 +96,7 @@ impl Kept {
         }
     }
 
-    /// How many entries are kept.
+    /// Number of cached entries.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.runs.lock().entries
@@ -108,7 +110,7 @@ mod tests {
     use wire::Fid;
 
     #[test]
-    fn what_came_first_leaves_first_and_only_as_far_as_there_is_no_room() {
+    fn the_oldest_chunks_are_evicted_only_as_far_as_needed() {
         let kept = Kept::new(100);
         let dir = |oid| Fid::new(0x400, oid, 0);
         let (first, none) = kept.add(dir(1), 40).unwrap();

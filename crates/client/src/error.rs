@@ -1,4 +1,4 @@
-//! Why a mount does not come about. (What an operation on a mounted file system meets is a [`wire::Errno`].)
+//! Errors of a mount. (Operations on a mounted file system fail with a [`wire::Errno`].)
 
 use mgc::MgcError;
 use rpc::RpcError;
@@ -7,12 +7,12 @@ use wire::Errno;
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The configuration could not be had.
+    /// The configuration cannot be read from the MGS.
     #[error("cannot read the configuration of file system '{fsname}': {source}")]
     Config {
         /// The file system.
         fsname: String,
-        /// Why.
+        /// The error of the MGS.
         source: MgcError,
     },
     /// The configuration has no metadata target.
@@ -21,58 +21,58 @@ pub enum ClientError {
         /// The file system.
         fsname: String,
     },
-    /// A target did not take the connection.
+    /// A target refused the connection or did not answer.
     #[error("cannot connect to {target}: {source}")]
     Connect {
         /// The target.
         target: String,
-        /// Why.
+        /// The error of the connection.
         source: RpcError,
     },
-    /// A target lacks what a client cannot do without.
-    #[error("{target} does not offer what a client needs: missing connect flags {missing:#x}")]
+    /// A target lacks a required feature.
+    #[error("{target} lacks required connect flags {missing:#x}: upgrade the server")]
     Features {
         /// The target.
         target: String,
-        /// `OBD_CONNECT_*` that it did not grant.
+        /// Required `OBD_CONNECT_*` flags that it did not grant.
         missing: u64,
     },
-    /// The root directory could not be had.
+    /// The root directory cannot be found.
     #[error("cannot get the root of file system '{fsname}': {errno}")]
     Root {
         /// The file system.
         fsname: String,
-        /// Why.
+        /// The MDT's error.
         errno: Errno,
     },
-    /// The directory to mount could not be had.
+    /// The directory to mount cannot be found or accessed.
     #[error("cannot mount directory '/{subdir}' of file system '{fsname}': {errno}")]
     Subdir {
         /// The file system.
         fsname: String,
         /// The directory.
         subdir: String,
-        /// Why: `ENOENT`, `ENOTDIR`, `EACCES` of it or of one above it.
+        /// `ENOENT`, `ENOTDIR`, or `EACCES` on it or one above it.
         errno: Errno,
     },
-    /// What is to be mounted is not said.
-    #[error("'{text}' does not say what to mount: {why}")]
+    /// The device argument of the mount is malformed.
+    #[error("cannot mount '{text}': {why}")]
     Source {
-        /// What was given.
+        /// The argument.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// The file system's name is not one.
-    #[error("'{fsname}' is not a file system's name: 1 to 8 letters, digits, '-' or '_'")]
+    /// The file system's name is invalid.
+    #[error("'{fsname}' is not a file system name: use 1 to 8 letters, digits, '-' or '_'")]
     Name {
-        /// What was given.
+        /// The given name.
         fsname: String,
     },
 }
 
 impl ClientError {
-    /// What a program sees that only learns a number.
+    /// The errno for programs that can show only a number.
     pub fn errno(&self) -> Errno {
         match self {
             ClientError::Config { source, .. } => source.errno(),

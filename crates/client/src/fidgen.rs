@@ -1,11 +1,10 @@
-//! New FIDs: a sequence from the metadata target, object numbers from here.
+//! Allocates FIDs: sequences from the metadata target, object IDs counted here.
 //!
-//! Pure: [`FidGen`] hands out numbers of the sequences it was given and says when it needs another; the request to the
-//! target is the caller's.
+//! Pure: [`FidGen`] reports when it needs a new sequence; the caller requests it.
 
 use wire::{Fid, LUSTRE_METADATA_SEQ_MAX_WIDTH, LuSeqRange};
 
-/// What is left of the sequence in use.
+/// The rest of the current sequences.
 #[derive(Debug, Default)]
 pub(crate) struct FidGen {
     range: LuSeqRange,
@@ -13,7 +12,7 @@ pub(crate) struct FidGen {
 }
 
 impl FidGen {
-    /// The next FID; `None` when a new range is needed first.
+    /// The next FID; `None`: a new range is needed first.
     pub(crate) fn next(&mut self) -> Option<Fid> {
         if self.last_oid >= LUSTRE_METADATA_SEQ_MAX_WIDTH as u32 {
             self.range.lsr_start += 1;
@@ -26,7 +25,7 @@ impl FidGen {
         Some(Fid::new(self.range.lsr_start, self.last_oid, 0))
     }
 
-    /// Goes on with these sequences; what was left of the old one is never used.
+    /// Sets a new range of sequences. The rest of the old one stays unused.
     pub(crate) fn refill(&mut self, range: LuSeqRange) {
         self.range = range;
         self.last_oid = 0;
@@ -39,7 +38,7 @@ mod tests {
     use super::{Fid, FidGen, LUSTRE_METADATA_SEQ_MAX_WIDTH, LuSeqRange};
 
     #[test]
-    fn a_new_generator_asks_for_a_sequence_first() {
+    fn a_new_generator_needs_a_sequence_first() {
         let mut g = FidGen::default();
         assert_eq!(g.next(), None);
         g.refill(LuSeqRange {

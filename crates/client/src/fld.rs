@@ -1,7 +1,8 @@
-//! Which metadata target has a FID: ranges of sequences, learnt from the location database and kept.
+//! Cache of the FID location database (FLD): maps sequence ranges to metadata targets.
 //!
-//! Pure: the query to a target is the caller's. Ranges never change owner while a file system lives, so nothing is ever
-//! forgotten; their number is bounded by what the servers were ever given (2^30 sequences at a time).
+//! Pure: the caller sends the queries. A range never changes its target while the file system
+//! exists, so entries are never dropped. Servers allocate 2^30 sequences at a time, which bounds
+//! their number.
 
 use std::collections::BTreeMap;
 use wire::LuSeqRange;
@@ -13,13 +14,13 @@ pub(crate) struct FldCache {
 }
 
 impl FldCache {
-    /// The target of this sequence, if known.
+    /// The index of the target that has this sequence, if cached.
     pub(crate) fn lookup(&self, seq: u64) -> Option<u32> {
         let (_, r) = self.ranges.range(..=seq).next_back()?;
         (seq < r.lsr_end).then_some(r.lsr_index)
     }
 
-    /// Learns a range; empty ones are ignored, and a later answer wins over an earlier one that it covers.
+    /// Adds a range. Empty ranges are ignored; a later range replaces those that it covers.
     pub(crate) fn insert(&mut self, r: LuSeqRange) {
         if r.lsr_start >= r.lsr_end {
             return;
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_range_takes_the_place_of_what_it_covers() {
+    fn a_wider_range_replaces_those_that_it_covers() {
         let mut fld = FldCache::default();
         fld.insert(range(12, 13, 0));
         fld.insert(range(10, 20, 2));

@@ -1,8 +1,10 @@
-//! Follows the configuration of a mounted file system: object targets that join it, and targets that move.
+//! Follows the configuration of a mounted file system: new object targets, and targets that move to
+//! other NIDs.
 //!
-//! The MGS revokes the mount's lock when the configuration changes, so the mount knows within a second. The metadata target
-//! may be faster, and put an object on a target that the mount does not know. Then the mount reads the configuration at
-//! once, and what needs the target waits for that.
+//! The MGS revokes the mount's lock when the configuration changes, so the mount learns of it
+//! within a second. The metadata target may be faster and allocate an object on a target that the
+//! mount does not know. The mount then reads the configuration at once, and operations that need
+//! the target wait.
 
 use crate::client::Client;
 use crate::data::DataFile;
@@ -14,10 +16,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wire::Fid;
 
-/// How long a file waits until the mount has read the configuration because of a target that it does not know.
+/// The longest wait of an operation for the configuration that names an unknown target.
 const UNKNOWN_MAX: Duration = Duration::from_secs(20);
 
-/// Applies each change. Ends with the mount.
+/// Applies each change of the configuration until the client is unmounted.
 pub(crate) async fn follow(client: Weak<Client>, mut log: watch::Receiver<Arc<FsConfig>>) {
     while log.changed().await.is_ok() {
         let Some(client) = client.upgrade() else { return };
@@ -39,20 +41,21 @@ impl Client {
         *self.config.write() = config;
     }
 
-    /// The data of a file. If the mount does not know a target of its layout, it reads the configuration first; a target that
-    /// the configuration does not name either is missing in the data.
+    /// The data of a file. If the mount does not know a target of its layout, it reads the
+    /// configuration first. A target that the configuration does not name either is missing in the
+    /// result.
     pub(crate) async fn data(&self, fid: Fid, layout: Arc<LovLayout>) -> Arc<DataFile> {
         if !self.lov.knows(&layout) {
             let learned = tokio::time::timeout(UNKNOWN_MAX, self.learn_targets(&layout)).await;
             if learned.is_err() || !self.lov.knows(&layout) {
-                lnet::warn_seldom!(%fid, "the file has an object on a target that the configuration does not name");
+                lnet::warn_seldom!(%fid, "the file has an object on an OST that the configuration does not name: its data there cannot be accessed");
             }
         }
         self.lov.file(fid, layout)
     }
 
-    /// Reads the configuration for the targets of a layout. Only adds targets: moves are for [`follow`], which sees all
-    /// changes in their order.
+    /// Reads the configuration to learn the targets of a layout. Only adds targets; [`follow`]
+    /// handles moves, because it sees all changes in order.
     async fn learn_targets(&self, layout: &LovLayout) {
         let _one_at_a_time = self.unknown_targets.lock().await;
         if self.lov.knows(layout) {

@@ -1,8 +1,9 @@
-//! What a mount tells the kernel to forget.
+//! Invalidation of the kernel's caches.
 //!
-//! A front end that lets the kernel keep names, attributes or pages gives an implementation to the client. The client
-//! calls it when a lock that covered them is called back, and waits for the answer a bounded time only: the kernel may be
-//! waiting, in the very same inode, for a request that needs the lock to go.
+//! A front end that lets the kernel cache names, attributes or pages gives the client an
+//! implementation of [`KernelCache`]. The client calls it before it cancels a lock that covered
+//! them. It waits a bounded time only: the kernel may hold the same inode for a request that waits
+//! for this lock.
 
 use cpt::BoxFuture;
 use parking_lot::Mutex;
@@ -12,19 +13,20 @@ use wire::Fid;
 
 /// The kernel's caches.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Forget that `name` in `parent` leads to `child` (to nothing, with a zero FID).
+    /// Invalidates the entry `name` of `parent`, which leads to `child` (zero FID: to no file).
     fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], child: Fid) -> BoxFuture<'a, ()>;
-    /// Forget attributes, and pages in this range: `offset < 0` means attributes only, `len == 0` means to the end.
+    /// Invalidates attributes and pages. `offset < 0`: attributes only; `len == 0`: pages to the
+    /// end of the file.
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }
 
-/// Pages that are being read and wait for a lock, by file.
+/// Page ranges (in bytes) that are being read and wait for a lock, by file.
 type Awaited = Mutex<Vec<(Fid, Range<u64>)>>;
 
-/// Parts that the awaited pages are spread over.
+/// Number of shards of the awaited pages.
 const SHARDS: u64 = 16;
 
-/// Where a client's [`KernelCache`] is put when there is one: shared by the name space and the data half.
+/// Slot for a client's [`KernelCache`], shared by the name space and the data half.
 #[derive(Clone, Default)]
 pub struct Kernel {
     cache: Arc<OnceLock<Arc<dyn KernelCache>>>,
@@ -32,7 +34,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Sets it; the first one stays.
+    /// Sets the kernel's caches. A second call has no effect.
     pub fn set(&self, cache: Arc<dyn KernelCache>) {
         let _ = self.cache.set(cache);
     }
@@ -46,9 +48,9 @@ impl Kernel {
         &self.awaited[(u64::from(file.f_oid) % SHARDS) as usize]
     }
 
-    /// The kernel has these pages of a file locked, until the read that it asks for has a lock and brings them. Until this
-    /// is dropped [`Kernel::forget_pages`] leaves them out: they hold nothing yet, and their lock may wait for the one
-    /// that is given back there.
+    /// Marks pages that the kernel holds locked for a read in progress. [`Kernel::forget_pages`]
+    /// skips them until the guard is dropped: they hold no data yet, and their read may wait for
+    /// the very lock that is being cancelled.
     pub(crate) fn await_pages(&self, file: Fid, pages: Range<u64>) -> AwaitedPages<'_> {
         self.awaited(file).lock().push((file, pages.clone()));
         AwaitedPages {
@@ -58,7 +60,7 @@ impl Kernel {
         }
     }
 
-    /// The kernel forgets the attributes and what it has of the data of a file.
+    /// Invalidates a file's attributes and its pages, except those that a read in progress holds.
     pub(crate) async fn forget_pages(&self, file: Fid) {
         let Some(cache) = self.get() else { return };
         let mut awaited: Vec<Range<u64>> = {
@@ -80,7 +82,7 @@ impl Kernel {
     }
 }
 
-/// Of [`Kernel::await_pages`].
+/// Guard of [`Kernel::await_pages`].
 pub(crate) struct AwaitedPages<'a> {
     kernel: &'a Kernel,
     file: Fid,

@@ -1,55 +1,55 @@
-//! A file's layout: which objects it is striped over, and the arithmetic of RAID0.
+//! A file's layout: its objects, and the arithmetic of RAID0 striping.
 //!
-//! Made from the layout EA (`lov_mds_md` v1 and v3) as a metadata target sends it. Pure.
-//! Composite layouts are kept as bytes for tools to show, and refused for I/O.
+//! Parsed from the layout EA (`lov_mds_md` v1 or v3) of a metadata target. Pure. Composite layouts
+//! are rejected for I/O; tools get their bytes from the extended attribute.
 
 use bytes::Bytes;
 use wire::striping::LovLayout as Parsed;
 use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId, OstIndex};
 
-/// Stripes that one file may have at most.
+/// Largest stripe count of a file.
 const STRIPES_MAX: usize = 2000;
-/// Stripe sizes are multiples of this.
+/// Stripe sizes are multiples of this many bytes.
 const STRIPE_SIZE_MIN: u32 = 64 << 10;
 
 /// One object of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
-    /// The object, as it goes into RPCs.
+    /// The object's ID, as RPCs carry it.
     pub oi: OstId,
-    /// The target that has it.
+    /// Index of the OST that has it.
     pub ost: OstIndex,
 }
 
-/// A part of a file that lies in one piece in one object.
+/// A contiguous part of a file within one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeExtent {
-    /// Which stripe, from 0.
+    /// Stripe number, from 0.
     pub stripe: usize,
-    /// Where in the object.
+    /// Offset in the object, in bytes.
     pub object_offset: u64,
-    /// Where in the file.
+    /// Offset in the file, in bytes.
     pub file_offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 /// A file's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LovLayout {
-    /// The EA as it came.
+    /// The EA as received.
     pub raw: Bytes,
     /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`.
     pub lmm_magic: u32,
     /// `LOV_PATTERN_*`.
     pub lmm_pattern: u32,
-    /// Bytes per stripe.
+    /// Stripe size in bytes.
     pub lmm_stripe_size: u32,
-    /// Changes with every change of the layout.
+    /// Layout generation: changes with every change of the layout.
     pub lmm_layout_gen: u16,
-    /// The pool it was allocated from; empty for none.
+    /// Name of the OST pool; empty: none.
     pub lmm_pool_name: String,
-    /// The objects, in order. Empty: a file that has none yet, and reads as zeros.
+    /// The objects in stripe order. Empty: no objects yet; the file reads as zeros.
     pub stripes: Vec<Stripe>,
 }
 
@@ -67,8 +67,13 @@ impl LovLayout {
         }
     }
 
-    /// Reads a layout EA, of which it keeps a copy: a slice would keep the whole reply that it came in. No bytes: a file
-    /// without objects. `EOPNOTSUPP`: a layout that is not plain RAID0.
+    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. No bytes: a file
+    /// without objects.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: a layout other than plain RAID0. `EPROTO`: malformed bytes, stripe count or
+    /// size.
     pub fn parse(raw: Bytes) -> Result<LovLayout, Errno> {
         if raw.is_empty() {
             return Ok(LovLayout::empty());
@@ -114,7 +119,7 @@ impl LovLayout {
         u64::from(self.lmm_stripe_size) * self.stripes.len().max(1) as u64
     }
 
-    /// The stripe of a byte of the file, and its place in that object.
+    /// The stripe that has a byte of the file, and the byte's offset in that object.
     pub fn locate(&self, offset: u64) -> (usize, u64) {
         let size = u64::from(self.lmm_stripe_size);
         let in_row = offset % self.row();
@@ -124,7 +129,7 @@ impl LovLayout {
         )
     }
 
-    /// The place in the file of a byte of an object; the last possible offset when it would lie beyond all files.
+    /// The offset in the file of a byte of an object; `u64::MAX` if it exceeds the range.
     pub fn file_offset(&self, stripe: usize, object_offset: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         (object_offset / size)
@@ -133,7 +138,7 @@ impl LovLayout {
             .unwrap_or(u64::MAX)
     }
 
-    /// A range of the file as pieces, in the file's order.
+    /// Splits a range of the file into extents, in file order.
     pub fn extents(&self, offset: u64, len: u64) -> impl Iterator<Item = StripeExtent> + '_ {
         let end = offset.saturating_add(len);
         let mut at = offset;
@@ -155,7 +160,8 @@ impl LovLayout {
         })
     }
 
-    /// The bytes that object `stripe` has when the file has `file_size`: where a truncation cuts it.
+    /// The size of object `stripe` when the file has `file_size` bytes: the object size for a
+    /// truncate.
     pub fn object_size(&self, stripe: usize, file_size: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         let start = stripe as u64 * size;
@@ -163,7 +169,8 @@ impl LovLayout {
         file_size / self.row() * size + in_row.saturating_sub(start).min(size)
     }
 
-    /// The file's size that an object of `object_size` bytes proves; the file's size is the largest of its objects'.
+    /// The least file size that an object of `object_size` bytes implies. The file's size is the
+    /// maximum over its objects.
     pub fn file_size(&self, stripe: usize, object_size: u64) -> u64 {
         match object_size.checked_sub(1) {
             Some(last) => self.file_offset(stripe, last).saturating_add(1),
@@ -225,9 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn a_short_or_senseless_layout_is_an_error() {
+    fn a_short_or_invalid_layout_is_an_error() {
         let whole = ea(2, 1 << 20);
-        // (The header alone is a wish: stripes to be made when they are needed.)
+        // (The header alone is valid: a layout to be instantiated later.)
         for cut in (1..32).chain(56..whole.len()) {
             assert!(LovLayout::parse(whole.slice(..cut)).is_err(), "cut at {cut}");
         }
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_where_stripes_meet() {
+    fn a_range_is_split_at_stripe_boundaries() {
         let l = LovLayout::parse(ea(2, 65536)).unwrap();
         let pieces: Vec<_> = l.extents(65530, 65546).collect();
         assert_eq!(

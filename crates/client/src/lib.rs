@@ -1,9 +1,10 @@
-//! A mount: name space, layouts, locks, page cache and I/O engine, as an async library.
+//! The client of a mounted file system as an async library: name space, layouts, locks, page cache
+//! and I/O.
 //!
-//! [`Client::mount`] gives a mounted file system. Its operations take FIDs and the caller's [`Cred`], and answer with an
-//! [`wire::Errno`] when they fail: what a front end (FUSE, a tool, a language binding) needs to be thin. Names,
-//! attributes and data are kept exactly as long as locks cover them; a front end whose kernel keeps them too implements
-//! [`KernelCache`].
+//! [`Client::mount`] connects and returns a [`Client`]. Its operations take FIDs and the caller's
+//! [`Cred`] and fail with a [`wire::Errno`], so a front end (FUSE, a tool, a language binding)
+//! stays thin. The client caches names, attributes and data only while a lock covers them. A front
+//! end whose kernel caches them too implements [`KernelCache`].
 
 mod atime;
 mod attr;

@@ -1,7 +1,7 @@
-//! All metadata targets, and which of them has a FID.
+//! All metadata targets, and the lookup of the target that has a FID.
 //!
-//! A FID's sequence says its target, by the location database: ranges that were asked once are kept. With one target
-//! the question is still asked, as every client does.
+//! The FID's sequence determines its target by the FID location database (FLD); queried ranges are
+//! cached. The client queries the FLD even with one target, as every Lustre client does.
 
 use crate::fld::FldCache;
 use crate::mdc::Mdc;
@@ -22,7 +22,7 @@ pub(crate) struct Lmv {
 }
 
 impl Lmv {
-    /// `mdcs` is not empty, and begins with the target that has the root.
+    /// `mdcs` is not empty and starts with MDT0000.
     pub(crate) fn new(mdcs: Vec<Arc<Mdc>>) -> Lmv {
         Lmv {
             mdcs,
@@ -30,12 +30,12 @@ impl Lmv {
         }
     }
 
-    /// The target that has the root and answers for the file system.
+    /// MDT0000, which has the root.
     pub(crate) fn first(&self) -> &Arc<Mdc> {
         &self.mdcs[0]
     }
 
-    /// All of them.
+    /// All metadata targets.
     pub(crate) fn all(&self) -> &[Arc<Mdc>] {
         &self.mdcs
     }
@@ -50,7 +50,7 @@ impl Lmv {
         self.by_index(index)
     }
 
-    /// The object target that has this sequence. `ENOENT`: the sequence is no object target's.
+    /// The index of the OST that has this sequence. `ENOENT`: no OST has it.
     pub(crate) async fn ost_of(&self, seq: u64) -> Result<OstIndex, Errno> {
         let range = self.locate(seq, LU_SEQ_RANGE_ANY).await?;
         match range.lsr_flags & LU_SEQ_RANGE_MASK {
@@ -66,11 +66,11 @@ impl Lmv {
     async fn ask(&self, fid: Fid) -> Result<u32, Errno> {
         let found = self.locate(fid.f_seq, LU_SEQ_RANGE_MDT).await?;
         self.fld.write().insert(found);
-        // An answer that does not hold what was asked is the server's mistake; it must not be asked for ever.
+        // A reply without the queried sequence is the server's error; a retry would loop.
         self.fld.read().lookup(fid.f_seq).ok_or(Errno::EPROTO)
     }
 
-    /// Asks for the range of a sequence, of targets of this kind (`LU_SEQ_RANGE_*`).
+    /// Queries the FLD for the range of a sequence, among targets of this kind (`LU_SEQ_RANGE_*`).
     async fn locate(&self, seq: u64, kind: u32) -> Result<LuSeqRange, Errno> {
         let op = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
         let range = LuSeqRange {

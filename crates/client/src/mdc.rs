@@ -1,4 +1,4 @@
-//! The connection to one metadata target: requests, intents and their locks, new FIDs.
+//! The connection to one metadata target: requests, intents with their locks, FID allocation.
 
 use crate::attr::MdAttr;
 use crate::closes::Closes;
@@ -18,12 +18,13 @@ use wire::{
     SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
-/// Room for a reply with a layout of a moderate number of stripes, an ACL and the rest.
+/// Reply size in bytes: a layout with a moderate stripe count, an ACL and the fixed parts.
 const REPLY_LEN: u32 = 8192;
-/// Where the reply to an open that has made a name has the directory's attributes.
+/// Reply buffer with the directory's attributes, in the reply to an open that created a name.
 const PARENT_OF_OPEN: usize = 11;
 
-/// Room for each reply of a batch: with a layout of a few stripes. One that is longer takes the room of others.
+/// Reply size in bytes reserved for each intent of a batch, with a short layout. Longer replies use
+/// the space of others.
 const BATCHED_REPLY_LEN: u32 = 768;
 
 /// One metadata target.
@@ -38,26 +39,27 @@ pub(crate) struct Mdc {
     fids: tokio::sync::Mutex<FidGen>,
 }
 
-/// An operation that is asked for together with a lock.
+/// An intent: an operation sent with a lock request.
 pub(crate) struct IntentAsk {
-    /// Of what a lock is asked for. The server answers with one of what the operation found.
+    /// The resource of the requested lock. The server may return a lock on the file that the
+    /// operation found.
     pub(crate) res: Fid,
     pub(crate) mode: LockMode,
     pub(crate) bits: u64,
     /// `IT_*`.
     pub(crate) opc: u64,
-    /// Its buffers.
+    /// The buffers of the operation.
     pub(crate) bufs: Vec<Bytes>,
-    /// Own locks that go first.
+    /// The client's own locks to cancel with the request (early lock cancellation).
     pub(crate) elc: Elc,
-    /// Room for the reply beyond the usual.
+    /// Reply size in bytes beyond the usual.
     pub(crate) reply_len: u32,
-    /// It opens a file: the request is kept for replay until the file is closed.
+    /// The operation opens a file: the request is kept for replay until the file is closed.
     pub(crate) opens: bool,
 }
 
 impl IntentAsk {
-    /// An operation on `res` that opens nothing.
+    /// An intent on `res` that opens no file.
     pub(crate) fn new(res: Fid, mode: LockMode, bits: u64, opc: u64, bufs: Vec<Bytes>) -> IntentAsk {
         IntentAsk {
             res,
@@ -72,8 +74,8 @@ impl IntentAsk {
     }
 }
 
-/// What goes along with a request: handles of own locks that the operation would have revoked, and of files that are to be
-/// closed. To be kept until the request is answered: then these are.
+/// Early lock cancellation: handles of own locks that the operation would revoke, and of files to
+/// close. Kept until the reply, which confirms them.
 #[derive(Default)]
 pub(crate) struct Elc {
     handles: Vec<u64>,
@@ -88,34 +90,34 @@ impl std::ops::Deref for Elc {
     }
 }
 
-/// What came of an intent.
+/// The reply to an intent.
 pub(crate) struct IntentReply {
     /// `DISP_*`.
     pub(crate) disposition: u64,
-    /// Zero, or why the operation failed.
+    /// The status of the operation.
     pub(crate) status: Result<(), Errno>,
     pub(crate) body: MdtBody,
-    /// How fine the times in it are.
+    /// The precision of the times in the body.
     precision: Precision,
-    /// Since when what it says is true.
+    /// The stamp at which the request was sent.
     pub(crate) asked: Moment,
-    /// The lock that came with it, if any.
+    /// The granted lock, if any.
     pub(crate) lock: Option<LockRef>,
     pub(crate) reply: ReplyMsg,
 }
 
 impl IntentReply {
-    /// Whether the name was looked up and is not there.
+    /// Whether the lookup found no such name.
     pub(crate) fn is_negative(&self) -> bool {
         self.disposition & DISP_LOOKUP_NEG != 0
     }
 
-    /// Whether the name that was to be made was there.
+    /// Whether the name to create already existed.
     fn was_there(&self) -> bool {
         self.disposition & DISP_LOOKUP_POS != 0 && !self.made_file()
     }
 
-    /// Whether it made the file that it opened.
+    /// Whether the open created the file.
     pub(crate) fn made_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
@@ -131,7 +133,7 @@ impl IntentReply {
     }
 }
 
-/// The request, and what is to be kept until it is answered.
+/// The lock request, and the state to keep until its reply.
 fn enqueue(ask: IntentAsk) -> (Enqueue, Elc) {
     let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
     enqueue.intent = Some(Intent {
@@ -164,12 +166,12 @@ impl Mdc {
         }
     }
 
-    /// How fine the times are that the target keeps and tells.
+    /// The precision of times agreed with the target.
     pub(crate) fn precision(&self) -> Precision {
         Precision::agreed(&self.import.connect_data())
     }
 
-    /// On what terms the target gives locks.
+    /// The lock terms agreed with the target.
     pub(crate) fn lock_terms(&self) -> LockTerms {
         LockTerms::agreed(&self.import.connect_data())
     }
@@ -187,8 +189,8 @@ impl Mdc {
         fids.next().ok_or(Errno::EPROTO)
     }
 
-    /// A request that changes something: `REINT_*`, with its buffers. From its beginning to its end, also when its caller
-    /// does not wait any more: its place among the changes is taken until the target has answered.
+    /// Sends a modifying request (`REINT_*`). It runs to its end even if the caller stops waiting:
+    /// its modify slot stays in use until the target answers.
     pub(crate) async fn reint(&self, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN,
@@ -198,7 +200,7 @@ impl Mdc {
         Ok(cpt::to_its_end(async move { import.call(req).await }).await?)
     }
 
-    /// A request that changes nothing.
+    /// Sends a request that modifies nothing.
     pub(crate) async fn ask(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN,
@@ -207,7 +209,7 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
-    /// The same, with room for a reply of `len` bytes more.
+    /// Sends such a request, with `len` bytes more for the reply.
     pub(crate) async fn ask_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN + len,
@@ -216,12 +218,12 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
-    /// Whether it takes many intents in one request.
+    /// Whether the target supports batches of intents in one request.
     pub(crate) fn takes_batches(&self) -> bool {
         self.import.has2(OBD_CONNECT2_BATCH_RPC)
     }
 
-    /// Many lookups in one request; none waits for a lock.
+    /// Sends many lookups in one request. None waits for a lock.
     pub(crate) async fn intents(
         &self,
         all: Vec<IntentAsk>,
@@ -238,7 +240,7 @@ impl Mdc {
         Ok(replies.collect())
     }
 
-    /// A lock request that carries an operation.
+    /// Sends an intent and waits for its reply.
     pub(crate) async fn intent(&self, ask: IntentAsk) -> Result<IntentReply, Errno> {
         let (enqueue, _until_answered) = enqueue(ask);
         let asked = self.inodes.now();
@@ -264,15 +266,16 @@ impl Mdc {
         })
     }
 
-    /// A granted lock on a file with at least these bits, if the client has one.
+    /// A granted lock on a file with at least these bits, if the client holds one.
     pub(crate) fn find(&self, fid: Fid, mode: LockMode, bits: u64) -> Option<LockRef> {
         self.locks.find(&fid.res_id(), mode, Policy::ibits(bits))
     }
 
-    /// Takes the client's own locks that an operation would have revoked: their handles go with the request. Those of the
-    /// directories whose names change are revoked on Lustre's terms only. With them go handles of files that are to be closed,
-    /// those of `files` first. A name that the operation does not touch stays known: the kernel would have to be told of it
-    /// first, and cannot always be.
+    /// Collects the client's own locks that an operation would revoke; the request carries their
+    /// handles. Locks on the changed directories are included on Lustre's terms only. Deferred
+    /// closes are added, those of `files` first. Names that the operation does not touch stay
+    /// cached: their removal would need an invalidation in the kernel first, which is not always
+    /// possible.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
         let of = |(fid, bits): (Fid, u64)| {
             let whole = bits & MDS_INODELOCK_LOOKUP != 0;
@@ -300,15 +303,15 @@ impl Mdc {
         elc
     }
 
-    /// Begins to change names in a directory for a caller; `made` will be there if that succeeds.
+    /// Begins a change of names in a directory. The name `made` will exist if it succeeds.
     pub(crate) fn begin(&self, cred: &Cred, dir: Fid, made: Option<&[u8]>) -> Changing {
         let under = self.find(dir, LockMode::Pr, ATTR_BITS);
         let cookie = under.map(|lock| lock.info().cookie);
         self.inodes.begin((dir, cred.pid), made, cookie)
     }
 
-    /// The request that makes changes, `REINT_*`: from its beginning to its end, also when its caller does not wait any more.
-    /// Buffer `at` of the reply may have the directory's attributes.
+    /// Sends the request for these changes (`REINT_*`). It runs to its end even if the caller stops
+    /// waiting. Buffer `at` of the reply may have the directory's attributes.
     pub(crate) async fn change(
         self: &Arc<Mdc>,
         changes: impl IntoIterator<Item = Changing, IntoIter: Send> + Send + 'static,
@@ -328,7 +331,8 @@ impl Mdc {
         cpt::to_its_end(whole).await
     }
 
-    /// The same of an open that makes the name if it is not there.
+    /// Sends an open that creates the name if it is missing. Runs to its end as [`Mdc::change`]
+    /// does.
     pub(crate) async fn open_or_make(
         self: &Arc<Mdc>,
         change: Changing,
@@ -354,8 +358,9 @@ impl Mdc {
         cpt::to_its_end(whole).await
     }
 
-    /// A change has ended; a buffer of the reply may have the directory's attributes. They are kept if they were locked all
-    /// the while. Which directory the kernel is to be told of, if it is.
+    /// Finishes a change, with the directory's attributes from a buffer of the reply. They are
+    /// cached if a lock covered them without interruption. Returns the directory if the kernel must
+    /// invalidate it.
     fn taken_in(&self, change: Changing, told: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
         let dir = change.dir();
         let agreed = self.lock_terms() == LockTerms::Nacre;
@@ -372,8 +377,9 @@ impl Mdc {
         tell.then_some(dir)
     }
 
-    /// Another task than the one that has made a change may just be told, by the kernel, how the directory was before: the
-    /// kernel would believe that from then on. It is told before the change is answered, and drops such an answer.
+    /// Invalidates a directory's attributes in the kernel. The kernel may be about to return the
+    /// old attributes to another task, and would cache them. It is notified before the change is
+    /// answered, and then drops such an answer.
     async fn tell(&self, dir: Option<Fid>) {
         if let (Some(dir), Some(cache)) = (dir, self.kernel.get()) {
             cache.inval_inode(dir, -1, 0).await;

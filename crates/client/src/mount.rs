@@ -1,4 +1,4 @@
-//! Mounting: configuration from the MGS, connections to all targets, the root.
+//! Mounting: reads the configuration from the MGS, connects to all targets, finds the root.
 
 use crate::atime::AtimeRule;
 use crate::client::{Client, MountOptions};
@@ -33,16 +33,16 @@ use wire::{
     ObdConnectData, WireStruct, nul_terminated,
 };
 
-/// What a client cannot do without on a metadata target.
+/// Connect flags that a metadata target must grant.
 const REQUIRED: u64 = OBD_CONNECT_FID | OBD_CONNECT_ATTRFID | OBD_CONNECT_FULL20;
 /// `max_rpcs_in_flight` of a metadata import.
 const MDC_RPCS_IN_FLIGHT: u32 = 64;
-/// Bytes that a bulk of directory pages may have.
+/// Largest bulk of directory pages, in bytes.
 pub(crate) const MDC_BRW_SIZE: u32 = 1 << 20;
-/// `max_mod_rpcs_in_flight` that is asked for.
+/// `max_mod_rpcs_in_flight` to request.
 const MDC_MOD_RPCS: u16 = 63;
 
-/// What this client asks a metadata target for: what it makes use of.
+/// The connect data for a metadata target: the features that this client uses.
 fn connect_data(opts: &MountOptions) -> ObdConnectData {
     ObdConnectData {
         paddingE: opts.lock_terms.ask(),
@@ -84,7 +84,7 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
     }
 }
 
-/// The numbers that one seed gives, one after another (splitmix64).
+/// The next number of a seed's sequence (splitmix64).
 pub(crate) fn mix(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *seed;
@@ -93,7 +93,7 @@ pub(crate) fn mix(seed: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A UUID in the usual form.
+/// A random UUID (version 4) in its text form.
 fn uuid(seed: &mut u64) -> String {
     let (a, b) = (mix(seed), mix(seed));
     format!(
@@ -108,6 +108,11 @@ fn uuid(seed: &mut u64) -> String {
 
 impl Client {
     /// Mounts a file system: reads its configuration, connects to its targets, finds its root.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]: an invalid name, no configuration or no MDT0000, a failed connection,
+    /// missing server features, or a root directory that cannot be found or accessed.
     pub async fn mount(rpc: &Arc<Ptlrpc>, opts: MountOptions) -> Result<Arc<Client>, ClientError> {
         Client::check_fsname(&opts.fsname)?;
         let fsname = opts.fsname.clone();
@@ -185,7 +190,7 @@ impl Mounting<'_> {
             mdcs.push(mdc);
         }
         let lmv = Arc::new(Lmv::new(mdcs));
-        // The first has the root and must be there; the others may come later.
+        // MDT0000 has the root and must answer now. The others connect in the background.
         let first = lmv.first();
         let name = format!("{fsname}-MDT{:04x}", first.index);
         let granted = first
@@ -296,7 +301,7 @@ mod tests {
     use super::{Client, uuid};
 
     #[test]
-    fn each_mount_has_a_uuid_of_its_own_and_a_seed_repeats_it() {
+    fn a_seed_gives_the_same_uuids_again() {
         let (mut a, mut b) = (1, 1);
         let first = uuid(&mut a);
         assert_eq!(first, uuid(&mut b));

@@ -1,8 +1,9 @@
-//! What a mount does when a metadata target calls: locks called back, connections lost, evictions.
+//! Callbacks and events of a metadata target: blocking ASTs, lost connections, evictions.
 //!
-//! A callback is answered at once and acted on when the lock has no reference left: what it covered is forgotten here,
-//! and the kernel is told, before the lock is given back. The kernel's answer is waited for a bounded time only, because
-//! the kernel may hold, for that very name, a request that waits for this lock to go.
+//! The lock client acknowledges a blocking AST at once. When the lock has no reference left, this
+//! module drops the state that the lock covered, invalidates the kernel's copy, and then lets the
+//! lock client cancel. The wait for the kernel is bounded, because the kernel may hold the inode or
+//! name for a request that itself waits for this lock.
 
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::{Errno, Fid, MDS_INODELOCK_DOM, Message, OstLvb};
 
-/// How long giving back a lock waits for the kernel to forget.
+/// How long the cancellation of a lock waits for the kernel's invalidation.
 pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
 
 /// The owner of one metadata target's import and locks.
@@ -35,12 +36,12 @@ impl MdcOwner {
         })
     }
 
-    /// Whose it is. Once.
+    /// Sets the metadata target. Called once.
     pub(crate) fn set_mdc(&self, mdc: &Arc<Mdc>) {
         let _ = self.mdc.set(Arc::downgrade(mdc));
     }
 
-    /// What is known under the locks.
+    /// The cached state that this target's locks cover.
     pub(crate) fn inodes(&self) -> &Arc<Inodes> {
         &self.inodes
     }
@@ -50,7 +51,7 @@ impl MdcOwner {
     }
 }
 
-/// Tells the kernel that a file's attributes, and these names of it, are no longer known.
+/// Invalidates a file's attributes and the given names in the kernel.
 async fn tell(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
     let Some(cache) = kernel.get() else { return };
     cache.inval_inode(fid, -1, 0).await;
@@ -73,7 +74,7 @@ impl LockOwner for MdcOwner {
                 .await
                 .is_err()
             {
-                tracing::debug!(%fid, "the kernel is busy with a name that it was to forget");
+                tracing::debug!(%fid, "lock cancelled before the kernel finished its invalidation");
             }
         })
     }
@@ -82,14 +83,15 @@ impl LockOwner for MdcOwner {
         None
     }
 
-    /// A lock that went without being called back, given up with a request. The request's own effect the kernel knows. Of
-    /// the file's other names (hard links) it is told without waiting: it may hold their directory for that very request.
+    /// The client gave up a lock with a request, without a blocking AST. The kernel knows the
+    /// effect of that request. It does not know of the file's other names (hard links); their
+    /// invalidation is not awaited, because the kernel may hold their directory for this request.
     fn dropped(&self, lock: LockInfo, bits: u64) {
         let fid = Fid::from_res_id(&lock.res);
         let names = self.inodes.forget(fid, bits);
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
-            // As far as it goes without waiting it goes at once.
+            // Runs until the first wait at once.
             cpt::begin_here(&self.runtime, async move { tell(&kernel, fid, &names).await });
         }
     }
@@ -109,7 +111,7 @@ impl ImportOwner for MdcOwner {
         if !matches!(e, ImportEvent::Evicted) {
             return;
         }
-        tracing::warn!("evicted: locks and caches of this target are gone");
+        tracing::warn!("evicted by the MDT: its locks and cached attributes are dropped");
         if let Some(mdc) = self.mdc() {
             mdc.locks.clear();
             mdc.flocks.lose_all();

@@ -1,6 +1,6 @@
-//! Requests to a metadata target as buffers: what goes where in each, by the formats of the protocol.
+//! Encodes requests to a metadata target as buffers, by docs/protocol.md, "Metadata (MDS)".
 //!
-//! Pure. A buffer that an operation does not use is there all the same, empty: position is meaning.
+//! Pure. An unused buffer is present and empty, because the position gives the meaning.
 
 use crate::attr::{SetAttr, SetTime};
 use crate::cred::{Cred, NO_GROUP};
@@ -14,7 +14,7 @@ use wire::{
     REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
 };
 
-/// Locks to cancel before the operation: server handles in a `ldlm_request`. Empty when there are none.
+/// Early lock cancellation: server handles in an `ldlm_request`. Empty without handles.
 pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
     if handles.is_empty() {
         return Bytes::new();
@@ -32,8 +32,8 @@ pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
     v.into()
 }
 
-/// The body of a request about `fid1` (and `fid2` in it), on behalf of `cred`. Lustre's servers look at a FID only where
-/// `OBD_MD_FLID` says that there is one.
+/// The body of a request about `fid1` (and `fid2`), on behalf of `cred`. Lustre's servers read a
+/// FID only if `OBD_MD_FLID` is set.
 pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) -> MdtBody {
     let has_fid = if fid1 == Fid::ZERO { 0 } else { OBD_MD_FLID };
     MdtBody {
@@ -54,7 +54,7 @@ pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) 
 #[derive(Clone, Copy)]
 pub(crate) struct Suppgids(pub(crate) u32, pub(crate) u32);
 
-/// What a creation or an open says of the file to be.
+/// The parameters of a create or open.
 pub(crate) struct CreateRec {
     pub(crate) parent: Fid,
     pub(crate) child: Fid,
@@ -102,7 +102,7 @@ pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes
     ]
 }
 
-/// A directory, a special file, or (`symlink` not empty) a symbolic link.
+/// The buffers to create a directory, a special file, or a symbolic link (`symlink` is not empty).
 pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let target = if symlink.is_empty() {
@@ -123,7 +123,7 @@ pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], el
     ]
 }
 
-/// A new name for a file.
+/// The buffers of a hard link request.
 pub(crate) fn link(
     cred: &Cred,
     source: Fid,
@@ -149,7 +149,8 @@ pub(crate) fn link(
     vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
-/// The key of a question about a FID: `fid2path` padded to 8 bytes, what is asked, and what follows it.
+/// The key of `OBD_IOC_FID2PATH` as `GET_INFO`: `fid2path` padded to 8 bytes, the query, and
+/// `more`.
 pub(crate) fn fid2path_key(asked: &GetinfoFid2path, more: &[u8]) -> Bytes {
     let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
     key.resize(key.len().next_multiple_of(8), 0);
@@ -158,10 +159,10 @@ pub(crate) fn fid2path_key(asked: &GetinfoFid2path, more: &[u8]) -> Bytes {
     key.into()
 }
 
-/// What an unlink or rmdir removes.
+/// The parameters of an unlink or rmdir.
 pub(crate) struct UnlinkRec {
     pub(crate) parent: Fid,
-    /// Zero when it is not known.
+    /// Zero if unknown.
     pub(crate) child: Fid,
     /// `S_IFDIR` for a rmdir.
     pub(crate) mode: u32,
@@ -169,7 +170,8 @@ pub(crate) struct UnlinkRec {
     pub(crate) suppgids: Suppgids,
 }
 
-/// A name is removed: with what it leads to (`REINT_UNLINK`), or alone (`REINT_RMENTRY`).
+/// The buffers to remove a name: with its file (`REINT_UNLINK`), or the name alone
+/// (`REINT_RMENTRY`).
 pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let rec = MdtRecUnlink {
@@ -188,7 +190,7 @@ pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: 
     vec![rec.to_bytes(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
-/// What a rename moves, and where.
+/// The parameters of a rename.
 pub(crate) struct RenameRec<'a> {
     pub(crate) from: (Fid, &'a [u8]),
     pub(crate) to: (Fid, &'a [u8]),
@@ -197,7 +199,7 @@ pub(crate) struct RenameRec<'a> {
     pub(crate) suppgids: Suppgids,
 }
 
-/// A name is moved.
+/// The buffers of a rename.
 pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let rec = MdtRecRename {
@@ -224,7 +226,7 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
     ]
 }
 
-/// The record of a setattr at the time `now`, which is what it sets where that is wanted.
+/// The record of a setattr at the time `now`.
 pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppgid: u32) -> MdtRecSetattr {
     let mut valid = MDS_ATTR_CTIME;
     let mut rec = MdtRecSetattr {
@@ -275,8 +277,9 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
     rec
 }
 
-/// Times as this peer takes them. A server of Lustre has regard only to times that are marked as set, so that all are;
-/// one of Nacre sees by the mark whether "now" is meant, which must not be before the last change.
+/// Adapts the times of a record to the peer. Lustre's servers honour only times marked as explicit,
+/// so all are marked. A Nacre server distinguishes "now" by the missing mark, and keeps it from
+/// preceding the last change.
 pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     rec.set_times(rec.times().at(peer));
     if peer == Precision::Seconds {
@@ -292,7 +295,7 @@ pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     }
 }
 
-/// A setattr; `open` is the handle through which a truncation is made, `eadata` a default layout to set.
+/// The buffers of a setattr. `open`: the handle for a truncate; `eadata`: a default layout to set.
 pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let epoch = open.map_or_else(e, epoch);
@@ -307,16 +310,16 @@ fn epoch(cookie: u64) -> Bytes {
     .to_bytes()
 }
 
-/// A close, with the times and sizes that the record carries.
+/// The buffers of a close, with the times and sizes in the record.
 pub(crate) fn close(open: u64, rec: &MdtRecSetattr) -> Vec<Bytes> {
     vec![epoch(open), rec.to_bytes(), Bytes::new()]
 }
 
-/// What becomes of an extended attribute.
+/// A change of one extended attribute.
 pub(crate) struct XattrRec<'a> {
     pub(crate) fid: Fid,
     pub(crate) name: &'a [u8],
-    /// The value to set; `None`: it is removed.
+    /// The value to set; `None` removes the attribute.
     pub(crate) value: Option<Bytes>,
     /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
     pub(crate) flags: u32,
@@ -324,7 +327,7 @@ pub(crate) struct XattrRec<'a> {
     pub(crate) suppgid: u32,
 }
 
-/// An extended attribute is set or removed.
+/// The buffers to set or remove an extended attribute.
 pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> {
     let e = Bytes::new;
     let rec = MdtRecSetxattr {
@@ -368,7 +371,7 @@ mod tests {
     };
 
     #[test]
-    fn handles_to_cancel_lie_behind_the_count() {
+    fn handles_to_cancel_follow_the_count() {
         assert!(elc_buf(&[]).is_empty());
         assert_eq!(elc_buf(&[7]).len(), 104);
         let three = elc_buf(&[7, 8, 9]);
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_lustre_is_told_that_times_are_set() {
+    fn times_to_a_lustre_server_are_marked_as_explicit() {
         let set = SetAttr {
             mtime: Some(SetTime::Now),
             ..SetAttr::default()
@@ -409,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncation_changes_the_time_of_the_data() {
+    fn a_truncate_changes_the_mtime() {
         let set = SetAttr {
             size: Some(3),
             ..SetAttr::default()

@@ -1,14 +1,14 @@
-//! Who may do what with a file, by its mode and its access ACL: the check of POSIX, for what needs no request to a server.
+//! POSIX permission checks by mode and access ACL, for operations that need no request.
 
 use crate::attr::MdAttr;
 use crate::cred::{Cred, Groups, NO_GROUP};
 use wire::Errno;
 use wire::acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
 
-/// Read, or list.
+/// Permission to read a file or list a directory.
 pub(crate) const READ: u32 = 4;
 
-/// Whether the caller may do `want` (of `READ`, 2 to write, 1 to execute or pass).
+/// Checks that the caller has the permissions `want`: `READ`, 2 to write, 1 to execute or search.
 pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
     let attr = &md.attr;
     if cred.uid == 0 && (want & 1 == 0 || attr.is_dir() || attr.mode & 0o111 != 0) {
@@ -33,8 +33,9 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
     }
 }
 
-/// The supplementary group that a request about a file is to carry, since it can carry only one: the file's own, if the
-/// caller is a member of it; where groups have entries in the ACL, the one that lets the caller do most.
+/// The supplementary group that a request about a file carries; there is space for one. The file's
+/// group if the caller is a member of it. If the ACL has group entries, the caller's group with the
+/// most permissions.
 pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
     let named = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
     let Some(acl) = md
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_is_sent_is_the_one_through_which_the_caller_may_do_most() {
+    fn the_group_with_the_most_permissions_is_sent() {
         let all = [
             (ACL_USER_OBJ, 7, 0),
             (ACL_GROUP_OBJ, 0, 0),

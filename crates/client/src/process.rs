@@ -1,14 +1,13 @@
-//! Who a process works for, as /proc says it: its user, its groups, the signals that it would act on.
+//! A process's credentials and pending signals, read from `/proc`.
 
 use crate::cred::{Cred, Groups};
 use std::io;
 use std::sync::Arc;
 
-/// The signals by which somebody asks a program to end.
+/// Signals that request a program's end.
 const END: u64 =
     set(libc::SIGHUP) | set(libc::SIGINT) | set(libc::SIGQUIT) | set(libc::SIGKILL) | set(libc::SIGTERM);
-/// The signals that do not end a program which does not handle them: they stop it, or do nothing (but are there to be seen
-/// by a debugger).
+/// Signals that stop an unhandling process or have no effect on it. (A debugger still sees them.)
 const HARMLESS: u64 = set(libc::SIGSTOP)
     | set(libc::SIGTSTP)
     | set(libc::SIGTTIN)
@@ -17,32 +16,32 @@ const HARMLESS: u64 = set(libc::SIGSTOP)
     | set(libc::SIGCHLD)
     | set(libc::SIGURG)
     | set(libc::SIGWINCH);
-/// Flags of a task, as the kernel shows them in `/proc/PID/stat`: it is exiting, it is the kernel's own.
+/// Task flags from `/proc/PID/stat`: exiting, kernel thread.
 const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// The set of one signal.
+/// The bit of one signal.
 const fn set(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Whether a task exits, or is one of the kernel's, which closes files for those that have exited: no program waits for what
-/// it asks for.
+/// Whether a task is exiting, or is a kernel thread, which closes files for exited tasks. No
+/// program waits for such a request.
 pub fn is_exiting(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     flags_of(&stat).is_some_and(|flags| flags & (PF_EXITING | PF_KTHREAD) != 0)
 }
 
-/// The flags of a task: the seventh word after its name, which ends with the last parenthesis.
+/// The flags of a task: the seventh field after its name, which ends with the last parenthesis.
 fn flags_of(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// The status of a process, read once.
+/// A process's status, read once.
 pub struct ProcessStatus(String);
 
 impl ProcessStatus {
-    /// That of a process or thread. One that is gone has nothing.
+    /// Reads the status of a process or thread. If it is gone, every field is missing.
     pub fn of(pid: u32) -> ProcessStatus {
         ProcessStatus(std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default())
     }
@@ -53,40 +52,42 @@ impl ProcessStatus {
         value.map(str::trim)
     }
 
-    /// Its supplementary groups.
+    /// The supplementary groups.
     pub fn groups(&self) -> Arc<[u32]> {
         let groups = self.field("Groups").unwrap_or_default().split_whitespace();
         groups.filter_map(|g| g.parse().ok()).collect()
     }
 
-    /// Whether it has a signal that it would act on, were it not waiting for us: then a wait without end must end.
+    /// Whether a pending signal would act on the process if it were not waiting for this client: an
+    /// unlimited wait must then end.
     pub fn is_signalled(&self) -> bool {
         self.acts_on() != 0
     }
 
-    /// A set of signals.
+    /// A signal mask of the status.
     fn mask(&self, name: &str) -> u64 {
         let set = self.field(name);
         set.and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
     }
 
-    /// The signals that it has and does not block or ignore.
+    /// Pending signals that are neither blocked nor ignored.
     fn acts_on(&self) -> u64 {
         let pending = self.mask("SigPnd") | self.mask("ShdPnd");
         pending & !self.mask("SigBlk") & !self.mask("SigIgn")
     }
 
-    /// Whether a signal is about to end it, were it not waiting for us: one that it does not handle.
+    /// Whether an unhandled pending signal would terminate the process if it were not waiting for
+    /// this client.
     pub fn is_being_ended(&self) -> bool {
         self.acts_on() & !self.mask("SigCgt") & !HARMLESS != 0
     }
 
-    /// Whether somebody asks it to end, by a signal that it may handle.
+    /// Whether a pending signal requests the program's end, even if the program handles it.
     pub fn is_asked_to_end(&self) -> bool {
         self.is_being_ended() || self.acts_on() & END != 0
     }
 
-    /// Its effective user or group.
+    /// The effective user or group.
     fn effective(&self, name: &str) -> Option<u32> {
         self.field(name)?.split_whitespace().nth(1)?.parse().ok()
     }
@@ -103,10 +104,14 @@ impl ProcessStatus {
 }
 
 impl Cred {
-    /// The effective user and groups of this process, and its umask, as they are now.
+    /// The effective user and groups of this process and its umask, as they are now.
+    ///
+    /// # Errors
+    ///
+    /// `/proc/self/status` cannot be read or lacks a field.
     pub fn of_this_process() -> io::Result<Cred> {
         let status = ProcessStatus(std::fs::read_to_string("/proc/self/status")?);
-        let unread = || io::Error::other("/proc/self/status does not say who this process works for");
+        let unread = || io::Error::other("/proc/self/status lacks Uid, Gid or Umask");
         status.cred(std::process::id()).ok_or_else(unread)
     }
 }
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_asked_to_end_by_some_signals_and_ended_by_those_that_it_does_not_handle() {
+    fn unhandled_signals_terminate_and_termination_signals_request_the_end() {
         let with = |pending: i32, caught: i32| {
             let caught = if caught == 0 { 0 } else { super::set(caught) };
             status(&format!(
@@ -172,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_the_kernel_is_told_from_a_program_whatever_its_name() {
+    fn task_flags_are_parsed_after_a_name_with_parentheses() {
         let stat = |flags: u64| format!("7 (a) b (c) S 1 7 7 0 -1 {flags} 0 0");
         assert_eq!(super::flags_of(&stat(0x40_0100)), Some(0x40_0100));
         assert_eq!(super::flags_of(""), None);

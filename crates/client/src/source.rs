@@ -1,25 +1,27 @@
-//! What a mount command names: an MGS, a file system, and perhaps a directory in it.
+//! The device argument of a mount command: an MGS, a file system, and optionally a directory in it.
 
 use crate::client::Client;
 use crate::error::ClientError;
 use std::fmt;
 use wire::Nid;
 
-/// `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME[/SUBDIR]`, as mount commands take it.
+/// `MGSNID[,MGSNID...][:MGSNID...]:/FSNAME[/SUBDIR]`, as mount commands write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where the MGS may be.
+    /// The MGS's NIDs.
     pub mgs: Vec<Nid>,
     /// The file system's name.
     pub fsname: String,
-    /// The directory to mount: names with `/` between them; empty: the root.
+    /// The directory to mount, without a leading `/`. Empty: the root.
     pub subdir: String,
 }
 
-/// Reads what is to be mounted.
+/// Parses the device argument of a mount command.
 ///
 /// # Errors
-/// It does not have that form, or the directory's path has `..` in it.
+///
+/// [`ClientError::Source`] or [`ClientError::Name`]: the text does not have that form, or the
+/// directory's path contains `..`.
 pub fn parse_source(text: &str) -> Result<Source, ClientError> {
     let wrong = |why: String| ClientError::Source {
         text: text.to_owned(),
@@ -33,7 +35,9 @@ pub fn parse_source(text: &str) -> Result<Source, ClientError> {
     Client::check_fsname(&fsname)?;
     let names: Vec<&str> = names.collect();
     if names.contains(&"..") {
-        return Err(wrong("the path of a directory to mount has no '..'".to_owned()));
+        return Err(wrong(
+            "the path of the directory must not contain '..'".to_owned(),
+        ));
     }
     let mgs = nids.split([',', ':']).map(str::parse).collect::<Result<_, _>>();
     Ok(Source {

@@ -1,6 +1,5 @@
-//! Says in the log which targets the programs of a mount wait for.
-//!
-//! One line when requests have waited for a target for ten seconds without a word from it, and one when it answers again.
+//! Logs the targets that do not answer: one line when requests have waited ten seconds for a
+//! target, and one when the target answers again.
 
 use crate::client::Client;
 use parking_lot::Mutex;
@@ -11,12 +10,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 
-/// How long requests wait before the log says so.
+/// How long requests wait before the log reports it.
 const LONG: Duration = Duration::from_secs(10);
-/// How often the targets are looked at.
+/// How often the targets are polled.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Looks at the targets of a client until it is unmounted.
+/// Polls the targets of a client until it is unmounted.
 pub(crate) async fn watch(client: Weak<Client>) {
     let reported = Reported::default();
     loop {
@@ -35,12 +34,12 @@ pub(crate) async fn watch(client: Weak<Client>) {
                         target,
                         %nid,
                         requests,
-                        "waiting for an answer since {since} UTC; signals end the wait of a program"
+                        "no answer since {since} UTC; programs that wait can be interrupted by signals"
                     );
                 }
                 Some(Change::Answers(after)) => {
                     let (target, seconds) = (import.name(), after.as_secs());
-                    tracing::info!(target, seconds, "the wait is over");
+                    tracing::info!(target, seconds, "the target answers again");
                 }
             }
         }
@@ -48,28 +47,28 @@ pub(crate) async fn watch(client: Weak<Client>) {
 }
 
 impl Client {
-    /// The connections to all targets.
+    /// The imports of all targets.
     fn imports(&self) -> Vec<Arc<Import>> {
         let mdts = self.lmv.all().iter().map(|mdc| mdc.import.clone());
         mdts.chain(self.lov.imports()).collect()
     }
 }
 
-/// A line for the log about a target.
+/// A change to report in the log.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    /// Requests have waited long.
+    /// Requests have waited for [`REPORT_AFTER`].
     Waits(Unanswered),
-    /// They wait no more, after so long.
+    /// The target answered after this time.
     Answers(Duration),
 }
 
-/// The targets that the log says are waited for, and since when.
+/// The targets reported as not answering, and since when.
 #[derive(Default)]
 struct Reported(Mutex<HashMap<String, Instant>>);
 
 impl Reported {
-    /// Takes in how a target is now.
+    /// Records the state of a target; returns a change that the log must report.
     fn look(&self, target: &str, waits: Option<Unanswered>) -> Option<Change> {
         let mut reported = self.0.lock();
         let long = waits.filter(|w| w.since.elapsed() >= LONG);
@@ -87,7 +86,7 @@ impl Reported {
     }
 }
 
-/// When it was, as `hours:minutes:seconds` of UTC.
+/// A point in time as `hours:minutes:seconds` of UTC.
 fn time_of_day(at: Instant) -> String {
     let time = SystemTime::now() - at.elapsed();
     let secs = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -102,7 +101,7 @@ mod tests {
     use tokio::time::{Instant, advance};
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_wait_is_reported_once_and_so_is_its_end() {
+    async fn a_long_wait_and_its_end_are_each_reported_once() {
         let reported = Reported::default();
         let waits = Unanswered {
             since: Instant::now(),

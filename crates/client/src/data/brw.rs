@@ -1,5 +1,5 @@
-//! OST_READ and OST_WRITE as messages: building requests from ranges and buffers, and taking the replies
-//! apart. What can go inside the request or the reply (short I/O) needs no bulk transfer.
+//! OST_READ and OST_WRITE messages: builds requests and parses replies (docs/protocol.md, "Data
+//! (OST)"). Small transfers go inside the messages (short I/O) and need no bulk.
 
 use super::budget::GrantReport;
 use bytes::Bytes;
@@ -16,44 +16,44 @@ use wire::{
     Obdo, OstBody, OstId, PtlrpcBody, Time, Timed, Times, WireStruct, Writer,
 };
 
-/// Transfers of up to this many bytes go inside the messages where the server can do that
+/// Largest transfer in bytes that goes inside the messages, if the server supports it
 /// (`osc.*.short_io_bytes`).
 pub(super) const SHORT_IO_BYTES_MAX: u64 = 16 << 10;
 
-/// The object that is read or written, as messages name it.
+/// The ID of an object in messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObjectId {
-    /// Its id, as it stands in the layout EA.
+    /// The object's ID in the layout EA.
     pub oi: OstId,
-    /// The file that it belongs to; kept by the OST for checks.
+    /// The file that it belongs to; the OST stores it for checks.
     pub parent: Fid,
-    /// Its place in the file's layout.
+    /// Its stripe number.
     pub stripe: u32,
 }
 
-/// What was agreed with the server about reads and writes.
+/// The parameters of reads and writes agreed with the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// Bytes in one RPC at most.
+    /// Largest transfer of one RPC in bytes.
     pub brw_bytes_max: u64,
-    /// The checksum to use; none: `checksums=0`.
+    /// The checksum type; `None`: `checksums=0`.
     pub checksum: Option<ChecksumType>,
     /// OBD_CONNECT_SHORTIO.
     pub short_io: bool,
 }
 
-/// Everything that a write RPC tells.
+/// The parameters of a write RPC.
 #[derive(Debug)]
 pub(super) struct WriteArgs<'a> {
-    /// What is written.
+    /// The object.
     pub object: ObjectId,
-    /// Ranges and their bytes, ascending.
+    /// Ranges and their bytes, in ascending order.
     pub ranges: &'a [(Range<u64>, Vec<Bytes>)],
-    /// Whether room was taken from the grant for these bytes; otherwise the server may say ENOSPC.
+    /// Whether the bytes are reserved from the grant. If not, the server may return ENOSPC.
     pub granted: bool,
     /// Modification and change time.
     pub times: Times,
-    /// State of our grant.
+    /// The client's grant state.
     pub grant: GrantReport,
 }
 
@@ -64,7 +64,7 @@ impl WriteArgs<'_> {
     }
 }
 
-/// The attributes that name an object in a request.
+/// The attributes that identify an object in a request.
 pub(super) fn obdo(object: ObjectId) -> Obdo {
     Obdo {
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID,
@@ -153,7 +153,7 @@ pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
     request
 }
 
-/// Cuts a payload into descriptors of the given lengths, by reference.
+/// Splits a payload into descriptors of the given lengths, by reference.
 fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
     let mut pieces = payload.iter().cloned();
     let mut rest = Bytes::new();
@@ -178,18 +178,18 @@ fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
         .collect()
 }
 
-/// What the reply to an OST_WRITE says.
+/// The result of an OST_WRITE.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// Grant that it adds.
+    /// Bytes of new grant.
     pub granted: u64,
-    /// Whether the server found another checksum: send again.
+    /// The server computed another checksum: send again.
     pub corrupted: bool,
-    /// Blocks (of 512 bytes) of the object now, when told.
+    /// Blocks of the object in 512 bytes, if reported.
     pub blocks: Option<u64>,
 }
 
-/// Takes the reply to an OST_WRITE apart.
+/// Parses the reply to an OST_WRITE.
 pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms) -> Result<Written, Errno> {
     let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
     for rc in reply.buf(bufs::BRW_STATUSES).chunks_exact(4) {
@@ -257,18 +257,18 @@ pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
         .then_some(file)
 }
 
-/// What the reply to an OST_READ brings.
+/// The result of an OST_READ.
 #[derive(Debug)]
 pub(super) struct ReadData {
-    /// The bytes; fewer than asked for at the end of the object.
+    /// The bytes; short at the end of the object.
     pub data: Vec<Bytes>,
-    /// Grant that it adds.
+    /// Bytes of new grant.
     pub granted: u64,
-    /// The checksum does not fit the bytes: read again.
+    /// The checksum does not match: read again.
     pub corrupted: bool,
 }
 
-/// Takes the reply to an OST_READ of `range` apart.
+/// Parses the reply to an OST_READ of `range`.
 pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadData, Errno> {
     let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
     let mut left = reply.status.max(0) as usize;

@@ -1,53 +1,54 @@
-//! Room for dirty data of one OST: the grant that its server gave us, and `max_dirty_mb`. A write takes
-//! room before it may stay in the cache; what cannot get any goes to the server at once.
+//! The budget for dirty data of one OST: the grant from its server, and `max_dirty_mb`. A write
+//! reserves bytes before it may stay in the cache. Without a reservation, its data goes to the
+//! server at once.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What an RPC tells the server of our grant (`o_dirty`, `o_undirty`, `o_grant`, `o_dropped`).
+/// The grant state that an RPC reports (`o_dirty`, `o_undirty`, `o_grant`, `o_dropped`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GrantReport {
-    /// Bytes dirty here.
+    /// Dirty bytes of this client.
     pub dirty: u64,
-    /// Bytes of grant that we could use in all.
+    /// Bytes of grant that this client can use in total.
     pub undirty: u64,
-    /// Bytes of grant that we have left.
+    /// Bytes of unused grant.
     pub available: u64,
-    /// Bytes of grant that were lost here since the last report.
+    /// Bytes of grant lost since the last report.
     pub dropped: u64,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Reserved and not yet written, including what is on its way.
+    /// Reserved and not yet written, including in-flight bytes.
     dirty: u64,
     dirty_max: u64,
     available: u64,
     dropped: u64,
-    /// Writers that wait for room.
+    /// Number of writers that wait for a reservation.
     waiting: usize,
 }
 
-/// See the module.
+/// The budget of one OST.
 #[derive(Debug)]
 pub(super) struct Budget {
     state: Mutex<State>,
     freed: Notify,
 }
 
-/// What came of asking for room.
+/// The result of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Taken.
+    /// Reserved.
     Taken,
-    /// Not now; something that is dirty has to be written first.
+    /// Not now: dirty data must be written first.
     Wait,
-    /// Nothing is dirty, so waiting would not help: the server grants too little.
+    /// Nothing is dirty, so a wait would not help: the grant is too small.
     None,
 }
 
 impl Budget {
-    /// No grant yet, and room for `dirty_max` bytes.
+    /// A budget without grant, limited to `dirty_max` bytes.
     pub(super) fn new(dirty_max: u64) -> Budget {
         let state = State {
             dirty: 0,
@@ -62,7 +63,7 @@ impl Budget {
         }
     }
 
-    /// Changes `max_dirty_mb` (in bytes).
+    /// Sets `max_dirty_mb`, in bytes.
     pub(super) fn set_dirty_max(&self, bytes: u64) {
         self.state.lock().dirty_max = bytes;
         self.freed.notify_waiters();
@@ -73,7 +74,7 @@ impl Budget {
         self.state.lock().dirty_max
     }
 
-    /// A (re)connection: the server says what our grant is in all.
+    /// A (re)connection: sets the total grant that the server reported.
     pub(super) fn connected(&self, grant: u64) {
         let mut s = self.state.lock();
         s.available = grant.saturating_sub(s.dirty);
@@ -82,7 +83,7 @@ impl Budget {
         self.freed.notify_waiters();
     }
 
-    /// Bytes dirty or on their way.
+    /// Dirty and in-flight bytes.
     pub(super) fn dirty(&self) -> u64 {
         self.state.lock().dirty
     }
@@ -92,13 +93,14 @@ impl Budget {
         self.state.lock().available
     }
 
-    /// Whether somebody waits for room: then write back at once.
+    /// Whether dirty data should be written back at once: a writer waits, or over half of the
+    /// budget is dirty.
     pub(super) fn pressed(&self) -> bool {
         let s = self.state.lock();
         s.waiting > 0 || s.dirty > s.dirty_max / 2
     }
 
-    /// Takes room for `bytes` if there is any now.
+    /// Reserves `bytes` if possible now.
     pub(super) fn try_reserve(&self, bytes: u64) -> Room {
         let mut s = self.state.lock();
         if s.available >= bytes && s.dirty + bytes <= s.dirty_max {
@@ -112,8 +114,8 @@ impl Budget {
         }
     }
 
-    /// Takes room for `bytes`, waiting while dirty data can be written to make some; `press` is called
-    /// before each wait to have that done. False: there is no grant to wait for.
+    /// Reserves `bytes`; waits while dirty data can be written. Calls `press` before each wait to
+    /// start that write-back. False: there is no grant to wait for.
     pub(super) async fn reserve(&self, bytes: u64, press: impl Fn()) -> bool {
         loop {
             let freed = self.freed.notified();
@@ -131,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// Gives back room that was taken and not used: nothing was written for it.
+    /// Returns an unused reservation.
     pub(super) fn unreserve(&self, bytes: u64) {
         let mut s = self.state.lock();
         s.dirty = s.dirty.saturating_sub(bytes);
@@ -140,7 +142,7 @@ impl Budget {
         self.freed.notify_waiters();
     }
 
-    /// A write RPC with `reserved` bytes of room is over; `granted` is what its reply added.
+    /// A write RPC of `reserved` bytes ended; its reply added `granted` bytes of grant.
     pub(super) fn written(&self, reserved: u64, granted: u64) {
         let mut s = self.state.lock();
         s.dirty = s.dirty.saturating_sub(reserved);
@@ -149,7 +151,7 @@ impl Budget {
         self.freed.notify_waiters();
     }
 
-    /// The figures for the next RPC; what was dropped is told once.
+    /// The grant state for the next RPC. Dropped bytes are reported once.
     pub(super) fn report(&self) -> GrantReport {
         let mut s = self.state.lock();
         let dropped = std::mem::take(&mut s.dropped);
@@ -162,7 +164,7 @@ impl Budget {
     }
 }
 
-/// Counts a waiter, also when its future is dropped.
+/// Counts a waiting writer, even if its future is dropped.
 struct Waiting<'a>(&'a Budget);
 
 impl<'a> Waiting<'a> {
@@ -184,7 +186,7 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn a_writer_waits_for_room_and_goes_on_when_data_is_written() {
+    async fn a_writer_waits_for_the_budget_until_data_is_written() {
         let budget = Arc::new(Budget::new(8192));
         budget.connected(1 << 20);
         assert!(budget.reserve(8192, || ()).await);
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_grant_and_without_dirty_data_nobody_waits() {
+    async fn without_grant_and_dirty_data_a_reservation_fails_at_once() {
         let budget = Budget::new(1 << 20);
         assert!(!budget.reserve(4096, || ()).await);
         budget.connected(4096);

@@ -1,6 +1,8 @@
-//! One object's cached bytes: extents of reference-counted buffers, and which of them are dirty or being
-//! written. Pure: no lock, no network, no clock. A buffer that is on its way to the server is never
-//! changed; an overwrite replaces it, so checksums stay true while the application goes on.
+//! One object's cached bytes: extents of reference-counted buffers, with their dirty and in-flight
+//! ranges.
+//!
+//! Pure: no lock, no network, no clock. An in-flight buffer is never changed; an overwrite replaces
+//! it, so its checksum stays right while the program continues.
 
 use super::cached::Swept;
 use super::ranges::RangeSet;
@@ -8,13 +10,13 @@ use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Dirty bytes are counted in pages, as grants are (guide of the protocol: one dirty page costs a page).
+/// Dirty bytes are counted in whole pages, as grants are (docs/protocol.md, "Data (OST)").
 pub(super) const PAGE_SIZE: u64 = 4096;
 
-/// Small writes one after the other are gathered into extents of up to this many bytes.
+/// Small sequential writes are merged into extents of up to this many bytes.
 const GATHER_BYTES_MAX: usize = 64 << 10;
 
-/// A run of a cached range: bytes, or nothing known.
+/// A part of a range: cached bytes or a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Run {
     /// Cached bytes.
@@ -23,21 +25,21 @@ pub(super) enum Run {
     Gap(Range<u64>),
 }
 
-/// Dirty data taken for one write RPC: ascending, disjoint ranges, none of which share a page.
+/// Dirty data taken for one write RPC: ascending, disjoint ranges that share no page.
 #[derive(Debug, Default)]
 pub(super) struct Writeback {
-    /// Start offset and bytes of each range.
+    /// Each range with its bytes.
     pub ranges: Vec<(Range<u64>, Vec<Bytes>)>,
-    /// Data bytes.
+    /// Bytes of data.
     pub bytes: u64,
-    /// Bytes of whole pages that were reserved (grant, dirty budget) for this data.
+    /// Reserved bytes (grant, dirty budget) of the data's whole pages.
     pub reserved: u64,
 }
 
 #[derive(Debug)]
 struct Extent {
     data: Bytes,
-    /// Used, or new, since the hand of [`ObjectCache::sweep`] came by.
+    /// New, or used since the last pass of [`ObjectCache::sweep`].
     used: bool,
 }
 
@@ -57,7 +59,7 @@ pub(super) struct ObjectCache {
     extents: BTreeMap<u64, Extent>,
     dirty: RangeSet,
     writing: RangeSet,
-    /// Whole pages for which room was reserved and which no RPC carries yet.
+    /// Whole pages with a reservation that no RPC carries yet.
     reserved: RangeSet,
     bytes: u64,
 }
@@ -66,7 +68,8 @@ fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE_SIZE * PAGE_SIZE..range.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)
 }
 
-/// Where an RPC for `range` ends that may carry as many pages, whole or parts of them, as `bytes_max` has.
+/// The end of an RPC that starts at `range.start`, limited to the pages of `bytes_max`. Partial
+/// pages count whole.
 pub(super) fn rpc_end(range: &Range<u64>, bytes_max: u64) -> u64 {
     range.end.min(range.start / PAGE_SIZE * PAGE_SIZE + bytes_max)
 }
@@ -76,47 +79,47 @@ fn span(range: &Range<u64>) -> u64 {
 }
 
 impl ObjectCache {
-    /// Bytes held.
+    /// Cached bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether anything in `range` waits to be written.
+    /// Whether `range` has dirty bytes.
     pub(super) fn is_dirty(&self, range: Range<u64>) -> bool {
         self.dirty.intersects(range)
     }
 
-    /// Where the last data ends that is not written yet.
+    /// The end of the last unwritten data.
     pub(super) fn unwritten_end(&self) -> u64 {
         self.dirty.end().max(self.writing.end())
     }
 
-    /// Bytes that wait to be written.
+    /// Dirty bytes.
     pub(super) fn dirty_bytes(&self) -> u64 {
         self.dirty.len()
     }
 
-    /// Bytes that the server does not have yet: those that wait to be written, and those on their way.
+    /// Dirty and in-flight bytes.
     pub(super) fn unwritten_bytes(&self) -> u64 {
         self.dirty.len() + self.writing.len()
     }
 
-    /// Bytes of `range` that wait to be written.
+    /// Dirty bytes of `range`.
     pub(super) fn dirty_in(&self, range: Range<u64>) -> u64 {
         self.dirty.overlaps(range).map(|r| span(&r)).sum()
     }
 
-    /// Whether anything in `range` is on its way to the server.
+    /// Whether `range` has in-flight bytes.
     pub(super) fn is_writing(&self, range: Range<u64>) -> bool {
         self.writing.intersects(range)
     }
 
-    /// How many bytes a write of `range` has to reserve beyond what is reserved already.
+    /// Bytes that a write of `range` must reserve beyond the existing reservation.
     pub(super) fn reservation(&self, range: Range<u64>) -> u64 {
         self.reserved.gaps(pages(&range)).iter().map(span).sum()
     }
 
-    /// What is known of `range`, in order.
+    /// The cached parts and gaps of `range`, in order.
     pub(super) fn read(&self, range: Range<u64>) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut at = range.start;
@@ -145,7 +148,7 @@ impl ObjectCache {
         runs
     }
 
-    /// What is known of `range` is in use.
+    /// Marks the extents of `range` as used.
     pub(super) fn touch(&mut self, range: Range<u64>) {
         for (&start, extent) in self.extents.range_mut(..range.end).rev() {
             if start + extent.len() <= range.start {
@@ -155,7 +158,7 @@ impl ObjectCache {
         }
     }
 
-    /// Takes in bytes that the server sent. What is cached already is newer, and stays.
+    /// Caches bytes from the server. Bytes that are already cached are newer and stay.
     pub(super) fn fill(&mut self, offset: u64, data: Bytes) {
         let range = offset..offset + data.len() as u64;
         for run in self.read(range) {
@@ -167,8 +170,8 @@ impl ObjectCache {
         }
     }
 
-    /// Takes in bytes that a program wrote; they are dirty until written. The caller has reserved
-    /// [`ObjectCache::reservation`] bytes for them.
+    /// Caches a program's write as dirty. The caller has reserved [`ObjectCache::reservation`]
+    /// bytes for it.
     pub(super) fn write(&mut self, offset: u64, data: Bytes) {
         if data.is_empty() {
             return;
@@ -187,7 +190,7 @@ impl ObjectCache {
         }
     }
 
-    /// The extent that ends at `offset`, taken out to be extended, when that is worth it.
+    /// Takes out the extent that ends at `offset`, if it is small enough to be extended.
     fn gatherable(&mut self, offset: u64, len: usize) -> Option<BytesMut> {
         let (&start, before) = self.extents.range(..offset).next_back()?;
         if start + before.len() != offset || before.data.len() + len > GATHER_BYTES_MAX {
@@ -201,7 +204,7 @@ impl ObjectCache {
         )
     }
 
-    /// Removes the extents of `range`, without touching what is said of dirty and writing.
+    /// Removes the extents of `range`; leaves the dirty and in-flight ranges.
     fn cut(&mut self, range: Range<u64>) {
         while let Some((&start, extent)) = self.extents.range(..range.end).next_back() {
             let (end, used) = (start + extent.len(), extent.used);
@@ -224,9 +227,9 @@ impl ObjectCache {
         }
     }
 
-    /// Takes up to `bytes_max` dirty bytes of `within` for one RPC; they are "writing" until
-    /// [`ObjectCache::written`]. What overlaps data that is already on its way waits, so that the server
-    /// sees writes of the same bytes in their order. `None` when there is nothing to take now.
+    /// Takes up to `bytes_max` dirty bytes of `within` for one RPC; they are in flight until
+    /// [`ObjectCache::written`]. Data that overlaps an in-flight range waits, so that the server
+    /// receives writes of the same bytes in order. `None`: nothing to take now.
     pub(super) fn take_dirty(
         &mut self,
         within: Range<u64>,
@@ -243,7 +246,8 @@ impl ObjectCache {
             .collect();
         let mut room = bytes_max;
         for mut range in ready {
-            // A part of a page takes the place of a whole one in an RPC. Cut at a page, so that none is shared with the next.
+            // A partial page counts as a whole one. Ends at a page boundary, so that no page is
+            // shared with the next RPC.
             range.end = rpc_end(&range, room);
             if range.start >= range.end || range.start < last_page_end || taken.ranges.len() == ranges_max {
                 break;
@@ -271,8 +275,8 @@ impl ObjectCache {
         (!taken.ranges.is_empty()).then_some(taken)
     }
 
-    /// An RPC is over. Data that was written is clean now; data that was lost is forgotten, but for what
-    /// has been overwritten since.
+    /// Ends an RPC. Written data becomes clean; lost data is dropped, except where it was
+    /// overwritten since.
     pub(super) fn written<'a>(&mut self, ranges: impl IntoIterator<Item = &'a Range<u64>>, lost: bool) {
         for range in ranges {
             self.writing.remove(range.clone());
@@ -284,7 +288,7 @@ impl ObjectCache {
         }
     }
 
-    /// Forgets `range`, dirty or not. Returns the bytes whose reservation is free again.
+    /// Drops `range`, dirty or not. Returns the freed reservation in bytes.
     pub(super) fn discard(&mut self, range: Range<u64>) -> u64 {
         self.cut(range.clone());
         self.dirty.remove(range.clone());
@@ -294,8 +298,8 @@ impl ObjectCache {
         freed
     }
 
-    /// Moves the hand from `from` on, past `steps_max` extents at most, until about `bytes` are free: drops what is clean,
-    /// was not used since it came by last, and is not to be kept.
+    /// Moves the hand from `from` over at most `steps_max` extents until about `bytes` are freed.
+    /// Drops clean extents that were not used since the last pass, except those to `keep`.
     pub(super) fn sweep(
         &mut self,
         from: u64,
@@ -345,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn small_appends_are_gathered_into_one_extent() {
+    fn small_appends_are_merged_into_one_extent() {
         let mut cache = ObjectCache::default();
         for i in 0..100u64 {
             cache.write(i * 10, Bytes::from(vec![i as u8; 10]));
@@ -357,17 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn data_on_its_way_is_not_sent_twice_and_an_overwrite_waits() {
+    fn in_flight_data_is_not_sent_twice_and_an_overwrite_waits() {
         let mut cache = ObjectCache::default();
         cache.write(0, Bytes::from_static(&[1; 100]));
         let first = cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap();
         assert_eq!((first.bytes, first.reserved), (100, PAGE_SIZE));
         cache.write(50, Bytes::from_static(&[2; 10]));
         assert!(cache.take_dirty(0..u64::MAX, 1 << 20, 16).is_none());
-        assert_eq!(
-            first.ranges[0].1[0][55], 1,
-            "the bytes on their way did not change"
-        );
+        assert_eq!(first.ranges[0].1[0][55], 1, "in-flight bytes do not change");
         cache.written([&(0..100)], false);
         let second = cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap();
         assert_eq!(second.ranges[0].0, 50..60);
@@ -391,9 +392,9 @@ mod tests {
     }
 
     #[test]
-    fn what_one_rpc_takes_fits_the_descriptors_that_its_size_has() {
+    fn ranges_of_one_rpc_fit_its_descriptors() {
         let mut cache = ObjectCache::default();
-        // Each takes the place of seven pages with the bytes of five and a half.
+        // Each occupies seven pages with the bytes of five and a half.
         for i in 0..400u64 {
             cache.write(i * 40960 + 1000, Bytes::from(vec![1; 22528]));
         }
@@ -404,19 +405,19 @@ mod tests {
             ranges.extend(sent);
         }
         assert_eq!(ranges.iter().map(span).sum::<u64>(), 400 * 22528);
-        // The first page counts, though only a part of it goes.
+        // The first page counts whole, though the RPC carries a part of it.
         let end = rpc_end(&(5..u64::MAX), 4 << 20);
         assert_eq!(end, 4 << 20);
         assert_eq!(wire::brw::md_lengths(std::iter::once(5..end)).len(), 4);
     }
 
     #[test]
-    fn what_is_used_outlasts_what_is_not_and_what_is_dirty_stays() {
+    fn used_extents_outlast_unused_ones_and_dirty_ones_stay() {
         let mut cache = ObjectCache::default();
         let page = || Bytes::from_static(&[1; 4096]);
         (0..4).for_each(|i| cache.fill(i * 4096, page()));
         cache.write(8 * 4096, page());
-        // The first round finds all of it new.
+        // In the first round all extents are new.
         let round = cache.sweep(0, 4096, 100, |_| false);
         assert_eq!((round.steps, round.next, cache.bytes()), (5, None, 5 * 4096));
         cache.touch(4096..4097);

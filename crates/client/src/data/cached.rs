@@ -1,9 +1,10 @@
-//! How much data a mount keeps, of all its objects together: `llite.*.max_cached_mb`.
+//! The limit of cached data of a mount, over all objects: `llite.*.max_cached_mb`.
 //!
-//! When there is too much, a hand goes round over all that is cached: target by target, object by object, from the
-//! beginning of each to its end. What was used since it came by last stays for one more round, the rest goes, unless it
-//! is still to be written. So reading only marks what it reads, under its object's own lock; and one at a time moves the
-//! hand, a bounded way: whoever finds another at it goes on.
+//! Eviction is a second-chance clock. Above the limit, a hand moves over all cached extents: target
+//! by target, object by object, from start to end. An extent used since the hand's last pass stays
+//! for one more round; an unused clean one is dropped. So a read only marks its extents, under the
+//! object's own lock. One task at a time moves the hand, a bounded number of steps; a task that
+//! finds the hand in use continues without it.
 
 use super::osc::Osc;
 use params::{Group, Param, Registry};
@@ -12,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use wire::LdlmResId;
 
-/// Part of the process's memory that a mount may keep data in, unless it is told otherwise.
+/// Default limit: this fraction (1/16) of the process's memory.
 const SHARE: u64 = 16;
-/// The least and the most that it may be set to, MiB.
+/// Bounds of the limit, MiB.
 const MIB: (u64, u64) = (32, 1 << 30);
-/// Extents, and objects without any, that one way of the hand goes past.
+/// Steps per call: extents, and objects without extents.
 const STEPS_MAX: usize = 4096;
 
-/// See the module.
+/// The limit, the cached bytes, and the position of the hand.
 #[derive(Debug)]
 pub(super) struct Cached {
     max_mib: Arc<AtomicU64>,
@@ -28,7 +29,7 @@ pub(super) struct Cached {
     hand: Mutex<Hand>,
 }
 
-/// Where the hand is: all before it has been looked at in this round.
+/// Position of the hand: everything before it was visited in this round.
 #[derive(Debug, Default)]
 struct Hand {
     osc: usize,
@@ -36,17 +37,17 @@ struct Hand {
     offset: u64,
 }
 
-/// What a way of the hand over one object came to.
+/// The result of the hand's pass over one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Swept {
-    /// Extents that were looked at.
+    /// Visited extents.
     pub steps: usize,
-    /// Where to go on; `None`: all of it was looked at.
+    /// The offset at which to continue; `None`: the object's end.
     pub next: Option<u64>,
 }
 
 impl Default for Cached {
-    /// By the memory that the process may use.
+    /// The default for the memory of the process.
     fn default() -> Cached {
         Cached::new(((cpt::memory_bytes() / SHARE) >> 20).clamp(MIB.0, MIB.1))
     }
@@ -62,12 +63,12 @@ impl Cached {
         }
     }
 
-    /// What a target's objects keep counts from now on.
+    /// Includes a target's objects in the limit.
     pub(super) fn add(&self, osc: &Arc<Osc>) {
         self.oscs.write().push(Arc::downgrade(osc));
     }
 
-    /// An object that kept `before` bytes keeps `now`; makes room when there is too much.
+    /// An object's cached bytes changed from `before` to `now`. Evicts if the limit is exceeded.
     pub(super) fn changed(&self, before: u64, now: u64) {
         self.used.fetch_add(now.wrapping_sub(before), Relaxed);
         if now > before {
@@ -98,7 +99,7 @@ impl Cached {
             }
             let swept = object.sweep(hand.offset, self.surplus(), steps);
             steps -= swept.steps.min(steps);
-            // It may have come out of use meanwhile.
+            // The last user may have released it meanwhile.
             osc.unused(object);
             match swept.next {
                 Some(offset) => hand.offset = offset,
@@ -115,7 +116,7 @@ impl Cached {
         oscs.get(hand.osc)?.upgrade()
     }
 
-    /// Shows the limit and what is used of it as `max_cached_mb`, as Lustre shows it.
+    /// Registers `max_cached_mb`, in Lustre's format.
     pub(super) fn show(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
         let mut group = registry.group(format!("llite.{name}"));
         let (shown, set) = (self.clone(), self.clone());
@@ -129,7 +130,7 @@ impl Cached {
         );
         group.add(
             "max_cached_mb",
-            param.about("data that the mount keeps, MiB; what nobody used for long goes first"),
+            param.about("limit of cached data, MiB; the least recently used data is evicted first"),
         );
         group
     }
@@ -143,7 +144,7 @@ impl Cached {
         )
     }
 
-    /// Takes a number, or a line as it is shown.
+    /// Parses a number, or the line that the parameter shows.
     fn set(&self, text: &str) -> Result<(), String> {
         let number = text.trim().trim_start_matches("max_cached_mb:").trim();
         let mib = number.parse().ok().filter(|n| (MIB.0..=MIB.1).contains(n));
@@ -153,7 +154,7 @@ impl Cached {
     }
 }
 
-/// The first resource behind one.
+/// The resource that follows one in the order of the map.
 fn behind(res: LdlmResId) -> LdlmResId {
     let mut name = res.name;
     for word in name.iter_mut().rev() {
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_is_shown_and_taken_as_lustre_does() {
+    fn max_cached_mb_has_lustres_format() {
         let cached = Cached::new(100);
         cached.changed(0, 30 << 20);
         assert_eq!(cached.figures(), "max_cached_mb: 100\nused_mb: 30\nunused_mb: 70");
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resource_behind_one_is_the_next_in_order() {
+    fn successor_increments_the_resource_name() {
         let res = |name| LdlmResId { name };
         assert_eq!(behind(res([1, 2, 0, 0])), res([1, 2, 0, 1]));
         assert_eq!(behind(res([1, u64::MAX, u64::MAX, u64::MAX])), res([2, 0, 0, 0]));

@@ -1,8 +1,9 @@
-//! The open files of a mount, each under its file, so that those fail whose data or locks were lost.
+//! The open descriptors of a mount by file, so that those with lost data or locks fail.
 //!
-//! A descriptor that has failed answers `EIO` for good: what its program believes to be in the file is not there. A new
-//! open works. As long as a descriptor of a file has failed, no page of the file is read for a mapping: the kernel has one set
-//! of pages for all mappings of a file, and those of before must not show other bytes than they did.
+//! A failed descriptor returns `EIO` permanently: the data that its program wrote is not in the
+//! file. A new open works. While a descriptor of a file is failed, the client reads no page of the
+//! file for a mapping: all mappings share the kernel's pages, and an existing mapping must not
+//! change to other bytes.
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
@@ -12,16 +13,16 @@ use wire::{Errno, Fid};
 
 const SHARDS: usize = 16;
 
-/// See the module.
+/// All open descriptors of a mount.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
-    /// Of each open file whether data was lost.
+    /// For each file, a flag for each descriptor: data was lost.
     shards: [Mutex<HashMap<Fid, Vec<Arc<AtomicBool>>>>; SHARDS],
-    /// How many have lost data.
+    /// Number of descriptors that have lost data.
     lost_data: AtomicUsize,
 }
 
-/// An open file among those of its mount.
+/// An open descriptor.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     all: Arc<Descriptors>,
@@ -35,7 +36,7 @@ impl Descriptors {
         &self.shards[file.f_oid as usize % SHARDS]
     }
 
-    /// A file is opened.
+    /// Adds a descriptor of a file.
     pub(super) fn open(self: &Arc<Self>, file: Fid) -> Descriptor {
         let lost_data = Arc::<AtomicBool>::default();
         let mut shard = self.shard(file).lock();
@@ -49,7 +50,8 @@ impl Descriptors {
         }
     }
 
-    /// Data of a file is lost: all descriptors that it has now fail. How many had not lost data before.
+    /// Fails all current descriptors of a file after a loss of data. Returns the number that newly
+    /// failed.
     pub(super) fn data_lost(&self, file: Fid) -> usize {
         let shard = self.shard(file).lock();
         let open = shard.get(&file).into_iter().flatten();
@@ -58,7 +60,7 @@ impl Descriptors {
         newly
     }
 
-    /// Whether a descriptor of the file is open that had lost data.
+    /// Whether the file has an open descriptor that lost data.
     pub(super) fn has_lost_data(&self, file: Fid) -> bool {
         self.lost_data.load(Ordering::Acquire) > 0 && {
             let shard = self.shard(file).lock();
@@ -69,7 +71,7 @@ impl Descriptors {
 }
 
 impl Descriptor {
-    /// `EIO` once data or a lock was lost.
+    /// Fails with `EIO` after a loss of data or of a lock.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if self.lost_data.load(Ordering::Acquire) || self.lost_lock.load(Ordering::Acquire) {
             return Err(Errno::EIO);
@@ -77,7 +79,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// A lock that was taken through it is lost: it fails from now on.
+    /// Fails this descriptor after the loss of a lock taken through it.
     pub(crate) fn lock_lost(&self) {
         self.lost_lock.store(true, Ordering::Release);
     }
@@ -108,7 +110,7 @@ mod tests {
     const OTHER: Fid = Fid::new(0x400, 17, 0);
 
     #[test]
-    fn descriptors_that_are_open_at_a_loss_fail_for_good_and_later_ones_do_not() {
+    fn descriptors_open_at_a_loss_fail_permanently_and_later_ones_do_not() {
         let all = Arc::new(Descriptors::default());
         let (one, two, other) = (all.open(FILE), all.open(FILE), all.open(OTHER));
         assert_eq!(all.data_lost(FILE), 2);

@@ -1,10 +1,11 @@
-//! The data of one file: its bytes spread over objects as the layout says, with the size that the objects
-//! together prove, and read-ahead for who reads in order.
+//! The data of one file: striped over its objects by the layout, with the size merged from the
+//! objects, and sequential read-ahead.
 
-use super::assembled::Assembled;
 use super::change_seq::ChangeSeq;
 use super::object::{Object, User};
+use super::ranged_ops::{Fallocate, Seek};
 use super::read_ahead::ReadAhead;
+use super::striped_io::{StripedRead, StripedWrite};
 use crate::atime::Access;
 use crate::attr::DataAttr;
 use crate::layout::LovLayout;
@@ -19,70 +20,22 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use wire::{Errno, OBD_OBJECT_EOF, Time};
 
-/// How long an answer about a name waits for the size of its file: the kernel holds the directory meanwhile.
+/// How long a lookup waits for the size of the file; the kernel holds the directory meanwhile.
 const SOON: Duration = Duration::from_millis(500);
 
-/// What to do with a range of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallocate {
-    /// Give it space; `keep_size`: without making the file longer.
-    Allocate {
-        /// Do not make the file longer.
-        keep_size: bool,
-    },
-    /// Take its space: it reads as zeros.
-    PunchHole,
-    /// Make it read as zeros.
-    ZeroRange {
-        /// Do not make the file longer.
-        keep_size: bool,
-    },
-}
-
-impl Fallocate {
-    /// fallocate(2)'s mode bits.
-    fn mode(self) -> u32 {
-        const KEEP_SIZE: u32 = 0x1;
-        const PUNCH_HOLE: u32 = 0x2;
-        const ZERO_RANGE: u32 = 0x10;
-        let keep = if self.keeps_size() { KEEP_SIZE } else { 0 };
-        keep | match self {
-            Fallocate::Allocate { .. } => 0,
-            Fallocate::PunchHole => PUNCH_HOLE,
-            Fallocate::ZeroRange { .. } => ZERO_RANGE,
-        }
-    }
-
-    fn keeps_size(self) -> bool {
-        match self {
-            Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
-            Fallocate::PunchHole => true,
-        }
-    }
-}
-
-/// What to look for from an offset on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seek {
-    /// The next byte that is data.
-    Data,
-    /// The next byte that is in a hole; the end of the file is one.
-    Hole,
-}
-
-/// See the module.
+/// The data of one file.
 #[derive(Debug)]
 pub struct DataFile {
     layout: Arc<LovLayout>,
-    /// In the layout's order; none where the target is not known to this client.
+    /// In stripe order; `None` if the target is unknown to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
     access: Mutex<Access>,
-    /// Appends and changes of the space exclude each other and other writes.
+    /// Exclusive for appends and changes of the space, shared for other writes.
     appending: RwLock<()>,
-    /// Writes by this mount, so that a read notices one that overlaps it.
+    /// Writes by this mount; a read detects that one overlapped it.
     writes: ChangeSeq,
-    /// The same for changes that remove data: truncate and fallocate.
+    /// Truncates and fallocates by this mount, likewise.
     removals: ChangeSeq,
 }
 
@@ -99,22 +52,22 @@ impl DataFile {
         }
     }
 
-    /// When it was read.
+    /// The file's reads, for its access time.
     pub(crate) fn access(&self) -> MutexGuard<'_, Access> {
         self.access.lock()
     }
 
-    /// The layout that it goes by.
+    /// The layout of this data.
     pub fn layout(&self) -> &Arc<LovLayout> {
         &self.layout
     }
 
-    /// Whether the targets of all stripes were known when this was made.
+    /// Whether the targets of all stripes are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.objects.iter().all(Option::is_some)
     }
 
-    /// The object of a stripe. `ENODEV`: its target is not known.
+    /// The object of a stripe. `ENODEV`: its target is unknown.
     fn object(&self, stripe: usize) -> Result<&Arc<Object>, Errno> {
         self.objects
             .get(stripe)
@@ -122,7 +75,7 @@ impl DataFile {
             .ok_or(Errno::ENODEV)
     }
 
-    /// The part of object `stripe` that a range of the file touches.
+    /// The part of object `stripe` within a range of the file.
     fn object_range(&self, stripe: usize, start: u64, end: u64) -> Option<Range<u64>> {
         let from = self.layout.object_size(stripe, start);
         let to = if end == OBD_OBJECT_EOF {
@@ -133,8 +86,8 @@ impl DataFile {
         (from < to).then_some(from..to)
     }
 
-    /// Locks a range of the file in all objects that it touches, in the layout's order (so that two who lock
-    /// the same objects wait for each other in one place).
+    /// Locks a range of the file in all its objects, in stripe order, so that concurrent callers
+    /// cannot deadlock.
     async fn lock(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
         let mut locks = Vec::with_capacity(1);
         for stripe in 0..self.objects.len() {
@@ -145,7 +98,7 @@ impl DataFile {
         Ok(locks)
     }
 
-    /// Where the file must end, so that none of its objects becomes longer than its target allows.
+    /// The largest file size, from the largest object sizes of the targets.
     fn size_max(&self) -> u64 {
         let object = |object: &Arc<Object>| object.osc().object_bytes_max();
         let shortest = self.objects.iter().flatten().map(object).min();
@@ -153,7 +106,7 @@ impl DataFile {
         size.min(i64::MAX as u64)
     }
 
-    /// The length that a write at `offset` may have, of the one that it wants.
+    /// The part of a write's length that fits the largest file size.
     fn fit(&self, offset: u64, len: usize) -> Result<usize, Errno> {
         match self.size_max().checked_sub(offset) {
             None | Some(0) if len > 0 => Err(Errno::EFBIG),
@@ -161,7 +114,7 @@ impl DataFile {
         }
     }
 
-    /// Whether the file may end there.
+    /// Checks that the file may have this size.
     pub(crate) fn may_end_at(&self, end: u64) -> Result<(), Errno> {
         if end > self.size_max() {
             return Err(Errno::EFBIG);
@@ -169,7 +122,11 @@ impl DataFile {
         Ok(())
     }
 
-    /// Reads; short at the end of the file.
+    /// Reads through the cache; short at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: an object or a lock was lost; `ENODEV`: an unknown target; or an error of an OST.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
         let read = || async {
@@ -179,12 +136,13 @@ impl DataFile {
         self.read_consistently(read).await
     }
 
-    /// Runs `read` such that its bytes and the size that it ends at belong together. When a write by this mount overlaps
-    /// it, the zeros that it adds may be wrong; when a truncation does, so may be all of it. Then it runs once more, with
-    /// changes excluded. The lock that excludes changes comes before extent locks, as in a write.
+    /// Runs `read` so that its bytes and the file size belong together. If a write by this mount
+    /// overlapped, the added zeros may be wrong; if a truncate overlapped, all bytes may be. Then
+    /// `read` runs again with changes excluded. That exclusion is taken before extent locks, as in
+    /// a write.
     async fn read_consistently<F>(&self, read: impl Fn() -> F) -> Result<Vec<Bytes>, Errno>
     where
-        F: Future<Output = Result<Assembled, Errno>>,
+        F: Future<Output = Result<StripedRead, Errno>>,
     {
         let (writes, removals) = (self.writes.watch(), self.removals.watch());
         let out = read().await?;
@@ -195,9 +153,13 @@ impl DataFile {
         Ok(read().await?.data)
     }
 
-    /// Reads pages of the kernel's, for a mapping. Of one that may be written to nobody says when it is, so that it is
-    /// locked as if it were: what the kernel then writes back has its lock already, and nobody else's bytes of the same
-    /// page are lost.
+    /// Reads pages for a mapping. The kernel does not report writes to a writable mapping, so its
+    /// pages are locked for writing at once (`may_change`). Their write-back then has its lock, and
+    /// overwrites no other client's bytes of the same page.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::read`].
     pub async fn read_pages(&self, offset: u64, len: usize, may_change: bool) -> Result<Vec<Bytes>, Errno> {
         let mode = if may_change { LockMode::Pw } else { LockMode::Pr };
         let end = offset.saturating_add(len as u64);
@@ -205,16 +167,16 @@ impl DataFile {
         let awaited = first.map(|object| object.osc().kernel().await_pages(object.file(), offset..end));
         let locks = self.lock(mode, offset, end).await?;
         drop(awaited);
-        // Without `read_consistently`: the kernel holds these pages, and a change may wait for them to be dropped. A
-        // change invalidates the kernel's pages at its end.
+        // Not by `read_consistently`: the kernel holds these pages, and a change may wait for the
+        // kernel to drop them. A change invalidates the kernel's pages at its end.
         Ok(self.read_locked(locks, offset, len).await?.data)
     }
 
-    /// Reads what is locked.
-    async fn read_locked(&self, locks: Vec<LockRef>, offset: u64, len: usize) -> Result<Assembled, Errno> {
+    /// Reads a locked range.
+    async fn read_locked(&self, locks: Vec<LockRef>, offset: u64, len: usize) -> Result<StripedRead, Errno> {
         let end = offset.saturating_add(len as u64);
         if self.objects.is_empty() || len == 0 {
-            return Ok(Assembled::default());
+            return Ok(StripedRead::default());
         }
         let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
         if pieces.len() > 1 {
@@ -224,7 +186,7 @@ impl DataFile {
             }
         }
         self.read_ahead(offset, len as u64);
-        let mut out = Assembled::default();
+        let mut out = StripedRead::default();
         for p in &pieces {
             let object = self.object(p.stripe)?;
             let range = p.object_offset..p.object_offset + p.len;
@@ -236,9 +198,10 @@ impl DataFile {
         read
     }
 
-    /// A piece ends where its object was last written, as far as locks prove it; the file may go on, here or in another
-    /// object. Call with a lock on the range: what is missing of it is then zeros, and stays so.
-    async fn end_at_size(&self, mut out: Assembled, offset: u64, end: u64) -> Result<Assembled, Errno> {
+    /// Fills the missing end of a read with zeros up to the file's size: an object ends at its last
+    /// written byte, but the file may continue in this or another object. The caller holds a lock
+    /// on the range, so the hole cannot change.
+    async fn end_at_size(&self, mut out: StripedRead, offset: u64, end: u64) -> Result<StripedRead, Errno> {
         if out.missing > 0 {
             let size = self.size().await?.size;
             out.fill_to(size.min(end).saturating_sub(offset));
@@ -246,16 +209,20 @@ impl DataFile {
         Ok(out)
     }
 
-    /// Reads past the cache; short at the end of the file.
+    /// Reads from the servers without the cache; short at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::read`].
     pub async fn read_direct(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         self.read_consistently(|| self.read_direct_once(offset, len))
             .await
     }
 
-    async fn read_direct_once(&self, offset: u64, len: usize) -> Result<Assembled, Errno> {
+    async fn read_direct_once(&self, offset: u64, len: usize) -> Result<StripedRead, Errno> {
         let end = offset.saturating_add(len as u64);
         let _locks = self.lock(LockMode::Pr, offset, end).await?;
-        let mut out = Assembled::default();
+        let mut out = StripedRead::default();
         for p in self.layout.extents(offset, len as u64) {
             let data = self
                 .object(p.stripe)?
@@ -266,7 +233,7 @@ impl DataFile {
         self.end_at_size(out, offset, end).await
     }
 
-    /// Has what follows read before it is asked for, when reads come in order.
+    /// Starts read-ahead for sequential reads.
     fn read_ahead(&self, offset: u64, len: u64) {
         let Some(ahead) = self.ahead.lock().next(offset, len) else {
             return;
@@ -278,7 +245,12 @@ impl DataFile {
         }
     }
 
-    /// Writes into the cache.
+    /// Writes into the cache. Returns the written bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: a lock was lost; `ENODEV`: an unknown target; or an
+    /// error of an OST.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
         let locks = self
@@ -287,9 +259,13 @@ impl DataFile {
         self.write_locked(offset, data, &locks).await
     }
 
-    /// Writes pages of a mapping. They are within the file, wherever somebody appends: he is not waited for. What has become
-    /// of pages that were read before an eviction nobody can know: they are refused. The kernel drops what is refused, so it
-    /// is lost.
+    /// Writes back pages of a mapping. They are within the file, so appends are not excluded. Pages
+    /// read before an eviction may be outdated and are rejected. The kernel drops rejected pages,
+    /// so their data is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`]; the pages' data is then lost.
     pub async fn write_mapped(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let (end, bytes) = (offset.saturating_add(data.len() as u64), data.len());
         let written = self.write_pages(offset..end, data).await;
@@ -297,7 +273,7 @@ impl DataFile {
             let (osc, file) = (object.osc(), object.file());
             if osc.lost(file, error) > 0 {
                 tracing::error!(ost = osc.name(), %file, %error, bytes,
-                    "what a program changed in a mapping could not be written and is lost; the descriptors that have the file open fail with EIO");
+                    "dirty pages of a mapping could not be written and are lost; the open descriptors of the file fail with EIO");
             }
         }
         written
@@ -318,25 +294,30 @@ impl DataFile {
         self.write_locked(range.start, data, &locks).await
     }
 
-    /// Writes into the cache under locks that the caller holds. (Asking for them again could wait for ever: a lock that
-    /// the server wants back is not found in the cache, and a new one waits for it to go.)
+    /// Writes into the cache under locks that the caller holds. (A second request could deadlock: a
+    /// lock that is being revoked is not found in the cache, and a new one waits for its
+    /// cancellation.)
     async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
         let len = self.fit(offset, data.len())?;
         let _write = self.writes.begin();
-        let mut written = Written::default();
+        let mut written = StripedWrite::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             let part = data.slice(from..from + p.len as usize);
             let object = self.object(p.stripe)?;
             let done = object.write(p.object_offset, part, lock_on(locks, object)?).await;
-            if !written.all_of(p.len, done) {
+            if !written.add(p.len, done) {
                 break;
             }
         }
         written.result()
     }
 
-    /// Writes at the end, wherever another client may have put it; says where that was and how much.
+    /// Appends at the current end of the file. Returns the offset and the written bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
     pub async fn append(&self, data: Bytes) -> Result<(u64, usize), Errno> {
         let _appending = self.appending.write().await;
         let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
@@ -347,24 +328,28 @@ impl DataFile {
         Ok((end, self.write_locked(end, data, &locks).await?))
     }
 
-    /// Writes past the cache.
+    /// Writes to the servers without the cache. Returns the written bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
     pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
         let len = self.fit(offset, data.len())?;
         let _write = self.writes.begin();
-        let mut written = Written::default();
+        let mut written = StripedWrite::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             let part = data.slice(from..from + p.len as usize);
             let done = self.object(p.stripe)?.write_direct(p.object_offset, part).await;
-            if !written.all_of(p.len, done) {
+            if !written.add(p.len, done) {
                 break;
             }
         }
         written.result()
     }
 
-    /// Does something to every object, all at once when there are several.
+    /// Runs an operation on every object, concurrently if there are several.
     async fn each<T, F>(&self, act: impl Fn(usize, Arc<Object>) -> F) -> Result<Vec<T>, Errno>
     where
         T: Send + 'static,
@@ -386,7 +371,11 @@ impl DataFile {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Writes dirty pages back and waits.
+    /// Writes dirty pages to the servers and waits.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: an unknown target.
     pub async fn flush(&self) -> Result<(), Errno> {
         self.each(|_, object| async move {
             object.flush(0..u64::MAX).await;
@@ -396,7 +385,11 @@ impl DataFile {
         Ok(())
     }
 
-    /// `flush`, and waits until it is on the targets' disks.
+    /// As [`DataFile::flush`], and waits until the data is on the targets' disks.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::flush`]; or an error of an OST.
     pub async fn fsync(&self) -> Result<(), Errno> {
         self.each(|_, object| async move { object.sync().await }).await?;
         Ok(())
@@ -412,7 +405,11 @@ impl DataFile {
         all
     }
 
-    /// Size and times: from locks and cache when they cover them, else by a glimpse.
+    /// Size and times: from the cache if locks cover them, else by glimpses.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: an object was lost; `ENODEV`: an unknown target; or an error of an OST.
     pub async fn size(&self) -> Result<DataAttr, Errno> {
         if let Some(known) = self.cached_size() {
             return Ok(known);
@@ -421,7 +418,8 @@ impl DataFile {
         Ok(self.merge(&attrs))
     }
 
-    /// Size and times, if the targets answer soon. A target that has not answered for a while is not waited for.
+    /// Size and times if the targets answer soon; `None` otherwise. Does not wait for a target that
+    /// is known to be silent.
     pub(crate) async fn size_soon(&self) -> Result<Option<DataAttr>, Errno> {
         if self.waits_for_silent_target() {
             return Ok(None);
@@ -433,13 +431,13 @@ impl DataFile {
         }
     }
 
-    /// Whether one of its targets has not answered for a while.
+    /// Whether one of the file's targets has not answered for a while.
     fn waits_for_silent_target(&self) -> bool {
         let silent = |object: &Arc<Object>| object.osc().import().silence().is_some_and(|s| s >= SOON);
         self.objects.iter().flatten().any(silent)
     }
 
-    /// Size and times, when a lock says that nobody else can have changed them.
+    /// Size and times if locks exclude changes by other clients.
     pub fn cached_size(&self) -> Option<DataAttr> {
         let attrs: Option<Vec<DataAttr>> = self
             .objects
@@ -449,8 +447,8 @@ impl DataFile {
         Some(self.merge(&attrs?))
     }
 
-    /// Takes the lock that writing will need, of a file just made that has one object: so its size is known, too. An
-    /// error is returned again by the write, and so is a target that does not answer soon.
+    /// Takes the write lock of a new file with one object in advance; its size is then known too.
+    /// Errors and timeouts are ignored: the write reports them.
     pub(crate) async fn claim(&self) {
         if let [Some(object)] = &self.objects[..]
             && !self.waits_for_silent_target()
@@ -460,8 +458,8 @@ impl DataFile {
         }
     }
 
-    /// Has this user's right to change the objects' data or attributes (one of `CAPA_OPC_*`) confirmed by the metadata target,
-    /// where their targets require that: for changes that need no open file.
+    /// Requests capabilities for a user's change of data or attributes (one of `CAPA_OPC_*`) from
+    /// the metadata target, if the object targets require them. For changes without an open file.
     pub(crate) async fn authorize(&self, rights: u64, user: &User) -> Result<(), Errno> {
         self.each(|_, object| {
             let user = user.clone();
@@ -471,7 +469,11 @@ impl DataFile {
         Ok(())
     }
 
-    /// Cuts or extends it.
+    /// Truncates or extends the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
     pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
         let _writing = self.appending.write().await;
         let _removal = self.removals.begin();
@@ -484,6 +486,10 @@ impl DataFile {
     }
 
     /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`]; `EOPNOTSUPP`: the OST cannot do it.
     pub async fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
         let _alone = self.appending.write().await;
         let _removal = self.removals.begin();
@@ -499,7 +505,11 @@ impl DataFile {
         Ok(())
     }
 
-    /// The next data or hole from `offset` on; `ENXIO` at or beyond the end.
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of an OST.
     pub async fn seek(&self, what: Seek, offset: u64) -> Result<u64, Errno> {
         let size = self.size().await?.size;
         if offset >= size {
@@ -525,7 +535,11 @@ impl DataFile {
         }
     }
 
-    /// Sets the objects' times, after the metadata target has.
+    /// Sets the objects' times, after the metadata target's.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
     pub async fn set_times(
         &self,
         atime: Option<Time>,
@@ -550,35 +564,10 @@ impl Drop for DataFile {
     }
 }
 
-/// The one of these locks that is on an object.
+/// The lock on an object, of several.
 fn lock_on<'a>(locks: &'a [LockRef], object: &Object) -> Result<&'a LockRef, Errno> {
     let mut locks = locks.iter();
     locks
         .find(|l| l.info().res == *object.resource())
         .ok_or(Errno::EIO)
-}
-
-/// How far a write came. Who wrote a part is told how much; the error comes with the next write.
-#[derive(Default)]
-struct Written {
-    bytes: u64,
-    error: Option<Errno>,
-}
-
-impl Written {
-    /// Takes in what became of a part; whether all of it was written.
-    fn all_of(&mut self, len: u64, done: Result<u64, Errno>) -> bool {
-        match done {
-            Ok(bytes) => self.bytes += bytes,
-            Err(e) => self.error = Some(e),
-        }
-        self.error.is_none() && done == Ok(len)
-    }
-
-    fn result(self) -> Result<usize, Errno> {
-        match self.error {
-            Some(e) if self.bytes == 0 => Err(e),
-            _ => Ok(self.bytes as usize),
-        }
-    }
 }

@@ -1,9 +1,10 @@
-//! The files whose data could not be written back, and the descriptors that reported it.
+//! Files whose data could not be written back, and the descriptors that reported it.
 //!
-//! Data that a program wrote and that was lost without a reason that it could act on (an eviction, an error of the disk)
-//! makes every descriptor fail for good that the file had at that time ([`super::descriptors`]). For want of space, Linux's rule
-//! of `errseq_t` holds: every open file is told once of each loss, when it asks on purpose (fsync). A close tells too, but does
-//! not count: many programs do not look. A file that is opened later is told of a loss that nobody has been told of yet.
+//! After a loss that the program cannot handle (an eviction, a disk error), every descriptor open
+//! at that time fails permanently ([`super::descriptors`]). For lack of space, the rule of Linux's
+//! `errseq_t` holds: each descriptor reports each loss once, at an fsync. A close reports it too,
+//! but does not count, because many programs ignore its result. A descriptor opened later reports a
+//! loss that no other has reported.
 
 use super::descriptors::{Descriptor, Descriptors};
 use parking_lot::Mutex;
@@ -12,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{Errno, Fid};
 
-/// Files whose losses are remembered. When there are more, those are forgotten that somebody has been told of, and, if
-/// that is not enough, the older half.
+/// Limit of remembered files. Beyond it, files with reported losses are forgotten, and then the
+/// older half.
 const FILES_MAX: usize = 64 << 10;
 
 /// The losses of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// The number of the last loss of all: who has seen that one need not look further.
+    /// The number of the mount's last loss. A descriptor that has reported this one is up to date.
     last: AtomicU64,
     files: Mutex<HashMap<Fid, Loss>>,
     descriptors: Arc<Descriptors>,
@@ -33,22 +34,22 @@ struct Loss {
     told: bool,
 }
 
-/// Up to which loss an open file has been told.
+/// The last loss that a descriptor has reported.
 #[derive(Debug)]
 pub(crate) struct SeenLosses(AtomicU64);
 
 impl Losses {
-    /// The descriptor of a file that is opened.
+    /// Registers the descriptor of an opened file.
     pub(crate) fn descriptor(&self, file: Fid) -> Descriptor {
         self.descriptors.open(file)
     }
 
-    /// Whether the file has a descriptor that lost data.
+    /// Whether a descriptor of the file has lost data.
     pub(crate) fn has_lost_data(&self, file: Fid) -> bool {
         self.descriptors.has_lost_data(file)
     }
 
-    /// Data of a file is lost. How many of its descriptors fail from now on.
+    /// Records a loss of a file's data. Returns the number of descriptors that now fail.
     pub(crate) fn add(&self, file: Fid, error: Errno) -> usize {
         self.note(file, error);
         if matches!(error, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) {
@@ -64,9 +65,7 @@ impl Losses {
             files.retain(|_, loss| !loss.told);
         }
         if files.len() >= FILES_MAX {
-            tracing::error!(
-                "more files have lost data than are remembered: not all will be told of by fsync"
-            );
+            tracing::error!("data of more than {FILES_MAX} files is lost: fsync will not report all of them");
             files.retain(|_, loss| loss.number + FILES_MAX as u64 / 2 > number);
         }
         let told = false;
@@ -74,7 +73,7 @@ impl Losses {
         self.last.store(number, Ordering::Release);
     }
 
-    /// What somebody who opens a file now need not be told.
+    /// The losses that a descriptor opened now need not report.
     pub(crate) fn opened(&self, file: Fid) -> SeenLosses {
         let last = self.last.load(Ordering::Acquire);
         let untold = |loss: &&Loss| !loss.told;
@@ -90,12 +89,12 @@ impl Losses {
         SeenLosses(AtomicU64::new(known))
     }
 
-    /// The error of a loss that an open file has not been told of; it will be told again.
+    /// The error of an unreported loss, which stays unreported.
     pub(crate) fn check(&self, file: Fid, told: &SeenLosses) -> Result<(), Errno> {
         self.unseen(file, told, false)
     }
 
-    /// The same, once.
+    /// The error of an unreported loss, which counts as reported from now on.
     pub(crate) fn tell(&self, file: Fid, told: &SeenLosses) -> Result<(), Errno> {
         self.unseen(file, told, true)
     }
@@ -128,7 +127,7 @@ mod tests {
     const OTHER: Fid = Fid::new(0x400, 2, 0);
 
     #[test]
-    fn each_open_file_is_told_of_a_loss_once() {
+    fn each_descriptor_reports_a_loss_once() {
         let losses = Losses::default();
         let (one, two, other) = (losses.opened(FILE), losses.opened(FILE), losses.opened(OTHER));
         losses.add(FILE, Errno::EIO);
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_fail_unless_there_was_only_no_space() {
+    fn descriptors_fail_permanently_except_for_lack_of_space() {
         let losses = Losses::default();
         let descriptor = losses.descriptor(FILE);
         assert_eq!(losses.add(FILE, Errno::ENOSPC), 0);
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_does_not_take_the_error_from_a_later_fsync() {
+    fn a_close_leaves_the_error_to_a_later_fsync() {
         let losses = Losses::default();
         let told = losses.opened(FILE);
         losses.add(FILE, Errno::EIO);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_later_is_told_what_nobody_has_been_told() {
+    fn a_later_descriptor_reports_a_loss_that_no_other_reported() {
         let losses = Losses::default();
         let before = losses.opened(FILE);
         losses.add(FILE, Errno::EIO);
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound_and_told_losses_go_first() {
+    fn remembered_losses_are_bounded_and_reported_ones_go_first() {
         let losses = Losses::default();
         losses.add(OTHER, Errno::EIO);
         let file = |i: usize| Fid::new(0x500, i as u32, 0);

@@ -20,27 +20,27 @@ use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 use wire::{Errno, Fid, ObdStatfs, OstIndex};
 
-/// What the data half of a mount needs to know beside the configuration.
+/// Parameters of the data half of a mount.
 pub struct DataConfig {
-    /// The mount's UUID, the same for all its imports.
+    /// The UUID of the mount, the same for all its imports.
     pub client_uuid: String,
-    /// What names of parameters and imports end in (`testfs-OST0000-osc-<instance>`).
+    /// Suffix of parameter and import names (`testfs-OST0000-osc-<instance>`).
     pub instance: String,
-    /// Where parameters go.
+    /// The registry for the parameters.
     pub params: Registry,
-    /// The kernel's caches, to be told when an extent lock is called back.
+    /// The kernel's caches, invalidated when an extent lock is revoked.
     pub kernel: Kernel,
-    /// The time of day, for the times of what is written.
+    /// The clock for mtime and ctime of writes.
     pub clock: Clock,
-    /// Whether targets are asked for times with nanoseconds.
+    /// Requests times with nanoseconds from the targets.
     pub nanoseconds: bool,
-    /// How many unused locks the mount keeps.
+    /// The shared limit of unused locks.
     pub locks: Arc<LockRoom>,
-    /// The metadata targets, which give capabilities for objects.
+    /// The metadata targets, which issue capabilities for objects.
     pub(crate) lmv: Arc<Lmv>,
 }
 
-/// See the module.
+/// All object targets of a mount.
 pub struct Lov {
     rpc: Arc<Ptlrpc>,
     cfg: DataConfig,
@@ -52,7 +52,8 @@ pub struct Lov {
 }
 
 impl Lov {
-    /// Makes an import to every object target; connects in the background, and again whenever a connection is lost.
+    /// Creates an OSC for every object target. They connect in the background and reconnect after a
+    /// loss.
     pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
         let cached = Arc::<Cached>::default();
         let shown = cached.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
@@ -69,7 +70,7 @@ impl Lov {
         Arc::new(lov)
     }
 
-    /// Adds the targets that have joined.
+    /// Adds targets that joined the file system.
     pub(crate) fn add_new(&self, conf: &FsConfig) {
         let mut oscs = self.oscs.write();
         for ost in &conf.osts {
@@ -86,7 +87,7 @@ impl Lov {
         }
     }
 
-    /// Adds the targets that have joined, and connects to those that have moved at their new NIDs.
+    /// Adds targets that joined, and sets the NIDs of targets that moved.
     pub(crate) fn update(&self, conf: &FsConfig) {
         self.add_new(conf);
         let oscs = self.oscs.read();
@@ -103,17 +104,17 @@ impl Lov {
         layout.stripes.iter().all(|s| oscs.contains_key(&s.ost))
     }
 
-    /// Which files have lost data, and who knows.
+    /// The files that have lost data.
     pub(crate) fn losses(&self) -> &Losses {
         &self.losses
     }
 
-    /// The targets, by their index in layouts.
+    /// The OSCs in the order of their index.
     fn oscs(&self) -> Vec<Arc<Osc>> {
         self.oscs.read().values().cloned().collect()
     }
 
-    /// The connections to the targets.
+    /// The imports of the targets.
     pub(crate) fn imports(&self) -> Vec<Arc<Import>> {
         self.oscs
             .read()
@@ -122,8 +123,8 @@ impl Lov {
             .collect()
     }
 
-    /// The data of a file: the same object for the same FID as long as it is in use or has anything cached; a newer layout
-    /// takes the place of the one it had.
+    /// The data of a file: the same value for the same FID and layout while it is in use. A new
+    /// layout replaces it.
     pub fn file(&self, fid: Fid, layout: Arc<LovLayout>) -> Arc<DataFile> {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&fid).and_then(Weak::upgrade)
@@ -147,7 +148,7 @@ impl Lov {
         file
     }
 
-    /// Forgets a file that is gone: dirty pages are dropped, not written.
+    /// Drops a removed file's cache without writing dirty pages.
     pub fn discard(&self, fid: Fid, layout: &LovLayout) {
         self.files.lock().remove(&fid);
         let oscs = self.oscs.read();
@@ -158,7 +159,7 @@ impl Lov {
         }
     }
 
-    /// What all object targets say of their space: one each, those that do not answer left out.
+    /// The space of each object target, by index. Targets that do not answer are missing.
     pub async fn statfs(&self) -> Vec<(OstIndex, ObdStatfs)> {
         let mut tasks = JoinSet::new();
         for osc in self.oscs() {
@@ -172,13 +173,14 @@ impl Lov {
         all
     }
 
-    /// The file that an object of a target belongs to.
+    /// The file of an object.
     pub(crate) async fn file_of(&self, ost: OstIndex, object: Fid) -> Result<Fid, Errno> {
         let osc = self.oscs.read().get(&ost).cloned();
         osc.ok_or(Errno::ENODEV)?.file_of(object).await
     }
 
-    /// Writes all dirty data back, cancels all locks, disconnects: each in bounded time, also when a target is gone.
+    /// Writes dirty data back, cancels all locks, disconnects. Each step has a time limit, even if
+    /// a target does not answer.
     pub async fn umount(&self) {
         let mut tasks = JoinSet::new();
         for osc in self.oscs() {
@@ -190,10 +192,10 @@ impl Lov {
     }
 }
 
-/// How many entries of files that nobody uses may lie around before they are swept out.
+/// Unused entries of the file table are removed when it exceeds about twice this number.
 const FILES_SWEEP: usize = 1024;
 
-/// A file's object, by its place in the layout.
+/// The ID of a file's object, with its stripe number.
 fn object_id(file: Fid, i: usize, stripe: &Stripe) -> ObjectId {
     ObjectId {
         oi: stripe.oi,

@@ -1,9 +1,8 @@
-//! File data: objects on their targets, extent locks, the page cache, read-ahead and write-back.
+//! File data: objects on their OSTs, extent locks, page cache, read-ahead and write-back.
 //!
-//! [`Lov`] knows the targets, an `Osc` is the client of one of them, an `Object` is one object's cache under its locks,
-//! and a [`DataFile`] spreads a file over its objects as its layout says.
+//! [`Lov`] has the targets, an `Osc` is the client of one OST, an `Object` is the cache of one
+//! object under its locks, and a [`DataFile`] stripes a file over its objects by its layout.
 
-mod assembled;
 mod brw;
 mod budget;
 mod cache;
@@ -15,11 +14,14 @@ mod losses;
 mod lov;
 mod object;
 mod osc;
+mod ranged_ops;
 mod ranges;
 mod read_ahead;
+mod striped_io;
 
-pub use file::{DataFile, Fallocate, Seek};
+pub use file::DataFile;
 pub use lov::{DataConfig, Lov};
+pub use ranged_ops::{Fallocate, Seek};
 
 pub(crate) use descriptors::Descriptor;
 pub(crate) use losses::SeenLosses;

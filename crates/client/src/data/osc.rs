@@ -1,5 +1,5 @@
-//! The client of one OST: its connection, its locks, room for dirty data, and the task that writes dirty
-//! data back as it ages or as room gets short.
+//! The client of one OST: its connection, its locks, the budget for dirty data, and the task that
+//! writes dirty data back by age or under pressure.
 
 mod eviction;
 mod file_of;
@@ -44,23 +44,23 @@ use wire::{
     Precision, Time, WireStruct,
 };
 
-/// `osc.*.max_rpcs_in_flight`, as it starts.
+/// Default of `osc.*.max_rpcs_in_flight`.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// `osc.*.max_dirty_mb`, as it starts: so much, and this part of the process's memory at most.
+/// Default of `osc.*.max_dirty_mb`, limited to this fraction (1/16) of the process's memory.
 const DIRTY_MB: u64 = 64;
 const DIRTY_SHARE: u64 = 16;
-/// Bytes of an RPC that this client can do.
+/// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;
-/// Grant that is asked for at connect.
+/// Grant to request at connect, in bytes.
 const GRANT_WANTED: u32 = 32 << 20;
-/// `osc.*.idle_timeout`, as it starts.
+/// Default of `osc.*.idle_timeout`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the write-back task looks for aged data while there is any that is dirty.
+/// Period in which the write-back task checks for old dirty data.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
-/// How long an unmount waits for a server with which something is still to be settled.
+/// The longest wait of an unmount for one server, for write-back and for the disconnect.
 const UMOUNT_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// What an OSC is made from.
+/// Identity of an OST and its client.
 #[derive(Clone, Debug)]
 pub(super) struct OscTarget {
     /// `testfs-OST0000-osc-<instance>`
@@ -72,7 +72,7 @@ pub(super) struct OscTarget {
     pub(super) nids: Vec<Nid>,
 }
 
-/// See the module.
+/// The client of one OST.
 pub(super) struct Osc {
     target: OscTarget,
     import: OnceLock<Arc<Import>>,
@@ -83,18 +83,18 @@ pub(super) struct Osc {
     clock: Clock,
     losses: Arc<Losses>,
     lmv: Arc<Lmv>,
-    /// Whether the target has refused a request for want of a capability.
+    /// Whether the target has rejected a request for lack of a capability.
     requires_capabilities: AtomicBool,
     runtime: Handle,
     /// All objects that are in use or locked.
     objects: Mutex<BTreeMap<LdlmResId, Arc<Object>>>,
-    /// Objects with dirty data, the longest dirty first.
+    /// Objects with dirty data, the oldest first.
     dirty: Mutex<VecDeque<Arc<Object>>>,
     /// Wakes the write-back task.
     wake: Notify,
     write_slots: Arc<Semaphore>,
     cached: Arc<Cached>,
-    /// Bytes that an object can have, as the target said.
+    /// Largest object size in bytes, as the target reported it.
     object_bytes_max: AtomicU64,
     flusher: Mutex<Option<AbortHandle>>,
     params: Mutex<Vec<Group>>,
@@ -110,7 +110,7 @@ impl fmt::Debug for Osc {
 }
 
 impl Osc {
-    /// Makes the import and the tasks; connects in the background.
+    /// Creates the import, lock client and write-back task; connects in the background.
     pub(super) fn start(
         rpc: &Arc<Ptlrpc>,
         target: OscTarget,
@@ -169,7 +169,7 @@ impl Osc {
             },
         );
         locks.set_import(import.clone());
-        // Both are set here once, before anybody else has the OSC.
+        // Set once, before another task can see the OSC.
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
         *osc.params.lock() = vec![osc.show(&cfg.params), osc.locks().show(&cfg.params, &target.name)];
@@ -179,18 +179,18 @@ impl Osc {
         import.begin();
         tokio::spawn(async move {
             if let Err(error) = import.connect().await {
-                tracing::warn!(import = target.name, %error, "not connected yet, trying on");
+                tracing::warn!(import = target.name, %error, "cannot connect to the OST yet; retrying in the background");
             }
         });
         osc
     }
 
-    /// Its name, as parameters and messages have it.
+    /// The name in parameters and messages.
     pub(super) fn name(&self) -> &str {
         &self.target.name
     }
 
-    /// Its index in layouts.
+    /// The OST index in layouts.
     pub(super) fn index(&self) -> OstIndex {
         self.target.index
     }
@@ -220,23 +220,23 @@ impl Osc {
         &self.lmv
     }
 
-    /// Whether requests to the target are known to need capabilities.
+    /// Whether the target is known to require capabilities.
     pub(super) fn requires_capabilities(&self) -> bool {
         self.requires_capabilities.load(Ordering::Relaxed)
     }
 
-    /// The target has refused a request for want of a capability.
+    /// Records that the target rejected a request for lack of a capability.
     pub(super) fn set_requires_capabilities(&self) {
         self.requires_capabilities.store(true, Ordering::Relaxed);
     }
 
-    /// How often the target has evicted this client.
+    /// Number of times the target has evicted this client.
     pub(super) fn evictions(&self) -> u64 {
         self.import().evictions()
     }
 
-    /// Data of a file is lost. The descriptors that it has fail from now on, and the kernel drops the pages that their
-    /// mappings show. How many of them did not fail before.
+    /// Records a loss of a file's data: fails its descriptors and drops the pages of their mappings
+    /// in the kernel. Returns the number of descriptors that newly failed.
     pub(super) fn lost(&self, file: Fid, error: Errno) -> usize {
         let newly = self.losses.add(file, error);
         if newly > 0
@@ -247,22 +247,22 @@ impl Osc {
         newly
     }
 
-    /// How fine the times are that the target keeps and tells.
+    /// The precision of times agreed with the target.
     pub(super) fn precision(&self) -> Precision {
         Precision::agreed(&self.import().connect_data())
     }
 
-    /// The time of day, as fine as the target keeps it.
+    /// The time of day at the target's precision.
     pub(super) fn now(&self) -> Time {
         self.precision().of((self.clock)())
     }
 
-    /// Runs on the runtime that made the OSC, whoever calls.
+    /// Spawns a task on the runtime of the OSC.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
 
-    /// What was agreed about reads and writes.
+    /// The parameters of reads and writes agreed with the target.
     pub(super) fn terms(&self) -> Terms {
         let data = self.import().connect_data();
         let agreed = match data.ocd_connect_flags & OBD_CONNECT_BRW_SIZE {
@@ -281,7 +281,7 @@ impl Osc {
         }
     }
 
-    /// The checksums that were agreed, as bits of `ocd_cksum_types`.
+    /// The agreed checksum types, as bits of `ocd_cksum_types`.
     fn checksum_types(&self) -> u32 {
         let data = self.import().connect_data();
         match data.ocd_connect_flags & OBD_CONNECT_CKSUM {
@@ -290,21 +290,21 @@ impl Osc {
         }
     }
 
-    /// The one that was set, while the server knows it; otherwise the best of those agreed.
+    /// The configured type if the server supports it; else the best agreed one.
     fn checksum_type(&self) -> ChecksumType {
         let types = self.checksum_types();
         let set = types & self.tunables.checksum_type.load(Ordering::Relaxed);
         ChecksumType::preferred(if set != 0 { set } else { types })
     }
 
-    /// Bytes that an object can have, as far as the target has said.
+    /// Largest object size in bytes; `u64::MAX` until the target has reported it.
     pub(super) fn object_bytes_max(&self) -> u64 {
         self.object_bytes_max.load(Ordering::Relaxed)
     }
 
     // --- objects
 
-    /// The object with this id: the same one as long as it is in use or locked.
+    /// The object with this ID: the same value while it is in use or locked.
     pub(super) fn object(self: &Arc<Self>, id: ObjectId) -> Arc<Object> {
         let mut objects = self.objects.lock();
         objects
@@ -317,7 +317,7 @@ impl Osc {
         self.objects.lock().get(res).cloned()
     }
 
-    /// Lets objects go that nobody uses and no lock covers. `object` is the caller's reference.
+    /// Drops an object that is neither in use nor locked. `object` is the caller's reference.
     pub(super) fn unused(&self, object: Arc<Object>) {
         let mut objects = self.objects.lock();
         // The table's reference and the caller's.
@@ -326,17 +326,17 @@ impl Osc {
         }
     }
 
-    /// All objects that there are.
+    /// All objects of the table.
     pub(super) fn all_objects(&self) -> Vec<Arc<Object>> {
         self.objects.lock().values().cloned().collect()
     }
 
-    /// What all objects of the mount keep.
+    /// The cache limit of the mount.
     pub(super) fn cached(&self) -> &Arc<Cached> {
         &self.cached
     }
 
-    /// The first object that is not before a resource.
+    /// The first object at or after a resource.
     pub(super) fn object_from(&self, first: Option<&LdlmResId>) -> Option<Arc<Object>> {
         let objects = self.objects.lock();
         let next = match first {
@@ -348,12 +348,12 @@ impl Osc {
 
     // --- write-back
 
-    /// One of the write RPCs that may be on their way at once.
+    /// Waits for one of the slots of concurrent write RPCs.
     pub(super) async fn write_slot(&self) -> Option<OwnedSemaphorePermit> {
         self.write_slots.clone().acquire_owned().await.ok()
     }
 
-    /// Data came into an object's cache.
+    /// Records new dirty data; wakes the write-back task if necessary.
     pub(super) fn wrote(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
         let first = newly_dirty && {
             let mut dirty = self.dirty.lock();
@@ -370,20 +370,20 @@ impl Osc {
         &self.kernel
     }
 
-    /// The kernel drops what it has of a file's data and attributes.
+    /// Invalidates a file's pages and attributes in the kernel.
     pub(super) async fn forget_in_kernel(&self, file: Fid) {
-        // A page whose read is on its way to us is locked, and may come to wait for what is given back here: the kernel is
-        // told, but not waited for without end.
+        // A page whose read is in progress is locked and may wait for the lock being cancelled, so
+        // this wait is bounded.
         let _ = tokio::time::timeout(KERNEL_MAX, self.kernel.forget_pages(file)).await;
     }
 
-    /// Drops what is cached of an object that is to be destroyed, dirty or not, and gives its locks back: the target would
-    /// have to ask for each of them.
+    /// Drops the cache of an object that will be destroyed, dirty or not, and cancels its locks, so
+    /// that the target need not revoke them.
     pub(super) fn discard(&self, id: &ObjectId) {
         let res = resource(id);
         if let Some(object) = self.find_object(&res) {
             object.forget(0..u64::MAX);
-            // A write that is on its way needs its lock still; the target asks for it then.
+            // An in-flight write still needs its lock; the target revokes that one.
             if !object.is_writing() {
                 self.locks().give_up(&res);
             }
@@ -391,12 +391,12 @@ impl Osc {
         }
     }
 
-    /// Somebody waits for room.
+    /// Starts write-back for a writer that waits for the budget.
     pub(super) fn press(&self) {
         self.wake.notify_one();
     }
 
-    /// One round of write-back: everything under pressure, otherwise what is old and what fills an RPC.
+    /// One round of write-back: under pressure everything, else old data and whole RPCs.
     async fn write_back_round(&self) {
         let waiting: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
         for object in waiting {
@@ -417,7 +417,7 @@ impl Osc {
 
     // --- the target
 
-    /// What the target says of its space.
+    /// The space of the target.
     pub(super) async fn statfs(&self) -> Result<ObdStatfs, Errno> {
         let mut request = Request::new(OST_STATFS, Vec::new());
         request.timeout = Some(Duration::from_secs(5));
@@ -425,7 +425,8 @@ impl Osc {
         self.call(request).await?.get::<ObdStatfs>(bufs::OBD_STATFS)
     }
 
-    /// Settles everything with the server and disconnects; gives up on a server that does not answer.
+    /// Writes dirty data, cancels locks and disconnects. Each step is bounded by
+    /// [`UMOUNT_TIME_MAX`].
     pub(super) async fn umount(&self) {
         let settle = async {
             for object in self.all_objects() {
@@ -436,7 +437,7 @@ impl Osc {
         if tokio::time::timeout(UMOUNT_TIME_MAX, settle).await.is_err() {
             tracing::error!(
                 import = self.name(),
-                "the server does not answer; data that was not fsynced may be lost"
+                "unmount: the OST does not answer; data that was not synced may be lost"
             );
         }
         if let Some(task) = self.flusher.lock().take() {
@@ -446,7 +447,10 @@ impl Osc {
             .await
             .is_err()
         {
-            tracing::warn!(import = self.name(), "the server did not answer the disconnect");
+            tracing::warn!(
+                import = self.name(),
+                "unmount: the OST did not answer OST_DISCONNECT within {UMOUNT_TIME_MAX:?}"
+            );
         }
         self.params.lock().clear();
         self.objects.lock().clear();
@@ -466,7 +470,7 @@ impl Osc {
     }
 }
 
-/// What this client asks for when it connects: what it implements.
+/// The connect data for an OST: the features that this client implements.
 fn wanted(nanoseconds: bool) -> ObdConnectData {
     ObdConnectData {
         paddingF: if nanoseconds { NANOSECONDS_ASKED } else { 0 },
@@ -497,24 +501,25 @@ fn wanted(nanoseconds: bool) -> ObdConnectData {
     }
 }
 
-/// How long giving a lock back waits for the kernel to drop a mapping's pages.
+/// How long the cancellation of a lock waits for the kernel to drop pages.
 const KERNEL_MAX: Duration = Duration::from_secs(1);
 
-/// Writes back until the OSC is gone.
+/// The write-back task. Ends with the OSC.
 async fn write_back(osc: Weak<Osc>) {
     loop {
         let Some(osc) = osc.upgrade() else { return };
         if osc.dirty.lock().is_empty() {
             osc.wake.notified().await;
         } else {
-            // Woken or not, there is something that ages.
+            // Wakes at the latest after a period, because dirty data ages.
             let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake.notified()).await;
         }
         osc.write_back_round().await;
     }
 }
 
-/// Stands between the import, its locks and the OSC, so that none keeps another alive.
+/// Connects the import and lock client to the OSC by a weak reference, so that none keeps the
+/// others alive.
 struct Owner(Weak<Osc>);
 
 impl ImportOwner for Owner {
@@ -530,7 +535,7 @@ impl ImportOwner for Owner {
         match event {
             ImportEvent::Connected(data) => osc.connected(&data),
             ImportEvent::Evicted => osc.evicted(),
-            // The target promises its space to those that it knows.
+            // An idle disconnect returns the grant.
             ImportEvent::Idle => osc.budget.connected(0),
             ImportEvent::Disconnected | ImportEvent::Closed => {}
         }
@@ -569,7 +574,7 @@ impl LockOwner for Owner {
             if lock.discard {
                 object.forget(range(&lock.policy));
             }
-            // The kernel first: what a mapping has changed is written then, under this lock still.
+            // The kernel first: it writes back dirty pages of mappings, still under this lock.
             osc.forget_in_kernel(object.file()).await;
             object.release(range(&lock.policy)).await;
             object.lock_gone(lock.cookie);

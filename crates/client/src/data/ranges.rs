@@ -1,4 +1,4 @@
-//! A set of byte ranges, kept sorted and merged: what of an object is valid, dirty, or on its way.
+//! A sorted, merged set of byte ranges: the valid, dirty or in-flight parts of an object.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,22 +8,22 @@ use std::ops::Range;
 pub(crate) struct RangeSet {
     /// start -> end
     ranges: BTreeMap<u64, u64>,
-    /// Bytes in all.
+    /// Total length in bytes.
     len: u64,
 }
 
 impl RangeSet {
-    /// Bytes in it.
+    /// Total length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Where the last one ends; 0 when there is none.
+    /// The end of the last range; 0 if the set is empty.
     pub(super) fn end(&self) -> u64 {
         self.ranges.last_key_value().map_or(0, |(_, end)| *end)
     }
 
-    /// Adds a range; what touches it is merged with it.
+    /// Adds a range and merges it with those that it touches.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
@@ -42,7 +42,7 @@ impl RangeSet {
         self.len += end - start;
     }
 
-    /// Takes a range out; what is left of those that it cuts stays.
+    /// Removes a range; splits the ranges that it cuts.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
@@ -80,7 +80,7 @@ impl RangeSet {
         self.overlaps(range).next().is_some()
     }
 
-    /// The parts of `within` that are *not* in the set, in order.
+    /// The parts of `within` that are not in the set, in order.
     pub(super) fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = within.start;

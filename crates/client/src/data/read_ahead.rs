@@ -1,26 +1,27 @@
-//! Which bytes of a file to read before they are asked for, when a reader goes through it in order.
+//! Sequential read-ahead: decides the range to read before a program requests it.
 
 use std::ops::Range;
 
-/// Read-ahead starts with this many bytes.
+/// Initial window in bytes.
 const AHEAD_MIN: u64 = 256 << 10;
-/// And grows to this many.
+/// Largest window in bytes.
 const AHEAD_MAX: u64 = 8 << 20;
-/// A read this near to where the last one ended counts as the next (the kernel's requests overtake each other).
+/// Largest distance in bytes from the expected offset of a sequential read. (The kernel's requests
+/// may arrive out of order.)
 const NEAR: u64 = 1 << 20;
 
-/// The reads of a file so far, as far as they decide what comes next.
+/// The state of sequential reads of a file.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
-    /// Where the next read starts if the reader goes on.
+    /// The offset of the next sequential read.
     expected: u64,
     window: u64,
-    /// Up to here it has been asked for.
+    /// The end of the range already read ahead.
     asked: u64,
 }
 
 impl ReadAhead {
-    /// Takes note of a read; what to read ahead with it.
+    /// Records a read; returns the range to read ahead, if any.
     pub(super) fn next(&mut self, offset: u64, len: u64) -> Option<Range<u64>> {
         if offset.abs_diff(self.expected) > NEAR.min(self.expected + len) {
             *self = ReadAhead {
@@ -46,7 +47,7 @@ mod tests {
     use super::{AHEAD_MAX, AHEAD_MIN, ReadAhead};
 
     #[test]
-    fn reads_in_order_are_ahead_by_a_window_that_grows() {
+    fn sequential_reads_grow_the_window() {
         let (mut ahead, mut asked, mut at) = (ReadAhead::default(), 0, 0);
         for _ in 0..1000 {
             let next = ahead.next(at, 4096);
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_elsewhere_begins_anew() {
+    fn a_read_at_another_offset_resets_the_window() {
         let mut ahead = ReadAhead::default();
         assert!(ahead.next(0, 4096).is_some());
         assert_eq!(ahead.next(1 << 30, 4096), None);

@@ -1,9 +1,10 @@
-//! Names that this client itself makes and removes, in a directory whose lock it may keep meanwhile
+//! This client's own changes of names in a directory whose lock it may keep meanwhile
 //! ([`wire::LockTerms::Nacre`]).
 //!
-//! What is asked for while a change is under way may have it or not. So attributes and entries of the directory are kept
-//! only if no change was under way from before they were asked for until they are kept; what was kept before is not used
-//! while one is, and dropped when it has ended, unless it has come to nothing.
+//! A reply to a request sent during a change may or may not include the change. So attributes and
+//! entries of the directory are cached only if no change was in progress from the request until the
+//! reply. Older cached state is not used during a change. When the change ends, it is dropped,
+//! unless the change had no effect.
 
 use super::{Inode, InodeState, Inodes};
 use crate::attr::{Attr, MdAttr};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Fid;
 
-/// A point between the changes that a mount makes.
+/// A point in the sequence of a mount's changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(pub(super) u64);
 
@@ -20,12 +21,12 @@ pub(crate) struct Moment(pub(super) u64);
 pub(crate) struct Changes(AtomicU64);
 
 impl Changes {
-    /// Now.
+    /// The current stamp.
     pub(crate) fn now(&self) -> Moment {
         Moment(self.0.load(Ordering::Acquire))
     }
 
-    /// A moment later than all before.
+    /// A stamp later than all before.
     pub(crate) fn next(&self) -> Moment {
         Moment(self.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
@@ -39,46 +40,47 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// Of a directory of which nothing is known from before this moment.
+    /// The state of a directory whose entry was pruned at `last`.
     pub(crate) fn since(last: Moment) -> Changed {
         Changed { under_way: 0, last }
     }
 
-    /// When the last one began or ended.
+    /// The stamp of the last begin or end of a change.
     pub(crate) fn last(&self) -> Moment {
         self.last
     }
 
-    /// Whether a change is under way.
+    /// Whether a change is in progress.
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way > 0
     }
 
-    /// Whether this one, which began at that moment, is the only one since.
+    /// Whether the change that began at `began` is the only one since.
     pub(crate) fn only(&self, began: Moment) -> bool {
         self.under_way == 1 && self.last == began
     }
 
-    /// Whether what was asked for at this moment is as the directory is now, as far as this client goes.
+    /// Whether this client has not changed the directory since a request sent at that stamp.
     pub(crate) fn none_since(&self, asked: Moment) -> bool {
         self.under_way == 0 && self.last <= asked
     }
 
-    /// One begins.
+    /// A change begins.
     pub(crate) fn begin(&mut self, now: Moment) {
         self.under_way += 1;
         self.last = now;
     }
 
-    /// One has ended.
+    /// A change has ended.
     pub(crate) fn end(&mut self, now: Moment) {
         self.under_way -= 1;
         self.last = now;
     }
 }
 
-/// To which tasks the kernel has answered, or is about to, with a directory's attributes, which it then keeps. It may take an
-/// answer in late: after a change that another task makes meanwhile, of which it has told itself.
+/// The tasks to which the kernel returned a directory's attributes, which it then caches. The
+/// kernel may store such an answer late: after a change by another task, of which it has already
+/// updated its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shown {
     #[default]
@@ -88,7 +90,7 @@ pub(crate) enum Shown {
 }
 
 impl Shown {
-    /// To this one too. A task that has no number here (0) may be any.
+    /// Adds a task. Task 0 is unknown and counts as any.
     pub(crate) fn to(&mut self, task: u32) {
         *self = match *self {
             Shown::ToNobody if task != 0 => Shown::To(task),
@@ -97,8 +99,8 @@ impl Shown {
         };
     }
 
-    /// Whether another task than this one may have them. What a task asks for next is asked for after it has taken in what it
-    /// was answered before.
+    /// Whether another task than this one may have received them. A task sends its next request
+    /// only after the kernel has stored the answer to the one before.
     fn to_others_than(self, task: u32) -> bool {
         match self {
             Shown::ToNobody => false,
@@ -108,24 +110,24 @@ impl Shown {
     }
 }
 
-/// A change that is under way. Until it is said to have ended nothing that is learnt of the directory is kept.
+/// A change in progress. Until it is finished, no state learned of the directory is cached.
 #[must_use]
 pub(crate) struct Changing {
     dir: Fid,
-    /// The task that makes it.
+    /// The task that makes the change.
     by: u32,
     began: Moment,
-    /// The lock under which the directory's attributes were known when it began.
+    /// The cookie of the lock that covered the directory's attributes when the change began.
     under: Option<u64>,
-    /// Whether they were kept until then.
+    /// Whether attributes were cached when the change began.
     kept: bool,
     inodes: Arc<Inodes>,
     inode: Arc<Inode>,
 }
 
 impl Inodes {
-    /// A change of names in a directory begins, by this task; the directory's attributes are locked by the lock with this cookie,
-    /// if they are; `made` may be there from now on.
+    /// Begins a change of names in a directory by a task. `under` is the cookie of the lock on the
+    /// directory's attributes, if there is one; the name `made` may exist from now on.
     pub(crate) fn begin(
         self: &Arc<Inodes>,
         (dir, by): (Fid, u32),
@@ -160,28 +162,30 @@ impl Inodes {
 }
 
 impl Changing {
-    /// The directory that is changed.
+    /// The changed directory.
     pub(crate) fn dir(&self) -> Fid {
         self.dir
     }
 
-    /// Whether the directory's attributes were known under this lock when it began.
+    /// Whether the lock with this cookie covered the directory's attributes when the change began.
     pub(crate) fn is_under(&self, cookie: u64) -> bool {
         self.under == Some(cookie)
     }
 
-    /// It has ended. Whether the kernel may have attributes from before, or take them in yet, and is to be told.
+    /// Ends the change. Returns true if the kernel may hold, or may still store, older attributes
+    /// and must be invalidated.
     #[must_use]
     pub(crate) fn ended(self) -> bool {
         self.end(|_, _| Came::ToSomething)
     }
 
-    /// It was answered with the directory's attributes. They are kept where no other change was under way. Called with a lock
-    /// on them held. Whether the kernel is to be told, as before.
+    /// Ends the change with the directory's new attributes from the reply. They are cached if no
+    /// other change was in progress. The caller holds a lock on them. Returns true if the kernel
+    /// must be invalidated.
     #[must_use]
     pub(crate) fn ended_with(self, attr: Attr) -> bool {
         self.end(|this, s| {
-            // Who may do what is told apart: it is as it was if that was locked all the while.
+            // The reply has no ACL: the old one is right if a lock covered it without interruption.
             if s.changed.only(this.began)
                 && let Some((were, _)) = s.were.take_if(|(_, covered)| *covered)
             {
@@ -191,8 +195,8 @@ impl Changing {
         })
     }
 
-    /// It was answered that nothing was made: what was known of the directory is so still where no other change was under way.
-    /// `locked`: the lock on its attributes is the one under which it began, and held.
+    /// Ends a change without effect: the state from before is cached again if no other change was
+    /// in progress. `locked`: the lock under which the change began is still held.
     pub(crate) fn came_to_nothing(self, locked: bool) {
         let _ = self.end(|this, s| {
             if locked && this.kept && s.changed.only(this.began) {
@@ -222,7 +226,7 @@ impl Changing {
     }
 }
 
-/// What came of a change.
+/// The effect of a change.
 enum Came {
     ToSomething,
     ToNothing,
@@ -233,7 +237,7 @@ mod tests {
     use super::{Changed, Changes, Shown};
 
     #[test]
-    fn what_was_asked_for_before_or_during_a_change_is_not_kept() {
+    fn replies_to_requests_sent_before_or_during_a_change_are_not_cached() {
         let (changes, mut dir) = (Changes::default(), Changed::default());
         let before = changes.now();
         assert!(dir.none_since(before));
@@ -249,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_of_a_change_unless_the_one_who_makes_it_has_looked_alone() {
+    fn the_kernel_is_invalidated_unless_only_the_changing_task_saw_the_attributes() {
         let mut shown = Shown::default();
-        assert!(!shown.to_others_than(1), "nobody has looked");
+        assert!(!shown.to_others_than(1), "no task has the attributes");
         shown.to(1);
         shown.to(1);
         assert!(!shown.to_others_than(1) && shown.to_others_than(2));
@@ -259,6 +263,6 @@ mod tests {
         assert!(shown.to_others_than(1) && shown.to_others_than(2));
         let mut unknown = Shown::default();
         unknown.to(0);
-        assert!(unknown.to_others_than(0), "0 may be anybody");
+        assert!(unknown.to_others_than(0), "task 0 counts as any");
     }
 }

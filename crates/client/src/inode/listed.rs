@@ -1,25 +1,28 @@
-//! All the names that a directory may have, so that one that is not among them need not be asked for: listed under the
-//! directory's UPDATE lock, a part with each of several lookups of names that were not there, and from then on with each
-//! name that this client makes. What was removed stays among them (whether a name was made again after it was removed, or
-//! before, nobody here can tell): the server is asked for it. A directory for which there is no room is not listed any more
-//! while its lock stays.
+//! The complete set of names that a directory may have, so that lookups of other names need no
+//! request.
+//!
+//! The set is listed under the directory's UPDATE lock, one part with each of several failed
+//! lookups, and grows with each name that this client creates. Removed names stay in it, because
+//! this client cannot tell a removal before a creation from one after it; the server answers
+//! lookups of them. A directory that exceeds the limit is not listed again under the same lock.
 
 use foldhash::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Instead of a number of lookups: there is no room, and nothing is listed.
+/// Value of `misses` for a directory that exceeded the limit.
 const NO_ROOM: u32 = u32::MAX;
-/// Lookups of names that were not there, before the first part of a directory is listed; twice as many before the next.
+/// Failed lookups before the first part of a directory is listed. Each next part needs twice as
+/// many.
 const MISSES: u32 = 2;
-/// What a name takes.
+/// Memory of one name, in bytes.
 const NAME_BYTES: u64 = 16;
-/// Part of the process's memory.
+/// The names may use 1/256 of the process's memory.
 const SHARE: u64 = 256;
-/// Names of all directories together that may always be listed, and the most.
+/// Bounds of the limit: names of all directories together.
 const NAMES: (u64, u64) = (64 << 10, 8 << 20);
 
-/// How many names are listed in all directories together.
+/// Limit and count of the listed names of all directories together.
 #[derive(Debug)]
 pub(crate) struct Room {
     max: usize,
@@ -27,7 +30,7 @@ pub(crate) struct Room {
 }
 
 impl Default for Room {
-    /// By the memory that the process may use.
+    /// The limit that fits the memory of the process.
     fn default() -> Room {
         let names = cpt::memory_bytes() / SHARE / NAME_BYTES;
         Room::new(names.clamp(NAMES.0, NAMES.1) as usize)
@@ -35,7 +38,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Room for so many names.
+    /// A limit of `max` names.
     pub(crate) fn new(max: usize) -> Room {
         Room {
             max,
@@ -44,13 +47,13 @@ impl Room {
     }
 }
 
-/// Of one directory, under the lock with this cookie.
+/// The names of one directory, valid under the lock with this cookie.
 #[derive(Debug)]
 pub(crate) struct Listed {
     cookie: u64,
-    /// Lookups of names that were not there.
+    /// Failed lookups so far.
     misses: u32,
-    /// Up to here the directory is listed.
+    /// The directory is listed up to this hash.
     next: u64,
     whole: bool,
     /// Hashes of the names.
@@ -71,20 +74,22 @@ impl Listed {
         }
     }
 
-    /// The lock under which this is true.
+    /// The cookie of the lock under which the set is valid.
     pub(crate) fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// A name was looked up and is not there: from which place the directory is to be listed on now, if at all.
+    /// Counts a failed lookup. Returns the hash from which the directory should be listed now, if
+    /// any.
     pub(crate) fn missed(&mut self) -> Option<u64> {
         self.misses = self.misses.saturating_add(1);
-        // That of no room is none.
+        // `NO_ROOM` is not a power of two.
         let due = self.misses >= MISSES && self.misses.is_power_of_two();
         (due && !self.whole).then_some(self.next)
     }
 
-    /// A part was listed, from `start` to `next`, the last one or not.
+    /// Adds a part listed from the hash `start`. `next`: where the next part starts; `None`: the
+    /// directory ends.
     pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, names: impl Iterator<Item = u64>) {
         if start != self.next || self.whole || self.misses == NO_ROOM {
             return;
@@ -94,7 +99,7 @@ impl Listed {
         names.for_each(|name| self.add(name));
     }
 
-    /// A name is about to be made.
+    /// Adds a name that is about to be created.
     pub(crate) fn add(&mut self, name: u64) {
         if self.misses == NO_ROOM || !self.names.insert(name) {
             return;
@@ -110,7 +115,7 @@ impl Listed {
         self.room.names.fetch_sub(names.len(), Ordering::Relaxed);
     }
 
-    /// Whether the directory does not have the name.
+    /// Whether the directory surely lacks the name.
     pub(crate) fn lacks(&self, name: u64) -> bool {
         self.whole && !self.names.contains(&name)
     }
@@ -128,14 +133,14 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn only_a_directory_that_is_listed_to_its_end_is_known_not_to_have_a_name() {
+    fn only_a_complete_listing_proves_that_a_name_is_missing() {
         let mut listed = Listed::new(1, Arc::new(Room::new(100)));
         assert_eq!((listed.missed(), listed.missed()), (None, Some(0)));
         listed.add_part(0, Some(50), [1, 2].into_iter());
         assert!(!listed.lacks(7));
         assert_eq!((listed.missed(), listed.missed()), (None, Some(50)));
         listed.add(9);
-        // A part that somebody else has listed meanwhile is not taken twice.
+        // A part that another lookup has listed meanwhile is not added twice.
         listed.add_part(0, None, [3].into_iter());
         assert!(!listed.lacks(7));
         listed.add_part(50, None, [4].into_iter());
@@ -144,7 +149,7 @@ mod tests {
             assert!(!listed.lacks(there));
         }
         let more = (0..100).filter_map(|_| listed.missed()).count();
-        assert_eq!(more, 0, "there is nothing more to list");
+        assert_eq!(more, 0, "the listing is complete");
     }
 
     #[test]
@@ -158,16 +163,16 @@ mod tests {
         drop(one);
         let mut third = Listed::new(3, room);
         third.add_part(0, None, 0..100);
-        assert!(third.lacks(1000), "what had no room holds none");
+        assert!(third.lacks(1000), "a set over the limit holds no names");
     }
 
     #[test]
-    fn a_directory_for_which_there_is_no_room_is_not_listed_again_and_again() {
+    fn a_directory_over_the_limit_is_not_listed_again() {
         let mut listed = Listed::new(1, Arc::new(Room::new(10)));
         assert_eq!((listed.missed(), listed.missed()), (None, Some(0)));
         listed.add_part(0, Some(50), 0..20);
         let more = (0..1000).filter_map(|_| listed.missed()).count();
-        assert_eq!(more, 0, "it does not become smaller");
+        assert_eq!(more, 0, "the directory does not become smaller");
         listed.add(3);
         listed.add_part(0, None, [4].into_iter());
         assert!(!listed.lacks(7) && !listed.lacks(3));

@@ -1,15 +1,17 @@
-//! What is known of files: attributes, names, directory pages, extended attributes, each exactly as long as a lock covers it.
+//! Cached state of files: attributes, names, directory pages, extended attributes. Each is cached
+//! only while a lock covers it.
 //!
-//! Nothing here says that it is still true: whoever reads asks the lock client for a lock with the right bits first, and
-//! whoever writes holds one while doing so. A lock that is called back takes what it covered away ([`Inodes::forget`]),
-//! after its last reference is gone; so what was stored under a lock never outlives it.
+//! This cache does not check its own validity. A reader first gets a lock with the right bits from
+//! the lock client; a writer holds one while it stores. When a lock is revoked and its last
+//! reference is gone, [`Inodes::forget`] drops the state that it covered. So cached state never
+//! outlives its lock.
 //!
-//! | bits | cover |
+//! | bits | covered state |
 //! |---|---|
-//! | UPDATE, PERM | attributes (UPDATE also a directory's entries and the names that it does not have) |
-//! | LOOKUP | that a name leads to this file |
+//! | UPDATE, PERM | attributes; UPDATE also a directory's entries and its negative entries |
+//! | LOOKUP | the names that lead to this file |
 //! | LAYOUT | a regular file's layout |
-//! | DOM | that a file that this client has made is as yet unwritten |
+//! | DOM | the mark that a file which this client created is still unwritten |
 //! | XATTR | extended attributes; a symbolic link's target never changes |
 
 mod changes;
@@ -36,56 +38,57 @@ use wire::{
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, Time,
 };
 
-/// Bits that attributes are covered by.
+/// Lock bits that cover attributes.
 pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
 
 const SHARDS: usize = 64;
 
-/// Where a name leads.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Child {
-    /// To this file, as long as the file's LOOKUP lock is held.
+    /// This file, while the file's LOOKUP lock is held.
     Is(Fid),
-    /// Nowhere, as long as the directory's UPDATE lock with this cookie is held.
+    /// A negative entry, while the directory's UPDATE lock with this cookie is held.
     Absent(u64),
 }
 
-/// All extended attributes of a file but the ones that are always asked for.
+/// All extended attributes of a file except those that arrive with the attributes.
 pub(crate) type Xattrs = HashMap<Vec<u8>, Bytes>;
 
 #[derive(Default)]
 pub(crate) struct InodeState {
     pub(crate) md: Option<MdAttr>,
-    /// What a directory's were, until the lock on them went; and whether a PERM lock still covers who may do what.
+    /// A directory's attributes from before its lock was lost, and whether a PERM lock still covers
+    /// its permissions.
     were: Option<(MdAttr, bool)>,
     pub(crate) layout: Option<Arc<LovLayout>>,
     pub(crate) symlink: Option<Bytes>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
     children: HashMap<Box<[u8]>, Child>,
     negative: usize,
-    /// Each with whether the kernel may have kept it.
+    /// Each name with a flag: the kernel may cache it.
     names: HashMap<(Fid, Box<[u8]>), bool>,
-    /// A directory's entries, by where they start.
+    /// A directory's entries, by the hash at which each chunk starts.
     chunks: BTreeMap<u64, (Ticket, Arc<DirChunk>)>,
     /// The names that a directory may have.
     listed: Option<Box<Listed>>,
-    /// What this client does to a directory's names.
+    /// This client's own changes to a directory's names.
     changed: Changed,
-    /// Who may keep its attributes.
+    /// The tasks whose kernel answers carried the directory's attributes.
     pub(crate) shown: Shown,
-    /// This client has made the file, and nobody has written to it.
+    /// This client created the file, and no client has written to it.
     pub(crate) unwritten: bool,
-    /// How many times this client has it open in a way that keeps others from opening it.
+    /// Number of opens by this client that keep other clients from opening the file.
     denying: u32,
 }
 
-/// What is known of one file.
+/// The cached state of one file.
 pub(crate) struct Inode {
     pub(crate) state: Mutex<InodeState>,
 }
 
 impl InodeState {
-    /// A run of entries that spans `hash`.
+    /// The chunk of entries that spans `hash`.
     pub(crate) fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
         if self.changed.is_under_way() {
             return None;
@@ -94,7 +97,8 @@ impl InodeState {
         chunk.spans(hash).then(|| chunk.clone())
     }
 
-    /// Whether what was asked for at that moment is as this client has left it.
+    /// Whether this client has not changed the directory since `sent_at`, so that a reply to a
+    /// request sent then is still right.
     pub(crate) fn as_asked(&self, asked: Moment) -> bool {
         self.changed.none_since(asked)
     }
@@ -113,7 +117,8 @@ impl InodeState {
     }
 }
 
-/// That this client has a file open in a way that keeps others from opening it, until the server knows that it has not.
+/// This client has a file open in a mode that keeps others from opening it. Held until the server
+/// has closed the handle.
 pub(crate) struct Denying {
     fid: Fid,
     inodes: Arc<Inodes>,
@@ -134,16 +139,16 @@ impl Drop for Denying {
     }
 }
 
-/// What is known of all files, by FID.
+/// The cached state of all files, by FID.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
     hash: RandomState,
-    /// Of names.
+    /// Hashes names.
     names: RandomState,
     kept: Kept,
     room: Arc<Room>,
     changes: Changes,
-    /// When a directory that is not here any more was last changed: a [`Moment`].
+    /// The last change of any directory that is no longer cached: a [`ChangeStamp`].
     forgotten: AtomicU64,
 }
 
@@ -164,12 +169,12 @@ impl Inodes {
         &self.shards[self.hash.hash_one(fid) as usize % SHARDS]
     }
 
-    /// What is known of a file, if anything.
+    /// The cached state of a file, if any.
     pub(crate) fn get(&self, fid: Fid) -> Option<Arc<Inode>> {
         self.shard(fid).lock().get(&fid).cloned()
     }
 
-    /// A file was read, and will be known to have been: what is kept of it says so, too.
+    /// Records a read of a file in its cached access time.
     pub(crate) fn accessed(&self, fid: Fid, at: Time) {
         if let Some(inode) = self.get(fid)
             && let Some(md) = &mut inode.state.lock().md
@@ -178,7 +183,7 @@ impl Inodes {
         }
     }
 
-    /// The place to keep what is learnt of a file. Called with a lock on it held.
+    /// The entry for a file's state; created if missing. The caller holds a lock on the file.
     pub(crate) fn entry(&self, fid: Fid) -> Arc<Inode> {
         self.shard(fid)
             .lock()
@@ -195,14 +200,14 @@ impl Inodes {
             .clone()
     }
 
-    /// This client is about to write to a file that it has made.
+    /// Clears the unwritten mark: this client is about to write to a file that it created.
     pub(crate) fn written(&self, fid: Fid) {
         if let Some(inode) = self.get(fid) {
             inode.state.lock().unwritten = false;
         }
     }
 
-    /// A file was opened in a way that keeps others from opening it.
+    /// Records an open that keeps others from opening the file.
     pub(crate) fn denying(self: &Arc<Inodes>, fid: Fid) -> Denying {
         let inode = self.entry(fid);
         inode.state.lock().denying += 1;
@@ -213,17 +218,19 @@ impl Inodes {
         }
     }
 
-    /// Whether this client itself keeps others from opening a file.
+    /// Whether this client keeps others from opening a file.
     pub(crate) fn denies(&self, fid: Fid) -> bool {
         self.get(fid).is_some_and(|inode| inode.state.lock().denying > 0)
     }
 
-    /// To be remembered with a question, so that its answer is kept only where it may be.
+    /// The current stamp. A request remembers it, so that its reply is cached only if no change
+    /// came between.
     pub(crate) fn now(&self) -> Moment {
         self.changes.now()
     }
 
-    /// The attributes of a file, of which size and times may be old: enough to decide which group of a caller matters.
+    /// A file's attributes if its permissions are still right; size and times may be old. Enough to
+    /// choose the caller's group.
     pub(crate) fn last_seen(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
@@ -231,20 +238,21 @@ impl Inodes {
         s.md.clone().or_else(|| were().map(|(md, _)| md.clone()))
     }
 
-    /// The layout of a file, as far as known.
+    /// The cached layout of a file.
     pub(crate) fn layout(&self, fid: Fid) -> Option<Arc<LovLayout>> {
         self.get(fid)?.state.lock().layout.clone()
     }
 
-    /// What a file is and was: its attributes, or those of a directory before its lock went. Its type is the same.
+    /// A file's attributes, or a directory's attributes from before its lock was lost. The type
+    /// never changes.
     pub(crate) fn looked_like(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
         s.md.clone().or_else(|| s.were.as_ref().map(|(md, _)| md.clone()))
     }
 
-    /// Keeps a run of a directory's entries, asked for at that moment; others may leave for it. Called with the directory's
-    /// UPDATE lock held.
+    /// Caches a chunk of a directory's entries that was requested at `sent_at`, and evicts others
+    /// for it. The caller holds the directory's UPDATE lock.
     pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, asked: Moment) {
         let inode = self.entry(dir);
         let leaving = {
@@ -279,7 +287,8 @@ impl Inodes {
         }
     }
 
-    /// Forgets what these bits of a lock on a file covered; returns the names that the kernel may have for it.
+    /// Drops the state that these bits of a lock on a file covered. Returns the file's names that
+    /// the kernel may cache.
     pub(crate) fn forget(&self, fid: Fid, bits: u64) -> Vec<(Fid, Box<[u8]>)> {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
@@ -293,7 +302,7 @@ impl Inodes {
                 s.were = Some((md, true));
             }
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
-                // The kernel is about to be told.
+                // The caller invalidates the kernel's copy.
                 s.shown = Shown::default();
             }
             if bits & MDS_INODELOCK_PERM != 0
@@ -311,7 +320,7 @@ impl Inodes {
             }
             if bits & MDS_INODELOCK_LAYOUT != 0 {
                 s.layout = None;
-                // Attributes stay; which objects the size is asked of does not.
+                // Attributes stay valid, but the list of objects to ask for the size does not.
                 if let Some(md) = &mut s.md {
                     md.layout = None;
                 }
@@ -334,7 +343,7 @@ impl Inodes {
         shown.map(|(name, _)| name).collect()
     }
 
-    /// Drops an entry that knows nothing, if nobody is about to fill it.
+    /// Removes an empty entry unless a task still refers to it.
     fn prune(&self, fid: Fid, inode: Arc<Inode>) {
         drop(inode);
         let mut shard = self.shard(fid).lock();
@@ -351,7 +360,7 @@ impl Inodes {
         }
     }
 
-    /// Forgets everything (the client was evicted: all locks are gone); returns what there was.
+    /// Drops all state (after an eviction: all locks are lost). Returns the files that had any.
     pub(crate) fn clear(&self) -> Vec<Fid> {
         self.forgotten.fetch_max(self.changes.next().0, Ordering::AcqRel);
         let drain = |s: &Mutex<HashMap<Fid, Arc<Inode>>>| s.lock().drain().collect::<Vec<_>>();
@@ -363,7 +372,7 @@ impl Inodes {
         .collect()
     }
 
-    /// Number of files that something is known of.
+    /// Number of files with cached state.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().len()).sum()
@@ -383,7 +392,7 @@ mod tests {
     const DIR: Fid = Fid::new(0x400, 1, 0);
     const FILE: Fid = Fid::new(0x400, 2, 0);
 
-    /// A run with an entry for each hash from the one to the other.
+    /// A chunk with one entry for each hash in `start..next`.
     fn chunk(start: u64, next: u64) -> Arc<DirChunk> {
         let entry = |hash| DirEntry::new(FILE, hash, Bytes::from_static(b"x"), 0o100_000);
         Arc::new(DirChunk {
@@ -393,7 +402,7 @@ mod tests {
         })
     }
 
-    /// The attributes of the directory.
+    /// Attributes of the directory.
     fn md(mode: u32) -> MdAttr {
         let body = MdtBody {
             mbo_fid1: DIR,
@@ -405,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_lock_takes_all_names_of_its_file() {
+    fn losing_a_lookup_lock_drops_all_names_of_the_file() {
         let inodes = Inodes::new(Kept::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"b", FILE);
@@ -418,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_lock_takes_absent_names_and_entries_but_not_present_names() {
+    fn losing_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
         let inodes = Inodes::new(Kept::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_negative(DIR, b"x", 7, inodes.now());
@@ -432,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what_in_a_directory_is_known_while_it_changes_as_long_as_that_is_locked() {
+    fn permissions_outlive_the_update_lock_while_a_perm_lock_is_held() {
         let inodes = Inodes::new(Kept::default());
         let md = || md(0o040_750);
         inodes.add_name(FILE, b"dir", DIR);
@@ -444,33 +453,33 @@ mod tests {
         assert!(inodes.last_seen(DIR).is_none());
         assert!(
             inodes.looked_like(DIR).unwrap().attr.is_dir(),
-            "what it is it stays"
+            "the type never changes"
         );
-        // With the lock on both, both go.
+        // One lock with both bits takes both.
         inodes.entry(DIR).state.lock().md = Some(md());
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
         assert!(inodes.last_seen(DIR).is_none());
     }
 
     #[test]
-    fn what_was_known_of_a_directory_under_a_lock_that_has_gone_is_not_brought_back_by_an_own_change() {
+    fn an_own_change_does_not_revive_attributes_of_a_lost_lock() {
         let inodes = Arc::new(Inodes::new(Kept::default()));
         let state = || inodes.entry(DIR);
         let told = || md(0o040_755).attr;
-        // Between the lock of before and the one that is there now, others may have changed who may do what.
+        // Between the old lock and the current one, other clients may have changed the permissions.
         state().state.lock().md = Some(md(0o040_750));
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
         let change = inodes.begin((DIR, 1), Some(b"a"), Some(7));
         assert!(change.is_under(7) && !change.ended_with(told()));
         assert!(state().state.lock().md.is_none());
-        // Where it was locked all the while it is kept.
+        // Under an uninterrupted lock the new attributes are cached.
         state().state.lock().md = Some(md(0o040_750));
         assert!(!inodes.begin((DIR, 1), Some(b"b"), Some(8)).ended_with(told()));
         assert_eq!(state().state.lock().md.as_ref().unwrap().attr.mode, 0o040_755);
     }
 
     #[test]
-    fn a_change_that_comes_to_nothing_leaves_what_was_known() {
+    fn a_change_without_effect_keeps_the_cached_state() {
         let inodes = Arc::new(Inodes::new(Kept::default()));
         let known = || {
             let inode = inodes.entry(DIR);
@@ -483,7 +492,7 @@ mod tests {
         assert_eq!(known(), (false, false));
         one.came_to_nothing(true);
         assert_eq!(known(), (true, true));
-        // Not where another one was under way, or where nothing was known.
+        // Not while another change is in progress, nor if no attributes were cached.
         let (one, other) = (
             inodes.begin((DIR, 1), Some(b"a"), Some(7)),
             inodes.begin((DIR, 1), Some(b"b"), Some(7)),
@@ -497,14 +506,14 @@ mod tests {
             (false, false),
             "the attributes are older than the first one"
         );
-        // Nor when the lock has gone meanwhile.
+        // Nor when the lock was lost meanwhile.
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes.begin((DIR, 1), Some(b"a"), Some(7)).came_to_nothing(false);
         assert_eq!(known(), (false, false));
     }
 
     #[test]
-    fn a_name_that_moved_to_another_file_is_not_lost_with_the_first() {
+    fn a_name_that_moved_to_another_file_survives_the_first_files_lock() {
         let inodes = Inodes::new(Kept::default());
         let other = Fid::new(0x400, 3, 0);
         inodes.add_name(DIR, b"a", FILE);
@@ -514,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_answers_for_the_hashes_it_spans() {
+    fn a_chunk_covers_only_the_hashes_that_it_spans() {
         let inodes = Inodes::new(Kept::default());
         let inode = inodes.entry(DIR);
         inodes.keep_chunk(DIR, chunk(10, 20), inodes.now());
@@ -524,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_bounded_over_all_directories_and_the_latest_are_kept() {
+    fn entries_of_all_directories_are_bounded_and_the_oldest_are_evicted() {
         let inodes = Inodes::new(Kept::new(1000));
         let dir = |i: u32| Fid::new(0x500, i, 0);
         let runs = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
@@ -537,7 +546,7 @@ mod tests {
             inode.state.lock().chunk(start)
         };
         assert!(runs().all(|run| kept(run).is_some() == (run.0 >= 90)));
-        assert_eq!(inodes.len(), 10, "what knows nothing any more is gone");
+        assert_eq!(inodes.len(), 10, "empty entries are pruned");
         inodes.clear();
         assert_eq!(inodes.kept.entries(), 0);
     }

@@ -1,4 +1,4 @@
-//! Which names lead to which files, and which names a directory does not have.
+//! Names of files: the file that a name leads to, and negative entries of directories.
 
 use super::changes::Moment;
 use super::listed::Listed;
@@ -7,17 +7,18 @@ use crate::dircache::DirChunk;
 use std::hash::BuildHasher;
 use wire::Fid;
 
-/// Names that a directory is known not to have, each by itself, at most.
+/// Limit of single negative entries per directory.
 pub(super) const NEGATIVE_MAX: usize = 4096;
 
 impl Inodes {
-    /// Where a name leads, as far as known.
+    /// The target of a name, if cached.
     pub(crate) fn child(&self, parent: Fid, name: &[u8]) -> Option<Child> {
         self.get(parent)?.state.lock().children.get(name).copied()
     }
 
-    /// Learns that a name leads to a file. Called with the file's LOOKUP lock held. (The directory first, the file's list
-    /// of names second: a lock that is called back in between is not the one that is held, and the held one still comes.)
+    /// Caches a name of a file. The caller holds the file's LOOKUP lock. Stores in the directory
+    /// first, in the file's list of names second: a lock revoked in between is not the held one,
+    /// and the held one's revocation comes later.
     pub(crate) fn add_name(&self, parent: Fid, name: &[u8], child: Fid) {
         {
             let dir = self.entry(parent);
@@ -31,7 +32,8 @@ impl Inodes {
         file.state.lock().names.entry((parent, name.into())).or_default();
     }
 
-    /// Whether a name is known to lead to a file: then the kernel will keep it. Called with the file's LOOKUP lock held.
+    /// Marks a name as cached by the kernel, and returns true, if the name is known to lead to this
+    /// file. The caller holds the file's LOOKUP lock.
     pub(crate) fn show_name(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
         let known = self.child(parent, name) == Some(Child::Is(child));
         if known {
@@ -41,7 +43,8 @@ impl Inodes {
         known
     }
 
-    /// The names of a file that the kernel may have kept; it is about to be told.
+    /// Takes the names of a file that the kernel may cache. The caller invalidates them in the
+    /// kernel.
     pub(crate) fn take_shown(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
@@ -51,8 +54,8 @@ impl Inodes {
         s.names.iter_mut().filter_map(take).collect()
     }
 
-    /// Learns that a directory does not have a name, as was asked for at that moment, under its UPDATE lock with this cookie.
-    /// From which place on it is to be listed now, if at all.
+    /// Caches a negative entry from a lookup sent at `sent_at`, under the directory's UPDATE lock
+    /// with this cookie. Returns the hash from which the directory should be listed now, if any.
     pub(crate) fn add_negative(&self, parent: Fid, name: &[u8], cookie: u64, asked: Moment) -> Option<u64> {
         let dir = self.entry(parent);
         let mut dir = dir.state.lock();
@@ -74,8 +77,8 @@ impl Inodes {
         dir.listed.as_mut().and_then(|listed| listed.missed())
     }
 
-    /// Learns a part of the names that a directory has. Called with its UPDATE lock with this cookie held, which was held
-    /// all the while.
+    /// Adds a listed part of a directory's names. The caller has held the UPDATE lock with this
+    /// cookie during the whole listing.
     pub(crate) fn add_listed(&self, dir: Fid, cookie: u64, part: &DirChunk, last: bool) {
         let Some(inode) = self.get(dir) else { return };
         let mut s = inode.state.lock();
@@ -86,7 +89,7 @@ impl Inodes {
         listed.add_part(part.start, (!last).then_some(part.next), names);
     }
 
-    /// A name is about to be made.
+    /// A name is about to be created.
     pub(super) fn may_be_there(&self, s: &mut InodeState, name: &[u8]) {
         if let Some(Child::Absent(_)) = s.children.get(name) {
             s.children.remove(name);
@@ -97,7 +100,7 @@ impl Inodes {
         }
     }
 
-    /// Under which UPDATE lock of a directory it is known not to have a name, if it is.
+    /// The cookie of the UPDATE lock under which the directory is known to lack a name, if it is.
     pub(crate) fn lacks(&self, dir: Fid, name: &[u8]) -> Option<u64> {
         let inode = self.get(dir)?;
         let s = inode.state.lock();
@@ -111,8 +114,8 @@ impl Inodes {
         }
     }
 
-    /// A name is about to be removed by way of the kernel, which then forgets it by itself: it need not be told when the
-    /// lock goes.
+    /// Forgets a name that is about to be removed through the kernel. The kernel drops its own
+    /// entry, so the lock's cancellation needs no invalidation.
     pub(crate) fn leave_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(inode) = self.get(child) else { return };
         {
@@ -137,7 +140,7 @@ impl Inodes {
     }
 }
 
-/// Forgets the names that a directory does not have.
+/// Drops the negative entries of a directory.
 pub(super) fn drop_negative(s: &mut InodeState) {
     if s.negative > 0 {
         s.children.retain(|_, c| matches!(c, Child::Is(_)));

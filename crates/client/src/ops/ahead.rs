@@ -1,4 +1,4 @@
-//! Names looked up many at a time, for who lists a directory with attributes.
+//! Batched lookups for directory listings with attributes.
 
 use super::lookup::by_name;
 use crate::client::Client;
@@ -12,8 +12,9 @@ use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
 const BATCH: usize = 128;
 
 impl Client {
-    /// Asks for what is not known of these names, with few requests, so that the lookups that follow have it at hand. What is
-    /// not to be had at once is left to them, and so are all names where the target takes no batches.
+    /// Looks up the names that are not cached, with few requests, so that the following lookups
+    /// find them in the cache. A name that would wait for a lock is left to its own lookup; so are
+    /// all names if the target does not support batches.
     pub async fn look_ahead(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
         let Ok(mdc) = self.lmv.of(parent).await else {
             return;
@@ -31,7 +32,7 @@ impl Client {
             let asks = names.iter().map(|name| by_name(mdc, cred, parent, name, suppgid));
             match mdc.intents(asks.collect()).await {
                 Ok(replies) => self.learn_all(parent, names, &replies),
-                Err(e) => tracing::debug!("looking up {} names of {parent}: {e}", names.len()),
+                Err(e) => tracing::debug!("batched lookup of {} names in {parent}: {e}", names.len()),
             }
         }
     }
@@ -46,7 +47,7 @@ impl Client {
         }
     }
 
-    /// Whether a lookup of the name would ask nothing of the metadata target.
+    /// Whether a lookup of the name would need no request.
     fn is_known(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> bool {
         let Some(Child::Is(fid)) = self.inodes.child(parent, name) else {
             return false;

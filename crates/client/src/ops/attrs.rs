@@ -1,4 +1,4 @@
-//! Attributes changed, symbolic links read.
+//! Changes of attributes, the record of a close, symbolic links.
 
 use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
 use crate::client::Client;
@@ -18,13 +18,18 @@ use wire::{
     OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_MD_LINKNAME, REINT_SETATTR, Time, Timed, Times, WireStruct, before_nul,
 };
 
-/// What the reply to a setattr tells when it tells the attributes.
+/// The bits of a setattr reply that has all attributes.
 const SETATTR_REPLY: u64 =
     OBD_MD_FLMODE | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLNLINK | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
 
 impl Client {
-    /// Changes attributes. A change of the size goes through `file` when there is one, so that it needs no permission that
-    /// the open did not.
+    /// Changes attributes. With `file`, a truncate goes through the open handle and needs no
+    /// further permission.
+    ///
+    /// # Errors
+    ///
+    /// `EFBIG`: the size is too large; `EISDIR` or `EINVAL`: a size for another type than a regular
+    /// file; `ETXTBSY`; or an error of a server such as `EPERM`.
     pub async fn setattr(
         &self,
         cred: &Cred,
@@ -40,16 +45,16 @@ impl Client {
             data.may_end_at(size)?;
         }
         let mdc = self.lmv.of(fid).await?;
-        // To give a file to another group, its owner must be a member of that one.
+        // An owner may give the file only to a group of which the owner is a member.
         let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
             Some(gid) if gid != NO_GROUP => gid,
-            // And to keep a file set-group-ID, a member of its group.
+            // To keep the set-group-ID bit, the caller must be a member of the file's group.
             _ if set.mode.is_some() || set.kill_priv => self.own_group(cred, fid).await,
             _ => self.suppgid(cred, fid).await,
         };
         let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
         pack::times_for(mdc.precision(), &mut rec);
-        // A truncation may take set-ID bits.
+        // A truncate may drop set-ID bits.
         let perm = set.mode.is_some()
             || set.kill_priv
             || set.uid.is_some()
@@ -73,7 +78,8 @@ impl Client {
         if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
             return self.getattr(cred, fid).await;
         }
-        // Without a lock: who changes one attribute often changes the next, and would only have to give it back.
+        // Without a lock: a caller often changes several attributes in turn, and would cancel the
+        // lock with the next request.
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         let sizes = match set.size {
             Some(_) => Sizes::Awaited,
@@ -82,8 +88,8 @@ impl Client {
         self.with_data(cred, fid, md, None, sizes).await
     }
 
-    /// The data that a setattr concerns too: of a truncation or of new times of a regular file. The MDT keeps
-    /// the size of a file that has no objects.
+    /// The data that a setattr changes too: by a truncate or new times of a regular file. The MDT
+    /// keeps the size of a file without objects.
     async fn data_to_set(
         &self,
         cred: &Cred,
@@ -117,7 +123,8 @@ impl Client {
         Ok(Some(self.data(fid, layout).await))
     }
 
-    /// The record of a close: size and times for who asks lazily, when this client has written and knows them.
+    /// The record of a close. It has size and times (for lazy readers, LSOM) if this descriptor has
+    /// written and the client knows them.
     pub(crate) fn close_rec(&self, mdc: &Mdc, file: &OpenFile) -> MdtRecSetattr {
         let now = self.now(mdc);
         let mut rec = MdtRecSetattr {
@@ -133,7 +140,7 @@ impl Client {
         let data = file.data.lock().clone();
         let cached = data.cached_size();
         let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
-        // What is known of the times; without them a read counts, and the target knows better.
+        // The best known times. If none are cached, a read counts and the target decides.
         let known = match (&md, &cached) {
             (Some(md), Some(data)) => md.with_data(data).times(),
             (Some(md), None) => md.attr.times(),
@@ -157,7 +164,11 @@ impl Client {
         rec
     }
 
-    /// Reads a symbolic link. Its target never changes while the FID lives, so it is kept once read.
+    /// Reads a symbolic link. Its target never changes, so it is cached.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not a symbolic link; or an error of the MDT.
     pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         if let Some(target) = self.inodes.get(fid).and_then(|i| i.state.lock().symlink.clone()) {
             return Ok(target);
@@ -177,14 +188,16 @@ impl Client {
         Ok(target)
     }
 
-    /// The access ACL of a file (`system.posix_acl_access`), empty when it has none; kept with its attributes.
+    /// The access ACL of a file (`system.posix_acl_access`), cached with the attributes. Empty: the
+    /// file has none.
     pub(crate) async fn acl(&self, cred: &Cred, fid: Fid) -> Result<Option<Bytes>, Errno> {
         let md: MdAttr = self.md(cred, fid).await?;
         Ok(md.acl)
     }
 }
 
-/// Does to a file's objects what the metadata target has done to the file. Without an open file the right to it is the user's.
+/// Applies a setattr to the file's objects, after the metadata target. Without an open file, the
+/// user's own right counts.
 async fn data_is_set(data: &DataFile, set: &SetAttr, rec: &MdtRecSetattr, user: &User) -> Result<(), Errno> {
     let rights = match set.size {
         Some(_) => CAPA_OPC_OSS_TRUNC,
@@ -204,7 +217,7 @@ async fn data_is_set(data: &DataFile, set: &SetAttr, rec: &MdtRecSetattr, user: 
         Ok(())
     };
     match change().await {
-        // The first time a target says so that it requires capabilities.
+        // The first refusal tells the client that the target requires capabilities.
         Err(Errno::EACCES) => change().await,
         done => done,
     }

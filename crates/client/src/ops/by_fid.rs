@@ -1,7 +1,8 @@
-//! Files by their FID: their paths, their names, their removal (`lfs fid2path`, `path2fid --parents`, `rmfid`).
+//! Operations on files by FID: paths, names, removal (`lfs fid2path`, `path2fid --parents`,
+//! `rmfid`).
 //!
-//! A FID goes past the permissions of the directories above a file. So only the superuser and the user who mounted may use
-//! FIDs, or everybody where the mount says so (`user_fid2path`).
+//! A FID bypasses the permissions of the directories above a file. So only the superuser and the
+//! mounting user may use FIDs, or every user if the mount allows it (`user_fid2path`).
 
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
@@ -15,19 +16,23 @@ use wire::{
     Times, WireStruct, XATTR_NAME_LINK, before_nul, linkea::LinkEa, nul_terminated,
 };
 
-/// Bytes that are offered for a path first.
+/// Reply space for a path in the first request, in bytes.
 const ROOM: u32 = 4096;
-/// Bytes that are offered at most.
+/// Largest reply space for a path, in bytes.
 const ROOM_MAX: u32 = 512 << 10;
-/// Files that one request removes.
+/// Files that one request removes at most.
 const FIDS: usize = 512;
-/// Room for the reply to such a request: 20 bytes for each file, and the rest.
+/// Reply space of such a request: 20 bytes for each file, and the fixed parts.
 const REPLY_LEN: u32 = 20 * FIDS as u32 + 4096;
 
 impl Client {
-    /// The paths of a file from the mount's root, one for each of its names below it, without a `/` in front: of a file that
-    /// is given by its FID, or by that of one of its objects on an OST. `ENOENT`: it is not there, or not below the mount's
-    /// root; `ENODATA`: an object that was never written does not know its file; `EPERM`: the caller may not use FIDs.
+    /// The paths of a file below the mount's root, one for each of its names there, without a
+    /// leading `/`. `fid` is the FID of the file, or of one of its objects on an OST.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: an object
+    /// that was never written does not know its file; `EPERM`: the caller may not use FIDs.
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, Errno> {
         self.check_uses_fids(cred)?;
         let file = self.file_of(fid).await?;
@@ -38,17 +43,24 @@ impl Client {
         }
     }
 
-    /// The directories that a file has names in, with the names. As [`Client::fid2path`], of FIDs of files only.
+    /// The names of a file, each with its directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::fid2path`].
     pub async fn names(&self, cred: &Cred, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
         self.check_uses_fids(cred)?;
         self.links(fid).await
     }
 
-    /// Removes files and empty directories under all their names; says of each whether it was. `EBUSY`: it is open somewhere.
-    /// Through a mount of a subdirectory only files whose names are all below it.
+    /// Removes files and empty directories with all their names; returns the result of each.
+    /// `EBUSY`: a client has the file open. On a mount of a subdirectory, all names of a file must
+    /// be below it.
     ///
     /// # Errors
-    /// The caller may not use FIDs, or a server does not take the request: then some may be removed all the same.
+    ///
+    /// `EPERM`: the caller may not use FIDs; or an error of a server, after which some files may be
+    /// removed all the same.
     pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         self.check_uses_fids(cred)?;
         let mut done = Vec::with_capacity(fids.len());
@@ -58,7 +70,11 @@ impl Client {
         Ok(done)
     }
 
-    /// The directory that a directory is in; of the mount's root, the root itself.
+    /// The parent of a directory. The parent of the mount's root is the root itself.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` or `ESTALE`: no such directory; `ENOTDIR`; or an error of the MDT.
     pub async fn parent(&self, cred: &Cred, dir: Fid) -> Result<Fid, Errno> {
         if dir == self.root() {
             return Ok(dir);
@@ -70,7 +86,7 @@ impl Client {
         Ok(reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1)
     }
 
-    /// Refuses a caller who may not use FIDs.
+    /// Checks that the caller may use FIDs.
     fn check_uses_fids(&self, cred: &Cred) -> Result<(), Errno> {
         match cred.uid == 0 || cred.uid == self.mounter || self.user_fid2path {
             true => Ok(()),
@@ -78,7 +94,7 @@ impl Client {
         }
     }
 
-    /// The file of a FID that is a file's or an object's.
+    /// The file of a FID, which is a file's or an object's.
     async fn file_of(&self, fid: Fid) -> Result<Fid, Errno> {
         match self.lmv.of(fid).await {
             Ok(_) => Ok(fid),
@@ -90,7 +106,7 @@ impl Client {
         }
     }
 
-    /// The paths of a file below the mount's root, and whether all its names are there.
+    /// The paths of a file below the mount's root, and whether all its names are below it.
     async fn paths(&self, fid: Fid) -> Result<(Vec<Vec<u8>>, bool), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let (mut paths, mut all, mut link) = (Vec::new(), true, 0);
@@ -102,7 +118,7 @@ impl Client {
                     }
                     next
                 }
-                // This name is outside of the mount; another one may not be.
+                // This name is outside of the mount; another one may be inside.
                 Err(Errno::ENOENT) => {
                     all = false;
                     let last = self.links(fid).await?.len().saturating_sub(1);
@@ -117,8 +133,8 @@ impl Client {
         }
     }
 
-    /// The path by one of a file's links, and the number of the next link; of the last one its own. `ENOENT`: it does not
-    /// lead below the mount's root.
+    /// The path by one of a file's links, and the number of the next link; after the last link, its
+    /// own number. `ENOENT`: the path is not below the mount's root.
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
         let mut room = ROOM;
         loop {
@@ -146,7 +162,7 @@ impl Client {
         }
     }
 
-    /// The directories that a file has names in, with the names.
+    /// The names of a file, each with its directory.
     async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
         let link = XATTR_NAME_LINK.as_bytes();
         match self.one_xattr(&Cred::root(), fid, link).await {
@@ -172,7 +188,7 @@ impl Client {
         let mdc = self.lmv.of(*first).await?;
         let mut array = Vec::with_capacity(asked.len() * Fid::SIZE);
         for (_, fid) in &asked {
-            // Handles that nobody uses any more would keep it.
+            // A deferred close would keep the file open.
             mdc.close_now(*fid).await;
             array.extend_from_slice(&fid.to_bytes());
         }
@@ -199,7 +215,7 @@ impl Client {
         Ok(done)
     }
 
-    /// Refuses a file that has a name outside of the mount, which its users cannot see.
+    /// Checks that all names of a file are below the mount's root.
     async fn check_is_below_root(&self, fid: Fid) -> Result<(), Errno> {
         if self.root().is_root() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! New names: directories, special files, symbolic links, hard links.
+//! Creation of names: directories, special files, symbolic links, hard links.
 
 use crate::attr::MdAttr;
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
@@ -10,17 +10,26 @@ use bytes::Bytes;
 use wire::format::bufs;
 use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody};
 
-/// Bytes that a symbolic link's target may have.
+/// Largest length of a symbolic link's target, in bytes.
 const SYMLINK_MAX: usize = 4095;
 
 impl Client {
-    /// Makes a directory.
+    /// Creates a directory.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`, `ENAMETOOLONG`, or an error of the MDT such as `EACCES`, `ENOSPC`.
     pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Found, Errno> {
         self.make(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"")
             .await
     }
 
-    /// Makes a regular file without opening it, a named pipe, a socket or a device node: `mode` has the type.
+    /// Creates a regular file without opening it, a named pipe, a socket or a device node. `mode`
+    /// has the type.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for the type of a directory or symbolic link; else as [`Client::mkdir`].
     pub async fn mknod(
         &self,
         cred: &Cred,
@@ -35,7 +44,12 @@ impl Client {
         self.make(cred, parent, name, mode, u64::from(rdev), b"").await
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: an empty target; `ENAMETOOLONG`: a target over 4095 bytes; else as
+    /// [`Client::mkdir`].
     pub async fn symlink(
         &self,
         cred: &Cred,
@@ -79,7 +93,11 @@ impl Client {
         Ok(Found::uncached(md.attr))
     }
 
-    /// Gives a file another name.
+    /// Creates a hard link.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::mkdir`]; `EMLINK` if the file has too many links, `EPERM` for a directory.
     pub async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
@@ -93,7 +111,7 @@ impl Client {
             self.named(cred, fid, md, (parent, name)).await
         };
         match found.await {
-            // Others have removed all its names since. That takes nothing back of what was done.
+            // Other clients have removed all its names since. The link succeeded all the same.
             Err(Errno::ENOENT | Errno::ESTALE) if body.mbo_fid1 == fid => {
                 let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
                 Ok(Found::uncached(md.attr))

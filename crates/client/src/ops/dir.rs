@@ -1,9 +1,10 @@
-//! Directories read: runs of entries, kept under the directory's UPDATE lock.
+//! Directory reading: chunks of entries, cached under the directory's UPDATE lock.
 //!
-//! A place in a directory is the hash of the entry that comes next. Several entries may have one hash: an open directory
-//! remembers how many of them it has given out, so that a reader who stops between them gets each once. It also has the
-//! run that it is reading: what came or went since it began may be seen or not, so that it need not ask again when the
-//! directory changes. From the beginning it is as it is then.
+//! An offset in a directory is the hash of the next entry. Several entries may have one hash, so an
+//! open directory counts those of the last hash that it has returned; a reader that stops between
+//! them gets each once. It also keeps the chunk that it is reading, so a change of the directory
+//! causes no new request: entries added or removed since the reader's start may appear or not. A
+//! read from the beginning shows the current state.
 
 use crate::atime::Atime;
 use crate::client::Client;
@@ -24,28 +25,28 @@ use wire::{
     OBD_MD_FLATIME, Precision, Time, Timed, Times, WireStruct,
 };
 
-/// The place behind the last entry, as a reader sees it: the largest that a file offset can be.
+/// The offset behind the last entry: the largest file offset.
 const END: u64 = i64::MAX as u64;
-/// Bytes that the first request of a directory asks for; one that has more is read in full requests.
+/// Size of the first bulk of a directory in bytes; further ones are full-size.
 const FIRST_LEN: u32 = 64 << 10;
 
-/// Entries that one call gives out.
+/// Most entries that one call returns.
 const ITEMS_MAX: usize = 1024;
 
-/// An entry and the place behind it.
+/// An entry and the offset behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirItem {
     /// The entry.
     pub entry: DirEntry,
-    /// Where to go on after it.
+    /// The offset at which to continue.
     pub next: u64,
 }
 
 /// An open directory.
 pub struct DirHandle {
-    /// Which directory.
+    /// FID of the directory.
     pub fid: Fid,
-    /// Who opened it, and may therefore read it, whoever asks later.
+    /// The caller that opened it; its permission holds for later readers.
     opener: Cred,
     reader: Mutex<Reader>,
     _open: OpenDirGuard,
@@ -53,9 +54,10 @@ pub struct DirHandle {
 
 #[derive(Default)]
 struct Reader {
-    /// The hash at which it stopped, and how many entries of that hash it had by then.
+    /// The hash at which the reader stopped, and the number of entries of that hash already
+    /// returned.
     stopped: Option<(u64, usize)>,
-    /// What it is reading.
+    /// The chunk that is being read.
     chunk: Option<Arc<DirChunk>>,
 }
 
@@ -69,7 +71,7 @@ impl DirHandle {
         }
     }
 
-    /// Remembers where a reader of `items` stopped, who took the first `taken` of them.
+    /// Records that a reader took the first `taken` of `items`.
     pub fn took(&self, items: &[DirItem], taken: usize) {
         let Some(last) = taken.checked_sub(1).and_then(|i| items.get(i)) else {
             return;
@@ -90,7 +92,7 @@ impl DirHandle {
         }
     }
 
-    /// How many entries of the hash `place` were given out already.
+    /// Number of entries of the hash `place` that were already returned.
     fn skip(&self, place: u64) -> usize {
         let stopped = self.reader.lock().stopped;
         stopped
@@ -98,7 +100,7 @@ impl DirHandle {
             .map_or(0, |(_, count)| count)
     }
 
-    /// What it is reading, if that goes on at `hash`.
+    /// The chunk that is being read, if it spans `hash`.
     fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
         let mut reader = self.reader.lock();
         if hash == 0 {
@@ -109,8 +111,12 @@ impl DirHandle {
 }
 
 impl Client {
-    /// Opens a directory. It needs no open on the server: what is read is protected by locks, and who may read is checked
-    /// here as for every access by the attributes that the server gave.
+    /// Opens a directory. The server has no open handle: locks protect the entries, and the client
+    /// checks the read permission by the directory's attributes.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTDIR`, `EACCES`, `ESTALE`; or an error of the MDT.
     pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
         let md = self.md(cred, fid).await?;
         if !md.attr.is_dir() {
@@ -126,8 +132,12 @@ impl Client {
         Ok(Arc::new(DirHandle::new(fid, opener, open)))
     }
 
-    /// Entries from `place` on (0: the beginning), some of those that are at hand; none: the end. A directory that was removed
-    /// has none.
+    /// Entries from the offset `place` on (0: the beginning), as many as are available at once.
+    /// Empty: the end, or the directory was removed.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT.
     pub async fn readdir(&self, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
         let mut at = place;
         while at < END {
@@ -158,8 +168,8 @@ impl Client {
         if let Some(chunk) = kept() {
             return Ok(chunk);
         }
-        // The pages are read under the lock, but a lock is not held while another request runs: if it was called back in
-        // between, they are used for this answer and not kept.
+        // No lock is held while another request runs. If the lock was revoked meanwhile, the pages
+        // serve this call only and are not cached.
         let before = self.dir_lock(mdc, fid).await?.info().cookie;
         let asked = self.inodes.now();
         let read_at = self.reads_dir(mdc, fid);
@@ -172,8 +182,8 @@ impl Client {
         Ok(chunk)
     }
 
-    /// Lists some more of the names that a directory has, under its UPDATE lock with this cookie. What cannot be read is not
-    /// listed.
+    /// Reads the next part of a directory's names into its [`DirNameSet`](crate::inode), under the
+    /// UPDATE lock with this cookie. Errors are ignored: the part stays unlisted.
     pub(crate) async fn list_on(&self, cred: &Cred, mdc: &Mdc, fid: Fid, cookie: u64, from: u64) {
         let Ok(part) = self.read_pages(cred, mdc, fid, from, None).await else {
             return;
@@ -196,8 +206,8 @@ impl Client {
         mdc.locks.enqueue(enqueue).await?.lock.ok_or(Errno::EPROTO)
     }
 
-    /// The time of reading a directory now, if it counts. Only a target that knows nanoseconds is told: Lustre's learn it in
-    /// another way, from who has opened the directory.
+    /// The access time of a read now, if it must be updated. Sent to Nacre's targets only; Lustre's
+    /// learn it from the clients that have the directory open.
     fn reads_dir(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
         let rule = self.atime.directories();
         if rule == Atime::Never || mdc.precision() == Precision::Seconds {
@@ -255,7 +265,7 @@ impl Client {
     }
 }
 
-/// Entries of a run from a hash on, less the first `skip` of that very hash, each with the place behind it.
+/// The entries of a chunk from a hash on, without the first `skip` of that hash.
 fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = chunk.entries.partition_point(|e| e.hash < from);
     let same = chunk.entries[first..]
@@ -302,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_tells_the_place_of_the_next() {
+    fn each_entry_has_the_offset_of_the_next() {
         let got = items(&chunk(&[5, 9], 20), 0, 0);
         assert_eq!(got.iter().map(|i| i.next).collect::<Vec<_>>(), [9, 20]);
         assert_eq!(items(&chunk(&[5, 9], 20), 9, 0).len(), 1);
     }
 
     #[test]
-    fn entries_of_one_hash_are_each_given_out_once_however_the_reader_stops() {
+    fn entries_of_one_hash_are_each_returned_once_wherever_the_reader_stops() {
         let chunk = chunk(&[5, 7, 7, 7, 7, 9], 20);
         for step in 1..=6 {
             let open = Arc::<OpenDirs>::default().add(&Attr::default());

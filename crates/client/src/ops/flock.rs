@@ -1,10 +1,11 @@
-//! Locks that programs ask for: `fcntl` and `flock`, one space of ranges per file, kept by the metadata target.
+//! Programs' file locks: `fcntl` and `flock`, one set of ranges per file, kept by the metadata
+//! target.
 //!
-//! An owner is an opaque number of the front end's, made the mount's own by nothing more than the connection: the server
-//! tells owners of different clients apart. Unlocking is a request for a lock of mode NL. Which owners ever locked a file
-//! is remembered, so that a close, which must release them, asks the server only when there may be something to release; and
-//! what they hold, so that the open files through which they locked fail when the metadata target evicts this client: others
-//! may have the locks then.
+//! A lock owner is an opaque number of the front end. The server distinguishes owners of different
+//! clients by their connections. An unlock is a request for a lock of mode NL. The client remembers
+//! the owners that locked a file, so a close sends an unlock only if necessary. It also remembers
+//! the locked ranges and the descriptors used: if the metadata target evicts this client, other
+//! clients may get the locks, and these descriptors fail.
 
 use crate::client::Client;
 use crate::cred::Cred;
@@ -17,14 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use wire::{Errno, Fid, LDLM_FL_BLOCK_NOWAIT, LDLM_FL_TEST_LOCK};
 
-/// What kind of lock.
+/// The type of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlockType {
-    /// Others may read too.
+    /// Shared: others may lock for reading.
     Read,
-    /// Nobody else.
+    /// Exclusive.
     Write,
-    /// None.
+    /// Unlock.
     Unlock,
 }
 
@@ -38,46 +39,46 @@ impl FlockType {
     }
 }
 
-/// A range of a file and whose lock it is.
+/// A byte range of a file with its lock owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlockRange {
-    /// What kind.
+    /// The type of the lock.
     pub ty: FlockType,
     /// First byte.
     pub start: u64,
-    /// Last byte; [`FlockRange::END`]: to the end, however long the file becomes.
+    /// Last byte. [`FlockRange::END`]: the end of the file at any size.
     pub end: u64,
-    /// Whose, of those who lock through this mount.
+    /// The lock owner, unique on this mount.
     pub owner: u64,
-    /// The process.
+    /// The process ID.
     pub pid: u32,
 }
 
 impl FlockRange {
-    /// The last byte that a file can have.
+    /// The largest file offset.
     pub const END: u64 = i64::MAX as u64;
 }
 
-/// Which owners may have locks on which files of one metadata target.
+/// The lock owners of the files of one metadata target.
 #[derive(Default)]
 pub(crate) struct Flocks {
     held: Mutex<HashMap<(Fid, u64), Arc<Owner>>>,
-    /// How often all locks were lost.
+    /// Number of losses of all locks.
     lost: AtomicU64,
 }
 
-/// Somebody who may have locks. The kernel gives the name of one who is gone to the next, and asks for locks in that name
-/// while the last ones are still being given up.
+/// A lock owner. The kernel may give a released owner number to the next owner, which may request
+/// locks while the last ones are still being released.
 #[derive(Default)]
 struct Owner {
-    /// How many locks were asked for.
+    /// Number of lock requests so far.
     asked: AtomicU64,
-    /// Held while locks are given up: who asks for one waits, or would lose it again.
+    /// Held during an unlock: a lock request waits, because the unlock would release its lock too.
     giving_up: tokio::sync::Mutex<()>,
     locks: Mutex<Locks>,
 }
 
-/// The ranges of a file that a lock owner holds, and the open files that it locked them through.
+/// The ranges of a file that an owner holds, and the descriptors through which it locked them.
 #[derive(Default)]
 struct Locks {
     ranges: RangeSet,
@@ -85,8 +86,7 @@ struct Locks {
 }
 
 impl Owner {
-    /// A request for a lock on a range, or to give it up, was granted. Whether the lock is still held: not if all locks were
-    /// lost since the request was made.
+    /// Records a granted lock or unlock. Returns false if all locks were lost since the request.
     fn granted(
         &self,
         want: &FlockRange,
@@ -131,7 +131,8 @@ impl Flocks {
         self.held.lock().get(&(fid, owner)).cloned()
     }
 
-    /// All was given up that had been asked for when `asked` locks had been.
+    /// Forgets an owner after a full unlock, unless it has requested further locks since it had
+    /// requested `asked`.
     fn released(&self, fid: Fid, owner: u64, asked: u64) {
         let mut held = self.held.lock();
         if held
@@ -142,7 +143,8 @@ impl Flocks {
         }
     }
 
-    /// The metadata target has evicted this client, and may have given all locks to others.
+    /// Fails the descriptors that hold locks: the metadata target evicted this client and may have
+    /// granted the locks to others.
     pub(crate) fn lose_all(&self) {
         self.lost.fetch_add(1, Ordering::AcqRel);
         let held: Vec<_> = self.held.lock().drain().collect();
@@ -152,14 +154,18 @@ impl Flocks {
             open.iter().for_each(|open| open.descriptor.lock_lost());
             if !open.is_empty() {
                 tracing::error!(%file, descriptors = open.len(),
-                    "locks of programs (flock, fcntl) are lost; the descriptors through which they were taken fail with EIO");
+                    "evicted by the MDT: file locks (flock, fcntl) are lost; the descriptors that took them fail with EIO");
             }
         }
     }
 }
 
 impl Client {
-    /// Who stands in the way of this lock: `None` when it could be had.
+    /// A lock that conflicts with `want`. `None`: `want` could be granted.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT.
     pub async fn getlk(&self, _cred: &Cred, fid: Fid, want: FlockRange) -> Result<Option<FlockRange>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let enqueue = Enqueue {
@@ -183,12 +189,22 @@ impl Client {
         }))
     }
 
-    /// Locks or unlocks a range; `wait`: until it can be had, else `EAGAIN`. Dropping the future gives the wait up.
+    /// Locks or unlocks a range. `wait`: waits for conflicting locks. Dropping the future cancels
+    /// the wait.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: a conflict without `wait`; `EDEADLK`; `EIO`: locks were lost meanwhile; or an
+    /// error of the MDT.
     pub async fn setlk(&self, _cred: &Cred, fid: Fid, want: FlockRange, wait: bool) -> Result<(), Errno> {
         self.set_lock(fid, None, want, wait).await
     }
 
-    /// The same through an open file, which fails from the time on when the lock is lost.
+    /// As [`Client::setlk`], through a descriptor, which fails once the lock is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::setlk`].
     pub async fn setlk_through(
         &self,
         file: &Arc<OpenFile>,
@@ -231,7 +247,7 @@ impl Client {
             .await
             .map_err(Errno::from)?;
         if !owner.granted(&want, file, || flocks.lost.load(Ordering::Acquire) == lost) {
-            // If the target gave it after the eviction, nobody knows of it here.
+            // The target may have granted it after the eviction; release it again.
             let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock(&want));
             mdc.locks.enqueue(unlock).await.map_err(Errno::from)?;
             return Err(Errno::EIO);
@@ -239,7 +255,11 @@ impl Client {
         Ok(())
     }
 
-    /// Releases whatever an owner has locked of a file: a close.
+    /// Releases all locks of an owner on a file, for a close.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT.
     pub async fn release_locks(&self, cred: &Cred, fid: Fid, owner: u64, pid: u32) -> Result<(), Errno> {
         let all = FlockRange {
             ty: FlockType::Unlock,

@@ -1,4 +1,4 @@
-//! The file system as a whole: its space.
+//! Space and file counts of the file system.
 
 use crate::client::Client;
 use crate::mdc::Mdc;
@@ -9,31 +9,32 @@ use tokio::time::Instant;
 use wire::format::bufs;
 use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, OstIndex, WireStruct};
 
-/// How long a statfs is good for.
+/// How long a statfs result is cached.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// How long a statfs waits for a metadata target other than the first.
 const STATFS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Space of a file system.
+/// Space and file counts of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub bsize: u32,
-    /// Blocks.
+    /// Total blocks.
     pub blocks: u64,
     /// Free blocks.
     pub bfree: u64,
-    /// Free blocks that users may fill.
+    /// Free blocks available to users.
     pub bavail: u64,
-    /// Files that there can be.
+    /// Total inodes: used and free.
     pub files: u64,
-    /// Files that can still be made.
+    /// Free inodes.
     pub ffree: u64,
-    /// Bytes of the longest name.
+    /// Largest length of a name, in bytes.
     pub namelen: u32,
 }
 
-/// The space of the object targets, and the files of the metadata target: as many as both have room for.
+/// Sums up the space of the object targets. Free inodes are limited by the metadata targets and the
+/// objects.
 fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Clone) -> StatFs {
     let bsize = osts
         .clone()
@@ -46,7 +47,7 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
             .map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
             .sum()
     };
-    // A file takes an inode of the MDT and, mostly, one object.
+    // A file needs an inode of the MDT and mostly one object.
     let objects: Option<u64> = osts
         .clone()
         .filter(|o| o.os_files > 0)
@@ -66,7 +67,8 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
 
 /// A request for the space of one metadata target.
 fn statfs_request(mdc: &Mdc) -> Request {
-    // Where the sum over all targets could be asked for, a body says that it is not.
+    // Targets that could return the sum over all targets get a body, which requests their own
+    // numbers.
     let sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
     let bufs = if sum {
         vec![MdtBody::default().to_bytes()]
@@ -77,7 +79,11 @@ fn statfs_request(mdc: &Mdc) -> Request {
 }
 
 impl Client {
-    /// The file system's space, at most a second old.
+    /// The file system's space and file counts, at most a second old.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first metadata target.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
         let mut kept = self.statfs.lock().await;
         if let Some((when, sum)) = &*kept
@@ -97,15 +103,15 @@ impl Client {
         Ok(sum)
     }
 
-    /// The metadata targets' own space, by index; those that do not answer are left out.
+    /// The space of each metadata target, by index. Targets that do not answer are missing.
     pub async fn mdt_space(&self) -> Vec<(u32, ObdStatfs)> {
         let (first, others) = self.mdts_statfs().await;
         let first = first.ok().map(|space| (self.lmv.first().index, space));
         first.into_iter().chain(others).collect()
     }
 
-    /// The space of the first metadata target, and of those of the others that answer soon. A file system without its first
-    /// one has no root, so a statfs waits for that.
+    /// The space of the first metadata target, and of the others that answer soon. Waits for the
+    /// first: without it the file system has no root.
     async fn mdts_statfs(&self) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
         let mut asked = JoinSet::new();
         for mdc in self.lmv.all().iter().skip(1).cloned() {
@@ -133,7 +139,7 @@ impl Client {
         )
     }
 
-    /// The object targets' own space, by index; those that do not answer are left out.
+    /// The space of each object target, by index. Targets that do not answer are missing.
     pub async fn ost_space(&self) -> Vec<(OstIndex, ObdStatfs)> {
         self.lov.statfs().await
     }
@@ -164,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_files_than_objects() {
+    fn free_inodes_are_limited_by_free_objects() {
         let of = |os_files, os_ffree| ObdStatfs {
             os_files,
             os_ffree,
@@ -174,7 +180,7 @@ mod tests {
         let (mdt, few) = (of(100, 60), [of(50, 10), of(50, 20)]);
         let sum = aggregate(&mdt, few.iter());
         assert_eq!((sum.files, sum.ffree), (70, 30));
-        // One that does not count has as many as are wanted.
+        // An OST that reports no object counts sets no limit.
         assert_eq!(aggregate(&mdt, [of(0, 0)].iter()).ffree, 60);
     }
 

@@ -1,4 +1,4 @@
-//! Reading, writing, flushing of open files.
+//! Reads, writes and syncs of open files.
 
 use crate::atime::Atime;
 use crate::attr::SetAttr;
@@ -11,13 +11,13 @@ use bytes::Bytes;
 use std::sync::Arc;
 use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 
-/// Where a program's capabilities are.
+/// The extended attribute with a program's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Client {
-    /// The data of an open file by its present layout: the client asks for a layout whose lock was revoked again. Where the
-    /// server has no layout locks, layouts do not change.
-    /// Fails if data or locks of this open file were lost.
+    /// The data of an open file by its current layout. Requests the layout again if its lock was
+    /// revoked. Without layout locks at the server, layouts do not change. Fails if data or locks
+    /// of this descriptor were lost.
     pub(crate) async fn data_of(&self, file: &OpenFile) -> Result<Arc<DataFile>, Errno> {
         file.descriptor.check()?;
         let mdc = self.lmv.of(file.fid).await?;
@@ -25,7 +25,7 @@ impl Client {
         if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK) && current.is_complete() {
             return Ok(current);
         }
-        // Under the lock that the mount has now, which may not be the one of this file's layout.
+        // Under the mount's current lock, which may be newer than this file's layout.
         let layout = self.layout(file.fid).await?;
         let changed = {
             let mut known = file.layout.lock();
@@ -41,7 +41,12 @@ impl Client {
         Ok(data)
     }
 
-    /// Reads; short at the end of the file.
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: not open for reading; `EIO`: data, locks or objects were lost; or an error of a
+    /// server.
     pub async fn read(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         if !file.flags.read && !file.flags.exec {
             return Err(Errno::EBADF);
@@ -61,7 +66,7 @@ impl Client {
         Ok(read)
     }
 
-    /// A file without objects is one hole, of the size that the MDT keeps.
+    /// A file without objects is one hole; the MDT keeps its size.
     async fn read_without_objects(&self, fid: Fid, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let size = self.md(&Cred::root(), fid).await?.attr.size;
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -71,7 +76,12 @@ impl Client {
         })
     }
 
-    /// Reads pages for a mapping, which somebody who may write may change without a word.
+    /// Reads pages for a mapping. Through a writable mapping, a program may change them without
+    /// notice.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::read`]; `EIO` while a descriptor of the file has lost data.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         self.may_map(file)?;
         let data = self.data_of(file).await?;
@@ -79,12 +89,13 @@ impl Client {
             true => self.read_without_objects(file.fid, offset, len).await?,
             false => data.read_pages(offset, len, file.flags.write).await?,
         };
-        // A loss meanwhile has these pages left out of what the kernel drops.
+        // A loss meanwhile: the kernel would not drop these pages.
         self.may_map(file)?;
         Ok(pages)
     }
 
-    /// All mappings of a file show the same pages: there are none while one of them has lost data.
+    /// Fails while a descriptor of the file has lost data, because all mappings share the same
+    /// pages.
     fn may_map(&self, file: &OpenFile) -> Result<(), Errno> {
         file.descriptor.check()?;
         match self.lov.losses().has_lost_data(file.fid) {
@@ -93,23 +104,38 @@ impl Client {
         }
     }
 
-    /// Writes pages of a mapping back.
+    /// Writes dirty pages of a mapping back.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` and other errors of the write: the pages' data is lost.
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         self.may_map(file)?;
         self.begin_write(file);
-        // Not by a layout that is asked for anew: giving a lock back may be waiting for this.
+        // Not by a newly requested layout: the cancellation of a lock may be waiting for this
+        // write.
         let data = file.data.lock().clone();
         data.write_mapped(offset, bytes).await
     }
 
-    /// Writes; with `append` at the end, wherever that is.
+    /// Writes `bytes` at `offset`; in append mode at the end of the file. Returns the written
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: not open for writing; `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: data or locks were lost;
+    /// or another error of a server.
     pub async fn write(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         self.write_where(file, offset, bytes)
             .await
             .map(|(_, written)| written)
     }
 
-    /// The same; says where it has written, too.
+    /// As [`Client::write`]; returns the offset too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::write`].
     pub async fn write_where(
         &self,
         file: &OpenFile,
@@ -144,7 +170,11 @@ impl Client {
         Ok(written)
     }
 
-    /// Drops the file's set-ID bits before a write of a user who may not keep them.
+    /// Drops the file's set-ID bits before a write by a user that may not keep them.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT.
     pub async fn kill_priv(&self, cred: &Cred, file: &Arc<OpenFile>) -> Result<(), Errno> {
         let attr = self.md(&Cred::root(), file.fid).await?.attr;
         let member = cred.gid == attr.gid || cred.suppgid(attr.gid) == attr.gid;
@@ -159,7 +189,7 @@ impl Client {
         self.setattr(cred, file.fid, &set, Some(file)).await.map(drop)
     }
 
-    /// Before the first write to a program that was there already: what it could do it can do no more (`security.capability`).
+    /// Drops the capabilities of a program (`security.capability`) before the first write to it.
     async fn take_capabilities(&self, file: &OpenFile) -> Result<(), Errno> {
         if file.created {
             return Ok(());
@@ -167,7 +197,7 @@ impl Client {
         let root = Cred::root();
         match self.getxattr(&root, file.fid, CAPABILITY).await {
             Ok(_) => match self.removexattr(&root, file.fid, CAPABILITY).await {
-                // Somebody else was faster.
+                // Another client removed them first.
                 Err(Errno::ENODATA) => Ok(()),
                 done => done,
             },
@@ -176,9 +206,13 @@ impl Client {
         }
     }
 
-    /// What was written through this file is on the servers, though not yet on their disks. A front end calls it when a
-    /// descriptor is closed: sync(2) does not come to a FUSE file system. The closer learns of data that could not be
-    /// written; a later fsync says it again.
+    /// Sends dirty data to the servers; does not wait for their disks. A front end calls it when a
+    /// descriptor is closed, because a FUSE file system does not receive sync(2). Reports data that
+    /// could not be written; a later fsync reports it again.
+    ///
+    /// # Errors
+    ///
+    /// The error of data that was lost.
     pub async fn write_back(&self, file: &OpenFile) -> Result<(), Errno> {
         file.descriptor.check()?;
         if !file.has_written() {
@@ -190,11 +224,15 @@ impl Client {
         self.lov.losses().check(file.fid, &file.told)
     }
 
-    /// Data and attributes are on the servers' disks; or the error that kept data from getting there: for want of space once
-    /// for each open file, otherwise from now on. There is nothing that `datasync` could leave out.
+    /// Waits until data and attributes are on the servers' disks. `datasync` makes no difference.
+    ///
+    /// # Errors
+    ///
+    /// The error of data that was lost: lack of space once for each descriptor, others with each
+    /// call.
     pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
         if let Err(failed) = file.descriptor.check() {
-            // Now somebody has been told.
+            // The loss counts as reported.
             let _ = self.lov.losses().tell(file.fid, &file.told);
             return Err(failed);
         }
@@ -205,7 +243,11 @@ impl Client {
         self.sync_md(file.fid).await
     }
 
-    /// A directory's entries are on the server's disk.
+    /// Waits until a directory's entries are on the server's disk.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT.
     pub async fn fsyncdir(&self, fid: Fid) -> Result<(), Errno> {
         self.sync_md(fid).await
     }
@@ -219,6 +261,11 @@ impl Client {
     }
 
     /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: not open for writing; `EINVAL`: an empty range; `EFBIG`, `ENOSPC`; or another error
+    /// of a server.
     pub async fn fallocate(
         &self,
         file: &OpenFile,
@@ -241,7 +288,11 @@ impl Client {
         self.data_of(file).await?.fallocate(what, offset, len).await
     }
 
-    /// The next data or hole.
+    /// The offset of the next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of a server.
     pub async fn seek(&self, file: &OpenFile, what: Seek, offset: u64) -> Result<u64, Errno> {
         let data = self.data_of(file).await?;
         if data.layout().raw.is_empty() {

@@ -1,4 +1,5 @@
-//! Names to files, and files to attributes: from what locks cover, else by an intent that brings the lock along.
+//! Lookup of names and attributes: from the cache where locks cover it, else by an intent that
+//! requests a lock too.
 
 use crate::attr::{Attr, DataAttr, MdAttr};
 use crate::client::Client;
@@ -20,12 +21,12 @@ use wire::{
     OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
 };
 
-/// Bytes that a name may have.
+/// Largest length of a name, in bytes.
 const NAME_MAX: usize = 255;
-/// How often a name is looked up again because the file that it led to is gone.
+/// How often a lookup is repeated because the found file was removed meanwhile.
 const REPLACED_MAX: usize = 16;
 
-/// What is asked for with attributes.
+/// The attributes to request from the metadata target.
 pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
     | OBD_MD_FLBTIME
     | OBD_MD_FLEASIZE
@@ -35,23 +36,24 @@ pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
     | OBD_MD_FLACL
     | OBD_MD_FLID;
 
-/// A file that was found, and how long what is said of it may be kept.
+/// A found file, and the parts of the answer that a front end may cache.
 pub struct Found {
-    /// Its attributes.
+    /// The file's attributes.
     pub attr: Attr,
-    /// The name leads to it until the client says otherwise (`KernelCache::inval_entry`).
+    /// The name may be cached until `KernelCache::inval_entry`.
     pub name_cached: bool,
-    /// The attributes are true until the client says otherwise (`KernelCache::inval_inode`).
+    /// The attributes may be cached until `KernelCache::inval_inode`.
     pub attr_cached: bool,
-    /// Size, blocks and times are those of the data. Otherwise an object target did not answer soon, and they are what the
-    /// metadata target knows of them.
+    /// Size, blocks and times come from the objects. If false, an object target did not answer
+    /// soon, and they are the metadata target's values.
     pub size_known: bool,
-    /// As long as these are held, no lock that covers this goes. To be dropped when the answer is on its way, at once.
+    /// Locks that keep the answer valid. The front end drops `Found` as soon as it has sent the
+    /// answer.
     _held: Vec<LockRef>,
 }
 
 impl Found {
-    /// The same without a lock held: true now, and not known to stay so.
+    /// Releases the locks: the answer is true now and may not be cached.
     pub fn let_go(self) -> Found {
         Found {
             size_known: self.size_known,
@@ -59,7 +61,7 @@ impl Found {
         }
     }
 
-    /// A file whose attributes are true now, and not known to stay so.
+    /// An answer that may not be cached.
     pub(crate) fn uncached(attr: Attr) -> Found {
         Found {
             attr,
@@ -74,27 +76,27 @@ impl Found {
 /// Whether an answer waits for the sizes of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sizes {
-    /// However long the object targets take.
+    /// Waits until the object targets answer.
     Awaited,
-    /// Only if the object targets answer soon.
+    /// Waits briefly; the size may be missing in the answer.
     IfSoon,
 }
 
-/// The size and times of a file's objects, as far as this client knows them.
+/// The size and times of a file's objects.
 enum Data {
-    /// It has no objects.
+    /// The file has no objects.
     None,
-    /// A target does not answer.
+    /// A target did not answer in time.
     Unknown,
     Known {
         attr: DataAttr,
-        /// Whether a lock covers them.
+        /// Whether a lock covers them, so that they may be cached.
         covered: bool,
         file: Arc<DataFile>,
     },
 }
 
-/// Refuses what cannot be a name.
+/// Checks that a name is valid.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
         _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
@@ -104,12 +106,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether a listing of the directory shows the name, if it is there: not `.lustre`, and no FID in `.lustre/fid`.
+/// Whether a listing of the directory would show the name. It never shows `.lustre`, nor FIDs in
+/// `.lustre/fid`.
 fn is_listed(dir: Fid, name: &[u8]) -> bool {
     dir != Fid::DOT_LUSTRE_FID && (dir != Fid::ROOT || name != DOT_LUSTRE_NAME.as_bytes())
 }
 
-/// Asks for a name, and for its file's attributes with a lock.
+/// The intent to look up a name, with its file's attributes and a lock.
 pub(super) fn by_name(mdc: &Mdc, cred: &Cred, parent: Fid, name: &[u8], suppgid: u32) -> IntentAsk {
     let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
     body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
@@ -118,7 +121,12 @@ pub(super) fn by_name(mdc: &Mdc, cred: &Cred, parent: Fid, name: &[u8], suppgid:
 }
 
 impl Client {
-    /// Finds a name in a directory.
+    /// Looks up a name in a directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no such name; `ENAMETOOLONG` or `EINVAL`: an invalid name; or an error of a server
+    /// such as `EACCES`.
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
         check_name(name)?;
         for _ in 0..REPLACED_MAX {
@@ -131,7 +139,8 @@ impl Client {
                 self.named(cred, fid, md, (parent, name)).await
             };
             match found.await {
-                // It was removed since. The name may lead to what took its place: it was never without.
+                // The file was removed meanwhile. The name may lead to its replacement (rename), so
+                // it is looked up again.
                 Err(Errno::ENOENT | Errno::ESTALE) => {}
                 found => return found,
             }
@@ -139,7 +148,7 @@ impl Client {
         Err(Errno::ESTALE)
     }
 
-    /// What a name leads to, and its attributes if they were told along.
+    /// The file of a name, and its attributes if the reply had them.
     pub(crate) async fn look_up(
         &self,
         cred: &Cred,
@@ -164,7 +173,7 @@ impl Client {
         let reply = mdc.intent(by_name(mdc, cred, parent, name, suppgid)).await?;
         reply.status?;
         if reply.is_negative() {
-            // Only a directory whose entries were locked all the while is known not to have the name.
+            // Cached only if the directory's UPDATE lock was held without interruption.
             if let Some(cookie) = before.filter(|_| listed)
                 && self.update_cookie(mdc, parent) == Some(cookie)
             {
@@ -177,13 +186,17 @@ impl Client {
         }
         let fid = reply.body.mbo_fid1;
         if reply.body.mbo_valid & OBD_MD_MDS != 0 {
-            // Another target has the file: this one only knows which.
+            // Another metadata target has the file: this one knows only its FID.
             return Ok((fid, None));
         }
         Ok((fid, Some(self.learn(&reply, Some((parent, name))))))
     }
 
-    /// The attributes of a file; of a directory that was removed, and that is open here, the last ones.
+    /// The attributes of a file. A removed directory that is open here has its last ones.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` or `ESTALE`: the file was removed; or an error of a server.
     pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Found, Errno> {
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
@@ -197,7 +210,7 @@ impl Client {
         self.with_data(cred, fid, md, None, Sizes::Awaited).await
     }
 
-    /// What the metadata target says of a file: kept, or asked for together with a lock.
+    /// The metadata target's attributes of a file: cached, or requested with a lock.
     pub(crate) async fn md(&self, cred: &Cred, fid: Fid) -> Result<MdAttr, Errno> {
         let mdc = self.lmv.of(fid).await?;
         if let Some(md) = self.cached_md(mdc, fid) {
@@ -222,7 +235,7 @@ impl Client {
         Ok(self.learn(&reply, None))
     }
 
-    /// What is known of a file under a lock that the client has.
+    /// The cached attributes of a file, if a lock covers them.
     pub(super) fn cached_md(&self, mdc: &Mdc, fid: Fid) -> Option<MdAttr> {
         let _held = self.attr_lock(mdc, fid)?;
         self.inodes.get(fid)?.state.lock().md.clone()
@@ -237,8 +250,8 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
-    /// The attributes that an intent brought; they are kept as far as the lock that came with them covers them. The lock is held
-    /// meanwhile.
+    /// Caches the attributes of an intent's reply as far as the reply's lock covers them, and
+    /// returns them. The caller holds the lock.
     pub(crate) fn learn(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
         let md = reply.md();
         let Some(lock) = &reply.lock else { return md };
@@ -271,8 +284,8 @@ impl Client {
         md
     }
 
-    /// [`Client::with_data`] of a file that a name leads to. A kernel that asks for a name holds the directory until it is
-    /// answered: it does not wait for the file's data.
+    /// [`Client::with_data`] for a file found by name. The kernel holds the directory during a
+    /// lookup, so this does not wait long for the file's data.
     pub(crate) async fn named(
         &self,
         cred: &Cred,
@@ -284,7 +297,7 @@ impl Client {
             .await
     }
 
-    /// A kernel asks again for a size that it is not told; nobody else would.
+    /// A kernel requests a missing size again; other front ends do not.
     pub(crate) fn sizes_for_kernel(&self) -> Sizes {
         match self.kernel.get() {
             Some(_) => Sizes::IfSoon,
@@ -292,9 +305,9 @@ impl Client {
         }
     }
 
-    /// Adds a regular file's size and times, and finds the locks under which the answer may be kept. (What was learnt under
-    /// one lock may be untrue under the next: what is said to be kept is read again with the lock in hand.) With a name the
-    /// kernel holds the directory until it is answered.
+    /// Adds a regular file's size and times, and the locks under which the answer may be cached.
+    /// State learned under an earlier lock may have changed, so cacheable parts are read again with
+    /// the lock held. With `name`, the kernel holds the directory until the answer.
     pub(crate) async fn with_data(
         &self,
         cred: &Cred,
@@ -356,9 +369,10 @@ impl Client {
         })
     }
 
-    /// The kernel does not keep names of a file that has several. When one of them is removed or renamed the lock on all of
-    /// them goes, and the kernel, which holds the directory meanwhile, could not be told of the others in time. What it has
-    /// from when there was one name it must forget; `wait`: before this answer, where it does not hold the directory.
+    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache
+    /// those: the removal of one name revokes the lock of all of them, and the kernel, which holds
+    /// the directory during the removal, could not drop the others in time. `wait`: the kernel does
+    /// not hold the directory, so the answer waits for the invalidation.
     async fn take_names_from_kernel(&self, fid: Fid, wait: bool) {
         let names = self.inodes.take_shown(fid);
         if names.is_empty() || self.kernel.get().is_none() {
@@ -378,7 +392,7 @@ impl Client {
         }
     }
 
-    /// The lock under which it is known that a file has no objects, and so no data.
+    /// The lock under which a file is known to have no objects, and so no data.
     fn lock_of_no_objects(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
         let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
         self.inodes.layout(fid)?.is_empty().then_some(lock)
@@ -409,13 +423,14 @@ impl Client {
             let Some(size) = told else {
                 return Ok(Data::Unknown);
             };
-            // The answer may have come with a lock.
+            // The glimpse may have returned a lock.
             file.cached_size().map_or((size, false), |known| (known, true))
         };
         Ok(Data::Known { attr, covered, file })
     }
 
-    /// Whether this client has made a file, has not written to it, and a lock says that nobody else has it open to write.
+    /// Whether this client created the file, has not written to it, and holds the lock that
+    /// excludes other writers.
     pub(crate) fn is_unwritten(&self, mdc: &Mdc, fid: Fid) -> bool {
         let said = || {
             self.inodes
@@ -425,7 +440,7 @@ impl Client {
         said() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && said()
     }
 
-    /// A regular file's layout, if it is kept under a LAYOUT lock.
+    /// A regular file's layout, if it is cached under a LAYOUT lock.
     pub(crate) async fn kept_layout(&self, fid: Fid) -> Result<Option<Arc<LovLayout>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let kept = || {
@@ -435,7 +450,7 @@ impl Client {
         Ok(kept())
     }
 
-    /// A regular file's layout: kept under a LAYOUT lock, or asked for.
+    /// A regular file's layout: cached under a LAYOUT lock, or requested.
     pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<LovLayout>, Errno> {
         if let Some(layout) = self.kept_layout(fid).await? {
             return Ok(layout);
@@ -465,13 +480,13 @@ impl Client {
         Ok(layout)
     }
 
-    /// The supplementary group of the caller that matters for access to a file ([`crate::perm::suppgid`]).
+    /// The supplementary group that a request about a file should carry ([`crate::perm::suppgid`]).
     pub(crate) async fn suppgid(&self, cred: &Cred, fid: Fid) -> u32 {
         self.group_by(cred, fid, |md| crate::perm::suppgid(cred, md))
             .await
     }
 
-    /// The group of a file, if the caller is a member of it through a supplementary group.
+    /// The file's group, if it is a supplementary group of the caller.
     pub(crate) async fn own_group(&self, cred: &Cred, fid: Fid) -> u32 {
         self.group_by(cred, fid, |md| cred.suppgid(md.attr.gid)).await
     }
@@ -494,7 +509,7 @@ mod tests {
     use wire::Errno;
 
     #[test]
-    fn what_cannot_be_a_name_is_refused() {
+    fn invalid_names_are_rejected() {
         assert_eq!(check_name(b"a"), Ok(()));
         assert_eq!(check_name(&[b'a'; 255]), Ok(()));
         assert_eq!(check_name(&[b'a'; 256]), Err(Errno::ENAMETOOLONG));

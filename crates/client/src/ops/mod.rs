@@ -1,4 +1,4 @@
-//! The operations on a mounted file system, by what they do.
+//! The operations on a mounted file system, one module for each kind.
 
 mod ahead;
 mod attrs;

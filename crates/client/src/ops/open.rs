@@ -1,4 +1,4 @@
-//! Opening and closing, creating a file by opening it.
+//! Opening and closing of files, and creation by open.
 
 use crate::attr::{MdAttr, S_IFREG, SetAttr};
 use crate::client::Client;
@@ -24,33 +24,33 @@ use wire::{
     Times,
 };
 
-/// How a file is to be opened.
+/// The mode of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFlags {
-    /// To read.
+    /// Open for reading.
     pub read: bool,
-    /// To write.
+    /// Open for writing.
     pub write: bool,
-    /// Every write goes to the end.
+    /// Each write appends to the file (`O_APPEND`).
     pub append: bool,
-    /// Past the cache.
+    /// Reads and writes bypass the cache (`O_DIRECT`).
     pub direct: bool,
-    /// Empty it first.
+    /// Truncate the file to size 0 (`O_TRUNC`).
     pub truncate: bool,
-    /// Writes return when they are on disk.
+    /// Each write returns when the data is on disk (`O_DSYNC`).
     pub sync: bool,
-    /// Reads leave the access time as it is (`O_NOATIME`).
+    /// Reads do not update the access time (`O_NOATIME`).
     pub no_atime: bool,
-    /// To execute it: nobody may have it open to write.
+    /// Open for execution: fails with `ETXTBSY` while the file is open for writing.
     pub exec: bool,
-    /// When creating: the name must not exist.
+    /// With creation: fail with `EEXIST` if the name exists (`O_EXCL`).
     pub excl: bool,
-    /// When creating: the file gets its objects when it is first opened to write, not now.
+    /// With creation: allocate the objects at the first open for writing, not now.
     pub delay_create: bool,
 }
 
 impl OpenFlags {
-    /// To read.
+    /// Open for reading.
     pub const READ: OpenFlags = OpenFlags {
         read: true,
         write: false,
@@ -63,13 +63,13 @@ impl OpenFlags {
         excl: false,
         delay_create: false,
     };
-    /// To read and write.
+    /// Open for reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags {
         write: true,
         ..OpenFlags::READ
     };
 
-    /// As a program says it by open(2)'s flags.
+    /// The mode for open(2)'s flags.
     pub fn from_posix(flags: i32) -> OpenFlags {
         let access = flags & libc::O_ACCMODE;
         OpenFlags {
@@ -90,7 +90,7 @@ impl OpenFlags {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
             | bit(self.read, MDS_FMODE_READ)
-            // To cut a file is to write to it: it is refused where the file is being executed.
+            // A truncate is a write: it fails with `ETXTBSY` while the file is executed.
             | bit(self.write || self.truncate, MDS_FMODE_WRITE)
             | bit(self.exec, MDS_FMODE_EXEC)
             | bit(self.append, MDS_OPEN_APPEND)
@@ -99,57 +99,57 @@ impl OpenFlags {
     }
 }
 
-/// How long a refused open waits the first time for this client's own closes, each time twice as long, and the last time: a
-/// quarter of a second in all.
+/// Pauses after an open failed with `ETXTBSY` while this client's own closes are in progress. Each
+/// pause is twice as long as the one before; together a quarter of a second.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// The flag of an open that brings a layout along.
+/// The flag of an open that carries a layout.
 fn has_ea(layout: &Bytes) -> u64 {
     if layout.is_empty() { 0 } else { MDS_OPEN_HAS_EA }
 }
 
 /// An open regular file.
 pub struct OpenFile {
-    /// Which file.
+    /// FID of the file.
     pub fid: Fid,
-    /// How it was opened.
+    /// The mode of the open.
     pub flags: OpenFlags,
     pub(crate) handle: u64,
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<LovLayout>>,
     wrote: AtomicBool,
-    /// Which losses of data it has been told of.
+    /// The losses of data that this descriptor has reported.
     pub(crate) told: SeenLosses,
-    /// Whether it fails because data or locks were lost.
+    /// Fails with `EIO` after data or locks were lost.
     pub(crate) descriptor: Descriptor,
-    /// Its times at the metadata target when it was opened.
+    /// The file's times at the metadata target at the open.
     pub(crate) opened_times: Times,
-    /// Whether this open made the file.
+    /// Whether this open created the file.
     pub(crate) created: bool,
     keep: Mutex<Option<Keep>>,
     denying: Mutex<Option<Denying>>,
 }
 
 impl OpenFile {
-    /// Whether it keeps others from opening it: who writes those who execute, and the other way round.
+    /// Whether this open keeps other opens out: writers exclude execution and the reverse.
     fn denies(&self) -> bool {
         self.flags.exec || self.flags.write
     }
 
-    /// Whether anything was written through it.
+    /// Whether this descriptor has written.
     pub fn has_written(&self) -> bool {
         self.wrote.load(Ordering::Acquire)
     }
 }
 
 impl Client {
-    /// Before something is written through a file. Whether it is the first time.
+    /// Prepares a write through this descriptor. Returns true for the first one.
     pub(crate) fn begin_write(&self, file: &OpenFile) -> bool {
         if file.has_written() {
             return false;
         }
-        // Whoever else has it open has taken the lock away that this rests on.
+        // Another client's open would have revoked the lock that this mark depends on.
         if file.created {
             self.inodes.written(file.fid);
         }
@@ -157,12 +157,17 @@ impl Client {
     }
 
     /// Opens a file by its FID.
+    ///
+    /// # Errors
+    ///
+    /// `ESTALE`: no such file; `ETXTBSY`, `EISDIR`; or another error of the MDT such as `EACCES`.
     pub async fn open(&self, cred: &Cred, fid: Fid, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
         self.open_with(cred, fid, flags, Bytes::new()).await
     }
 
-    /// Repeats for a while what the MDT refuses with ETXTBSY while this client itself has the file open to write or to execute
-    /// it: a kernel does not wait for the close of a file, and runs a program that was written before the MDT knows of the close.
+    /// Repeats a request that failed with ETXTBSY while this client itself has the file open for
+    /// writing or execution: the kernel does not wait for a close, so it may execute a file before
+    /// the MDT has seen the close.
     pub(crate) async fn while_busy<T, F>(&self, fid: Fid, ask: impl Fn() -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, Errno>>,
@@ -180,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Opens a file by its FID, and gives it a layout (`lov_user_md`) if it has none yet.
+    /// Opens a file by its FID, and sets its layout (`lov_user_md`) if it has none.
     pub(crate) async fn open_with(
         &self,
         cred: &Cred,
@@ -235,7 +240,12 @@ impl Client {
         Ok(file)
     }
 
-    /// Opens a name, and creates it if it is not there. Tells what was opened.
+    /// Opens a name; creates the file if it is missing. Returns the file found or created.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` (with `excl`), `EISDIR`, `ETXTBSY`, `ENAMETOOLONG`, or an error of the MDT such as
+    /// `EACCES`, `ENOSPC`.
     pub async fn create(
         &self,
         cred: &Cred,
@@ -248,7 +258,12 @@ impl Client {
             .await
     }
 
-    /// The same; a file that is made gets this layout (`lov_user_md`; empty: what its directory gives).
+    /// As [`Client::create`], with a layout for a new file (`lov_user_md`; empty: the directory's
+    /// default).
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::create`].
     pub async fn create_with(
         &self,
         cred: &Cred,
@@ -312,7 +327,7 @@ impl Client {
         Ok((found, file))
     }
 
-    /// The file that an open's reply opened. What is not a file is closed again.
+    /// The open file of an open's reply. Closes the handle again if it is not a regular file.
     async fn opened(
         &self,
         reply: &IntentReply,
@@ -355,7 +370,12 @@ impl Client {
         })
     }
 
-    /// Closes a file: the metadata target learns size and times as this client knows them, also when nobody waits for that.
+    /// Closes a file and sends the size and times that this client knows. Runs to its end even if
+    /// the caller stops waiting.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT; an unknown handle (`ESTALE`) counts as closed.
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
         let mdc = self.lmv.of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
@@ -370,7 +390,7 @@ impl Client {
         if rec.sa_valid == 0 && harmless() {
             match mdc.close_later(closing) {
                 Ok(()) => {
-                    // Somebody else may just have asked for it.
+                    // Another client may have requested the file meanwhile.
                     if !harmless() {
                         mdc.close_now(file.fid).await;
                     }
@@ -387,7 +407,7 @@ impl Client {
             done
         };
         match cpt::to_its_end(whole).await.map_err(Errno::from) {
-            // The server forgot the handle when it forgot this client: nothing is left to close.
+            // The server evicted this client and closed its handles.
             Ok(_) | Err(Errno::ESTALE) => Ok(()),
             Err(e) => Err(e),
         }
@@ -399,7 +419,7 @@ mod tests {
     use super::OpenFlags;
 
     #[test]
-    fn access_modes_are_told_apart() {
+    fn posix_flags_set_the_access_mode() {
         let of = OpenFlags::from_posix;
         assert!(of(libc::O_RDONLY).read && !of(libc::O_RDONLY).write);
         assert!(!of(libc::O_WRONLY).read && of(libc::O_WRONLY).write);

@@ -1,7 +1,8 @@
 //! Directories that programs have open.
 //!
-//! An open directory is locked, not opened, on the server: when its name is removed, the server forgets it at once. Whoever has
-//! it open can still ask for its attributes, and finds it empty.
+//! The client locks an open directory but does not open it on the server. When its name is removed,
+//! the server forgets it at once. A program that has it open can still read its attributes, and
+//! finds it empty.
 
 use crate::attr::Attr;
 use foldhash::HashMap;
@@ -9,25 +10,25 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use wire::Fid;
 
-/// The directories that are open, with their attributes.
+/// The open directories with their attributes.
 #[derive(Default)]
 pub(crate) struct OpenDirs(Mutex<HashMap<Fid, OpenDir>>);
 
 struct OpenDir {
-    /// How many times it is open.
+    /// Number of open handles.
     handles: usize,
-    /// As they were told last.
+    /// The attributes of the last reply.
     attr: Attr,
 }
 
-/// One open directory, until this is dropped.
+/// An open handle on a directory. Dropping it closes the handle.
 pub(crate) struct OpenDirGuard {
     all: Arc<OpenDirs>,
     fid: Fid,
 }
 
 impl OpenDirs {
-    /// A directory with these attributes is opened.
+    /// Opens a directory with these attributes.
     pub(crate) fn add(self: &Arc<OpenDirs>, attr: &Attr) -> OpenDirGuard {
         let mut all = self.0.lock();
         let open = all.entry(attr.fid).or_insert_with(|| OpenDir {
@@ -42,14 +43,14 @@ impl OpenDirs {
         }
     }
 
-    /// A directory has these attributes now.
+    /// Updates a directory's attributes.
     pub(crate) fn update(&self, attr: &Attr) {
         if let Some(open) = self.0.lock().get_mut(&attr.fid) {
             open.attr = attr.clone();
         }
     }
 
-    /// The attributes of a directory that is open here and was removed.
+    /// The attributes of a removed directory that is open here.
     pub(crate) fn removed(&self, fid: Fid) -> Option<Attr> {
         let all = self.0.lock();
         Some(Attr {

@@ -1,8 +1,9 @@
-//! Paths walked as a kernel walks them, for front ends that have none: `.` and `..`, symbolic links, who may pass.
+//! Path resolution for front ends without a kernel: `.` and `..`, symbolic links, search
+//! permission.
 //!
-//! A path starts at the file system's root, with `/` or without, and so does the target of a symbolic link that begins with
-//! `/`: there is nothing above. Directories on the way are known by their LOOKUP locks alone, so that changes in them cost a
-//! path through them nothing.
+//! Paths start at the mount's root, with or without a leading `/`; so does an absolute target of a
+//! symbolic link. `..` does not lead above the root. Directories on the way are cached under their
+//! LOOKUP locks alone, so changes in them do not slow down paths through them.
 
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
 use crate::client::Client;
@@ -11,29 +12,39 @@ use crate::ops::lookup::check_name;
 use crate::perm;
 use wire::{Errno, Fid};
 
-/// Bytes that a path may have.
+/// Largest length of a path, in bytes.
 const PATH_MAX: usize = 4095;
-/// Symbolic links that one path may lead through.
+/// Largest number of symbolic links in one path.
 const LINKS_MAX: u32 = 40;
 
-/// Where a path ends: a name in a directory, whether it is there or not.
+/// The end of a path: a name in a directory. The name need not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastName<'p> {
     /// The directory.
     pub parent: Fid,
     /// The name.
     pub name: &'p [u8],
-    /// Whether it can only be a directory's: a `/` follows.
+    /// Whether a `/` follows, so that it can only be a directory.
     pub dir: bool,
 }
 
 impl Client {
-    /// The file that a path leads to, and its type (`S_IFMT`); with `follow`, through a symbolic link at its end too.
+    /// Resolves a path to a file and its type (`S_IFMT`). `follow`: also follows a symbolic link at
+    /// the end.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, or an error of a server.
     pub async fn walk(&self, cred: &Cred, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
         self.walker(cred, path)?.whole(path, follow).await
     }
 
-    /// The last name of a path. `None`: it ends at a directory itself, by `.`, by `..` or at the root.
+    /// Resolves all but the last name of a path. `None`: the path ends with `.`, `..` or at the
+    /// root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::walk`].
     pub async fn walk_to_name<'p>(&self, cred: &Cred, path: &'p [u8]) -> Result<Option<LastName<'p>>, Errno> {
         let mut walk = self.walker(cred, path)?;
         let last = walk.all_but_last(path).await?;
@@ -44,7 +55,12 @@ impl Client {
         }))
     }
 
-    /// The same, where that name may be a symbolic link: the name that it leads to in the end, in its directory.
+    /// As [`Client::walk_to_name`], and follows symbolic links at the end to the directory and name
+    /// of their target.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::walk`].
     pub async fn walk_to_file(&self, cred: &Cred, path: &[u8]) -> Result<Option<(Fid, Vec<u8>)>, Errno> {
         let mut walk = self.walker(cred, path)?;
         let mut path = path.to_vec();
@@ -60,7 +76,12 @@ impl Client {
         }
     }
 
-    /// Whether the caller may do all of `want`: of 4 (read), 2 (write) and 1 (execute, or pass through a directory).
+    /// Checks that the caller has the permissions `want`: 4 (read), 2 (write), 1 (execute or
+    /// search).
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`; or an error of a server.
     pub async fn access(&self, cred: &Cred, fid: Fid, want: u32) -> Result<(), Errno> {
         perm::check(cred, &self.md(cred, fid).await?, want)
     }
@@ -78,8 +99,9 @@ impl Client {
         }
     }
 
-    /// Whether the caller may pass through a directory. Who might not any more, by what was last seen of it, is looked at
-    /// again; who might and may not is told so by the server, as soon as something reaches it.
+    /// Checks search permission in a directory by its last known attributes. A denial is checked
+    /// again with current attributes. A grant may be outdated; the server then denies the request
+    /// that follows.
     async fn may_pass(&self, cred: &Cred, dir: Fid) -> Result<(), Errno> {
         const PASS: u32 = 1;
         if cred.uid == 0 {
@@ -91,25 +113,25 @@ impl Client {
         }
     }
 
-    /// What a name in a directory leads to, and its type.
+    /// The file of a name in a directory, and its type.
     async fn step(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
         check_name(name)?;
         self.may_pass(cred, dir).await?;
         let (fid, told) = self.look_up(cred, dir, name).await?;
         let attr = match told.or_else(|| self.inodes.looked_like(fid)) {
             Some(md) => md.attr,
-            // It is asked for, and then it may be another file.
+            // Requests the attributes; the name may lead to another file by then.
             None => self.lookup(cred, dir, name).await?.attr,
         };
         Ok((attr.fid, attr.mode & S_IFMT))
     }
 }
 
-/// A walk that is under way.
+/// The state of a path resolution.
 struct Walk<'c> {
     client: &'c Client,
     cred: &'c Cred,
-    /// The directories from the root (which is not among them) to here.
+    /// The directories below the root down to the current one.
     above: Vec<Fid>,
     links: u32,
 }
@@ -123,7 +145,7 @@ impl Walk<'_> {
         self.client.step(self.cred, self.here(), name).await
     }
 
-    /// Walks all names but the last, which it gives.
+    /// Resolves all names but the last, which it returns.
     async fn all_but_last<'p>(&mut self, path: &'p [u8]) -> Result<Option<&'p [u8]>, Errno> {
         if path.starts_with(b"/") {
             self.above.clear();
@@ -144,7 +166,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Goes into a directory.
+    /// Enters a directory.
     async fn enter(&mut self, name: &[u8]) -> Result<(), Errno> {
         match self.child(name).await? {
             (dir, S_IFDIR) => self.above.push(dir),
@@ -160,7 +182,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks to what the path leads to, and gives that with its type. It is here, if it is a directory.
+    /// Resolves the whole path; returns the file and its type. A directory becomes the current one.
     async fn whole(&mut self, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
         let Some(name) = self.all_but_last(path).await? else {
             return Ok((self.here(), S_IFDIR));
@@ -179,7 +201,7 @@ impl Walk<'_> {
         Ok((fid, kind))
     }
 
-    /// What a symbolic link holds.
+    /// The target of a symbolic link.
     async fn target(&mut self, link: Fid) -> Result<Vec<u8>, Errno> {
         self.links += 1;
         if self.links > LINKS_MAX {
@@ -189,7 +211,7 @@ impl Walk<'_> {
     }
 }
 
-/// Takes the first name off a path.
+/// Removes the first name of a path and returns it.
 fn next_name<'p>(path: &mut &'p [u8]) -> Option<&'p [u8]> {
     let start = path.iter().position(|b| *b != b'/')?;
     let (_, from) = path.split_at_checked(start)?;

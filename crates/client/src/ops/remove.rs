@@ -1,4 +1,4 @@
-//! Names removed and moved.
+//! Removal and renaming of names.
 
 use crate::attr::S_IFDIR;
 use crate::client::Client;
@@ -15,21 +15,30 @@ use wire::{
     MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK,
 };
 
-/// What a client gives up of an inode that loses a name, which is in its extended attributes too.
+/// Lock bits that a client cancels on an inode that loses a name. (An extended attribute holds the
+/// names too.)
 const REMOVED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR;
 
 impl Client {
     /// Removes a name of a file.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EISDIR`, or an error of the MDT such as `EACCES`.
     pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         self.remove(cred, parent, name, 0).await
     }
 
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, or an error of the MDT such as `EACCES`.
     pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         self.remove(cred, parent, name, S_IFDIR).await
     }
 
-    /// The file that a name is known to lead to: whose locks are given up with the request that changes it.
+    /// The cached file of a name, whose locks the removing request cancels. Zero if not cached.
     fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
         match self.inodes.child(parent, name) {
             Some(Child::Is(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => fid,
@@ -63,8 +72,11 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a name that leads to nothing: its file is lost. `EEXIST`: the file is there; `EPERM`: the caller is not the
-    /// superuser.
+    /// Removes a name whose file no longer exists.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`: the file exists; `EPERM`: the caller is not the superuser.
     pub async fn rm_entry(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
@@ -92,7 +104,12 @@ impl Client {
         }
     }
 
-    /// Moves a name; what the new name led to is removed.
+    /// Renames a file or directory. An existing target is removed.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EINVAL` (into a subdirectory of itself), or
+    /// another error of the MDT.
     pub async fn rename(&self, cred: &Cred, from: (Fid, &[u8]), to: (Fid, &[u8])) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
@@ -103,7 +120,7 @@ impl Client {
         );
         let layout = self.inodes.layout(target);
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
-        // By it a server of Lustre sees whether the tree of directories changes, which only one rename may do at a time.
+        // A Lustre server uses the mode to detect renames of directories, which it serializes.
         let mode = match self.inodes.last_seen(source) {
             Some(md) => md.attr.mode,
             None if mdc.precision() == Precision::Seconds => {
@@ -133,7 +150,7 @@ impl Client {
         if self.kernel.get().is_none() {
             return Ok(());
         }
-        // The kernel moves a name along and goes on believing in it: a lock has to cover the new one.
+        // The kernel moves its cached entry to the new name, so a lock must cover the new name.
         match self.lookup(cred, to.0, to.1).await {
             Ok(found) if found.attr.fid == source && found.name_cached => {}
             _ => self.forget_in_kernel(to.0, to.1),
@@ -141,7 +158,8 @@ impl Client {
         Ok(())
     }
 
-    /// Has the kernel look a name up again. Not waited for: it may hold the directory for the request that is being answered.
+    /// Invalidates a name in the kernel, without waiting: the kernel may hold the directory for the
+    /// request in progress.
     fn forget_in_kernel(&self, parent: Fid, name: &[u8]) {
         if self.kernel.get().is_none() {
             return;
@@ -155,11 +173,12 @@ impl Client {
     }
 }
 
-/// Whether a file has lost its last name and nobody has it open, so that its dirty data need not be written any more. A
-/// server of Lustre does not say who has it open; its OSTs say so later, by a callback.
+/// Whether a file has lost its last name and no client has it open, so that its dirty data need not
+/// be written. A Lustre server does not report open handles; its OSTs report the deletion later by
+/// a callback.
 fn is_gone(peer: Precision, body: &MdtBody) -> bool {
     let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
-    // An orphan is open somewhere, perhaps here.
+    // An orphan is still open at some client, perhaps this one.
     peer == Precision::Nanoseconds && last && body.mbo_flags & LUSTRE_ORPHAN_FL == 0
 }
 
@@ -186,6 +205,9 @@ mod tests {
         for body in [&open, &linked, &MdtBody::default()] {
             assert!(!is_gone(Precision::Nanoseconds, body));
         }
-        assert!(!is_gone(Precision::Seconds, &unlinked), "Lustre does not tell");
+        assert!(
+            !is_gone(Precision::Seconds, &unlinked),
+            "Lustre does not report opens"
+        );
     }
 }

@@ -1,12 +1,12 @@
-//! Extended attributes: kept under an XATTR lock; ACLs with the attributes; layouts; and a few that only this client has.
+//! Extended attributes: cached under an XATTR lock; ACLs, cached with the attributes; layouts; names of this client.
 //!
-//! | name | is |
+//! | name | value |
 //! |---|---|
-//! | `user.*`, `security.*`, `trusted.*`, `system.posix_acl_default` | asked for all at once, kept under the lock |
-//! | `system.posix_acl_access` | comes with the attributes |
-//! | `lustre.lov`, `trusted.lov`, to read also `system.lustre.lov` | a file's layout; a directory's default |
+//! | `user.*`, `security.*`, `trusted.*`, `system.posix_acl_default` | fetched all at once, cached under the lock |
+//! | `system.posix_acl_access` | part of the attributes |
+//! | `lustre.lov`, `trusted.lov`, read-only also `system.lustre.lov` | a file's layout; a directory's default |
 //! | `lustre.fid` | the file's FID, as text |
-//! | `lustre.path.[FID]` | of any directory: a path of the file with this FID, from the root |
+//! | `lustre.path.[FID]` | on any directory: a path from the root of the file with this FID |
 
 use crate::attr::SetAttr;
 use crate::client::Client;
@@ -24,19 +24,25 @@ use wire::{
     MdtBody, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, WireStruct, nul_terminated,
 };
 
-/// Bytes that a value may have.
+/// Largest size of a value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
-/// Room that is offered for a file's attributes all together.
+/// Reply space for all attributes of a file, in bytes.
 const ALL_MAX: u32 = 256 << 10;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const PATH: &[u8] = b"lustre.path.";
-/// The layout again, to be read while a file's size cannot be told: before the kernel reads `lustre.lov` it asks for all
-/// attributes of the file, to check the caller's right to read it. The client checks it here for this name.
+/// Another name of the layout, readable while a file's size is unavailable. Before the kernel reads
+/// `lustre.lov`, it requests the file's attributes to check the permission. The client checks it
+/// itself for this name.
 const LAYOUT: &[u8] = b"system.lustre.lov";
 
 impl Client {
-    /// Reads an extended attribute; `ENODATA` when the file has none of this name.
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `ENODATA`: the file has none of this name; `EINVAL`: a malformed FID in `lustre.path.`; or
+    /// an error of the MDT.
     pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         match name {
             b"lustre.fid" => return Ok(Bytes::from(fid.to_string())),
@@ -75,7 +81,12 @@ impl Client {
         }
     }
 
-    /// The names of a file's extended attributes, each ended by a NUL. `trusted.*` only the superuser sees.
+    /// Lists the names of a file's extended attributes, each with a NUL behind it. Only the
+    /// superuser sees `trusted.*`.
+    ///
+    /// # Errors
+    ///
+    /// An error of the MDT.
     pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTRLS, NO_GROUP);
@@ -100,7 +111,12 @@ impl Client {
         Ok(out.into())
     }
 
-    /// Sets an extended attribute; `flags` is `XATTR_CREATE` (1), `XATTR_REPLACE` (2) or 0.
+    /// Sets an extended attribute. `flags`: `XATTR_CREATE` (1), `XATTR_REPLACE` (2) or 0.
+    ///
+    /// # Errors
+    ///
+    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a read-only name; `EEXIST` or `ENODATA` by the
+    /// flags; or an error of the MDT.
     pub async fn setxattr(
         &self,
         cred: &Cred,
@@ -123,6 +139,10 @@ impl Client {
     }
 
     /// Removes an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: a name of this client; `ENODATA`: no such attribute; or an error of the MDT.
     pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         if name.starts_with(b"lustre.") {
             return Err(Errno::EOPNOTSUPP);
@@ -153,7 +173,7 @@ impl Client {
         mdc.reint(pack::setxattr(cred, rec, &elc)).await.map(drop)
     }
 
-    /// All attributes of a file, under an XATTR lock; `None` when the server gives no such lock.
+    /// All extended attributes of a file, under an XATTR lock. `None`: the server has no such lock.
     async fn xattrs(&self, cred: &Cred, fid: Fid) -> Result<Option<Arc<Xattrs>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let kept = || {
@@ -167,7 +187,7 @@ impl Client {
             return Ok(None);
         }
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR | OBD_MD_FLXATTRLS, NO_GROUP);
-        // A server of Lustre refuses more than it grants at connect.
+        // A Lustre server rejects a larger size than it granted at connect.
         let max = mdc.import.connect_data().ocd_max_easize.clamp(4096, ALL_MAX) & !3;
         body.mbo_eadatasize = max;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
@@ -212,7 +232,11 @@ impl Client {
         Ok(value.slice(..len.min(value.len())))
     }
 
-    /// The layout of a file, or the default that a directory gives its files, as its EA's bytes.
+    /// The layout EA of a file, or a directory's default layout.
+    ///
+    /// # Errors
+    ///
+    /// `ENODATA`: no layout; or an error of the MDT.
     pub async fn getstripe(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         let md = self.md(cred, fid).await?;
         if md.attr.is_file() {
@@ -229,7 +253,11 @@ impl Client {
         self.one_xattr(cred, fid, b"trusted.lov").await
     }
 
-    /// Gives a file without objects a layout, or a directory a default for its new files: `lov_user_md`.
+    /// Sets the layout of a file without objects, or a directory's default layout (`lov_user_md`).
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`: the file has objects; `EINVAL`: not a file or directory; or an error of the MDT.
     pub async fn setstripe(&self, cred: &Cred, fid: Fid, lum: Bytes) -> Result<(), Errno> {
         let md = self.md(cred, fid).await?;
         if md.attr.is_file() {
@@ -254,7 +282,7 @@ impl Client {
     }
 }
 
-/// Names one after another, values one after another, and the length of each value.
+/// Splits a reply: concatenated names, concatenated values, and the length of each value.
 fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
     let mut all = Xattrs::default();
     let mut at = 0usize;
@@ -280,7 +308,7 @@ mod tests {
     use wire::Errno;
 
     #[test]
-    fn names_values_and_lengths_are_put_together() {
+    fn names_values_and_lengths_are_combined() {
         let lens: Vec<u8> = [3u32, 0, 2].iter().flat_map(|l| l.to_le_bytes()).collect();
         let all = split(
             b"user.a\0user.b\0user.c\0",

@@ -1,9 +1,10 @@
-//! The capability of an object: what this client shows to an object target that requires one (docs/security.md).
+//! Capabilities of an object, for object targets that require them (docs/security.md).
 //!
-//! A target that requires none is not told of any, and no metadata target is asked. The first request that a target refuses
-//! for want of a capability has the client ask the metadata target for one, and is sent again with it. From then on a
-//! capability is there before the object is used, and is renewed in the background before it expires. One that expired
-//! all the same, or whose key was replaced, is found by the refusal.
+//! A target without this requirement never gets one, and no metadata target is queried. When a
+//! target rejects a request for lack of a capability, the client requests one from the metadata
+//! target and repeats the request with it. From then on the client has a capability before it uses
+//! the object, and renews it in the background before it expires. If it expired all the same, or
+//! its key was replaced, the next rejection causes a new one.
 
 use super::Object;
 use crate::cred::{Cred, NO_GROUP};
@@ -23,8 +24,8 @@ use wire::{
     capability_needed,
 };
 
-/// How long a refused request waits before each further capability. A new one may be refused too: it has expired on its way, or
-/// its key was dropped by a target that has read the newest keys before the metadata target did.
+/// Pauses before each further capability for a rejected request. A new capability may be rejected
+/// too: it expired on its way, or the target has newer keys than the metadata target.
 const PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -33,17 +34,17 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(5),
 ];
 
-/// See the module.
+/// The capability of one object.
 #[derive(Debug, Default)]
 pub(super) struct Capability {
     known: Mutex<Option<Known>>,
-    /// One request for it at a time.
+    /// One request for a capability at a time.
     asking: tokio::sync::Mutex<()>,
-    /// It is being renewed in the background.
+    /// A renewal runs in the background.
     renewing: AtomicBool,
 }
 
-/// A capability as it was given.
+/// A capability with its times on this client's clock.
 #[derive(Clone, Debug)]
 struct Known {
     capa: LustreCapa,
@@ -54,7 +55,7 @@ struct Known {
 
 impl Known {
     fn new(capa: LustreCapa, asked_at: Instant) -> Known {
-        // By this client's own clock, which need not be the servers'.
+        // By this client's clock, which may differ from the servers'.
         let lifetime = Duration::from_secs(capa.lc_timeout.into());
         Known {
             bytes: capa.to_bytes(),
@@ -69,12 +70,13 @@ impl Known {
     }
 }
 
-/// The user that capabilities are asked for by: one with rights, or nobody, for what the open files of this client allow.
+/// The user for whom a capability is requested: a user with rights of its own, or none, for
+/// operations that this client's open files allow.
 #[derive(Clone, Debug)]
 pub(crate) struct User(MdtBody);
 
 impl User {
-    /// This user, in this supplementary group.
+    /// This user with this supplementary group.
     pub(crate) fn new(cred: &Cred, file: Fid, suppgid: u32) -> User {
         User(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
     }
@@ -90,7 +92,7 @@ impl User {
 }
 
 impl Object {
-    /// Sends a request about the object.
+    /// Sends a request about the object, with a capability if needed.
     pub(super) async fn call(self: &Arc<Self>, request: Request) -> Result<ReplyMsg, RpcError> {
         let Some((rights, place)) = capability_needed(request.opc, false) else {
             return self.osc.call(request).await;
@@ -98,7 +100,8 @@ impl Object {
         self.with_capability(rights, |capability| {
             let mut request = request.clone();
             if !capability.is_empty() {
-                // A request's buffers begin behind the first of its message.
+                // `place` counts the message's buffers; the request's buffers start with the
+                // second.
                 let at = place - 1;
                 request.bufs.resize(request.bufs.len().max(at + 1), Bytes::new());
                 request.bufs[at] = capability;
@@ -108,7 +111,7 @@ impl Object {
         .await
     }
 
-    /// Asks for a lock on the object.
+    /// Requests a lock on the object, with a capability if needed.
     pub(super) async fn enqueue_with_capability(
         self: &Arc<Self>,
         enqueue: Enqueue,
@@ -127,7 +130,8 @@ impl Object {
         .await
     }
 
-    /// Sends something with the capability that there is, and again with new ones while that is refused ([`PAUSES`]).
+    /// Sends with the current capability, and again with new ones while the target rejects them
+    /// ([`PAUSES`]).
     async fn with_capability<T, F>(
         self: &Arc<Self>,
         rights: u64,
@@ -151,7 +155,8 @@ impl Object {
         sent
     }
 
-    /// What is shown with a request that needs one of these rights; nothing, where the target is not known to require it.
+    /// The capability for a request with one of these rights; empty if the target is not known to
+    /// require one.
     async fn capability_for(self: &Arc<Self>, rights: u64) -> Bytes {
         let known = self.capability.known.lock().clone();
         let now = Instant::now();
@@ -170,7 +175,7 @@ impl Object {
         asked.unwrap_or(old)
     }
 
-    /// Renews the capability while the old one is used on.
+    /// Renews the capability in the background; the old one stays in use meanwhile.
     fn renew(self: &Arc<Self>, rights: u64) {
         if self.capability.renewing.swap(true, Ordering::AcqRel) {
             return;
@@ -181,7 +186,7 @@ impl Object {
             let old = old.map_or_else(Bytes::new, |known| known.bytes);
             let asked = object.ask_capability(rights, &old, User::nobody(object.file()));
             if let Err(error) = asked.await {
-                tracing::debug!(object = ?object.id.oi, %error, "a capability is not renewed");
+                tracing::debug!(object = ?object.id.oi, %error, "cannot renew the object's capability; the next rejected request retries");
             }
             object.capability.renewing.store(false, Ordering::Release);
             let osc = object.osc.clone();
@@ -189,7 +194,7 @@ impl Object {
         });
     }
 
-    /// Gets a capability for this user from the metadata target, where the object's target is known to require one.
+    /// Requests a capability for this user if the object's target is known to require one.
     pub(in crate::data) async fn authorize(self: &Arc<Self>, rights: u64, user: User) -> Result<(), Errno> {
         let known = self.capability.known.lock().clone();
         let old = match known {
@@ -201,7 +206,7 @@ impl Object {
         self.ask_capability(rights, &old, user).await.map(drop)
     }
 
-    /// Asks the metadata target for a capability with one of these rights, in the place of `old`.
+    /// Requests a capability with one of these rights from the metadata target, to replace `old`.
     async fn ask_capability(&self, rights: u64, old: &Bytes, user: User) -> Result<Bytes, Errno> {
         let _one = self.capability.asking.lock().await;
         let known = self.capability.known.lock().clone();
@@ -211,7 +216,7 @@ impl Object {
         {
             return Ok(known.bytes.clone());
         }
-        // What it had the client keeps.
+        // The client keeps its existing rights.
         let asked = LustreCapa {
             lc_fid: self.id.oi.fid(),
             ..known.map_or_else(LustreCapa::default, |known| known.capa)
@@ -219,7 +224,7 @@ impl Object {
         let asked_at = Instant::now();
         let mdc = self.osc.lmv().of(self.file()).await?;
         let request = Request {
-            // Requests that wait for what this client caches must not keep it from writing that back.
+            // Not limited: requests that wait for this client's write-back must not block it.
             limited: false,
             ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), asked.to_bytes()])
         };

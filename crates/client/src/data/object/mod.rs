@@ -1,13 +1,14 @@
-//! One object of a file as this client sees it: its cache, what is known of its size and times, the
-//! extent locks that make them true, and the RPCs that carry its data.
+//! One object of a file: its cache, its size and times, its extent locks, and the RPCs that carry
+//! its data.
 //!
-//! What is cached is valid as long as an extent lock covers it. When the server calls a lock back, the
-//! dirty data below it is written, the cache below it dropped, and then the lock is given up. When the server evicts this
-//! client the locks are gone at once: whoever was about to use one looks ([`LockRef::is_valid`]) with the state locked before
-//! anything comes into the cache, and what was taken out of it is not sent any more ([`Object::tenure`]).
+//! Cached data is valid while an extent lock covers it. When the server revokes a lock, the client
+//! writes the dirty data under it, drops the cache under it, and then cancels the lock. After an
+//! eviction the locks are lost at once: a user of a lock checks it ([`LockRef::is_valid`]) with the
+//! state locked before it fills the cache, and data taken from the cache before the eviction is not
+//! sent any more ([`Object::tenure`]).
 //!
-//! The size here is what Lustre calls the known minimum size: the object is at least that big, as far as the locks
-//! that are held prove it. It is exact while one lock covers everything from it to the end.
+//! The size here is what Lustre calls the known minimum size: the object is at least that large, as
+//! far as the held locks prove it. It is exact while one lock covers everything from it to the end.
 
 mod capa;
 mod read;
@@ -35,14 +36,14 @@ use wire::{
     Precision, Time, Timed, WireStruct,
 };
 
-/// How often a transfer whose checksum did not fit is repeated before it is an error.
+/// Retries of a transfer with a wrong checksum.
 const CHECKSUM_RETRIES: usize = 5;
 
-/// Dirty data does not stay longer than this in the cache of its own accord. Short, because the kernel tells a FUSE server
-/// nothing of sync(2): what a program wrote and did not close should not wait long.
+/// Largest age of dirty data. Short, because a FUSE server does not receive sync(2): data that a
+/// program wrote without closing the file should not wait long.
 pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// The error that a server sends instead of size and times, because the object is damaged.
+/// The error that a server returns instead of size and times for a damaged object.
 fn lvb_error(lvb: &OstLvb) -> Option<Errno> {
     let is_error = lvb.lvb_blocks & OST_LVB_ERR_MASK == OST_LVB_ERR_MASK;
     let errno = OST_LVB_ERR_INIT.wrapping_sub(lvb.lvb_blocks);
@@ -73,27 +74,27 @@ fn to_lvb(attr: &DataAttr, precision: Precision) -> OstLvb {
 #[derive(Debug, Default)]
 struct State {
     cache: ObjectCache,
-    /// Size and times as far as they are known.
+    /// Size and times as far as known.
     attr: DataAttr,
-    /// The error that the server sent instead of size and times with the last lock.
+    /// The error that the server returned with the last lock instead of size and times.
     error: Option<Errno>,
-    /// The locks held, by cookie; without any, nothing is known.
+    /// The held locks by cookie. Without locks, nothing is known.
     locks: Vec<(u64, Range<u64>)>,
-    /// What is being read from the server.
+    /// Reads from the server in progress.
     fetches: Vec<Fetch>,
-    /// What of the cache is counted.
+    /// The cached bytes already counted in the mount's limit.
     accounted: u64,
-    /// Since when the oldest dirty data waits; none: nothing queued.
+    /// The age of the oldest queued dirty data; `None`: nothing is queued.
     dirty_since: Option<Instant>,
-    /// How often the kernel is being told to drop pages that are of before an eviction.
+    /// Number of kernel invalidations in progress for pages from before an eviction.
     old_pages: usize,
 }
 
-/// A range that is being read from the server.
+/// A read of a range from the server in progress.
 #[derive(Debug)]
 struct Fetch {
     range: Range<u64>,
-    /// The server's bytes were changed meanwhile: what comes may be older.
+    /// The server's bytes changed meanwhile: the result may be outdated.
     stale: bool,
 }
 
@@ -104,13 +105,13 @@ impl Fetch {
 }
 
 impl State {
-    /// How many bytes were counted as cached, and how many are from now on.
+    /// Updates the counted bytes; returns the old and the new count.
     fn account(&mut self) -> (u64, u64) {
         let now = self.cache.bytes();
         (std::mem::replace(&mut self.accounted, now), now)
     }
 
-    /// Whether any of a range is being read.
+    /// Whether a read of any part of a range is in progress.
     fn is_fetching(&self, range: &Range<u64>) -> bool {
         self.fetches.iter().any(|f| f.meets(range))
     }
@@ -119,20 +120,20 @@ impl State {
         self.fetches.push(Fetch { range, stale: false });
     }
 
-    /// The server's bytes of a range have changed: what is being read of it is not kept.
+    /// The server's bytes of a range changed: results of reads in progress are not cached.
     fn changed_at_server(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
             fetch.stale |= fetch.meets(range);
         }
     }
 
-    /// The same, and what is cached of it is not true any more. Returns the room that is free again.
+    /// As `changed_at_server`, and drops the cached range. Returns the freed reservation in bytes.
     fn replaced_at_server(&mut self, range: Range<u64>) -> u64 {
         self.changed_at_server(&range);
         self.cache.discard(range)
     }
 
-    /// What the server says of the times; while locks are held, what this client has done since is newer.
+    /// Merges the server's times with this client's own later changes, as long as locks are held.
     fn with_own(&self, told: DataAttr) -> DataAttr {
         if self.locks.is_empty() {
             return told;
@@ -143,9 +144,9 @@ impl State {
         }
     }
 
-    /// Size, blocks and times. Data that the server does not have yet counts as blocks, as in Lustre's client: `tar -S` takes a file
-    /// without blocks for a hole. Which of it overwrites blocks that the object has is not known, so that a dense object's size
-    /// is the limit.
+    /// Size, blocks and times. Unwritten data counts as blocks, as in Lustre's client: `tar -S`
+    /// treats a file without blocks as a hole. It is unknown whether unwritten data overwrites
+    /// existing blocks, so the blocks of a dense object of this size are the limit.
     fn attr(&self) -> DataAttr {
         let blocks_of = |bytes: u64| bytes.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE / 512);
         let DataAttr { size, blocks, .. } = self.attr;
@@ -156,7 +157,7 @@ impl State {
         }
     }
 
-    /// Contents change now; not before the last change.
+    /// The contents change at `now`, but not before the last change.
     fn changed(&mut self, now: Time) {
         let times = &mut self.attr.times;
         times.ctime = times.ctime.max(now);
@@ -164,18 +165,18 @@ impl State {
     }
 }
 
-/// See the module.
+/// The client's view of one object.
 #[derive(Debug)]
 pub(super) struct Object {
     osc: Arc<Osc>,
     id: ObjectId,
     res: LdlmResId,
     state: Mutex<State>,
-    /// Woken when a read or a write of it ends.
+    /// Notified at the end of each read or write.
     changed: Notify,
     /// One enqueue at a time: the next one then finds the lock of the first.
     enqueueing: tokio::sync::Mutex<()>,
-    /// What it shows to a target that requires capabilities.
+    /// The capability for targets that require one.
     capability: Capability,
 }
 
@@ -192,7 +193,7 @@ impl Object {
         }
     }
 
-    /// The object's OST.
+    /// The client of the object's OST.
     pub(super) fn osc(&self) -> &Arc<Osc> {
         &self.osc
     }
@@ -201,19 +202,19 @@ impl Object {
         &self.res
     }
 
-    /// The file that it belongs to.
+    /// The file that the object belongs to.
     pub(super) fn file(&self) -> Fid {
         self.id.parent
     }
 
-    /// Whether a write of `bytes` has just filled an RPC.
+    /// Whether a write of `bytes` has just completed a full RPC.
     pub(super) fn has_whole_rpc(&self, bytes: u64) -> bool {
         let max = self.osc.terms().brw_bytes_max;
         let dirty = self.state.lock().cache.dirty_bytes();
         dirty >= max && (dirty - bytes.min(dirty)) / max < dirty / max
     }
 
-    /// A lock of at least `mode` on `range`: a cached one, or one from the server.
+    /// A lock of at least `mode` on `range`: a cached one, or a new one from the server.
     pub(super) async fn lock(self: &Arc<Self>, mode: LockMode, range: Range<u64>) -> Result<LockRef, Errno> {
         let policy = extent(&range);
         let find = || self.osc.locks().find(&self.res, mode, policy);
@@ -229,7 +230,7 @@ impl Object {
         self.unless_damaged(granted.lock.ok_or(Errno::EIO)?)
     }
 
-    /// A lock on an object whose size the server does not know is of no use.
+    /// Rejects a lock on a damaged object, whose size the server does not know.
     fn unless_damaged(&self, lock: LockRef) -> Result<LockRef, Errno> {
         match self.state.lock().error {
             Some(error) => Err(error),
@@ -237,19 +238,20 @@ impl Object {
         }
     }
 
-    /// Asks the target for a lock. The file is there, so an object that the target does not have is lost data (`EIO`).
+    /// Requests a lock from the target. The file exists, so a missing object means lost data
+    /// (`EIO`).
     async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<Enqueued, Errno> {
         let answer = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
         if answer.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
             let file = self.id.parent;
-            lnet::warn_seldom!(ost = self.osc.name(), %file, "the OST does not have an object of the file: its data is lost");
+            lnet::warn_seldom!(ost = self.osc.name(), %file, "the OST lacks an object of the file: its data is lost");
             return Err(Errno::EIO);
         }
         answer
     }
 
-    /// A lock to write back a page of a mapping: also one that is being given back, since that waits for the kernel, which
-    /// waits for this write.
+    /// A lock for the write-back of a mapping's page. It may be one that is being cancelled,
+    /// because that cancellation waits for the kernel, which waits for this write.
     pub(super) async fn lock_page(self: &Arc<Self>, range: Range<u64>) -> Result<LockRef, Errno> {
         let locks = self.osc.locks();
         match locks.find_leaving(&self.res, LockMode::Pw, extent(&range)) {
@@ -258,7 +260,7 @@ impl Object {
         }
     }
 
-    /// A lock is granted: what the server said with it is true as far as the lock reaches.
+    /// Stores the size and times of a granted lock, as far as its range proves them.
     pub(super) fn granted(&self, cookie: u64, range: Range<u64>, lvb: &OstLvb) {
         let mut s = self.state.lock();
         s.error = lvb_error(lvb);
@@ -270,13 +272,13 @@ impl Object {
         s.locks.push((cookie, range));
     }
 
-    /// What this client knows, for the server that asks (a glimpse).
+    /// Size and times for a glimpse from the server.
     pub(super) fn lvb(&self) -> OstLvb {
         to_lvb(&self.state.lock().attr(), self.osc.precision())
     }
 
-    /// How often the server has evicted this client, which still has this lock: what is sent on the strength of the lock
-    /// names the number, and fails once there has been another eviction.
+    /// The eviction count under which this lock is valid. A request under the lock carries the
+    /// count, and fails after a further eviction.
     fn tenure(&self, lock: &LockRef) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
         if lock.is_valid() {
@@ -286,38 +288,38 @@ impl Object {
         }
     }
 
-    /// A request on the strength of a lock, see [`Object::tenure`].
+    /// Sends a request under a lock; see [`Object::tenure`].
     async fn call_under(self: &Arc<Self>, tenure: u64, request: Request) -> Result<ReplyMsg, RpcError> {
         let evictions = Some(tenure);
         self.call(Request { evictions, ..request }).await
     }
 
-    /// A lock on `range` is about to be given up: write and forget what it protected.
+    /// Writes and drops the cached data under a lock that is being cancelled.
     pub(super) async fn release(self: &Arc<Self>, range: Range<u64>) {
         self.flush(range.clone()).await;
         self.forget(range);
     }
 
-    /// Drops what is cached of `range`, dirty or not.
+    /// Drops the cached data of `range`, dirty or not.
     pub(super) fn forget(&self, range: Range<u64>) {
         let freed = self.state.lock().cache.discard(range);
         self.osc.budget().unreserve(freed);
         self.account();
     }
 
-    /// Whether a write is on its way to the target.
+    /// Whether a write to the target is in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.state.lock().cache.is_writing(0..u64::MAX)
     }
 
-    /// The locks on `range` are lost: so is what was not written yet.
+    /// The locks on `range` were lost, and with them the unwritten data.
     pub(super) fn lose(&self, range: Range<u64>) {
         let (lost, freed) = {
             let mut s = self.state.lock();
             s.changed_at_server(&range);
             let lost = s.cache.dirty_in(range.clone());
             if lost > 0 {
-                // Before anybody can see that nothing is dirty any more.
+                // Before another task can see that nothing is dirty any more.
                 self.osc.lost(self.id.parent, Errno::EIO);
             }
             (lost, s.cache.discard(range))
@@ -331,14 +333,15 @@ impl Object {
 
     fn say_lost(&self, bytes: u64, error: Errno) {
         tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error, bytes,
-            "data could not be written and is lost; the descriptors that have the file open fail with EIO, or tell of it at fsync and close if there was no space");
+            "data could not be written and is lost; the open descriptors of the file fail with EIO, or report it at fsync and close if there was no space");
     }
 
-    /// A lock is gone, and with it what only it proved of the size.
+    /// Removes a lock, and the size that only this lock proved.
     pub(super) fn lock_gone(&self, cookie: u64) {
         let mut s = self.state.lock();
         s.locks.retain(|(held, _)| *held != cookie);
-        // Who cuts the object asks for everything from there on: it is not cut below the end of any lock that is held.
+        // A truncate locks everything from its offset on, so it does not cut below the end of any
+        // held lock.
         let proven = s.locks.iter().map(|(_, range)| range.end).max();
         s.attr.size = s.attr.size.min(proven.unwrap_or(0));
     }
@@ -348,7 +351,7 @@ impl Object {
         !self.state.lock().locks.is_empty()
     }
 
-    /// The server has evicted us: nothing that is cached is true any more, and dirty data is lost.
+    /// The server evicted this client: cached data is invalid, dirty data is lost.
     pub(super) fn evicted(&self) {
         self.lose(0..u64::MAX);
         let mut s = self.state.lock();
@@ -360,13 +363,13 @@ impl Object {
         self.changed.notify_waiters();
     }
 
-    /// The kernel has dropped the pages that it had when [`Object::evicted`] was called.
+    /// The kernel has dropped its pages from before [`Object::evicted`].
     pub(super) fn old_pages_gone(&self) {
         self.state.lock().old_pages -= 1;
     }
 
-    /// How often the server has evicted this client, for who writes back a page of a mapping: fails while the page may be
-    /// of before an eviction, with other clients' bytes as they were then.
+    /// The eviction count for the write-back of a mapping's page. Fails while the page may be from
+    /// before an eviction, with other clients' bytes of that time.
     pub(super) fn page_tenure(&self) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
         match self.state.lock().old_pages {
@@ -375,12 +378,12 @@ impl Object {
         }
     }
 
-    /// Size and times, for a caller who holds a lock on everything.
+    /// Size and times, for a caller that holds a lock on the whole object.
     pub(super) fn locked_attr(&self) -> DataAttr {
         self.state.lock().attr()
     }
 
-    /// Size and times, when a lock makes them certain.
+    /// Size and times, if a lock proves them.
     pub(super) fn known_attr(&self) -> Option<DataAttr> {
         let known = self.state.lock().attr;
         let tail = extent(&(known.size..OBD_OBJECT_EOF));
@@ -389,8 +392,8 @@ impl Object {
         state.error.is_none().then(|| state.attr())
     }
 
-    /// Size and times: from the cache where a lock makes them certain, otherwise from the server, which asks those who
-    /// write (a glimpse) and takes no lock from anybody: this may be called with locks held.
+    /// Size and times: from the cache if a lock proves them, else by a glimpse. The server asks the
+    /// lock holders and revokes no lock, so the caller may hold locks.
     pub(super) async fn attr(self: &Arc<Self>) -> Result<DataAttr, Errno> {
         if let Some(known) = self.known_attr() {
             return Ok(known);
@@ -409,23 +412,23 @@ impl Object {
         Ok(known)
     }
 
-    /// Since when dirty data waits.
+    /// The age of the oldest dirty data.
     pub(super) fn dirty_since(&self) -> Option<Instant> {
         self.state.lock().dirty_since
     }
 
-    /// Tells how much is cached here now; some of it may have to go for that, or of another object's.
+    /// Updates the mount's count of cached bytes, which may evict data of this or another object.
     fn account(&self) {
         let (before, now) = self.state.lock().account();
         self.osc.cached().changed(before, now);
     }
 
-    /// Drops what nobody has used lately ([`ObjectCache::sweep`]).
+    /// Drops data that was not used lately ([`ObjectCache::sweep`]).
     pub(super) fn sweep(&self, from: u64, bytes: u64, steps_max: usize) -> Swept {
         let (swept, (before, now)) = {
             let s = &mut *self.state.lock();
             let fetches = &s.fetches;
-            // Who has it fetched has not seen it yet.
+            // The reader that fetched it has not read it yet.
             let keep = |range: &Range<u64>| fetches.iter().any(|f| f.meets(range));
             let swept = s.cache.sweep(from, bytes, steps_max, keep);
             (swept, s.account())
@@ -435,7 +438,7 @@ impl Object {
     }
 }
 
-/// The lock policy of a byte range; locks name their last byte.
+/// The lock policy of a byte range. Locks store their last byte.
 fn extent(range: &Range<u64>) -> Policy {
     let last = if range.end == OBD_OBJECT_EOF {
         OBD_OBJECT_EOF
@@ -445,7 +448,7 @@ fn extent(range: &Range<u64>) -> Policy {
     Policy::extent(range.start, last)
 }
 
-/// The lock resource of an object: its id's 16 bytes, as they stand in the layout.
+/// The lock resource of an object: the 16 bytes of its ID in the layout.
 pub(super) fn resource(id: &ObjectId) -> LdlmResId {
     LdlmResId {
         name: [id.oi.oi_id, id.oi.oi_seq, 0, 0],
@@ -457,7 +460,7 @@ mod tests {
     use super::State;
 
     #[test]
-    fn what_is_being_read_while_the_server_changes_is_not_kept() {
+    fn a_read_that_overlaps_a_change_at_the_server_is_stale() {
         let mut s = State::default();
         s.fetch(0..4096);
         s.fetch(4096..8192);

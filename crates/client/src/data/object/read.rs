@@ -1,4 +1,5 @@
-//! Reading an object: what the cache lacks is fetched in whole pages, once for all who wait for it, and ahead of them.
+//! Reads of an object: uncached pages are fetched once for all waiting readers, and ahead of
+//! sequential readers.
 
 use super::{CHECKSUM_RETRIES, Object, extent};
 use crate::data::brw;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use wire::Errno;
 
 impl Object {
-    /// The bytes of `range` as far as locks prove that the object reaches. `lock` is one on the range.
+    /// The bytes of `range` up to the object's known size. `lock` covers the range.
     pub(in crate::data) async fn read(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -38,7 +39,7 @@ impl Object {
                 if s.is_fetching(&gap) {
                     None
                 } else {
-                    // Whole pages, so that neighbours of small reads are there when they are wanted.
+                    // Whole pages, which helps small reads nearby.
                     let start = gap.start / PAGE_SIZE * PAGE_SIZE;
                     let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
                     let gap = start..end.min(start + self.osc.terms().brw_bytes_max);
@@ -53,7 +54,7 @@ impl Object {
         }
     }
 
-    /// Has `range` read ahead, if a lock covers it and it is not cached or under way.
+    /// Starts to read `range` ahead if a lock covers it and it is neither cached nor in flight.
     pub(in crate::data) fn prefetch(self: &Arc<Self>, range: Range<u64>) {
         let Some(lock) = self.osc.locks().find(&self.res, LockMode::Pr, extent(&range)) else {
             return;
@@ -86,13 +87,13 @@ impl Object {
             let lock = lock.clone();
             self.osc.spawn(async move {
                 let _lock = lock;
-                // An error is met again, and told, by the read that wants the bytes.
+                // The read that needs the bytes repeats the request and reports the error.
                 let _ = object.fetch(gap).await;
             });
         }
     }
 
-    /// Reads `range` from the server into the cache; it stands in `fetches`.
+    /// Reads `range` from the server into the cache. The caller has added it to `fetches`.
     async fn fetch(self: &Arc<Self>, range: Range<u64>) -> Result<(), Errno> {
         let _reading = Reading {
             object: self,
@@ -101,7 +102,7 @@ impl Object {
         let data = self.read_rpc(&range).await?;
         let mut s = self.state.lock();
         if s.fetches.iter().any(|f| f.range == range && f.stale) {
-            // Who wants it reads again.
+            // The reader reads again.
             return Ok(());
         }
         let mut at = range.start;
@@ -110,7 +111,7 @@ impl Object {
             s.cache.fill(at, piece);
             at = next;
         }
-        // Short: there is nothing more, though our own size says so: a hole up to it.
+        // A short reply below the known size is a hole.
         let end = range.end.min(s.attr.size);
         if at < end {
             s.cache.fill(at, Bytes::from(vec![0; (end - at) as usize]));
@@ -130,13 +131,14 @@ impl Object {
             if !read.corrupted {
                 return Ok(read.data);
             }
-            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, ?range, "checksum of a read is wrong, reading again");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, ?range, "wrong checksum of a read; retrying");
         }
         Err(Errno::EIO)
     }
 
-    /// Bytes of `range` straight from the server, past the cache (O_DIRECT), as far as locks prove that the object reaches:
-    /// where it ends a server may give the rest of a block as zeros. Call with a lock on the range.
+    /// Reads `range` from the server without the cache (O_DIRECT), up to the object's known size:
+    /// behind the end a server may return zeros for the rest of a block. The caller holds a lock on
+    /// the range.
     pub(in crate::data) async fn read_direct(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -159,7 +161,7 @@ impl Object {
     }
 }
 
-/// Takes a range out of `fetches` when its fetch ends, however it ends.
+/// Removes a range from `fetches` when its fetch ends or is dropped.
 struct Reading<'a> {
     object: &'a Object,
     range: Range<u64>,

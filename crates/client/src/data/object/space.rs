@@ -1,4 +1,4 @@
-//! What changes an object other than by writing bytes: its end, its times, its space and holes.
+//! Changes of an object besides writes: truncate, times, space and holes.
 
 use super::Object;
 use crate::data::brw;
@@ -14,17 +14,17 @@ use wire::{
     OST_SETATTR, Obdo, OstBody, Time, Timed, Times, WireStruct,
 };
 
-/// lseek(2)'s whence, as OST_SEEK carries it.
+/// lseek(2)'s whence in OST_SEEK.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl Object {
-    /// Cuts the object to `size`, or extends it with a hole.
+    /// Truncates the object to `size`, or extends it with a hole.
     pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
         let lock = self.lock(LockMode::Pw, size..OBD_OBJECT_EOF).await?;
         let tenure = self.tenure(&lock)?;
         self.forget(size..u64::MAX);
-        // What is on its way must arrive before it is cut.
+        // In-flight writes must arrive before the truncate.
         self.flush(size..u64::MAX).await;
         let mut oa = brw::obdo(self.id);
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
@@ -51,7 +51,7 @@ impl Object {
         Ok(())
     }
 
-    /// Puts the time of a change of contents into a request: now, and not before the last change.
+    /// Puts the time of a content change into a request: now, but not before the last change.
     fn put_now(&self, oa: &mut Obdo) -> Time {
         let now = self.osc.now().max(self.state.lock().attr.times.ctime);
         oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
@@ -63,7 +63,7 @@ impl Object {
         now
     }
 
-    /// Waits until nothing is on its way.
+    /// Waits until no write is in flight.
     async fn settle(&self) {
         loop {
             let changed = self.changed.notified();
@@ -76,9 +76,9 @@ impl Object {
         }
     }
 
-    /// Sets times (those given). What is on its way would set others and is waited for; what is dirty will be written
-    /// with the times that are set here. A time in the past is set under a lock on all of the object: other clients
-    /// that have one have seen a later time, and would go on believing it.
+    /// Sets the given times. Waits for in-flight writes, which would set other times; dirty data is
+    /// written with the new times. A time in the past requires a lock on the whole object: clients
+    /// with locks have seen a later time and would keep it.
     pub(in crate::data) async fn set_times(
         self: &Arc<Self>,
         mtime: Option<Time>,
@@ -105,7 +105,7 @@ impl Object {
         }
         self.settle().await;
         let mut oa = brw::obdo(self.id);
-        // Only with mtime: an object's ctime says how new its mtime is.
+        // Only with mtime: an object's ctime tells the age of its mtime.
         if mtime.is_some() {
             oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
         }
@@ -123,14 +123,16 @@ impl Object {
         };
         let oa = self.call(set).await?.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_valid & OBD_MD_FLCTIME != 0 {
-            // Somebody with a faster clock may have touched it: what is done next is not before that.
+            // A client with a faster clock may have changed the object: later changes must not
+            // precede that.
             let times = &mut self.state.lock().attr.times;
             times.ctime = times.ctime.max(oa.times().at(precision).ctime);
         }
         Ok(())
     }
 
-    /// fallocate(2) with the mode's bits, on a range of the object. Call while nobody writes there.
+    /// fallocate(2) on a range of the object, with its mode bits. The caller excludes other writes
+    /// of this mount.
     pub(in crate::data) async fn fallocate(
         self: &Arc<Self>,
         mode: u32,
@@ -168,8 +170,8 @@ impl Object {
         Ok(())
     }
 
-    /// The next data (or hole) at or after `offset` of the object. `None`: no data after it. Of a server that cannot tell
-    /// (before 2.14), everything is data.
+    /// The next data or hole at or after `offset` of the object. `None`: no data follows. For a
+    /// server without OST_SEEK (before 2.14), everything is data.
     pub(in crate::data) async fn seek(
         self: &Arc<Self>,
         offset: u64,
@@ -180,7 +182,7 @@ impl Object {
         }
         self.flush(0..u64::MAX).await;
         let mut oa = brw::obdo(self.id);
-        // Without a lock of its own: the server takes one, so that others write back what they have.
+        // The server takes the lock, which makes other clients write back their dirty data.
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLFLAGS;
         oa.o_flags = OBD_FL_SRVLOCK;
         oa.o_size = offset;

@@ -1,5 +1,5 @@
-//! Writing an object: into the cache while there is grant and room, from there to the server in RPCs as large as they may
-//! be, and at once where there is no room.
+//! Writes of an object: into the cache while grant and budget last, from there to the server in
+//! RPCs as large as possible; directly to the server otherwise.
 
 use super::{CHECKSUM_RETRIES, Object};
 use crate::data::brw::{self, WriteArgs};
@@ -15,11 +15,12 @@ use wire::{
     Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_GETATTR, OST_SYNC, OstBody, Times, WireStruct,
 };
 
-/// Ranges in one write RPC at most (the request has to fit the server's buffer).
+/// Most ranges in one write RPC (the request must fit the server's buffer).
 const RANGES_MAX: usize = 256;
 
 impl Object {
-    /// Takes `data` into the cache, or to the server when there is no room; how much of it. `lock` is a PW lock on it.
+    /// Writes `data` to the cache, or to the server if the budget is exhausted. Returns the written
+    /// bytes. `lock` is a PW lock on the range.
     pub(in crate::data) async fn write(
         self: &Arc<Self>,
         offset: u64,
@@ -59,8 +60,9 @@ impl Object {
         }
     }
 
-    /// Sends `data` at once and waits for it: no grant, or O_DIRECT. How much of it was written: on a full target a part
-    /// may be. A caller that does not wait any more leaves it to be done, with its lock and its place among the writes.
+    /// Sends `data` at once and waits: without grant, or for O_DIRECT. Returns the written bytes;
+    /// on a full target that may be a part. The write runs to its end even if the caller stops
+    /// waiting, and keeps its lock and write slot until then.
     async fn write_through(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -101,7 +103,7 @@ impl Object {
                 .write_rpc(&[(at..end, vec![part])], false, times, tenure)
                 .await
             {
-                // Grant that comes now is what lets later writes stay in the cache.
+                // New grant lets later writes stay in the cache.
                 Ok(granted) => self.osc.budget().written(0, granted),
                 Err(e) if at == range.start => return Err(e),
                 Err(_) => break,
@@ -120,7 +122,7 @@ impl Object {
         Ok(range.end - range.start)
     }
 
-    /// Writes past the cache (O_DIRECT).
+    /// Writes to the server without the cache (O_DIRECT).
     pub(in crate::data) async fn write_direct(
         self: &Arc<Self>,
         offset: u64,
@@ -131,7 +133,7 @@ impl Object {
         self.write_through(range, data, &lock).await
     }
 
-    /// One OST_WRITE, see [`Object::tenure`]. Returns the grant that came with its reply.
+    /// Sends one OST_WRITE; see [`Object::tenure`]. Returns the grant in its reply.
     async fn write_rpc(
         self: &Arc<Self>,
         ranges: &[(Range<u64>, Vec<Bytes>)],
@@ -158,12 +160,12 @@ impl Object {
                 return Ok(written.granted);
             }
             self.osc.budget().written(0, written.granted);
-            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, "checksum of a write is wrong, sending again");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, "wrong checksum of a write; retrying");
         }
         Err(Errno::EIO)
     }
 
-    /// Sends what was taken from the cache after so many evictions, and tells the cache.
+    /// Sends data taken from the cache at eviction count `tenure`, and marks it as written.
     async fn write_back(self: Arc<Self>, taken: Writeback, tenure: u64) {
         let times = self.state.lock().attr.times;
         let result = self
@@ -189,7 +191,8 @@ impl Object {
         self.account();
     }
 
-    /// Data was lost: the object is as long as the server says, and as what is still to be written makes it.
+    /// Sets the size after a loss of data: the larger of the server's size and the end of the data
+    /// still to be written.
     async fn size_after_loss(self: &Arc<Self>) {
         let to_come = self.state.lock().cache.unwritten_end();
         let body = OstBody {
@@ -203,7 +206,7 @@ impl Object {
             return;
         };
         let mut s = self.state.lock();
-        // What was written meanwhile may be in neither answer.
+        // Data written during the request may be in neither value.
         let to_come = to_come.max(s.cache.unwritten_end());
         if !s.locks.is_empty() {
             s.attr.size = to_come.max(told.oa.o_size);
@@ -215,7 +218,8 @@ impl Object {
             .spawn(async move { object.osc.forget_in_kernel(object.file()).await });
     }
 
-    /// Starts to write what is dirty in `range` and not on its way yet; `full_only`: only whole RPCs.
+    /// Starts to write the dirty data of `range` that is not in flight; `full_only`: only whole
+    /// RPCs.
     pub(in crate::data) async fn start_writing(self: &Arc<Self>, range: Range<u64>, full_only: bool) {
         loop {
             let slot = self.osc.write_slot().await;
@@ -229,7 +233,7 @@ impl Object {
                 if !s.cache.is_dirty(0..u64::MAX) {
                     s.dirty_since = None;
                 }
-                // What is in the cache now is under locks of now.
+                // Data that is in the cache now is covered by current locks.
                 (taken, self.osc.evictions())
             };
             let Some(taken) = taken else { return };
@@ -241,7 +245,7 @@ impl Object {
         }
     }
 
-    /// Writes what is dirty in `range`, and waits until it and what is on its way has arrived.
+    /// Writes the dirty data of `range` and waits until nothing of it is in flight.
     pub(in crate::data) async fn flush(self: &Arc<Self>, range: Range<u64>) {
         loop {
             let changed = self.changed.notified();
@@ -263,7 +267,7 @@ impl Object {
         }
     }
 
-    /// What can be written of all that was written so far, by anybody, is on the server's disk when this returns.
+    /// Writes dirty data and waits until all earlier writes of any client are on the server's disk.
     pub(in crate::data) async fn sync(self: &Arc<Self>) -> Result<(), Errno> {
         self.flush(0..u64::MAX).await;
         let mut oa = brw::obdo(self.id);
@@ -274,7 +278,7 @@ impl Object {
         loop {
             return match self.call(sync.clone()).await {
                 Ok(_) => Ok(()),
-                // What was lost by it is told by those who lost it. The rest is still to be synced.
+                // The eviction reports its own losses. The rest must still be synced.
                 Err(RpcError::Evicted(_)) => continue,
                 Err(e) => Err(e.errno()),
             };

@@ -1,4 +1,4 @@
-//! What an eviction takes: locks, caches, what was not written back, and what a machine that stopped has lost.
+//! Evictions: drops locks and caches, and reports lost data.
 
 use super::Osc;
 use crate::data::brw;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
-/// Files that the kernel is told to forget at once after an eviction.
+/// Files whose pages the kernel drops concurrently after an eviction.
 const FORGET_AT_ONCE: usize = 8;
 
 impl Osc {
@@ -23,7 +23,7 @@ impl Osc {
         }
     }
 
-    /// What the target had answered and has lost with its machine: fsync has to say so.
+    /// Reports replies that the target lost because its machine stopped, so that fsync fails.
     fn tell_of_lost_changes(&self) {
         let lost = self.import().take_lost();
         let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();
@@ -32,7 +32,7 @@ impl Osc {
             tracing::error!(
                 ost,
                 files,
-                "data that was written and not synced is lost: the target's machine had stopped. The descriptors that have the files open fail with EIO"
+                "written data that was not synced is lost: the OST's machine stopped. The open descriptors of the files fail with EIO"
             );
         }
         for file in files {
@@ -40,7 +40,8 @@ impl Osc {
         }
     }
 
-    /// After an eviction: has the kernel drop all it has of these objects' files, attributes first, which waits for nobody.
+    /// Invalidates these objects' files in the kernel: first attributes, which never waits, then
+    /// pages.
     async fn forget_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
         if let Some(kernel) = self.kernel.get() {
             for object in &objects {

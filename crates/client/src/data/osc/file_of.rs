@@ -1,4 +1,4 @@
-//! Which file an object belongs to, as its target knows.
+//! Query for the file of an object.
 
 use super::Osc;
 use crate::pack;
@@ -8,7 +8,8 @@ use wire::format::bufs;
 use wire::{Errno, Fid, GetinfoFid2path, OST_GET_INFO, WireStruct};
 
 impl Osc {
-    /// The file of an object. `ENODATA`: nobody has written to the object, so it does not know its file.
+    /// The file of an object. `ENODATA`: the object was never written, so it does not know its
+    /// file.
     pub(in crate::data) async fn file_of(&self, object: Fid) -> Result<Fid, Errno> {
         let asked = GetinfoFid2path {
             gf_fid: object,

@@ -1,4 +1,4 @@
-//! What can be shown and set of an OSC while it runs, under Lustre's names (`osc.*.max_dirty_mb`, ...).
+//! Parameters of an OSC, under Lustre's names (`osc.*.max_dirty_mb`, ...).
 
 use super::{Osc, RPCS_IN_FLIGHT};
 use params::{Group, Param, Registry};
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wire::checksum::ChecksumType;
 
-/// The most that `max_dirty_mb` may be.
+/// Largest `max_dirty_mb`, MiB.
 const DIRTY_MB_MAX: u64 = 2048;
-/// The most that `idle_timeout` may be, seconds.
+/// Largest `idle_timeout`, seconds.
 const IDLE_TIMEOUT_MAX: u64 = 3600;
-/// The most that `max_rpcs_in_flight` may be.
+/// Largest `max_rpcs_in_flight`.
 const RPCS_IN_FLIGHT_MAX: u32 = 256;
 
-/// Values that are read where they matter, and set by the parameter registry.
+/// Values that the parameters set.
 #[derive(Debug)]
 pub(super) struct Tunables {
     pub(super) checksums: Arc<AtomicBool>,
-    /// As a bit of `ocd_cksum_types`; 0: none was set.
+    /// A bit of `ocd_cksum_types`; 0: the default.
     pub(super) checksum_type: AtomicU32,
     rpcs_in_flight: AtomicU64,
 }
@@ -34,7 +34,7 @@ impl Default for Tunables {
 }
 
 impl Osc {
-    /// Shows this OSC below `osc.<name>.`, as long as the group lives.
+    /// Registers the parameters below `osc.<name>.`, while the group exists.
     pub(super) fn show(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("osc.{}", self.target.name));
         let weak = Arc::downgrade(self);
@@ -70,11 +70,11 @@ impl Osc {
         group
             .add(
                 "max_dirty_mb",
-                dirty.about("data that may wait to be written back, MiB"),
+                dirty.about("limit of dirty data, MiB"),
             )
             .add(
                 "max_rpcs_in_flight",
-                in_flight.about("requests to the target that may be under way at once"),
+                in_flight.about("limit of concurrent requests to the target"),
             )
             .add(
                 "checksums",
@@ -83,22 +83,22 @@ impl Osc {
             .add(
                 "checksum_type",
                 self.checksum_type_param()
-                    .about("the checksum that is used, in brackets, and the others that the target knows"),
+                    .about("checksum types that the target supports, the used one in brackets"),
             )
             .add(
                 "idle_timeout",
                 self.idle_timeout_param()
-                    .about("seconds without a request and a lock after which the target is disconnected until it is needed; 0: never"),
+                    .about("seconds without requests and locks after which the client disconnects from the target until the next use; 0: never"),
             )
             .add(
                 "cur_dirty_bytes",
                 Param::read_only(show(|osc| osc.budget.dirty()))
-                    .about("data that waits to be written back, bytes"),
+                    .about("dirty data, bytes"),
             )
             .add(
                 "cur_grant_bytes",
                 Param::read_only(show(|osc| osc.budget.available()))
-                    .about("space that the target has promised, bytes"),
+                    .about("unused grant from the target, bytes"),
             );
         group
     }
@@ -124,7 +124,7 @@ impl Osc {
             let types = osc.checksum_types();
             let mut known = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
             let chosen = known.find(|ty| ty.name().eq_ignore_ascii_case(text.trim()));
-            let chosen = chosen.ok_or("not a checksum that the target knows")?;
+            let chosen = chosen.ok_or("the target does not support this checksum type")?;
             osc.tunables.checksum_type.store(chosen.bit(), Ordering::Relaxed);
             Ok(())
         };
@@ -155,7 +155,7 @@ impl Osc {
         if after > before {
             self.write_slots.add_permits(after - before);
         } else {
-            // Those that are in use now are taken out when they come back.
+            // Removes permits in use when they are returned.
             let (slots, fewer) = (self.write_slots.clone(), (before - after) as u32);
             self.runtime.spawn(async move {
                 if let Ok(permits) = slots.acquire_many_owned(fewer).await {

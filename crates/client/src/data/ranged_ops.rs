@@ -1,0 +1,49 @@
+//! The parameters of fallocate and lseek.
+
+/// A change of the space of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocate space; without `keep_size`, extend the file.
+    Allocate {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+    /// Release the space: the range reads as zeros.
+    PunchHole,
+    /// Let the range read as zeros.
+    ZeroRange {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+}
+
+impl Fallocate {
+    /// fallocate(2)'s mode bits.
+    pub(super) fn mode(self) -> u32 {
+        const KEEP_SIZE: u32 = 0x1;
+        const PUNCH_HOLE: u32 = 0x2;
+        const ZERO_RANGE: u32 = 0x10;
+        let keep = if self.keeps_size() { KEEP_SIZE } else { 0 };
+        keep | match self {
+            Fallocate::Allocate { .. } => 0,
+            Fallocate::PunchHole => PUNCH_HOLE,
+            Fallocate::ZeroRange { .. } => ZERO_RANGE,
+        }
+    }
+
+    pub(super) fn keeps_size(self) -> bool {
+        match self {
+            Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
+            Fallocate::PunchHole => true,
+        }
+    }
+}
+
+/// The target of a seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is data.
+    Data,
+    /// The next byte in a hole; the end of the file counts as one.
+    Hole,
+}

@@ -1,0 +1,84 @@
+//! Results of reads and writes that span several objects of a file.
+
+use bytes::Bytes;
+use wire::Errno;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The pieces of a read, in order. Missing bytes of a piece become zeros if any byte follows them.
+#[derive(Default)]
+pub(super) struct StripedRead {
+    pub(super) data: Vec<Bytes>,
+    len: u64,
+    /// Bytes after `len` that the objects did not return.
+    pub(super) missing: u64,
+    /// Whether zeros were added that no object returned.
+    pub(super) has_added_zeros: bool,
+}
+
+impl StripedRead {
+    /// Appends the bytes of the next piece, of which `wanted` were requested.
+    pub(super) fn push(&mut self, data: Vec<Bytes>, wanted: u64) {
+        let got: u64 = data.iter().map(|d| d.len() as u64).sum();
+        if got > 0 {
+            self.fill_to(self.len + self.missing);
+            self.len += got;
+            self.data.extend(data);
+        }
+        self.missing += wanted - got.min(wanted);
+    }
+
+    /// Appends zeros up to a total length of `len` bytes.
+    pub(super) fn fill_to(&mut self, len: u64) {
+        while self.len < len {
+            let zeros = (len - self.len).min(ZEROS.len() as u64);
+            self.data.push(Bytes::from_static(&ZEROS[..zeros as usize]));
+            self.len += zeros;
+            self.has_added_zeros = true;
+        }
+        self.missing = 0;
+    }
+}
+
+/// The progress of a striped write. A partial write returns its length; the next write returns the
+/// error.
+#[derive(Default)]
+pub(super) struct StripedWrite {
+    bytes: u64,
+    error: Option<Errno>,
+}
+
+impl StripedWrite {
+    /// Adds the result of one part; returns whether all of it was written.
+    pub(super) fn add(&mut self, len: u64, done: Result<u64, Errno>) -> bool {
+        match done {
+            Ok(bytes) => self.bytes += bytes,
+            Err(e) => self.error = Some(e),
+        }
+        self.error.is_none() && done == Ok(len)
+    }
+
+    pub(super) fn result(self) -> Result<usize, Errno> {
+        match self.error {
+            Some(e) if self.bytes == 0 => Err(e),
+            _ => Ok(self.bytes as usize),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StripedRead;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_hole_between_pieces_reads_as_zeros_and_the_end_of_file_is_short() {
+        let mut out = StripedRead::default();
+        out.push(vec![Bytes::from_static(b"ab")], 4);
+        out.push(vec![Bytes::from_static(b"cd")], 4);
+        assert_eq!(out.data.concat(), b"ab\0\0cd");
+        assert_eq!(out.missing, 2);
+        out.fill_to(7);
+        assert_eq!(out.data.concat(), b"ab\0\0cd\0");
+    }
+}
