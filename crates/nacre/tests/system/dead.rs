@@ -362,9 +362,7 @@ fn only_sizes_and_data_on_a_dead_target_wait() {
         at("moved")
     ));
 
-    assert!(within(SLACK, || pair
-        .log()
-        .contains("no answer since")));
+    assert!(within(SLACK, || pair.log().contains("no answer since")));
     assert!(pair.log().contains("lus-OST0001"));
     drop(hung);
     for stat in stats {
