@@ -1,4 +1,4 @@
-//! What a running process answers to `nacre lctl` and `nacre lfs`.
+//! Answers the requests of `nacre lctl` and `nacre lfs`.
 
 mod by_fid;
 
@@ -18,7 +18,7 @@ use wire::{Nid, ObdStatfs};
 
 use crate::control::{Asker, Request};
 
-/// The shared parts of a node.
+/// The parts of a node that answer requests.
 pub(crate) struct Parts {
     pub(crate) registry: Registry,
     pub(crate) lnet: Arc<Lnet>,
@@ -30,7 +30,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Answers a request that is not about the process itself.
+    /// Answers a request about the node. Requests about the process itself (status, stop, mount,
+    /// umount) are handled by its caller.
     pub(crate) async fn answer(&self, request: Request, asker: Asker) -> Result<Value> {
         match request {
             Request::GetParam { pattern } => Ok(json!(self.registry.get(&pattern))),
@@ -64,7 +65,7 @@ impl Parts {
                 Ok(json!(counts.map_err(anyhow::Error::msg)?))
             }
             Request::Status | Request::Stop { .. } | Request::Mount { .. } | Request::Umount { .. } => {
-                bail!("not for the node")
+                bail!("this request is not for the node")
             }
             Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
             Request::Path2fid { mountpoint, paths } => {
@@ -97,7 +98,7 @@ impl Parts {
 
     fn mgs(&self) -> Result<&Mgs> {
         let mgs = self.mgs.as_deref();
-        mgs.context("the MGS is not in this process: say which process has it with --dir")
+        mgs.context("the MGS does not run in this process: select the process of the MGS with --dir")
     }
 
     fn console(&self) -> Result<&lst::console::Console> {
@@ -113,7 +114,7 @@ impl Parts {
             .with_context(|| format!("{} is not a mount of this process", mountpoint.display()))
     }
 
-    /// Lines as `lctl dl` has them, without the number: state, type, name, UUID.
+    /// Lines in the format of `lctl dl` without the number: state, type, name, UUID.
     fn devices(&self) -> Vec<String> {
         let mut out = Vec::new();
         if self.mgs.is_some() {
@@ -156,7 +157,7 @@ impl Parts {
     }
 }
 
-/// The space of every target of a mount: what each says, or nothing of those that do not answer.
+/// Space of each target of a mount; null for a target that does not answer.
 async fn df(client: &Client) -> Value {
     let config = client.config();
     let (mdts, osts) = tokio::join!(client.mdt_space(), client.ost_space());
@@ -183,7 +184,7 @@ async fn df(client: &Client) -> Value {
     json!(all)
 }
 
-/// The rights of whoever asks.
+/// Credentials of the calling process, for permission checks in the client.
 fn cred_of(asker: Asker) -> Cred {
     let status = std::fs::read_to_string(format!("/proc/{}/status", asker.pid)).unwrap_or_default();
     let groups = status

@@ -1,8 +1,9 @@
-//! The control socket: how commands talk to a running process.
+//! The control socket: commands send requests to a running process.
 //!
-//! One connection carries one request and its answer, each a line of JSON. The kernel tells the server who asks. Changing and
-//! stopping is for root and the process's own user. What users of root's mounts need (`nacre lfs df`, for one) is for
-//! everybody; a user's own process answers no other user. Connections are few, and each step of one has a time limit.
+//! One connection carries one request and its answer, each a line of JSON. The kernel identifies
+//! the caller. Only root and the process's own user may change or stop it. Requests that users of
+//! root's mounts need (such as `nacre lfs df`) are open to every user; a process of another user
+//! answers no other user. Connections are few, and each step of one has a time limit.
 
 mod limits;
 
@@ -27,38 +28,38 @@ use crate::output;
 use crate::publish::with_short_path;
 use limits::Limits;
 
-/// A line longer than this is not a request of ours.
+/// Longer lines are not valid requests.
 const LINE_MAX: u64 = 1 << 20;
-/// How long a command may take to send its request, and then to read its answer.
+/// Time limit for a command to send its request, and again to read its answer.
 const TRANSFER_MAX: Duration = Duration::from_secs(10);
-/// How long the answer to a user who is not an owner may take.
+/// Time limit for answering users who are neither root nor the owner.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// What a command asks of a running process.
+/// A request of a command to a running process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Its record, with what is going on now.
+    /// The process's record and current memory use.
     Status,
-    /// Unmount and stop; refused while a mount is in use, unless lazily.
+    /// Unmount and stop; fails while a mount is in use, unless `lazy`.
     Stop { lazy: bool },
     /// Names and values of parameters.
     GetParam { pattern: String },
     /// Names of parameters.
     ListParam { pattern: String, recursive: bool },
-    /// Mounts here for a command that was told these start parameters and is in this mount namespace.
+    /// Mount in this process for a command with these start parameters in this mount namespace.
     Mount {
         mount: MountRequest,
         told: Vec<String>,
         mount_ns: String,
     },
-    /// Undoes a mount; refused while it is in use, unless lazily.
+    /// Unmount; fails while the mount is in use, unless `lazy`.
     Umount { mountpoint: PathBuf, lazy: bool },
-    /// Sets parameters here.
+    /// Set parameters of this process.
     SetParam { pattern: String, value: String },
-    /// Keeps a parameter for every node (no value: deletes it).
+    /// Have the MGS keep a parameter for every node; without a value, delete it.
     KeepParam { name: String, value: Option<String> },
-    /// Changes the nodemaps of the MGS here.
+    /// Change the nodemaps of the MGS in this process.
     Nodemap(Change),
     /// NIDs of a node.
     Ping { nid: String, timeout_s: u64 },
@@ -75,18 +76,18 @@ pub(crate) enum Request {
     },
     /// A command for the LNet selftest console of this process.
     Lst { command: lst::console::Command },
-    /// What nodes of LNet selftest have counted.
+    /// Counters of LNet selftest nodes.
     LstCounts { names: Vec<String>, timeout_s: u64 },
-    /// Paths of FIDs: a list for each.
+    /// Paths of files by FID: one list for each FID.
     Fid2path { mountpoint: PathBuf, fids: Vec<String> },
-    /// The names of files, each as `[FID of its directory]/name`: a list for each path below a mount.
+    /// Names of files, each as `[FID of its directory]/name`: one list for each path below a mount.
     Parents {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
     },
-    /// Removes files by their FIDs; says of each why it was not, or nothing.
+    /// Remove files by FID; the answer has an error message or null for each.
     Rmfid { mountpoint: PathBuf, fids: Vec<String> },
-    /// Removes names that lead to nothing.
+    /// Remove directory entries whose object is gone.
     RmEntry {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
@@ -94,7 +95,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether only the owner may ask this.
+    /// Whether only root and the owner may send this request.
     fn for_owner(&self) -> bool {
         match self {
             Request::Mount { .. } | Request::Umount { .. } => true,
@@ -103,7 +104,7 @@ impl Request {
             Request::Lnet(op) => op.changes(),
             Request::Status
             | Request::Path2fid { .. }
-            // The mount says who may use FIDs.
+            // The client of the mount checks permission to use FIDs.
             | Request::Fid2path { .. }
             | Request::Parents { .. }
             | Request::Rmfid { .. }
@@ -124,7 +125,7 @@ enum Answer {
     Error(String),
 }
 
-/// Who asks, as the kernel says.
+/// The caller's credentials, from `SO_PEERCRED`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) uid: u32,
@@ -132,13 +133,13 @@ pub(crate) struct Asker {
     pub(crate) pid: u32,
 }
 
-/// Who answers.
+/// Answers the requests of a control socket.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers a request that its sender is entitled to.
+    /// Answers a request; the caller's permission has been checked.
     fn handle(self: Arc<Self>, request: Request, asker: Asker) -> BoxFuture<'static, Result<Value>>;
 }
 
-/// Listens at `path` and answers until the task is aborted.
+/// Listens at `path` until the task is aborted.
 pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::task::JoinHandle<()>> {
     let cannot = || format!("cannot listen at the control socket {}", path.display());
     let listener = tokio::net::UnixListener::bind(path).with_context(cannot)?;
@@ -158,7 +159,7 @@ pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::ta
     }))
 }
 
-/// Serves a connection in a task of its own, or tells why it does not.
+/// Serves a connection in its own task, or answers with an error.
 fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dyn Handler>) {
     let asker = match stream.peer_cred() {
         Ok(c) => Asker {
@@ -166,13 +167,13 @@ fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dy
             gid: c.gid(),
             pid: c.pid().map_or(0, |pid| pid as u32),
         },
-        Err(e) => return refuse(stream, &format!("the kernel does not say who asks: {e}")),
+        Err(e) => return refuse(stream, &format!("cannot identify the calling user: {e}")),
     };
     let owner = is_owner(asker.uid);
     if !owner && !is_for_everybody() {
         return refuse(
             stream,
-            "only the user that runs this process, or root, may ask it",
+            "only the user that runs this process, or root, may use its control socket",
         );
     }
     match limits.enter((!owner).then_some(asker.uid)) {
@@ -184,19 +185,17 @@ fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dy
             });
         }
         Err(full) => {
-            lnet::warn_seldom!(
-                uid = asker.uid,
-                "a command is refused at the control socket: {full}"
-            );
+            lnet::warn_seldom!(uid = asker.uid, "control socket: connection refused: {full}");
             refuse(stream, &format!("{full}: try again"));
         }
     }
 }
 
-/// Answers a connection that is not served. The line fits into a new socket's buffer.
+/// Writes an error to a connection that is not served. The line fits into a new socket's buffer, so
+/// the write does not block.
 fn refuse(stream: tokio::net::UnixStream, why: &str) {
     let line = to_line(&Answer::Error(why.to_owned()));
-    // A command that went away meanwhile does not want its answer.
+    // Ignore a failed write: the command has exited.
     let _ = stream
         .into_std()
         .and_then(|mut stream| stream.write(line.as_bytes()));
@@ -221,7 +220,7 @@ async fn serve(mut stream: tokio::net::UnixStream, asker: Asker, handler: Arc<dy
             .unwrap_or_else(|_| Err(anyhow!("no answer within {ANSWER_MAX:?}"))),
     };
     let answer = answer.map_or_else(|e| Answer::Error(output::describe(&e)), Answer::Ok);
-    // A command that went away meanwhile does not want its answer.
+    // Ignore a failed write: the command has exited.
     let _ = timeout(TRANSFER_MAX, writer.write_all(to_line(&answer).as_bytes())).await;
 }
 
@@ -231,17 +230,18 @@ fn to_line(answer: &Answer) -> String {
     text
 }
 
-/// Whether a user may change what this process does.
+/// Whether a user may change the state of this process.
 fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == crate::running::uid()
 }
 
-/// Whether users other than the owners may ask: all users can use a mount of root, and no other user a mount of a user.
+/// Whether other users may send requests: every user may use a mount of root; a user's own mount
+/// serves that user alone.
 fn is_for_everybody() -> bool {
     crate::running::uid() == 0
 }
 
-/// Asks the process behind a control socket and waits for its answer.
+/// Sends a request to the process behind a control socket and waits for its answer.
 pub(crate) fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result<Value> {
     let cannot = || format!("no answer at the control socket {}", socket.display());
     let mut stream = with_short_path(socket, |path| UnixStream::connect(path)).with_context(cannot)?;
@@ -302,7 +302,7 @@ mod tests {
         task.abort();
     }
 
-    /// Time only passes when nothing else is left to do.
+    /// The paused clock advances only while no task can run.
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_a_request_is_closed() {
         let dir = tempfile::tempdir().unwrap();
@@ -328,7 +328,7 @@ mod tests {
         for _ in 0..200 {
             held.push(tokio::net::UnixStream::connect(&path).await.unwrap());
         }
-        // They are accepted in turn.
+        // The listener accepts connections in order, so the last one is refused last.
         let mut why = String::new();
         held.last_mut().unwrap().read_to_string(&mut why).await.unwrap();
         assert!(why.contains("wait for answers already"), "{why}");

@@ -1,9 +1,9 @@
-//! Going to the background.
+//! Starting in the background.
 //!
-//! The command starts itself again: the same arguments in the same working directory, with an
-//! environment variable that says that somebody waits for word. The child makes a session of its own, works, and writes
-//! one line on its standard output when it can be used or has failed; the parent passes that on and ends. What the
-//! child writes on standard error goes to its log.
+//! The command starts itself again with the same arguments and working directory and an environment
+//! variable that marks the child. The child starts its own session (setsid), works, and writes one
+//! line to its standard output when it is ready or has failed. The parent prints that line and
+//! exits. The child's standard error is its log file.
 
 use crate::output::{self, say};
 use std::fs::{File, OpenOptions};
@@ -15,29 +15,29 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// Set for the child: it is in the background and somebody waits for word.
+/// Set for the child in the background, whose parent waits for a report.
 const CHILD: &str = "NACRE_BACKGROUND";
 
-/// How often the child looks whether its parent still waits.
+/// How often the child checks that its parent still exists.
 const PARENT_LOOK: Duration = Duration::from_millis(200);
 
-/// What the child reports.
+/// The child's report to its parent.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Word {
     Ready(String),
-    /// The process ends.
+    /// The process exits.
     Failed(String),
-    /// The process goes on with what others have asked of it meanwhile.
+    /// The process continues, because other commands have mounted through it meanwhile.
     Refused(String),
 }
 
-/// Whether this process is the one in the background.
+/// Whether this process is the background child.
 pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs this very command in the background; returns when it is ready, with what it says, or its error.
+/// Runs this command in the background. Returns when the child is ready, or its error.
 pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     let own = std::env::current_exe().context("cannot find the nacre binary")?;
     let stderr = open_log(log)?;
@@ -53,7 +53,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     if let Some(out) = child.stdout.take() {
         BufReader::new(out)
             .read_line(&mut line)
-            .context("word from the background")?;
+            .context("cannot read the report of the background process")?;
     }
     match serde_json::from_str(&line) {
         Ok(Word::Ready(text)) => {
@@ -75,17 +75,18 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     }
 }
 
-/// What the child does first: it leaves the session of whoever started it.
+/// Detaches the child from the session and working directory of the parent.
 pub(crate) fn detach() {
-    // Only a process group's leader cannot; a child that was just spawned is none.
+    // setsid fails only for the leader of a process group, and a new child is not one.
     if let Err(e) = rustix::process::setsid() {
         tracing::debug!("setsid: {e}");
     }
-    // Not to keep anybody from unmounting what we were started in.
+    // A working directory would keep its file system from being unmounted.
     let _ = std::env::set_current_dir("/");
 }
 
-/// Resolves when the command that waits for word has ended, as by Ctrl-C. Never in the foreground, where nobody waits.
+/// Resolves when the waiting parent has exited, as after Ctrl-C. Never resolves in the foreground,
+/// where no parent waits.
 pub(crate) async fn parent_has_ended() {
     let parent = rustix::process::getppid();
     while !is_child() || rustix::process::getppid() == parent {
@@ -93,7 +94,7 @@ pub(crate) async fn parent_has_ended() {
     }
 }
 
-/// Tells the waiting parent that all is ready, or prints it in the foreground.
+/// Reports readiness to the waiting parent; in the foreground, prints the text.
 pub(crate) fn ready(text: &str) {
     if is_child() {
         say(&Word::Ready(text.to_owned()))
@@ -102,14 +103,15 @@ pub(crate) fn ready(text: &str) {
     }
 }
 
-/// Tells the waiting parent why nothing came of it; in the foreground the error goes the ordinary way.
+/// Reports to the waiting parent why this process failed; in the foreground, the caller returns the
+/// error.
 pub(crate) fn failed(error: &anyhow::Error) {
     if is_child() {
         say(&Word::Failed(output::describe(error)));
     }
 }
 
-/// Tells the waiting parent why nothing came of what it wanted, although this process goes on.
+/// Reports to the waiting parent why its request failed, although this process continues.
 pub(crate) fn refused(error: &anyhow::Error) {
     if is_child() {
         say(&Word::Refused(output::describe(error)));
@@ -121,7 +123,7 @@ fn say(word: &Word) {
     if let Ok(text) = serde_json::to_string(word) {
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
-    // The pipe has done its work; the descriptor must not stay open on it, nor be taken by something else.
+    // Release the pipe, and keep descriptor 1 in use so that no other file gets it.
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
@@ -132,8 +134,8 @@ fn open_log(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot write the log {}", path.display()))
 }
 
-/// Writes the log to the file that now has its name, as after `logrotate` has renamed it. In the foreground the log is standard
-/// error, and stays there.
+/// Opens the log by its name again, as needed after `logrotate` renamed it. In the foreground the
+/// log is standard error and stays there.
 pub(crate) fn reopen_log(path: &Path) {
     if !is_child() {
         return;
@@ -141,13 +143,13 @@ pub(crate) fn reopen_log(path: &Path) {
     match open_log(path) {
         Ok(file) => {
             let _ = rustix::stdio::dup2_stderr(&file);
-            tracing::info!("the log begins here");
+            tracing::info!("log file reopened after SIGHUP");
         }
-        Err(e) => tracing::warn!("the log stays where it is: {e:#}"),
+        Err(e) => tracing::warn!("cannot reopen the log, continuing with the old file: {e:#}"),
     }
 }
 
-/// Makes paths that were given on the command line independent of the working directory.
+/// Makes a path from the command line independent of the working directory.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("path {}", path.display()))
 }

@@ -1,16 +1,18 @@
-//! How many files this process may have open: as many as the system allows, and what that must be at least.
+//! The limit of open files of this process, and the descriptors that it needs.
 //!
-//! Files that are open in a mount cost no descriptors. Targets need some for their stores, connections one each.
+//! Files that applications open in a mount cost no descriptors. Each target needs some for its
+//! store, each connection one.
 
 use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a process needs besides its targets.
+/// Descriptors for everything besides targets and connections.
 const BASE: u64 = 128;
-/// What a target needs: files of its index, and of objects in use.
+/// Descriptors for a target: files of its index, and open objects.
 const PER_TARGET: u64 = 128;
 
-/// Takes as many as are allowed: programs start with fewer only because old ones could not handle more.
+/// Raises the soft limit to the hard limit. The soft limit is lower only for old programs that use
+/// `select`.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -20,11 +22,14 @@ pub(crate) fn raise_limit() {
     if limit.current != limit.maximum
         && let Err(e) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::warn!("the limit of open files stays at {:?}: {e}", limit.current);
+        tracing::warn!(
+            "cannot raise the limit of open files, which stays at {:?}: {e}",
+            limit.current
+        );
     }
 }
 
-/// Refuses to serve what there would be too few descriptors for.
+/// Fails if the limit of open files is too low for this many targets.
 pub(crate) fn enough_for(targets: usize) -> Result<()> {
     let needed = BASE + PER_TARGET * targets as u64;
     match getrlimit(Resource::Nofile).current {
@@ -36,16 +41,17 @@ pub(crate) fn enough_for(targets: usize) -> Result<()> {
     }
 }
 
-/// How many connections this process may be asked for.
+/// Limits on incoming connections.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Connections {
-    /// By one host.
+    /// From one host.
     pub(crate) host_max: usize,
-    /// By all hosts together.
+    /// From all hosts together.
     pub(crate) max: usize,
 }
 
-/// Shares of the descriptors: half are for connections that other hosts open, and no host takes more than a part of those.
+/// Limits from the descriptors of this process: half are for incoming connections, and one host
+/// gets only a part of those.
 pub(crate) fn connections() -> Connections {
     connections_of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }

@@ -1,7 +1,9 @@
-//! What `nacre up` keeps in its directory: which targets there are, and how it was made.
+//! The description of a file system that `nacre up` keeps in its directory: name, store, number of
+//! OSTs, last address, start parameters.
 //!
-//! `instance.json` is written last when a directory is made, and `instance.new` first, so that a directory that has only
-//! the latter is known to be half made. Targets are in directories of their own: `mgs`, `mdt0000`, `ost0000` and so on.
+//! A new directory gets `instance.new` first and `instance.json` last, so a directory with only the
+//! former is known to be incomplete. Each target has its own directory: `mgs`, `mdt0000`, `ost0000`
+//! and so on.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,15 +18,15 @@ use wire::Nid;
 use crate::cmd::mkfs;
 use crate::running::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
-/// The format that this version writes, and the newest that it reads.
+/// The format that this version writes, and the newest one that it reads.
 const FORMAT_VERSION: u32 = 1;
 const DONE: &str = "instance.json";
 const BEGUN: &str = "instance.new";
-/// What [`DONE`] is called while `nacre destroy` deletes the rest.
+/// Name of [`DONE`] while `nacre destroy` deletes the rest.
 const DESTROYED: &str = "instance.destroyed";
 const LOCK: &str = "nacre.lock";
 
-/// Where data is kept.
+/// Where a file system stores its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Store {
@@ -34,17 +36,17 @@ pub(crate) enum Store {
     Memory,
 }
 
-/// A whole file system in a directory.
+/// A complete file system in one directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Instance {
     format_version: u32,
     /// Name of the file system.
     pub(crate) fsname: String,
-    /// Where its data is.
+    /// Where its data is stored.
     pub(crate) store: Store,
     /// Number of object targets.
     pub(crate) osts: u32,
-    /// Where it was the last time.
+    /// The NID at its last start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nid: Option<String>,
     /// Start parameters, `NAME=VALUE`.
@@ -52,24 +54,27 @@ pub(crate) struct Instance {
     pub(crate) start: Vec<String>,
 }
 
-/// What is asked for on the command line; nothing means: as it is, or the default.
+/// The command line's values; `None` keeps the present value or takes the default.
 pub(crate) struct Wanted<'a> {
     pub(crate) fsname: Option<&'a str>,
     pub(crate) store: Option<Store>,
     pub(crate) osts: Option<u32>,
 }
 
-/// Keeps other processes out of the directory for as long as it lives.
+/// An exclusive lock on the directory; dropping it unlocks.
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] fs::File);
 
-/// What a directory is.
+/// The state of a directory.
 enum Found {
     Nothing,
     Made(Instance),
 }
 
 impl Instance {
-    /// The instance in this directory as it is wanted; refuses what cannot be done, and changes nothing.
+    /// The instance that this directory will have after applying `wanted`. Changes nothing.
+    ///
+    /// # Errors
+    /// The present instance cannot be changed in this way.
     pub(crate) fn plan(dir: &Path, wanted: &Wanted) -> Result<Instance> {
         let here = dir.display();
         match look(dir)? {
@@ -100,7 +105,7 @@ impl Instance {
                 let osts = wanted.osts.unwrap_or(is.osts);
                 if osts < is.osts {
                     bail!(
-                        "the file system in {here} has {} OSTs, and none can be taken away",
+                        "the file system in {here} has {} OSTs, and an OST cannot be removed",
                         is.osts
                     );
                 }
@@ -109,7 +114,7 @@ impl Instance {
         }
     }
 
-    /// The instance that is in this directory, if there is one.
+    /// The instance in this directory, if there is one.
     pub(crate) fn find(dir: &Path) -> Result<Option<Instance>> {
         if !dir.join(DONE).exists() && !dir.join(BEGUN).exists() {
             return Ok(None);
@@ -120,13 +125,13 @@ impl Instance {
         }
     }
 
-    /// Whether the directory is one of `nacre up`, also one that is half made or half destroyed.
+    /// Whether `nacre up` created this directory, even if it is incomplete or half destroyed.
     pub(crate) fn is_in(dir: &Path) -> bool {
         let names = [DONE, BEGUN, DESTROYED];
         names.iter().any(|name| dir.join(name).is_file())
     }
 
-    /// From now on it cannot be brought up any more.
+    /// Marks the instance as destroyed: it cannot start any more.
     pub(crate) fn begin_to_destroy(dir: &Path) -> Result<()> {
         match fs::rename(dir.join(DONE), dir.join(DESTROYED)) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
@@ -136,7 +141,7 @@ impl Instance {
         }
     }
 
-    /// Nothing of it is left but its description.
+    /// Removes the mark, the last file of the instance.
     pub(crate) fn end_to_destroy(dir: &Path) -> Result<()> {
         for name in [BEGUN, ".instance.json.new", DESTROYED] {
             match fs::remove_file(dir.join(name)) {
@@ -149,12 +154,12 @@ impl Instance {
         Ok(())
     }
 
-    /// Where it was the last time.
+    /// The NID at its last start.
     pub(crate) fn last_nid(&self) -> Option<Nid> {
         self.nid.as_deref()?.parse().ok()
     }
 
-    /// The same, now to be found there.
+    /// The same instance at this NID.
     pub(crate) fn now_at(self, nid: Nid) -> Instance {
         Instance {
             nid: Some(nid.to_string()),
@@ -162,16 +167,17 @@ impl Instance {
         }
     }
 
-    /// The same, now with these start parameters.
+    /// The same instance with these start parameters.
     pub(crate) fn started_with(self, start: Vec<String>) -> Instance {
         Instance { start, ..self }
     }
 
-    /// Makes what is not there yet; returns the directories of all targets, the MGS's first and the MDT's second.
+    /// Creates the missing targets. Returns the directories of all targets: MGS, MDT, then OSTs.
     pub(crate) fn make(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
         let new = !dir.join(DONE).exists();
-        // The targets that there were at the last start: none of them is made anew.
+        // Targets that existed at the last start must still exist: never replace one by an empty
+        // one.
         let there = match look(dir)? {
             Found::Made(before) if before.store == Store::Local => before.target_dirs(dir),
             _ => Vec::new(),
@@ -204,7 +210,7 @@ impl Instance {
         Ok(dirs)
     }
 
-    /// Every target's kind and index.
+    /// Kind and index of each target.
     pub(crate) fn targets(&self) -> Vec<(TargetKind, u32)> {
         let osts = (0..self.osts).map(|i| (TargetKind::Ost, i));
         [(TargetKind::Mgs, 0), (TargetKind::Mdt, 0)]
@@ -213,7 +219,7 @@ impl Instance {
             .collect()
     }
 
-    /// The directories of all targets, the MGS's first and the MDT's second.
+    /// The directories of all targets: MGS, MDT, then OSTs.
     pub(crate) fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
         let name = |(kind, index): (TargetKind, u32)| match kind {
             TargetKind::Mgs => dir.join("mgs"),
@@ -223,8 +229,8 @@ impl Instance {
     }
 }
 
-/// Takes the permissions of other users from this program's files in the directory. The directory itself stays as it is: the mount
-/// point can be in it.
+/// Removes other users' permissions from Nacre's files in the directory. The directory's own mode
+/// stays, since the mount point may be in it.
 pub(crate) fn restrict(dir: &Path) -> Result<()> {
     let mut changed = 0;
     for name in [DONE, LOCK, "nacre.log", RECORD_IN_DIR] {
@@ -237,22 +243,22 @@ pub(crate) fn restrict(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says that files were open to other users until now.
+/// Logs that files were accessible to other users until now.
 pub(crate) fn warn_restricted(dir: &Path, changed: u64) {
     if changed > 0 {
         tracing::warn!(
-            "{}: other users could use {changed} files and directories; their modes are now 0600 and 0700",
+            "{}: {changed} files and directories were accessible to other users; their modes are now 0600 and 0700",
             dir.display()
         );
     }
 }
 
-/// Takes the directory for this process.
+/// Locks the directory for this process.
 pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let path = dir.join(LOCK);
     let mut options = osd::files::options();
     let file = options.write(true).create(true).truncate(false).open(&path);
-    // A check can lock what it cannot write to.
+    // `nacre fsck` on a read-only file system can still lock a file or directory open for reading.
     let file = file.or_else(|e| match e.kind() {
         ErrorKind::ReadOnlyFilesystem => fs::File::open(&path).or_else(|_| fs::File::open(dir)),
         _ => Err(e),
@@ -260,7 +266,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!(
-            "{} is in use by another nacre that is just starting or stopping: try again",
+            "{} is locked by another nacre process that is starting or stopping: try again",
             dir.display()
         );
     }
@@ -281,14 +287,12 @@ fn look(dir: &Path) -> Result<Found> {
     };
     let names: Vec<String> = names.collect();
     if names.iter().any(|n| n == DESTROYED) {
-        bail!(
-            "{here} is half deleted (`nacre destroy` was interrupted): finish that with nacre destroy {here}"
-        );
+        bail!("{here} is half deleted (`nacre destroy` was interrupted): run `nacre destroy {here}` again");
     }
     if !names.iter().any(|n| n == DONE) {
         if names.iter().any(|n| n == BEGUN) {
             bail!(
-                "{here} is half made (its making was interrupted, nothing is in it yet): remove it and try again"
+                "{here} is incomplete (`nacre up` was interrupted; no data is in it yet): remove it and try again"
             );
         }
         let ours = [
@@ -308,7 +312,7 @@ fn look(dir: &Path) -> Result<Found> {
     }
     let path = dir.join(DONE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    // The version first: a newer description may have fields that this version does not know how to read.
+    // Check the version first: a newer description may have unknown fields.
     let value: serde_json::Value =
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
     if let Some(version) = value["format_version"]
@@ -316,7 +320,7 @@ fn look(dir: &Path) -> Result<Found> {
         .filter(|v| *v > FORMAT_VERSION.into())
     {
         bail!(
-            "{here} was made by a newer Nacre (format {version}, this version knows up to {FORMAT_VERSION}): use that version or a newer one"
+            "{here} was created by a newer Nacre (format {version}, this version knows up to {FORMAT_VERSION}): use that version or a newer one"
         );
     }
     let instance = serde_json::from_value(value).with_context(|| format!("{} is damaged", path.display()))?;
@@ -384,7 +388,7 @@ mod tests {
     fn a_half_made_directory_is_known_as_such() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(BEGUN), "{}").unwrap();
-        assert!(refused(dir.path(), &ANY).contains("half made"));
+        assert!(refused(dir.path(), &ANY).contains("is incomplete"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! How a target joins its file system: it registers with the MGS, at every start, since it may have moved.
+//! Registration of a target with the MGS, at every start, since its NIDs may have changed.
 //!
-//! Servers that start together come up in any order. A target that has its own copy of the configuration starts with it
-//! when the MGS does not answer soon, and registers once the MGS does. A target without a copy waits for the MGS, and for
-//! the first MDT to have registered.
+//! Servers may start in any order. A target with a saved configuration starts with it if the MGS
+//! does not answer soon, and registers later. A target without one waits for the MGS and for the
+//! registration of the first MDT.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,25 +22,26 @@ use wire::{
 use crate::node::Here;
 use crate::replace;
 
-/// How long a target that needs the MGS to start waits for it, unless the user says otherwise.
+/// Default time that a target without a saved configuration waits for the MGS.
 pub(crate) const WAIT: Duration = Duration::from_secs(300);
-/// How long a target that can start without the MGS waits for it.
+/// Time that a target with a saved configuration waits for the MGS.
 const PROMPT: Duration = Duration::from_secs(3);
-/// The log says that a target waits after this time.
+/// A target that waits longer than this for the MGS logs a warning.
 const LOG_AFTER: Duration = Duration::from_secs(2);
-/// The pause before a registration that failed on the way is tried again.
+/// Delay before retrying a registration that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A target that joins.
+/// The registration of one target.
 pub(crate) struct Joining {
     info: MgsTargetInfo,
     token: Option<JoinToken>,
-    /// Its directory and its store's UUID. A target in memory has none: its store is a new one at each start.
+    /// The directory and UUID of its store; `None` for a store in memory, which is new at each
+    /// start.
     on_disk: Option<(PathBuf, String)>,
 }
 
 impl Joining {
-    /// A target that runs at these NIDs.
+    /// The registration of a target that runs at these NIDs.
     pub(crate) fn new(target: &Here, own: &[Nid]) -> Result<Joining> {
         let label = target.label();
         let kind = match label.kind {
@@ -78,8 +79,9 @@ impl Joining {
         })
     }
 
-    /// Registers the target. One that needs the MGS waits for it this long. One that can start without the MGS does not
-    /// wait long; then the answer is `false`, and [`Joining::stay`] registers it later.
+    /// Registers the target, waiting at most `wait` for the MGS. A target that can start without
+    /// the MGS waits only briefly; then the result is `false` and [`Joining::stay`] registers it
+    /// later.
     pub(crate) async fn join(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
         let limit = if can_start { PROMPT.min(wait) } else { wait };
         if let Ok(registered) = timeout(limit, self.register_and_log(mgc)).await {
@@ -87,22 +89,20 @@ impl Joining {
         }
         let name = self.name();
         if can_start {
-            tracing::warn!(
-                "{name}: the MGS does not answer: starting with the configuration of the last time"
-            );
+            tracing::warn!("{name}: the MGS does not answer: starting with the saved configuration");
             return Ok(false);
         }
         mgc.connected().await?;
         bail!(
-            "the MGS has not registered {name} within {} s: the first MDT of {} must register before; start it",
+            "the MGS has not registered {name} within {} s: start the first MDT of {}, which must register first",
             limit.as_secs(),
             self.info.mti_fsname,
         )
     }
 
-    /// Registers the target if [`Joining::join`] has not, and looks, each time that the configuration has this target
-    /// elsewhere, whether the index is still its own. A target that the MGS refuses ends its service: another one has its
-    /// index. Ends with the connection to the MGS.
+    /// Registers the target if [`Joining::join`] has not. Registers again each time the
+    /// configuration lists this target at other NIDs: if another target has taken its index, the
+    /// MGS refuses, and this target stops serving. Ends with the connection to the MGS.
     pub(crate) async fn stay(
         mut self,
         registered: bool,
@@ -120,11 +120,11 @@ impl Joining {
                     Ok(()) => {}
                     Err(e @ (MgcError::Refused { .. } | MgcError::NotAdmitted { .. })) => {
                         let name = self.name();
-                        tracing::error!("{name} ends its service: {e}");
+                        tracing::error!("{name} stops serving: {e}");
                         rpc.remove_target(&format!("{name}_UUID")).await;
                         return;
                     }
-                    // This process stops.
+                    // This process is stopping.
                     Err(_) if mgc.import().state() == ImportState::Closed => return,
                     Err(e) => {
                         lnet::warn_seldom!("{}: {e}", self.name());
@@ -145,7 +145,7 @@ impl Joining {
         self.info.mti_svname.to_string()
     }
 
-    /// From now on a registration only asks whether the index is still this target's.
+    /// Later registrations only check that the index still belongs to this target.
     fn is_registered(&mut self) {
         self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF);
         if let Some((dir, _)) = &self.on_disk
@@ -155,7 +155,7 @@ impl Joining {
         }
     }
 
-    /// Whether the configuration has this target at no NID of this node.
+    /// Whether the configuration lists this target only at NIDs of other nodes.
     fn is_elsewhere(&self, config: &FsConfig) -> bool {
         let name = self.name();
         let own = self.info.mti_nids.iter().take(self.info.mti_nid_count as usize);
@@ -175,9 +175,9 @@ impl Joining {
             Ok(registered) => registered?,
             Err(_) => {
                 let name = self.name();
-                tracing::warn!("{name} waits for the MGS to register it");
+                tracing::warn!("{name}: waiting for the MGS to register it");
                 registering.await?;
-                tracing::info!("{name} is registered");
+                tracing::info!("{name}: registered with the MGS");
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What a process logs, and what it leaves out.
+//! The log: its destination, its levels, and one message that is left out.
 
 use std::fmt::Debug;
 
@@ -9,8 +9,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::daemon;
 
-/// Starts logging: to standard error, which in the background is the log file. `NACRE_LOG` chooses what is shown.
-/// (fuser warns of each request that a file system has no answer to; which those are is for the manual.)
+/// Starts logging to standard error, which in the background is the log file. `NACRE_LOG` sets the
+/// levels. (fuser's warnings about unsupported requests are off in the background; the manual lists
+/// those requests.)
 pub(crate) fn start() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
         tracing_subscriber::EnvFilter::new(if daemon::is_child() {
@@ -28,8 +29,8 @@ pub(crate) fn start() {
         .try_init();
 }
 
-/// Leaves out what fuser says when the caller of a request was killed while it waited: the kernel then takes no answer, with
-/// `ENOENT`. That is no error.
+/// Drops fuser's error for a reply to a caller that was killed while it waited. The kernel then
+/// rejects the reply with `ENOENT`, which is normal.
 struct NotInterruptions;
 
 impl<S: Subscriber> Layer<S> for NotInterruptions {
@@ -40,7 +41,7 @@ impl<S: Subscriber> Layer<S> for NotInterruptions {
     }
 }
 
-/// The message of an event.
+/// The message text of an event.
 #[derive(Default)]
 struct Message(String);
 

@@ -1,8 +1,9 @@
 //! The `nacre` command: a parallel file system in one binary.
 //!
-//! Every command is a module below [`cmd`]; what they share is beside it: the record of a running process
-//! ([`running`]), the socket by which commands talk to it ([`control`]), going to the background ([`daemon`]).
-//! An error ends the command with one message that says what failed, where, and what to do.
+//! Each command is a module below [`cmd`]. The modules beside it are shared by the commands: the
+//! record of a running process ([`running`]), the control socket ([`control`]), and starting in the
+//! background ([`daemon`]). A command that fails prints one message: the operation, the object, the
+//! reason and, where possible, a remedy.
 
 mod answers;
 mod cli;
@@ -33,8 +34,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use tikv_jemallocator::Jemalloc;
 
-/// What is freed goes back to the system within a second (`.cargo/config.toml`, docs/decisions/003-allocator.md): a process keeps
-/// buffers of megabytes beside many small records, and glibc's arenas kept three times what was in use.
+/// jemalloc returns freed memory to the system within a second (`.cargo/config.toml`,
+/// docs/decisions/003-allocator.md). A process has buffers of megabytes beside many small records;
+/// glibc's arenas kept three times the memory in use.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

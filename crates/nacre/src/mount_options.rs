@@ -1,5 +1,5 @@
-//! The mount options of `nacre mount` and `nacre up`: those of mount(8) and mount.lustre that change something here, and
-//! those that are always so.
+//! Mount options of `nacre mount` and `nacre up`: the supported ones of mount(8) and mount.lustre.
+//! Options that describe the fixed behaviour are accepted without effect.
 
 use anyhow::{Result, bail};
 use client::Atime;
@@ -7,34 +7,34 @@ use std::process::ExitCode;
 
 use crate::{output, running};
 
-/// How a file system is to be mounted. Without options programs are run, but not with the rights of their owners, and
-/// device files are not devices.
+/// Parsed mount options. By default, programs can be executed, set-user-ID bits are ignored and
+/// device files cannot be opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MountFlags {
     pub(crate) read_only: bool,
     pub(crate) atime: Atime,
     pub(crate) no_diratime: bool,
-    /// Programs run with the rights that their set-user-ID and set-group-ID bits give.
+    /// Honour set-user-ID and set-group-ID bits.
     pub(crate) suid: bool,
-    /// Device files are devices.
+    /// Allow opening device files.
     pub(crate) dev: bool,
     pub(crate) no_exec: bool,
     /// Every user may use FIDs (`lfs fid2path`, `rmfid`).
     pub(crate) user_fid2path: bool,
-    /// A file system that cannot be mounted is no failure of the command.
+    /// A failed mount is not an error of the command.
     pub(crate) nofail: bool,
-    /// A mount that is there gets other flags.
+    /// Change the flags of an existing mount.
     pub(crate) remount: bool,
 }
 
-/// Options of the mount table, which mount(8) hands on with `-o remount`.
+/// Options from the mount table, which mount(8) passes on with `-o remount`.
 const OF_THE_TABLE: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
 
 impl MountFlags {
-    /// Reads options; of two that contradict each other the later one holds.
+    /// Parses options; a later option overrides an earlier one that contradicts it.
     ///
     /// # Errors
-    /// An option is not known, or needs root.
+    /// An option is unknown or needs root.
     pub(crate) fn parse(options: &[String]) -> Result<MountFlags> {
         MountFlags::parse_as(options, running::uid() == 0)
     }
@@ -76,7 +76,7 @@ impl MountFlags {
         Ok(flags)
     }
 
-    /// As the kernel's flags of a mount.
+    /// The flags for mount(2).
     pub(crate) fn kernel(&self) -> rustix::mount::MountFlags {
         use rustix::mount::MountFlags as Kernel;
         let when = |is, flag| if is { flag } else { Kernel::empty() };
@@ -87,7 +87,7 @@ impl MountFlags {
             | fuse::atime_flags(self.atime, !self.no_diratime)
     }
 
-    /// How a command that mounts has ended: with `nofail`, a mount that could not be made is reported, and no failure.
+    /// The result of a command that mounts: with `nofail`, a failed mount is only reported.
     pub(crate) fn outcome(&self, ended: Result<ExitCode>) -> Result<ExitCode> {
         match ended {
             Err(e) if self.nofail => {

@@ -1,14 +1,16 @@
-//! Mount points: whether one can be used, what is left of a process that died, who is in the way of an unmount.
+//! Mount points: checks before a mount, cleanup after a dead process, and the processes that
+//! prevent an unmount.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{FuseError, MountState};
 
-/// Processes named in an error; more are counted.
+/// Number of processes named in an error; others are counted.
 const NAMED_MAX: usize = 5;
 
-/// Refuses a mount point where what is mounted answers nobody. Until this has been asked, looking at one may take forever.
+/// Fails if the mount at this path does not answer. Other accesses to such a path may block
+/// forever.
 pub(crate) fn answers(path: &Path) -> Result<()> {
     let here = path.display();
     match state(path)? {
@@ -18,7 +20,7 @@ pub(crate) fn answers(path: &Path) -> Result<()> {
         ),
         MountState::Hangs => {
             bail!(
-                "mount point {here} does not answer: what is mounted there hangs; unmount it, then try again"
+                "mount point {here} does not answer: the file system mounted there hangs; unmount it, then try again"
             )
         }
     }
@@ -28,12 +30,12 @@ fn state(path: &Path) -> Result<MountState> {
     fuse::mount_state(path).with_context(|| format!("mount point {}", path.display()))
 }
 
-/// Checks that a file system can be mounted here; makes the directory when only that is missing.
+/// Checks that a file system can be mounted here. Creates the directory if necessary.
 pub(crate) fn prepare(path: &Path) -> Result<()> {
     let here = path.display();
     if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
         bail!(
-            "nothing can be mounted on {here}: /dev/fuse cannot be opened ({e}); load the module (modprobe fuse), or give \
+            "cannot mount on {here}: cannot open /dev/fuse ({e}); load the module (modprobe fuse), or give \
              the container the device; servers alone need neither (nacre up --no-mount, nacre serve)"
         );
     }
@@ -48,10 +50,10 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
     if path.exists() && !path.is_dir() {
         bail!("mount point {here} is not a directory");
     }
-    std::fs::create_dir_all(path).map_err(|e| anyhow!("mount point {here} cannot be made: {e}"))
+    std::fs::create_dir_all(path).map_err(|e| anyhow!("cannot create mount point {here}: {e}"))
 }
 
-/// Detaches a mount whose process is gone; without effect where there is none.
+/// Detaches a mount if its process is dead. Returns whether it did.
 pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
     let stale = state(path)? == MountState::Dead;
     if stale {
@@ -60,8 +62,8 @@ pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
     Ok(stale)
 }
 
-/// Detaches the mount of a process that was killed, also of one that waits in the kernel for its own mount, and so can
-/// neither answer nor end.
+/// Detaches the mount of a killed process, even if that process is blocked in the kernel on its own
+/// mount and can neither answer nor exit.
 pub(crate) fn detach_of_dead(path: &Path) -> Result<bool> {
     if state(path)? != MountState::Hangs {
         return detach_stale(path);
@@ -70,7 +72,7 @@ pub(crate) fn detach_of_dead(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Says of a mount that cannot be unmounted who uses it.
+/// Adds the processes that use the mount to an error about a mount in use.
 pub(crate) fn in_use(error: FuseError, path: &Path) -> anyhow::Error {
     if !matches!(error, FuseError::InUse { .. }) {
         return error.into();
@@ -88,12 +90,12 @@ pub(crate) fn in_use(error: FuseError, path: &Path) -> anyhow::Error {
         (false, more) => format!(" by {} and {more} more", named.join(", ")),
     };
     anyhow!(
-        "{} is in use{by}: end that and try again, or detach it with --lazy; nothing was stopped",
+        "{} is in use{by}: end these processes and try again, or detach the mount with --lazy; nothing was stopped",
         path.display()
     )
 }
 
-/// Processes that have a file, or their working directory, below a path, as far as this user can see.
+/// Processes with an open file or working directory below a path, as far as this user may see them.
 fn users_of(path: &Path) -> Vec<(u32, String)> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -152,7 +154,7 @@ mod tests {
             prepare(&file.join("x"))
                 .unwrap_err()
                 .to_string()
-                .contains("cannot be made")
+                .contains("cannot create")
         );
         assert!(
             prepare(Path::new("/proc"))

@@ -1,4 +1,5 @@
-//! Where a process is on the network ([`lnet::place`]): as the command line says, and what to do where that cannot be.
+//! The address of a process on the network ([`lnet::place`]): chosen from the command line, with
+//! advice for errors.
 
 use anyhow::{Result, anyhow, bail};
 pub(crate) use lnet::place::Place;
@@ -18,28 +19,28 @@ impl Net {
 
     fn check(&self, lnet: &LnetConfig) -> Result<()> {
         if self.listen.is_some() && !lnet.networks.is_empty() {
-            bail!("--listen and networks= both say where to be: give one of them");
+            bail!("--listen and networks= both set the address: use only one of them");
         }
         Ok(())
     }
 }
 
-/// Where a server is expected to be, when it is not told.
+/// Preferences for a server's address, if the command line sets none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
-    /// Here and nowhere else.
+    /// This address only.
     pub(crate) at: Option<Nid>,
-    /// Here if that is free.
+    /// This address if it is free.
     pub(crate) rather: Option<Nid>,
-    /// Not here: others will be.
+    /// None of these addresses: other processes will use them.
     pub(crate) not: Vec<Nid>,
 }
 
-/// A server's place: it must listen.
+/// The address of a server, which must listen.
 pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, expected: &Expected) -> Result<Place> {
     net.check(lnet)?;
     if let Some(place) = net.wish().on_networks(lnet, place::own_port)? {
-        // What is in the way is said when it listens there.
+        // If the address is in use, LNet reports it when it begins to listen.
         return Ok(Place {
             listen: true,
             ..place
@@ -61,21 +62,21 @@ pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, expected: &Expected) -> R
     })
 }
 
-/// A client's place.
+/// The address of a client.
 pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Place> {
     net.check(lnet)?;
     net.wish().for_client(lnet, mgs).map_err(advise)
 }
 
-/// An address that a client is to have, and another process has.
+/// The requested address of a client, which another process uses.
 pub(crate) struct Taken {
     pub(crate) nid: Nid,
     pub(crate) port: u16,
-    /// Nothing is known of a process that is not of Nacre.
+    /// The process that uses it, if it is a Nacre process.
     pub(crate) by: Option<AddressUser>,
 }
 
-/// Checks a client's place; says who has it when somebody does.
+/// Checks the address of a client. Returns its user if another process has it.
 pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<Taken>> {
     net.check(lnet)?;
     match net.wish().for_client(lnet, mgs) {
@@ -85,7 +86,7 @@ pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<
     }
 }
 
-/// What to do about it.
+/// Adds advice to an error about the address.
 fn advise(error: LnetError) -> anyhow::Error {
     let (place, advice) = match &error {
         LnetError::AddrInUse { nid, port, by } => {

@@ -1,8 +1,9 @@
-//! One process as a node of a file system: its network, its targets, its mounts, and the order in which they start and
-//! stop.
+//! One process as a node of a file system: its network, targets and mounts, and the order in which
+//! they start and stop.
 //!
-//! Started from below: network, MGS, MDTs, OSTs, mounts. Stopped from above, each step in bounded time: a step that
-//! takes longer is given up with a warning, so that a peer that is gone cannot keep a process from ending.
+//! Start order: network, MGS, MDTs, OSTs, mounts. They stop in reverse order. Each stop step has a
+//! time limit: after it, the node logs a warning and goes on, so a dead peer cannot keep the
+//! process from exiting.
 
 mod mounting;
 
@@ -42,23 +43,23 @@ use crate::start::Start;
 use crate::token;
 use mounting::Mounts;
 
-/// An answer of a process that then ends takes at most so long to its command.
+/// Time for the answer to the command that ended a selftest session to leave this process.
 const TELL: Duration = Duration::from_millis(100);
-/// The log of the parameters that the MGS keeps for every node.
+/// The configuration log with the parameters that the MGS keeps for every node.
 const PARAMS: &str = "params";
-/// How long one step of stopping may take.
+/// Time limit of one stop step.
 const STEP_MAX: Duration = Duration::from_secs(20);
 
-/// A target that is to run here.
+/// A target to run in this process.
 pub(crate) enum Here {
-    /// In a directory, which is held.
+    /// Stored in a directory, which this process has locked.
     Dir(TargetDir),
-    /// In memory, at most so many bytes of it.
+    /// Stored in memory, with at most this many bytes.
     Memory(TargetLabel, u64),
 }
 
-/// How much memory a target in memory may take: all object targets together half of what the process may use, as a
-/// tmpfs does.
+/// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together get
+/// half of the memory that the process may use.
 pub(crate) fn memory_of(kind: TargetKind, osts: u32) -> u64 {
     let memory = cpt::memory_bytes();
     match kind {
@@ -76,7 +77,7 @@ impl Here {
         }
     }
 
-    /// Its directory.
+    /// The directory of its store, if any.
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
             Here::Dir(dir) => Some(dir.path()),
@@ -91,7 +92,8 @@ impl Here {
         }
     }
 
-    /// The join token in its directory: the MGS's own, or the one by which a target proves that it may register.
+    /// The join token in its directory: the MGS's own, or the copy that authorizes the target to
+    /// register.
     pub(crate) fn token(&self) -> Result<Option<JoinToken>> {
         match self {
             Here::Dir(dir) if dir.label().kind == TargetKind::Mgs => token::of_mgs(dir.path()).map(Some),
@@ -100,7 +102,7 @@ impl Here {
         }
     }
 
-    /// For errors.
+    /// Name and place, for error messages.
     fn describe(&self) -> String {
         match self {
             Here::Dir(dir) => format!("{} in {}", dir.label().svname(), dir.path().display()),
@@ -109,11 +111,11 @@ impl Here {
     }
 }
 
-/// A target that is registered, or can start without.
+/// A target that is ready to start: registered with the MGS, or with a saved configuration.
 struct Joined {
     joining: Joining,
     mgc: Arc<Mgc>,
-    /// What the target starts with, if it is not registered.
+    /// The saved configuration, if the target is not registered.
     copy: Option<Copy>,
 }
 
@@ -124,28 +126,29 @@ pub(crate) struct Node {
     rpc: Arc<Ptlrpc>,
     registry: Registry,
     mgs: Option<Arc<Mgs>>,
-    /// A connection to each MGS that something here belongs to.
+    /// One connection for each MGS used here, by the NIDs of the MGS.
     mgcs: Vec<(Vec<Nid>, Arc<Mgc>)>,
     mdts: Vec<Arc<Mdt>>,
     osts: Vec<Arc<Ost>>,
     mounts: Mounts,
-    /// Names of the targets that run here, in the order of their start.
+    /// Names of the targets that run here, in start order.
     targets: Vec<String>,
-    /// Keeps other processes out of the targets' directories.
+    /// Locks on the targets' directories.
     dirs: Vec<TargetDir>,
-    /// LNet selftest, where it was asked for, and its console.
+    /// LNet selftest, if enabled, and the console of a session.
     selftest: Option<Arc<lst::Node>>,
     console: Option<(u32, Arc<Console>)>,
-    /// Parameters of the process itself.
+    /// Registered parameters of the process itself.
     _params: Vec<Registered>,
-    /// How many locks the clients of the targets here may have, and where that is shown.
+    /// Limit on the LDLM locks of all targets here, and its registered parameters.
     locks: Arc<LockLimits>,
     _locks_shown: Group,
 }
 
 impl Node {
-    /// A node with its network and nothing on it, at the place that `choose` says; again and again where it may choose
-    /// freely.
+    /// Starts a node with a network and without targets or mounts, at the address that `choose`
+    /// returns. If `chosen_freely`, calls `choose` again when another process takes the address
+    /// first.
     pub(crate) async fn start(
         cpts: Arc<CptTable>,
         start: &Start,
@@ -196,11 +199,13 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts targets. The MGS first; then the MDTs and OSTs are announced, so that its logs say where they are now; then
-    /// they start, the OSTs before those that use them. Their portals are open from the beginning: a peer that comes too
-    /// early is told so at once, and tries again much sooner than without an answer.
+    /// Starts targets: first the MGS, then registers the MDTs and OSTs, so that the configuration
+    /// logs have their current NIDs, then starts the OSTs and last the MDTs, which use them.
     ///
-    /// A target that cannot start without the MGS waits for it as long as `wait`.
+    /// The portals are open from the beginning: a peer that connects too early gets an error at
+    /// once and retries much sooner than after a timeout.
+    ///
+    /// A target that cannot start without the MGS waits for it at most `wait`.
     pub(crate) async fn serve_all(&mut self, mut targets: Vec<Here>, wait: Duration) -> Result<()> {
         files::enough_for(targets.len())?;
         for target in &mut targets {
@@ -223,7 +228,7 @@ impl Node {
             let started = self.start_mgs(&label, &target.store(), target.token()?).await;
             self.keep(target, started)?;
         }
-        // MDT0 before the OSTs, as they are given.
+        // MDT0 registers before the OSTs: `open_dirs` has sorted the targets.
         let mut joined = Vec::new();
         for target in others {
             let joins = self.join(&target, wait).await;
@@ -237,7 +242,7 @@ impl Node {
         Ok(())
     }
 
-    /// Keeps the directory of a target, also of one that has not started: it may have opened its store.
+    /// Keeps the lock on a target's directory, even if the start failed: its store may be open.
     fn keep(&mut self, target: Here, started: Result<()>) -> Result<()> {
         let svname = target.label().svname();
         let mut started = started.with_context(|| target.describe());
@@ -272,7 +277,7 @@ impl Node {
         Ok(())
     }
 
-    /// Registers a target, or finds that it can start without.
+    /// Registers a target, or loads its saved configuration if the MGS does not answer.
     async fn join(&mut self, target: &Here, wait: Duration) -> Result<Joined> {
         let mgc = self.mgc_of(target.label())?;
         let copy = target
@@ -281,7 +286,7 @@ impl Node {
         let joining = Joining::new(target, &self.nids())?;
         let registered = joining.join(&mgc, copy.is_some(), wait).await?;
         if registered {
-            // Before the target starts.
+            // Applies the parameters before the target starts.
             keep_params(&self.registry, &mgc.follow(PARAMS).await?.borrow());
         }
         Ok(Joined {
@@ -337,7 +342,8 @@ impl Node {
         Ok(())
     }
 
-    /// The connection to the MGS that a target belongs to: its own node's when it names none. The MGS need not be there yet.
+    /// The connection to a target's MGS; a target without `mgsnode` uses the MGS of this node. The
+    /// MGS need not run yet.
     fn mgc_of(&mut self, label: &TargetLabel) -> Result<Arc<Mgc>> {
         let nids = if label.mgsnode.is_empty() {
             self.nids()
@@ -353,7 +359,7 @@ impl Node {
         Ok(mgc)
     }
 
-    /// Waits until the MDT here can put new files on all OSTs here.
+    /// Waits until the MDTs here can create objects on all OSTs here.
     pub(crate) async fn ready(&self) -> Result<()> {
         let ready = async {
             for mdt in &self.mdts {
@@ -362,10 +368,10 @@ impl Node {
         };
         tokio::time::timeout(STEP_MAX, ready)
             .await
-            .context("the MDT does not get objects from the OSTs")
+            .context("the MDT cannot create objects on the OSTs")
     }
 
-    /// Stops everything that was started, from above. Mounts that are there are detached.
+    /// Stops everything in reverse start order. Detaches the mounts.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.mounts.close();
         if let Err(e) = self.unmount_all(true).await {
@@ -399,58 +405,59 @@ impl Node {
         failed
     }
 
-    /// Where it is.
+    /// The address of this node.
     pub(crate) fn place(&self) -> Place {
         self.place
     }
 
-    /// Its NIDs.
+    /// The NIDs of this node.
     pub(crate) fn nids(&self) -> Vec<Nid> {
         self.lnet.nids()
     }
 
-    /// The port of its site.
+    /// The TCP port of this node.
     pub(crate) fn port(&self) -> u16 {
         self.place.port
     }
 
-    /// Names of the targets that it runs.
+    /// Names of the targets of this node.
     pub(crate) fn target_names(&self) -> Vec<String> {
         self.targets.clone()
     }
 
-    /// Its mounts.
+    /// The mounts of this node.
     pub(crate) fn mount_records(&self) -> Vec<MountRecord> {
         self.mounts.made.iter().map(|m| m.record.clone()).collect()
     }
 
-    /// Begins a session of LNet selftest with its console here; says how.
+    /// Begins an LNet selftest session with its console in this process. Returns the console's
+    /// first output.
     pub(crate) fn begin_session(&mut self, wanted: SessionWanted) -> Result<String> {
         let selftest = self
             .selftest
             .clone()
-            .context("LNet selftest is not on (lnet_selftest=1)")?;
+            .context("LNet selftest is not enabled: start with lnet_selftest=1")?;
         let key = wanted.key;
         let console = Console::start(selftest, wanted)
-            .map_err(|e| anyhow::anyhow!("a session cannot begin so: {e}"))?;
+            .map_err(|e| anyhow::anyhow!("cannot begin an LNet selftest session: {e}"))?;
         let said = console.begun();
         self.console = Some((key, Arc::new(console)));
         Ok(said)
     }
 
-    /// The key of the session whose console is here.
+    /// Key of the session whose console runs here.
     pub(crate) fn session_key(&self) -> Option<u32> {
         self.console.as_ref().map(|(key, _)| *key)
     }
 
-    /// Returns when the session of the console here has ended. Never while there is none.
+    /// Resolves when the session of the console here has ended; never resolves without a console.
     pub(crate) fn session_over(&self) -> impl Future<Output = ()> + use<> {
         let session = self.console.as_ref().map(|(_, console)| console.ended());
         async move {
             match session {
                 Some(session) => {
                     session.await;
-                    // Whoever has ended it is still to be told.
+                    // Let the command that ended the session receive its answer.
                     tokio::time::sleep(TELL).await;
                 }
                 None => std::future::pending().await,
@@ -458,7 +465,7 @@ impl Node {
         }
     }
 
-    /// What commands are answered from.
+    /// The parts of the node that answer control requests.
     pub(crate) fn parts(&self) -> Parts {
         let mgcs = self.mgcs.iter().map(|(_, m)| m.clone()).collect();
         let clients = self
@@ -479,7 +486,8 @@ impl Node {
     }
 }
 
-/// Connects to an MGS and sets what it keeps for every node (`lctl set_param -P`), now and after every change.
+/// Connects to an MGS and applies the parameters that it keeps for every node (`lctl set_param
+/// -P`), now and after each change.
 async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Result<Arc<Mgc>> {
     let mgc = Mgc::connect(rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
     let mut changes = mgc.follow(PARAMS).await?;
@@ -488,16 +496,16 @@ async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Re
     Ok(mgc)
 }
 
-/// Sets what the MGS keeps for every node.
+/// Applies the parameters that the MGS keeps for every node.
 fn keep_params(registry: &Registry, config: &FsConfig) {
     let params = config.params.iter();
     let values: Vec<_> = params.map(|p| (p.name.clone(), p.value.clone())).collect();
     for refused in registry.keep(&values) {
-        tracing::warn!("kept by the MGS: {refused}");
+        tracing::warn!("cannot set a parameter that the MGS keeps: {refused}");
     }
 }
 
-/// Sets that after every change.
+/// Applies these parameters after each change.
 fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registry) {
     let registry = registry.clone();
     tokio::spawn(async move {
@@ -507,21 +515,22 @@ fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registr
     });
 }
 
-/// What a target knows from the MGS.
+/// Configuration that a target receives from the MGS.
 struct Learned {
     log: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
     capa_keys: Arc<CapaKeyring>,
 }
 
-/// What a target must know to start, now and as it changes: its own copy, or what the MGS says if there is no copy.
+/// The configuration that a target needs, kept up to date: from the saved copy, or from the MGS if
+/// there is no copy.
 async fn learn(mgc: &Mgc, fsname: &str, copy: Option<Copy>) -> Result<Learned> {
     let logname = format!("{fsname}-client");
     Ok(match copy {
         Some(Copy { config, nodemaps }) => Learned {
             log: mgc.watch_from(&logname, config),
             nodemaps: mgc.nodemaps_from(nodemaps).await,
-            // Keys are not kept: clients that need capabilities wait for the MGS.
+            // Keys are never saved: clients that need capabilities wait for the MGS.
             capa_keys: mgc.capa_keys_later().await,
         },
         None => Learned {
@@ -532,26 +541,29 @@ async fn learn(mgc: &Mgc, fsname: &str, copy: Option<Copy>) -> Result<Learned> {
     })
 }
 
-/// Awaits one step of stopping, but not forever.
+/// Awaits one stop step for at most [`STEP_MAX`].
 async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
     let done = tokio::time::timeout(STEP_MAX, step).await;
     if done.is_err() {
-        tracing::warn!("{what} did not stop within {} s: given up", STEP_MAX.as_secs());
+        tracing::warn!(
+            "{what} did not stop within {} s: continuing without it",
+            STEP_MAX.as_secs()
+        );
     }
     done.ok()
 }
 
-/// Opens the targets' directories for this process, all of them or none.
+/// Opens and locks the directories of all targets; fails if one of them fails.
 pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
     let open = |dir: &PathBuf| TargetDir::open(Path::new(dir));
     let mut opened = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    // The MGS is needed by all, the first MDT by the OSTs.
+    // All targets need the MGS, the OSTs need the first MDT.
     opened.sort_by_key(|d| (d.label().kind as u8, d.label().index));
     Ok(opened)
 }
 
-/// A number that no other process has.
+/// A random number from a new UUID.
 pub(crate) fn random() -> Result<u64> {
     let uuid = mkfs::new_uuid()?.replace('-', "");
-    u64::from_str_radix(&uuid[..16], 16).context("a random number")
+    u64::from_str_radix(&uuid[..16], 16).context("cannot create a random number")
 }

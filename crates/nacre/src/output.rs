@@ -1,9 +1,10 @@
-//! Writing to standard output, which may be a pipe that nobody reads any more.
+//! Writing to standard output, which may be a closed pipe.
 
 use std::fmt::Arguments;
 use std::io::Write;
 
-/// Writes text; when nobody wants it (`nacre status | head -1`), the command has done its work.
+/// Writes text. If the reader has closed the pipe (`nacre status | head -1`), the command exits
+/// successfully.
 pub(crate) fn write(text: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if out.write_fmt(text).and_then(|()| out.flush()).is_err() {
@@ -11,13 +12,13 @@ pub(crate) fn write(text: Arguments<'_>) {
     }
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 pub(crate) use say;
 
-/// An error with its causes in one line; a cause that the text before it tells already is left out.
+/// An error and its causes in one line, without causes that the text already contains.
 pub(crate) fn describe(error: &anyhow::Error) -> String {
     let mut out = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,6 +1,8 @@
-//! A target's own copy of what it learns from the MGS: where the targets of its file system are, and the nodemaps. With the
-//! copy the target can start before its MGS does. A copy that is damaged counts as none, so that a target never starts with
-//! more rights for clients than the administrator gave them.
+//! A target's saved configuration from the MGS: the targets of its file system, and the nodemaps.
+//! With it, the target can start before its MGS.
+//!
+//! A damaged file counts as missing: a target must never start with more rights for clients than
+//! the administrator gave them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,17 +19,17 @@ use tokio::sync::watch;
 use wire::Nid;
 use wire::checksum::ChecksumType;
 
-/// The file's name.
+/// Name of the file.
 pub(crate) const NAME: &str = "config.json";
-/// The form of the file.
+/// Format version of the file.
 const FORMAT: u32 = 1;
 
-/// What the copy says.
+/// The saved configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
     /// The targets of the file system.
     pub(crate) config: FsConfig,
-    /// What clients may do.
+    /// The rights of clients.
     pub(crate) nodemaps: NodemapTable,
 }
 
@@ -107,7 +109,7 @@ fn parse(text: &str, fsname: &str) -> Result<Copy> {
     );
     anyhow::ensure!(
         contents.fsname == fsname,
-        "it is of file system '{}'",
+        "it belongs to file system '{}'",
         contents.fsname
     );
     let all = |targets: Vec<Target>| targets.into_iter().map(Target::read).collect::<Result<_>>();
@@ -128,7 +130,7 @@ fn parse(text: &str, fsname: &str) -> Result<Copy> {
     })
 }
 
-/// The copy in the directory of a target of this file system, if there is a good one.
+/// The saved configuration in a target's directory, if it is valid and belongs to this file system.
 pub(crate) fn read(dir: &Path, fsname: &str) -> Option<Copy> {
     let path = dir.join(NAME);
     let copy = match fs::read_to_string(&path) {
@@ -139,13 +141,13 @@ pub(crate) fn read(dir: &Path, fsname: &str) -> Option<Copy> {
         .ok()
 }
 
-/// Keeps the copy in a target's directory as the MGS has it now, and as it changes. Ends with the connection to the MGS.
+/// Saves the configuration now and after each change. Ends with the connection to the MGS.
 pub(crate) async fn keep(dir: PathBuf, mut config: watch::Receiver<Arc<FsConfig>>, nodemaps: Arc<Nodemaps>) {
     let mut rights = nodemaps.changes();
     loop {
         let now = config.borrow_and_update().clone();
         if let Err(e) = write(&dir, &now, &nodemaps.table()).await {
-            tracing::warn!("{e:#}; without it the target cannot start before its MGS");
+            tracing::warn!("{e:#}; the target cannot start without its MGS until this succeeds");
         }
         let changed = tokio::select! {
             changed = config.changed() => changed,
@@ -199,7 +201,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path(), "fs"), None);
         let (config, nodemaps) = example();
-        // What an interrupted write left behind is replaced.
+        // A leftover of an interrupted write is replaced.
         fs::write(dir.path().join("config.json.new"), "half").unwrap();
         for _ in 0..2 {
             write(dir.path(), &config, &nodemaps).await.unwrap();

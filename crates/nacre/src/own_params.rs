@@ -1,11 +1,11 @@
-//! Parameters of the process itself: its version, its services, its CPU partitions.
+//! Parameters of the process itself: version, services, CPU partitions.
 
 use cpt::CptTable;
 use params::{Param, Registered, Registry};
 use rpc::Ptlrpc;
 use std::sync::Arc;
 
-/// Registers them, until what this gives is dropped.
+/// Registers the parameters until the returned values are dropped.
 pub(crate) fn own_params(registry: &Registry, cpts: &Arc<CptTable>, rpc: &Arc<Ptlrpc>) -> Vec<Registered> {
     let (cpts, rpc) = (cpts.clone(), Arc::downgrade(rpc));
     let distances = cpts.clone();
@@ -29,7 +29,7 @@ pub(crate) fn own_params(registry: &Registry, cpts: &Arc<CptTable>, rpc: &Arc<Pt
         ),
         registry.register(
             "services",
-            Param::read_only(services).about("each service on each partition: what it does and has done"),
+            Param::read_only(services).about("load and counters of each service on each CPU partition"),
         ),
         registry.register(
             "cpu_partition_table",

@@ -1,8 +1,9 @@
-//! Publishing a process's record and control socket, and keeping them published.
+//! Publishes the record and control socket of a process and keeps them published.
 //!
-//! A process publishes in each directory that it works for (`run.json`, `run.sock`) and in the run directory of its user
-//! (`PID.json`, `PID.sock`). Each record lies beside a socket that leads to the process, so that any one of them may be lost.
-//! What is lost is made again, by [`Publisher::restore`], as long as its directory is there.
+//! The process publishes in each directory that it serves (`run.json`, `run.sock`) and in the run
+//! directory of its user (`PID.json`, `PID.sock`). Each record has its own socket beside it, so any
+//! one place may be lost. [`Publisher::restore`] replaces removed files while their directory
+//! exists.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,12 +18,12 @@ use tokio::task::JoinHandle;
 use crate::control::{self, Handler};
 use crate::running::{self, RECORD_IN_DIR, Running, SOCKET_IN_DIR, write_atomically};
 
-/// Where a process is published.
+/// The places in which a process publishes its record.
 pub(crate) struct Publisher {
     places: Vec<Place>,
 }
 
-/// One directory with a record and a socket in it.
+/// One directory with a record and a socket.
 struct Place {
     home: Home,
     record: String,
@@ -31,21 +32,21 @@ struct Place {
 }
 
 enum Home {
-    /// A directory that the process works for, held open: it is the same one after it was moved, and one that is put in its
-    /// place is another.
+    /// A directory that the process serves, held open: the descriptor follows the directory when it
+    /// is renamed, and never refers to a directory put in its place.
     Dir(PathBuf, OwnedFd),
-    /// The run directory, made again when it is not there.
+    /// The run directory, created again if it was removed.
     RunDir,
 }
 
-/// A socket that answers, and which file it is.
+/// A listening socket and the identity (device, inode) of its file.
 struct Listening {
     task: JoinHandle<()>,
     file: (u64, u64),
 }
 
 impl Publisher {
-    /// A process of this id that works for these directories; nothing is published yet.
+    /// Prepares to publish in these directories; publishes nothing yet.
     pub(crate) fn new(dirs: &[PathBuf], pid: u32) -> Result<Publisher> {
         let mut places = Vec::new();
         for dir in dirs {
@@ -67,7 +68,7 @@ impl Publisher {
         Ok(Publisher { places })
     }
 
-    /// Publishes a record everywhere. One place is enough to be found by; fails when there is none.
+    /// Publishes a record everywhere. Fails if no place succeeds; one is enough.
     pub(crate) fn publish(&mut self, record: &Running, handler: &Arc<dyn Handler>) -> Result<()> {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
         let (mut published, mut failed) = (false, None);
@@ -75,14 +76,14 @@ impl Publisher {
             match place.publish(&text, handler) {
                 Ok(()) => published = true,
                 Err(e) => {
-                    tracing::warn!("not published in {}: {e:#}", place.home);
+                    tracing::warn!("cannot publish the process record in {}: {e:#}", place.home);
                     failed = failed.or(Some(e));
                 }
             }
         }
         match published {
             true => Ok(()),
-            false => Err(failed.unwrap_or_else(|| anyhow!("there is no place to publish in"))),
+            false => Err(failed.unwrap_or_else(|| anyhow!("no directory to publish the process record in"))),
         }
     }
 
@@ -91,15 +92,15 @@ impl Publisher {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
         for place in self.places.iter_mut().filter(|p| !p.is_whole()) {
             match place.publish(&text, handler) {
-                Ok(()) => tracing::info!("published again in {}", place.home),
-                // Most likely the directory was removed for good.
-                Err(e) => tracing::debug!("not published in {}: {e:#}", place.home),
+                Ok(()) => tracing::info!("published the process record again in {}", place.home),
+                // The directory was probably removed for good.
+                Err(e) => tracing::debug!("cannot publish the process record in {}: {e:#}", place.home),
             }
         }
         Ok(())
     }
 
-    /// Removes every record and socket.
+    /// Removes all records and sockets.
     pub(crate) fn withdraw(&mut self) {
         for place in &mut self.places {
             let Some(listening) = place.listening.take() else {
@@ -119,7 +120,7 @@ impl Place {
         let dir = self.home.path()?;
         if !self.is_listening(&dir) {
             let path = dir.join(&self.socket);
-            // Left over from a process that died, or of this one, of a socket that was replaced.
+            // Left over from a dead process, or from a socket of this process that was replaced.
             let _ = fs::remove_file(&path);
             let task = control::listen(&path, handler.clone())?;
             let file = identity(&path).context("the control socket")?;
@@ -130,7 +131,8 @@ impl Place {
         let path = dir.join(&self.record);
         match self.home {
             Home::Dir(..) => write_atomically(&path, text),
-            // Commands of other users that use a mount of this process look here for its socket.
+            // Commands of other users find the socket of a mount's process here, so the record is
+            // world-readable.
             Home::RunDir => osd::files::replace(&path, text.as_bytes(), 0o644)
                 .with_context(|| format!("cannot write {}", path.display())),
         }
@@ -148,7 +150,7 @@ impl Place {
 }
 
 impl Home {
-    /// A path of it that is right now, and short enough for a Unix socket.
+    /// A valid path of the directory, short enough for the address of a Unix socket.
     fn path(&self) -> Result<PathBuf> {
         match self {
             Home::Dir(_, held) => Ok(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
@@ -170,8 +172,8 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Uses a Unix socket by a path of any length: the address of one has room for 107 bytes, so that a long path is shortened by
-/// way of a descriptor of its directory.
+/// Uses a Unix socket by a path of any length. A socket address holds at most 107 bytes, so a
+/// longer path is shortened through a descriptor of its directory.
 pub(crate) fn with_short_path<T>(
     socket: &Path,
     connect: impl FnOnce(&Path) -> std::io::Result<T>,

@@ -1,5 +1,5 @@
-//! A target that takes the place of another one with its index (`nacre mkfs --replace`). An empty file in its directory
-//! says so until the MGS has registered the target.
+//! The mark of a target that replaces another one with its index (`nacre mkfs --replace`): an empty
+//! file in its directory until the MGS has registered it.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,20 +7,20 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The file's name.
+/// Name of the file.
 pub(crate) const NAME: &str = "replace";
 
-/// Marks a new target's directory.
+/// Marks the directory of a new target.
 pub(crate) fn mark(dir: &Path) -> io::Result<()> {
     File::create(dir.join(NAME))?.sync_all()
 }
 
-/// Whether the target in this directory is to replace another one.
+/// Whether the target in this directory replaces another one.
 pub(crate) fn is_wanted(dir: &Path) -> bool {
     dir.join(NAME).exists()
 }
 
-/// Removes the mark of a target that the MGS has registered. It stays removed after a power failure.
+/// Removes the mark after the MGS has registered the target, and syncs the directory.
 pub(crate) fn done(dir: &Path) -> Result<()> {
     let file = dir.join(NAME);
     let removed = match fs::remove_file(&file) {

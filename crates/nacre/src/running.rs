@@ -1,9 +1,13 @@
-//! The record of a running process: what it runs, where, and how to find and ask it.
+//! The record of a running process: its role, directories, NIDs, targets, mounts and control
+//! socket.
 //!
-//! A process publishes its record ([`crate::publish`]) in each directory that it works for, and in the run directory of its
-//! user, beside a control socket each time. The run directory is an index that may be lost: it depends on nothing in the
-//! environment, so that `su -`, cron and a new login find the same one, and a process publishes again what disappears.
-//! A record is believed only while the process of that id has the start time that the record says: ids come round again.
+//! A process publishes its record ([`crate::publish`]) in each directory that it serves and in the
+//! run directory of its user, each time beside a control socket. The run directory is an index that
+//! may be lost: its path does not depend on the environment, so `su -`, cron and a new login find
+//! the same one, and a process publishes removed files again.
+//!
+//! Process ids are reused, so a record counts only while the process with its id has the recorded
+//! start time.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -19,78 +23,80 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request};
 
-/// How long a process may take to say how it is.
+/// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long a process that was killed may take to end.
+/// Time limit for the exit of a killed process.
 const DYING_MAX: Duration = Duration::from_secs(10);
-/// A process that lives publishes a record that was lost again within this time.
+/// A live process restores a lost record within this time.
 const PUBLISHED_AGAIN: Duration = Duration::from_millis(2500);
-/// The record, and the socket beside it, in a directory that is being worked for.
+/// Record and control socket in a directory that the process serves.
 pub(crate) const RECORD_IN_DIR: &str = "run.json";
 pub(crate) const SOCKET_IN_DIR: &str = "run.sock";
-/// A longer file is not a record.
+/// Longer files are not read as records.
 const RECORD_MAX: u64 = 1 << 20;
 
-/// A mount that a process has.
+/// A mount of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MountRecord {
-    /// Where it is.
+    /// Absolute path of the mount point.
     pub(crate) mountpoint: PathBuf,
     /// `MGSNID:/FSNAME`.
     pub(crate) source: String,
 }
 
-/// What a running process says about itself.
+/// The record that a running process publishes about itself, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Running {
     /// `up`, `serve`, `mount`, `lst node` or `lst console`.
     pub(crate) role: String,
     /// Its process id.
     pub(crate) pid: u32,
-    /// When it started, in clock ticks since boot: tells it from a later process of the same id.
+    /// Start time in clock ticks since boot; distinguishes this process from a later one with the
+    /// same id.
     pub(crate) start_ticks: u64,
-    /// The boot that these ticks count from.
+    /// The boot from which `start_ticks` counts.
     #[serde(default)]
     pub(crate) boot_id: String,
-    /// Directories that it works for.
+    /// Directories that the process serves.
     pub(crate) dirs: Vec<PathBuf>,
-    /// The control socket beside the place where the record was read.
+    /// The control socket next to this copy of the record.
     #[serde(skip)]
     pub(crate) control: PathBuf,
-    /// The owner of the file that the record was read from.
+    /// Owner of the file that held this copy of the record.
     #[serde(skip)]
     pub(crate) owner: u32,
-    /// Its NIDs, the first its main one.
+    /// NIDs; the first is the main one.
     pub(crate) nids: Vec<String>,
-    /// TCP port of its site.
+    /// TCP port of the LNet acceptor, the same on all nodes of a site.
     pub(crate) port: u16,
-    /// File systems and targets, such as `nacre-OST0000`; `MGS` for the management server.
+    /// Names of targets, such as `nacre-OST0000`; `MGS` for the management server.
     pub(crate) targets: Vec<String>,
-    /// What it has mounted.
+    /// Mounts of the process.
     pub(crate) mounts: Vec<MountRecord>,
-    /// The key of the LNet selftest session whose console it is.
+    /// Key of the LNet selftest session, if the process runs its console.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<u32>,
-    /// Where it writes its log.
+    /// The log file.
     pub(crate) log: PathBuf,
 }
 
 impl Running {
-    /// Whether the process is alive and is the one that wrote this.
+    /// Whether the process that wrote this record is still alive.
     pub(crate) fn alive(&self) -> bool {
         (self.boot_id.is_empty() || self.boot_id == boot_id())
             && start_ticks(self.pid) == Some(self.start_ticks)
     }
 
-    /// Whether the process is alive and stays so. One that was killed is still seen for a moment, in which its sockets and
-    /// its mounts go: its end is waited for, unless it waits in the kernel for its own mount, and so cannot end.
+    /// Whether the process is alive and will stay alive. A killed process remains visible while the
+    /// kernel closes its sockets and mounts, so this waits for its exit. A process that is blocked
+    /// in the kernel on its own mount cannot exit and counts as dead.
     pub(crate) fn up(&self) -> bool {
         self.alive()
             && (control::ask(&self.control, &Request::Status, ANSWER_MAX).is_ok()
                 || !(self.gone_within(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
     }
 
-    /// Waits until the process is gone, but not longer than this; says whether it is.
+    /// Waits at most `at_most` for the process to exit. Returns whether it has.
     pub(crate) fn gone_within(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         while self.alive() {
@@ -102,21 +108,25 @@ impl Running {
         true
     }
 
-    /// Asks the process by a signal to end, when it cannot be asked otherwise. The user of the process must be this one, or the
-    /// owner of its record: a record that somebody else wrote does not choose which process is stopped.
+    /// Sends SIGTERM to the process, for use when its control socket does not answer. The process
+    /// must belong to this user or to the owner of the record: otherwise a forged record could
+    /// select any process.
     pub(crate) fn terminate(&self) -> Result<()> {
         let what = || format!("cannot signal process {}", self.pid);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let fd = pidfd_open(pid.with_context(what)?, PidfdFlags::empty()).with_context(what)?;
-        // Checked after it is held: from here on the number cannot come to belong to another process.
+        // Checked with the pidfd open: the id cannot be reused from here on.
         let user = user_of(self.pid);
         if !self.alive() || (user != Some(uid()) && user != Some(self.owner)) {
-            bail!("process {} is not the one that wrote the record", self.pid);
+            bail!(
+                "process {} is not the one that wrote the record (its id was reused, or it has another user)",
+                self.pid
+            );
         }
         pidfd_send_signal(fd, Signal::TERM).with_context(what)
     }
 
-    /// Whether it works for this directory.
+    /// Whether the process serves this directory.
     fn works_for(&self, dir: &Path) -> bool {
         self.dirs.iter().any(|d| d == dir)
     }
@@ -125,7 +135,7 @@ impl Running {
         self.mounts.iter().any(|m| m.mountpoint == path)
     }
 
-    /// Removes what a process that died left behind. Files of another process, or of another user, stay.
+    /// Removes the files of a dead process. Files of other processes and users stay.
     pub(crate) fn clear(&self) {
         let in_dirs = self
             .dirs
@@ -141,12 +151,13 @@ impl Running {
     }
 }
 
-/// The record and the socket of a process in a run directory.
+/// Paths of a process's record and socket in a run directory.
 pub(crate) fn in_run_dir(dir: &Path, pid: u32) -> (PathBuf, PathBuf) {
     (dir.join(format!("{pid}.json")), dir.join(format!("{pid}.sock")))
 }
 
-/// The run directories of a user, the preferred one first. The second is for a user whose first one somebody else took.
+/// The run directories of a user, the preferred one first. The second one is for users whose first
+/// one was created by another user.
 fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
     match uid {
         0 => vec!["/run/nacre".into()],
@@ -157,7 +168,7 @@ fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
     }
 }
 
-/// The run directory of this user, made if it is not there.
+/// The run directory of this user; creates it if necessary.
 pub(crate) fn run_dir() -> Result<PathBuf> {
     let mut why = None;
     for dir in run_dirs_of(uid()) {
@@ -171,56 +182,59 @@ pub(crate) fn run_dir() -> Result<PathBuf> {
 
 fn make_run_dir(dir: &Path) -> Result<()> {
     match fs::create_dir(dir) {
-        // Other users' commands ask through the sockets in it, whatever this process's umask is.
+        // Commands of other users connect to the sockets in it, so the umask must not restrict it.
         Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("run directory {}", dir.display()))?,
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(e).with_context(|| format!("cannot make the run directory {}", dir.display())),
+        Err(e) => {
+            return Err(e).with_context(|| format!("cannot create the run directory {}", dir.display()));
+        }
     }
     if !is_dir_of(dir, uid()) {
         bail!(
-            "the run directory {} belongs to somebody else: have it removed",
+            "the run directory {} belongs to another user: ask its owner or root to remove it",
             dir.display()
         );
     }
     Ok(())
 }
 
-/// Whether this is a directory, not a link to one, of that user.
+/// Whether this is a directory of that user, and not a symbolic link.
 fn is_dir_of(dir: &Path, uid: u32) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
 }
 
-/// The effective user.
+/// The effective user id of this process.
 pub(crate) fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The record of the process that works for a directory. Where the directory has none, because it was removed, the run
-/// directory is asked.
+/// The record of the process that serves a directory. If the directory has no record (it may have
+/// been removed), searches the run directories.
 pub(crate) fn in_dir(dir: &Path) -> Result<Option<Running>> {
     let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR))?;
     if found.is_none() && dir.join(RECORD_IN_DIR).exists() {
         eprintln!(
-            "nacre: warning: {} is empty or damaged, as a power cut can leave it: ignored",
+            "nacre: warning: {} is empty or damaged, perhaps by a power failure: ignored",
             dir.join(RECORD_IN_DIR).display()
         );
     }
     let indexed = || everyone_now().into_iter().find(|r| r.works_for(dir));
     Ok(match found {
         None => indexed(),
-        // A file system may not have sockets.
+        // The file system of the directory may not support sockets.
         Some(r) if !r.control.exists() && r.alive() => indexed().filter(|i| i.pid == r.pid).or(Some(r)),
         found => found,
     })
 }
 
-/// Everything that runs and that this user may use: their own and root's. Leftovers of the dead are removed.
+/// Records of all processes that this user may use: the user's own and root's. Removes files of
+/// dead processes.
 pub(crate) fn all() -> Vec<Running> {
     settled(|| records_of(&[uid(), 0]))
 }
 
-/// The same, and for root what runs for every other user.
+/// Like [`all`]; for root, also the processes of all other users.
 pub(crate) fn everyone() -> Vec<Running> {
     settled(everyone_now)
 }
@@ -240,7 +254,7 @@ fn everyone_now() -> Vec<Running> {
     records_of(&users)
 }
 
-/// Waits a while for the records of processes whose mounts are there and alive, but whose records were lost.
+/// Waits a while for lost records: those of processes with a live mount but no record.
 fn settled(records: impl Fn() -> Vec<Running>) -> Vec<Running> {
     let deadline = Instant::now() + PUBLISHED_AGAIN;
     loop {
@@ -258,7 +272,7 @@ fn settled(records: impl Fn() -> Vec<Running>) -> Vec<Running> {
     }
 }
 
-/// What the run directories of these users say, the oldest first.
+/// The records in the run directories of these users, the oldest process first.
 fn records_of(users: &[u32]) -> Vec<Running> {
     let mut found: Vec<Running> = Vec::new();
     let mut users = users.to_vec();
@@ -287,7 +301,8 @@ fn records_of(users: &[u32]) -> Vec<Running> {
     found
 }
 
-/// A record as far as its user can be believed: a mount that another user made is not this one's.
+/// Removes from another user's record the mounts that this user did not create: a record proves
+/// nothing about them.
 fn of_user(record: Running, user: u32) -> Running {
     if user == uid() || user == 0 {
         return record;
@@ -302,15 +317,16 @@ fn of_user(record: Running, user: u32) -> Running {
     Running { mounts, ..record }
 }
 
-/// The process that has the mount at this very path.
+/// The process with a mount at exactly this path.
 pub(crate) fn with_mount(path: &Path) -> Option<Running> {
     everyone().into_iter().rfind(|r| r.has_mount(path))
 }
 
-/// The process that has a mount at this path, or at a directory above it.
+/// The process with the innermost mount at or above this path, and that mount.
 pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
     let whole = std::path::absolute(path).with_context(|| format!("path {}", path.display()))?;
-    // Links may lead into the mount; a path that cannot be resolved (a stale mount) is taken as it is.
+    // Symbolic links may lead into the mount. A path that cannot be resolved (a stale mount) is
+    // used unchanged.
     let whole = fs::canonicalize(&whole).unwrap_or(whole);
     let mut best: Option<(Running, MountRecord)> = None;
     for running in everyone() {
@@ -329,11 +345,12 @@ pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
     })
 }
 
-/// Reads a record and says by which socket its process is asked; nothing if there is none. A file that is empty or
-/// damaged, as a power cut can leave it, is the record of no process.
+/// Reads a record and stores the path of its control socket in it; `None` if there is no record, or
+/// if a power failure left it empty or damaged.
 fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
     let cannot = || format!("cannot read {}", path.display());
-    // Other users' records are read, too: no link is followed, and nothing that is not a file is waited for.
+    // Records of other users are read, too: do not follow links, and do not block on anything but a
+    // file.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = match fs::File::options().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
@@ -357,13 +374,13 @@ fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
     }))
 }
 
-/// A file that is there whole or not at all.
+/// Replaces a file atomically: readers see the old or the new contents.
 pub(crate) fn write_atomically(path: &Path, text: &str) -> Result<()> {
     osd::files::replace(path, text.as_bytes(), osd::files::FILE_MODE)
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What the kernel says of a process (`/proc/PID/stat`).
+/// Fields of `/proc/PID/stat`.
 struct Stat {
     state: char,
     threads: u32,
@@ -371,7 +388,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// Whether its first thread has ended, as it does only when all are to end.
+    /// Whether the main thread has ended; it ends only when the whole process exits.
     fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
@@ -379,7 +396,7 @@ impl Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the command in parentheses and may hold anything: count from its end.
+    // The second field, the command in parentheses, may contain any character: count from its end.
     let mut after = stat.rsplit_once(')')?.1.split_whitespace();
     Some(Stat {
         state: after.next()?.chars().next()?,
@@ -388,28 +405,28 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// When a process started, in clock ticks since boot.
+/// Start time of a process in clock ticks since boot.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
-    // A process that is dead but not yet waited for runs nothing any more; but while it has more threads than its first,
-    // what it had open is not all closed.
+    // A zombie runs no code any more, but while other threads remain, some of its files are still
+    // open.
     let stat = stat(pid).filter(|s| !s.is_dead() || s.threads > 1)?;
     Some(stat.start_ticks)
 }
 
-/// The machine's present boot.
+/// The id of the current boot.
 pub(crate) fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
 
-/// The effective user of a process.
+/// The effective user id of a process.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let uids = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
     uids.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The most memory that a process has had.
+/// Peak resident memory of a process, in bytes.
 pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
@@ -492,7 +509,7 @@ mod tests {
     #[test]
     fn a_record_does_not_choose_which_process_is_signalled() {
         let dir = tempfile::tempdir().unwrap();
-        // The record of this test's own process with another start time, as of a process whose id came round again.
+        // The record of this test process with another start time, as after its id was reused.
         let pid = std::process::id();
         let error = record(dir.path(), pid, 1).terminate().unwrap_err();
         assert!(error.to_string().contains("not the one"), "{error}");

@@ -1,5 +1,6 @@
-//! The life of a process that serves or mounts: started in the foreground or in the background, brought up, published, asked
-//! through its control sockets, and stopped in order by a command or a signal.
+//! The life of a process that serves or mounts: starts in the foreground or background, brings up
+//! its node, publishes its record, answers control requests, and stops in order on a command or
+//! signal.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -20,34 +21,34 @@ use crate::running::{self, Running};
 use crate::start::Start;
 use crate::{daemon, files, instance, logging, mounts, output};
 
-/// The role of a process that is there for its mounts: it ends with the last of them.
+/// Role of a process that exists for its mounts: it exits with the last of them.
 pub(crate) const MOUNT: &str = "mount";
-/// The roles of processes that also mount for others.
+/// Roles of processes that accept mount requests of other commands.
 pub(crate) const MOUNTING: [&str; 4] = ["up", "serve", "lnet", MOUNT];
-/// How often a process looks whether it is still published.
+/// How often a process checks that its records are still published.
 const RESTORE: Duration = Duration::from_secs(1);
-/// How long an answer has to leave through the control socket when the process ends.
+/// Time for a last answer to leave the control socket before the process exits.
 const LAST_ANSWER: Duration = Duration::from_millis(20);
 
-/// What a process is started for.
+/// Description of the process to run.
 pub(crate) struct Session {
     /// `up`, `serve`, `mount`, `lnet`, `lst node` or `lst console`.
     pub(crate) role: &'static str,
-    /// Directories that it works for.
+    /// Directories that the process serves.
     pub(crate) dirs: Vec<PathBuf>,
-    /// Where its log goes when it is in the background.
+    /// The log file, used in the background.
     pub(crate) log: PathBuf,
-    /// Whether it stays in the foreground.
+    /// Stay in the foreground.
     pub(crate) foreground: bool,
-    /// What it was told at its start.
+    /// The start parameters.
     pub(crate) start: Start,
 }
 
-/// What is still to be done when a node is brought up and can be found.
+/// Remaining work once a node is up and its record is published.
 pub(crate) struct Then {
-    /// The first mount.
+    /// Mount this file system first.
     pub(crate) mount: Option<MountRequest>,
-    /// Says what there is.
+    /// Returns the text to print when the process is ready.
     pub(crate) said: Box<dyn FnOnce() -> String>,
 }
 
@@ -60,15 +61,15 @@ impl From<String> for Then {
     }
 }
 
-/// A command that wants the process to stop, and waits for word of it.
+/// A command's request to stop the process; `done` receives the result.
 struct StopRequest {
     lazy: bool,
     done: oneshot::Sender<Result<()>>,
 }
 
 impl Session {
-    /// Runs a process to its end, or starts it in the background. `bring_up` builds what it is for and says what is
-    /// left to do; when it fails, what it has built is taken down again.
+    /// Runs the process until it exits, or starts it in the background. `bring_up` builds the node
+    /// and returns the remaining work; if it fails, it has taken the node down again.
     pub(crate) fn run<F, Fut, T>(self, bring_up: F) -> Result<ExitCode>
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
@@ -82,7 +83,7 @@ impl Session {
             daemon::detach();
         }
         logging::start();
-        // Stores, logs and records are for this user alone.
+        // Stores, logs and records are readable by this user only.
         osd::files::restrict_umask();
         let ended = self.live(bring_up);
         if let Err(e) = &ended {
@@ -102,35 +103,35 @@ impl Session {
         let cpts = CptTable::build(&self.start.cpt).context("cannot start the CPU partitions")?;
         if cpts.is_forced() {
             tracing::warn!(
-                "CPU partitions share CPUs (force_partitions): figures of this process say nothing about partitions"
+                "CPU partitions share CPUs (force_partitions): do not use this process for measurements"
             );
         }
         let first = cpts
             .iter()
             .next()
-            .context("there is no CPU partition")?
+            .context("no CPU partition is configured")?
             .handle()
             .clone();
         let ended = first.block_on(async {
-            // Before anything is there to be left behind.
+            // Catch signals first, so that none can leave files or mounts behind.
             let mut signals = Signals::new()?;
             let locks = self
                 .dirs
                 .iter()
                 .map(|d| instance::lock(d))
                 .collect::<Result<Vec<_>>>()?;
-            // A target may wait for its MGS for long.
+            // A target may wait long for its MGS.
             let (node, then) = tokio::select! {
                 built = bring_up(cpts.clone()) => built?,
                 name = signals.ending() => bail!("stopped by {name} before it was up"),
-                () = daemon::parent_has_ended() => bail!("the command that started it has ended before it was up"),
+                () = daemon::parent_has_ended() => bail!("the command that started this process ended before the process was up"),
             };
             let mut then: Then = then.into();
             if cpts.is_forced() {
                 let (said, n) = (then.said, cpts.len());
                 then.said = Box::new(move || {
                     format!(
-                        "{}\n  {n} CPU partitions are forced to share CPUs: for tests, not for measuring",
+                        "{}\n  {n} CPU partitions are forced to share CPUs: suitable for tests, not for measurements",
                         said()
                     )
                 });
@@ -196,7 +197,7 @@ impl Session {
                     let ready = said.take().map(|said| said());
                     match (made, ready) {
                         (Ok(()), ready) => daemon::ready(&ready.unwrap_or_default()),
-                        // Somebody else has asked this process for a mount meanwhile, and has it.
+                        // Another command mounted through this process meanwhile, so it must go on.
                         (Err(e), _) if self.role == MOUNT && !life.node.lock().await.close_if_unused() => {
                             tracing::error!("{}", output::describe(&e));
                             daemon::refused(&e);
@@ -212,11 +213,11 @@ impl Session {
                     if self.role != MOUNT || !life.node.lock().await.close_if_unused() {
                         continue;
                     }
-                    tracing::info!("nothing is mounted any more");
+                    tracing::info!("stopping: the last mount has ended");
                     None
                 }
                 () = &mut session_over => {
-                    tracing::info!("the session has ended");
+                    tracing::info!("stopping: the LNet selftest session has ended");
                     None
                 }
                 _ = restore.tick() => {
@@ -226,7 +227,7 @@ impl Session {
                     continue;
                 }
             };
-            // A sender of a signal cannot be told that something is in use: then it is detached.
+            // The sender of a signal gets no error message, so a mount in use is detached.
             let lazy = request.as_ref().is_none_or(|r| r.lazy);
             let unmounted = life.node.lock().await.unmount_all(lazy).await;
             match (unmounted, request) {
@@ -246,13 +247,14 @@ impl Session {
 }
 
 impl Session {
-    /// What the process says about itself.
+    /// The record to publish.
     fn record(&self, node: &Node) -> Result<Running> {
         let pid = std::process::id();
         Ok(Running {
             role: self.role.to_owned(),
             pid,
-            start_ticks: running::start_ticks(pid).context("/proc has nothing of this process")?,
+            start_ticks: running::start_ticks(pid)
+                .context("cannot read the start time of this process in /proc")?,
             boot_id: running::boot_id(),
             dirs: self.dirs.clone(),
             control: PathBuf::new(),
@@ -271,7 +273,7 @@ impl Session {
     }
 }
 
-/// Signals that a process handles.
+/// The signals that a process handles.
 struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
@@ -288,7 +290,7 @@ impl Signals {
         })
     }
 
-    /// One that ends the process.
+    /// Waits for a signal that ends the process.
     async fn ending(&mut self) -> &'static str {
         loop {
             match self.next().await {
@@ -307,22 +309,23 @@ impl Signals {
     }
 }
 
-/// A running process, as its commands and its signals see it.
+/// The state of a running process that its control requests and signals act on.
 struct Life {
     role: &'static str,
     /// Start parameters.
     told: Vec<String>,
-    /// What was published last. It has a lock of its own: that of the node is held for long while the node stops.
+    /// The record published last. It has its own lock because the node's lock is held for long
+    /// while the node stops.
     record: Mutex<Running>,
     node: Mutex<Node>,
     publisher: Arc<Mutex<Publisher>>,
-    /// A mount has ended.
+    /// Notified when a mount has ended.
     unmounted: Notify,
     stop: mpsc::Sender<StopRequest>,
 }
 
 impl Life {
-    /// Publishes what is so now everywhere, or what was published last where it was removed.
+    /// Publishes the current record everywhere, or restores the last one only where it was removed.
     async fn publish(self: &Arc<Self>, everywhere: bool) -> Result<()> {
         let mut publisher = self.publisher.clone().lock_owned().await;
         if everywhere {
@@ -338,7 +341,8 @@ impl Life {
         tokio::task::spawn_blocking(publish).await?
     }
 
-    /// Mounts; `false` when this process is about to end, so that another one must do it.
+    /// Mounts a file system. Returns `false` if this process is about to exit, so that another one
+    /// must mount.
     async fn mount(self: &Arc<Self>, request: &MountRequest) -> Result<bool> {
         let Some(mounter) = self.node.lock().await.begin_mount(request) else {
             return Ok(false);
@@ -362,7 +366,7 @@ impl Life {
         Ok(true)
     }
 
-    /// Undoes a mount that the kernel does not have any more.
+    /// Removes a mount that the kernel has already ended.
     async fn undo(self: &Arc<Self>, kernel: &Arc<fuse::Mounted>) {
         let Some(end) = self.node.lock().await.take_mount(kernel) else {
             return;
@@ -373,7 +377,7 @@ impl Life {
         end.await;
     }
 
-    /// Unmounts; says whether this process then ends.
+    /// Unmounts. Returns whether this process then exits.
     async fn umount(self: &Arc<Self>, path: &Path, lazy: bool) -> Result<bool> {
         let kernel = self.node.lock().await.mounted(path);
         let kernel = kernel.with_context(|| format!("{} is not a mount of this process", path.display()))?;
@@ -388,7 +392,7 @@ impl Life {
         Ok(ends)
     }
 
-    /// Stops, and answers the command that asked for it.
+    /// Stops the node and answers the command that requested it.
     async fn end(&self, request: Option<StopRequest>) -> Result<()> {
         let stopped = self.stop().await;
         let Some(request) = request else {
@@ -405,17 +409,20 @@ impl Life {
         stopped
     }
 
-    /// Why a mount cannot be made here for a command with these start parameters, in this mount namespace.
+    /// Fails if this process cannot mount for a command with these start parameters in this mount
+    /// namespace.
     fn refuses(&self, told: &[String], mount_ns: &str) -> Result<()> {
         if !MOUNTING.contains(&self.role) {
-            bail!("a process of `nacre {}` mounts nothing", self.role);
+            bail!("a process of `nacre {}` cannot mount", self.role);
         }
         if let Some(other) = told.iter().find(|t| !self.told.contains(t)) {
-            bail!("it was started without {other}: leave that out, or use another address with --listen");
+            bail!(
+                "it was started without {other}: omit this parameter, or start another process with --listen"
+            );
         }
         if mount_ns != mount_namespace() {
             bail!(
-                "it is in another mount namespace, so that its mounts would not be seen here: use another address with --listen"
+                "it is in another mount namespace and its mounts would be invisible here: start another process with --listen"
             );
         }
         Ok(())
@@ -431,8 +438,8 @@ impl Handler for Life {
                     self.stop
                         .send(StopRequest { lazy, done })
                         .await
-                        .context("it is stopping already")?;
-                    word.await.context("it ended without a word")??;
+                        .context("the process is already stopping")?;
+                    word.await.context("the process exited without an answer")??;
                     Ok(Value::Null)
                 }
                 Request::Status => {
@@ -451,7 +458,7 @@ impl Handler for Life {
                     Ok(json!({ "ends": self.umount(&mountpoint, lazy).await? }))
                 }
                 request => {
-                    // What is asked of the node works on shared parts, outside of its lock.
+                    // The node handles these with shared parts, so its lock is not held meanwhile.
                     let parts = self.node.lock().await.parts();
                     parts.answer(request, asker).await
                 }
@@ -460,13 +467,13 @@ impl Handler for Life {
     }
 }
 
-/// The mount namespace of this process.
+/// The identity of this process's mount namespace.
 pub(crate) fn mount_namespace() -> String {
     let link = std::fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
     link.to_string_lossy().into_owned()
 }
 
-/// The log of a process that works for this directory.
+/// Path of the log of a process that serves this directory.
 pub(crate) fn log_in(dir: &Path) -> PathBuf {
     dir.join("nacre.log")
 }

@@ -1,8 +1,8 @@
-//! What a process is told at its start: the options for CPU partitions, and start parameters under the names that
-//! Lustre's modules have for them.
+//! Start parameters: the options for CPU partitions, and module parameters under Lustre's names.
 //!
-//! Each layer has the table of its own (`lnet::START`, `rpc::START`, `lst::START`, and [`CPT`] here, since `cpt` knows no parameters).
-//! A process of `nacre up` keeps what it was told in its directory; the others are told each time.
+//! Each layer has its own table (`lnet::START`, `rpc::START`, `lst::START`, and [`CPT`] here, since
+//! the `cpt` crate has no parameters). `nacre up` keeps the settings in its directory; other
+//! processes get them at each start.
 
 mod options;
 
@@ -17,7 +17,7 @@ use rpc::RpcConfig;
 
 use crate::cli::StartArgs;
 
-/// How different a name may be to be taken for a slip of another.
+/// Similarity from which an unknown name is taken for a typing error of a known one.
 const NEAR: f64 = 0.7;
 
 /// The start parameters of CPU partitions.
@@ -25,7 +25,7 @@ const CPT: &[StartParam<CptConfig>] = &[
     StartParam {
         module: "libcfs",
         name: "cpu_npartitions",
-        about: "CPU partitions; 0: as cpu_pattern says; auto: by the published rule",
+        about: "number of CPU partitions; 0: from cpu_pattern; auto: by the published rule",
         show: |c| {
             if c.published_rule {
                 "auto".to_owned()
@@ -55,13 +55,13 @@ const CPT: &[StartParam<CptConfig>] = &[
     StartParam {
         module: "libcfs",
         name: "force_partitions",
-        about: "1: CPU partitions share CPUs where there are too few; for tests, it makes nothing faster",
+        about: "1: CPU partitions may share CPUs if there are too few; for tests, not for speed",
         show: |c| u8::from(c.force_partitions).to_string(),
         set: |c, text| switch(text).map(|on| c.force_partitions = on),
     },
 ];
 
-/// The configurations of all layers, as this process was told.
+/// The configurations of all layers, and the settings behind them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Start {
     pub(crate) cpt: CptConfig,
@@ -72,8 +72,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// What the command line says, of what it does not mention what its file of options says, and of the rest what was
-    /// `kept`. A parameter whose value is empty is not kept any longer.
+    /// Combines settings; the command line overrides the options file, which overrides the `kept`
+    /// settings. An empty value removes a setting.
     pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<Start> {
         let mut settings: Vec<String> = kept.to_vec();
         if let Some(path) = &args.options_file {
@@ -92,7 +92,7 @@ impl Start {
             let (name, value) = setting
                 .split_once('=')
                 .with_context(|| format!("start parameter '{setting}' is not of the form NAME=VALUE"))?;
-            // An empty pattern says something.
+            // An empty cpu_pattern is a value: partitions by the number of CPUs.
             if value.is_empty() && name != "cpu_pattern" {
                 told.remove(name);
             } else {
@@ -120,7 +120,7 @@ impl Start {
         }
     }
 
-    /// What it was told, to be kept.
+    /// All settings, `NAME=VALUE`, to be kept.
     pub(crate) fn told(&self) -> Vec<String> {
         self.told
             .iter()
@@ -128,7 +128,7 @@ impl Start {
             .collect()
     }
 
-    /// Shows every start parameter as `module.MODULE.NAME`.
+    /// Registers every start parameter as `module.MODULE.NAME`.
     pub(crate) fn show(&self, registry: &Registry) -> Vec<Registered> {
         let mut shown = show(registry, CPT, &self.cpt);
         shown.extend(show(registry, lnet::START, &self.lnet));
@@ -147,7 +147,7 @@ fn show<C>(registry: &Registry, table: &[StartParam<C>], config: &C) -> Vec<Regi
     table.iter().map(shown).collect()
 }
 
-/// Refuses a name that no table has, with the one that is most like it.
+/// Fails for an unknown name and suggests the most similar known one.
 fn check_name(name: &str) -> Result<()> {
     let cpt = CPT.iter().map(|p| p.name);
     let known = cpt

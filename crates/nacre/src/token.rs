@@ -1,5 +1,5 @@
-//! The join token of an MGS, as a file: `join-token` in the MGS's directory, and a copy in that of each target that proves
-//! by it that it may register.
+//! The file of the MGS's join token: `join-token` in the directory of the MGS, and a copy in that
+//! of each target, which authorizes the target to register.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use mgc::JoinToken;
 use osd::files;
 
-/// The file's name.
+/// Name of the file.
 pub(crate) const NAME: &str = "join-token";
 
-/// The token in a target's directory, if it has one.
+/// The token in a target's directory, if any.
 pub(crate) fn read(dir: &Path) -> Result<Option<JoinToken>> {
     let path = dir.join(NAME);
     match fs::read_to_string(&path) {
@@ -22,14 +22,14 @@ pub(crate) fn read(dir: &Path) -> Result<Option<JoinToken>> {
     }
 }
 
-/// The token in a file that the administrator names.
+/// The token in a file given by the administrator.
 pub(crate) fn read_file(path: &Path) -> Result<JoinToken> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text, path)
 }
 
-/// The token of the MGS in this directory. One that has none gets a new one: it was made by an older version, or its token
-/// was removed so that nobody else has it any more.
+/// The token of the MGS in this directory. Creates one if it is missing, for a directory of an
+/// older version or after the administrator has removed the token to revoke it.
 pub(crate) fn of_mgs(dir: &Path) -> Result<JoinToken> {
     if let Some(token) = read(dir)? {
         return Ok(token);
@@ -39,7 +39,7 @@ pub(crate) fn of_mgs(dir: &Path) -> Result<JoinToken> {
     Ok(token)
 }
 
-/// A token that nobody has.
+/// A new random token.
 pub(crate) fn new() -> Result<JoinToken> {
     let mut bytes = [0; 32];
     let mut source = fs::File::open("/dev/urandom").context("/dev/urandom")?;
@@ -47,7 +47,7 @@ pub(crate) fn new() -> Result<JoinToken> {
     Ok(JoinToken::new(bytes))
 }
 
-/// Puts a token into a target's directory, for its owner alone; there when the power fails, too.
+/// Writes a token into a target's directory, readable by its owner only, and syncs it.
 pub(crate) fn write(dir: &Path, token: &JoinToken) -> Result<()> {
     let path = dir.join(NAME);
     let written = files::replace(

@@ -1,4 +1,4 @@
-//! What `nacre lfs` asks about FIDs and names, in the name of whoever asks.
+//! FID operations of `nacre lfs`, with the caller's credentials.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,23 @@ fn parse(text: &str) -> Result<Fid> {
     Ok(text.parse()?)
 }
 
-/// The message for an operation on a FID or a path that failed.
+/// The error message for a failed operation on a FID or path.
 fn message(e: Errno, of: impl std::fmt::Display) -> String {
     match e {
         Errno::EPERM => format!(
-            "{of}: only root and the user who mounted may use FIDs; the mount option user_fid2path lets everybody"
+            "{of}: only root and the owner of the mount may use FIDs; the mount option user_fid2path allows all users"
         ),
         Errno::ENOENT => format!("{of}: there is no such file in this mount"),
-        Errno::ENODATA => format!("{of}: an object that was never written does not know its file"),
+        Errno::ENODATA => {
+            format!("{of}: this object has never been written, so it does not record the FID of its file")
+        }
         Errno::EBUSY => format!("{of}: a client has it open"),
         Errno::EINVAL => format!("{of}: not a FID of a file"),
         e => format!("{of}: {e}"),
     }
 }
 
-/// The paths of files, from the mount's root.
+/// The paths of files, from the root of the mount.
 pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Vec<String>>> {
     let mut all = Vec::new();
     for text in fids {
@@ -37,7 +39,7 @@ pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Resu
     Ok(all)
 }
 
-/// The names of files, with the FIDs of their directories.
+/// The names of files, each with the FID of its directory.
 pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
     let mut all = Vec::new();
     for path in paths {
@@ -54,7 +56,7 @@ pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> 
     Ok(all)
 }
 
-/// Removes files; says of each why it was not removed, or nothing.
+/// Removes files. Returns an error message or `None` for each.
 pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Option<String>>> {
     let parsed: Vec<Fid> = fids.iter().map(|text| parse(text)).collect::<Result<_>>()?;
     let done = client.rmfid(cred, &parsed).await;
@@ -63,7 +65,7 @@ pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Res
     Ok(fids.iter().zip(&done).map(outcome).collect())
 }
 
-/// Removes names that lead to nothing.
+/// Removes directory entries whose object is gone.
 pub(super) async fn remove_entries(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let here = path.display();
@@ -74,8 +76,8 @@ pub(super) async fn remove_entries(client: &Client, cred: &Cred, paths: &[PathBu
         };
         match client.rm_entry(cred, last.parent, last.name).await {
             Ok(()) => {}
-            Err(Errno::EEXIST) => bail!("{here}: what it leads to is there: remove that with rm or rmdir"),
-            Err(Errno::EPERM) => bail!("{here}: only root removes names alone"),
+            Err(Errno::EEXIST) => bail!("{here}: the file of this entry exists: use rm or rmdir"),
+            Err(Errno::EPERM) => bail!("{here}: only root may remove an entry without its file"),
             Err(e) => return Err(e).with_context(|| format!("{here}")),
         }
     }

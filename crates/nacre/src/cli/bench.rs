@@ -15,28 +15,30 @@ use super::survey::MdsSurvey;
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) exercise: Option<Exercise>,
-    /// Where to measure: a directory of the disk that is meant; everything made there is removed again
+    /// Directory on the disk to measure; everything created in it is removed again
     #[arg(long, value_name = "D", required = true)]
     pub(crate) dir: Option<PathBuf>,
-    /// Tasks (threads) of the metadata load, each in a directory of its own; one load after the other
+    /// Tasks (threads) of the metadata load, each in its own directory; several values run one
+    /// after the other
     #[arg(long, visible_alias = "threads", value_name = "N", value_delimiter = ',', default_value = "2", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) tasks: Vec<u32>,
-    /// The same loads also in one directory that all tasks share
+    /// Also run each load with all tasks in one shared directory
     #[arg(long)]
     pub(crate) shared: bool,
-    /// What is measured [default: create, stat, unlink, write, read]; what it stands on is done all the same
+    /// Phases to report [default: create, stat, unlink, write, read]; phases that these depend on
+    /// run as well
     #[arg(long, value_name = "PHASE", value_delimiter = ',')]
     pub(crate) only: Vec<bench::Phase>,
     /// Files that each task creates, stats and unlinks
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: u32,
-    /// Megabytes of the file that is written and read
+    /// Size of the file to write and read, in MB
     #[arg(long, default_value_t = 512)]
     pub(crate) megabytes: u64,
     /// Number of object storage targets
     #[arg(long, default_value_t = 2)]
     pub(crate) osts: u32,
-    /// How often everything is measured
+    /// Number of repetitions
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
     /// Write every figure of every run to this file, as CSV
@@ -47,45 +49,53 @@ pub(crate) struct Bench {
     pub(crate) json: bool,
 }
 
-/// Tools with a load of their own.
+/// Benchmarks with their own load.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Exercise {
-    /// Repeat the published demonstrations at the size given, on servers of their own, and write rows and a page
+    /// Repeat the published demonstrations at the given size on temporary servers; write rows and a
+    /// page
     #[command(subcommand)]
     Demo(BenchDemo),
-    /// Do random operations on one file, through several mounts in turn, and compare it with memory after each
+    /// Do random operations on one file through several mounts in turn, and compare it with a copy
+    /// in memory after each
     Fsx(Fsx),
-    /// Measure the memory of each inode that the MDT keeps, and rates when it keeps all or a tenth of them
+    /// Measure the MDT's memory for each cached inode, and its rates with all or a tenth of the
+    /// inodes cached
     Inodes(InodesBench),
-    /// Measure LNet alone: pings and bulk of LNet selftest between many clients and one server, beside bare TCP
+    /// Measure LNet alone: LNet selftest pings and bulk between many clients and one server, beside
+    /// plain TCP
     Lnet(Box<LnetBench>),
-    /// Create, stat, read and remove directories and files by several tasks, as mdtest does
+    /// Create, stat, read and remove directories and files with several tasks, as mdtest does
     Mdtest(Box<Mdtest>),
-    /// Do one operation on many files by several tasks, as mdsrate does
+    /// Do one operation on many files with several tasks, as mdsrate does
     Mdsrate(Box<Mdsrate>),
-    /// Measure what one metadata target's own stack can do, without network and requests, as mds-survey does
+    /// Measure the stack of one metadata target without network and requests, as mds-survey does
     MdsSurvey(MdsSurvey),
 }
 
-/// Tasks that do the same at once. Under mpirun, each process has so many of them.
+/// Options of benchmarks with concurrent tasks. Under mpirun, each process has this number of
+/// tasks.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
-    /// Tasks
+    /// Number of tasks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) np: u32,
-    /// Not through a mount, but by clients in this process: MGSNID[,MGSNID...]:/FSNAME; paths are then from its root
+    /// Use clients in this process instead of a mount: MGSNID[,MGSNID...]:/FSNAME; paths then start
+    /// at its root
     #[arg(long, value_name = "SOURCE")]
     pub(crate) mgs: Option<String>,
-    /// With --mgs: how many clients the tasks share [default: one for each task]
+    /// With --mgs: number of clients that the tasks share [default: one for each task]
     #[arg(long, value_name = "N", requires = "mgs", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) mounts: Option<u32>,
-    /// A process whose CPU time and memory count too, such as the server's; again or with commas for more
+    /// A process whose CPU time and memory to include, such as a server; may be repeated or
+    /// separated by commas
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
     pub(crate) pids: Vec<u32>,
-    /// Under mpirun on several machines: a directory that all see, where the processes find each other
+    /// Under mpirun on several machines: a shared directory through which the processes find each
+    /// other
     #[arg(long, value_name = "DIR")]
     pub(crate) meet: Option<PathBuf>,
-    /// Tell rate and memory of N equal windows of the time of each operation, too
+    /// Also report rate and memory in N equal time windows of each operation
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) windows: u32,
     /// Write every figure to this file, as CSV
@@ -100,29 +110,29 @@ pub(crate) struct Load {
 
 #[derive(Debug, Args)]
 pub(crate) struct Fsx {
-    /// The file, emptied first: a path for each mount that shows it
+    /// The file, truncated first: one path for each mount
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Chooses the operations
+    /// Seed of the random operations
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// How many operations
+    /// Number of operations
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub(crate) ops: u32,
-    /// With direct I/O
+    /// Use direct I/O
     #[arg(long)]
     pub(crate) direct: bool,
-    /// Also through mappings of the file
+    /// Also use memory mappings of the file
     #[arg(long)]
     pub(crate) mmap: bool,
-    /// How large the file may get, in KiB
+    /// Maximum file size in KiB
     #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     pub(crate) size: u64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct InodesBench {
-    /// Where the file system is made: a directory of the disk that is meant; all is removed again
+    /// Directory on the disk to measure, for a temporary file system
     #[arg(long, value_name = "D")]
     pub(crate) dir: PathBuf,
     /// Files, all in one directory
@@ -138,7 +148,7 @@ pub(crate) struct InodesBench {
 
 #[derive(Debug, Args)]
 pub(crate) struct LnetBench {
-    /// How many clients, each a node at an address of its own
+    /// Number of clients, each an LNet node with its own address
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 16], value_parser = clap::value_parser!(u32).range(1..=200))]
     pub(crate) clients: Vec<u32>,
     /// Requests in flight of each client
@@ -147,16 +157,17 @@ pub(crate) struct LnetBench {
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 0.4)]
     pub(crate) seconds: f64,
-    /// How often everything is measured
+    /// Number of repetitions
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
-    /// Clients with 64 requests in flight each against a server in a process of its own; 0: not
+    /// Number of clients, with 64 requests in flight each, against a server in another process; 0:
+    /// skip
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=200))]
     pub(crate) crowd: u32,
     /// Measure with portal_rotor off and on
     #[arg(long)]
     pub(crate) rotor: bool,
-    /// First of the loopback addresses of the nodes
+    /// First loopback address of the nodes
     #[arg(long, value_name = "ADDRESS", default_value = "127.88.0.1")]
     pub(crate) base: std::net::Ipv4Addr,
     /// TCP port of all nodes

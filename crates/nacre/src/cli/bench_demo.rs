@@ -8,66 +8,70 @@ use clap::{Args, Subcommand};
 
 use crate::instance::Store;
 
-/// Which demonstration.
+/// The demonstrations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchDemo {
     /// Partitioned servers: LNet selftest, metadata by client threads, and how partitions are divided
     Smp(DemoRun),
-    /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in one for each thread
+    /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in
+    /// one for each thread
     Pdo(DemoRun),
-    /// Draw the page of a run anew from its rows
+    /// Draw the page of an earlier run from its rows
     Page(DemoPage),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoRun {
-    /// How much of everything: seconds, minutes, an hour or two, or all that the report has
+    /// Extent of the run: a few seconds (tiny), minutes, an hour or two, or the full published
+    /// range
     #[arg(long, value_name = "SIZE", default_value = "small", value_parser = PossibleValuesParser::new(SIZES))]
     pub(crate) size: String,
-    /// Where the servers keep their data: a directory of the disk that is meant; all is removed again [default: the temporary directory]
+    /// Directory for the servers' data, on the disk to measure; everything is removed again
+    /// [default: the temporary directory]
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,
-    /// Where data is kept
+    /// Kind of store
     #[arg(long, default_value = "local")]
     pub(crate) store: Store,
-    /// Object storage targets of each file system, which bound the stripes of a file
+    /// Number of OSTs of each file system, which limits the stripe count
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) osts: u32,
     /// Only these experiments: lnet-clients, lnet-in-flight, mdtest, mounts, cpt
     #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',', value_parser = experiment)]
     pub(crate) only: Vec<Kind>,
-    /// How often everything is measured [default: as the size says]
+    /// Number of repetitions [default: from the size]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
     /// Seconds of each measurement of LNet
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
-    /// Files of all client threads together
+    /// Total number of files of all client threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub(crate) files: Option<u32>,
-    /// Client nodes and threads of each, such as 1x4,4x16
+    /// Numbers of client nodes and threads of each, such as 1x4,4x16
     #[arg(long, value_name = "CxT", value_delimiter = ',')]
     pub(crate) crowds: Vec<Crowd>,
     /// Stripe counts
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) stripes: Vec<u16>,
-    /// Also configurations with more partitions than CPUs, which share them: they are marked and say nothing about speed
+    /// Include configurations with more partitions than CPUs; their results are marked, since the
+    /// partitions share CPUs
     #[arg(long)]
     pub(crate) force_partitions: bool,
-    /// The file for every row of every run [default: demo-smp.csv or demo-pdo.csv]
+    /// Output file for every row of every run [default: demo-smp.csv or demo-pdo.csv]
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// The file for the page [default: demo-smp.html or demo-pdo.html]
+    /// Output file for the page [default: demo-smp.html or demo-pdo.html]
     #[arg(long, value_name = "FILE")]
     pub(crate) page: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoPage {
-    /// The rows
+    /// The rows of an earlier run
     #[arg(value_name = "CSV")]
     pub(crate) csv: PathBuf,
-    /// The file for the page [default: that of the rows, ending in .html]
+    /// Output file for the page [default: the name of the rows with .html]
     #[arg(long, value_name = "FILE")]
     pub(crate) page: Option<PathBuf>,
 }

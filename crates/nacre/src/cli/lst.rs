@@ -1,4 +1,5 @@
-//! The command line of `nacre lst`: Lustre's, and what runs a console or a node under test in the background.
+//! The command line of `nacre lst`: the commands of Lustre's lst, and `node`, which runs a node
+//! under test.
 
 use clap::{Args, Subcommand};
 
@@ -6,43 +7,43 @@ use super::{Net, StartArgs};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lst {
-    /// Be a node under test, in the background, until `nacre lst node --stop` or a signal
+    /// Run a node under test in the background until `nacre lst node --stop` or a signal
     Node(LstNode),
-    /// Begin a session: starts its console in the background, which lives until the session ends
+    /// Begin a session: starts its console in the background, where it runs until the session ends
     #[command(name = "new_session")]
     NewSession(NewSession),
-    /// End the session on all its nodes, and its console
+    /// End the session on all its nodes and stop its console
     #[command(name = "end_session")]
     EndSession,
     /// Show the session
     #[command(name = "show_session")]
     ShowSession,
-    /// Ask nodes which session they are in
+    /// Query the session of nodes
     Ping(LstPing),
-    /// Make a group of nodes and invite them into the session
+    /// Create a group of nodes and add them to the session
     #[command(name = "add_group")]
     AddGroup {
-        /// Its name
+        /// Name of the group
         name: String,
         /// Nodes, such as 192.168.1.[2-20/2]@tcp
         #[arg(required = true)]
         ids: Vec<String>,
     },
-    /// Let go of a group
+    /// Delete a group
     #[command(name = "del_group")]
     DelGroup {
-        /// Its name
+        /// Name of the group
         name: String,
     },
-    /// Invite nodes of a group again, or take nodes out of it
+    /// Add the nodes of a group to the session again, or remove nodes from the group
     #[command(name = "update_group")]
     UpdateGroup(UpdateGroup),
-    /// List groups, or how the nodes of some are
+    /// List groups, or the states of the nodes in some groups
     #[command(name = "list_group")]
     ListGroup(ListGroup),
-    /// Show rates and bandwidth of the nodes of groups, again and again
+    /// Show rates and bandwidth of the nodes of groups at intervals
     Stat(LstStat),
-    /// Show which nodes have seen errors
+    /// Show the nodes that have seen errors
     #[command(name = "show_error")]
     ShowError {
         /// Only errors of the session's tests
@@ -52,34 +53,34 @@ pub(crate) enum Lst {
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// Make a batch
+    /// Create a batch
     #[command(name = "add_batch")]
     AddBatch {
-        /// Its name
+        /// Name of the batch
         name: String,
     },
     /// Start a batch
     Run {
-        /// Seconds, which the nodes are told
+        /// Time limit in seconds, passed to the nodes
         #[arg(long, short, default_value_t = 0)]
         timeout: u32,
-        /// Its name
+        /// Name of the batch
         #[arg(default_value = "batch")]
         name: String,
     },
-    /// Stop a batch and wait until it is stopped
+    /// Stop a batch and wait until it has stopped
     Stop {
-        /// Without waiting for requests in flight
+        /// Do not wait for requests in flight
         #[arg(long, short)]
         force: bool,
-        /// Its name
+        /// Name of the batch
         #[arg(default_value = "batch")]
         name: String,
     },
-    /// List batches, or what is in one
+    /// List batches, or the contents of one
     #[command(name = "list_batch")]
     ListBatch(ListBatch),
-    /// Ask whether a batch runs
+    /// Query whether a batch is running
     Query(LstQuery),
     /// Add a test to a batch
     #[command(name = "add_test")]
@@ -95,7 +96,7 @@ pub(crate) struct LstNode {
     /// Stay in the foreground until a signal
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Stop the node that listens there (by default, all nodes of this user)
+    /// Stop the node at the --listen address [default: all nodes of this user]
     #[arg(long, conflicts_with = "foreground")]
     pub(crate) stop: bool,
 }
@@ -105,14 +106,14 @@ pub(crate) struct NewSession {
     /// Seconds without a command after which the console ends the session
     #[arg(long, short, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) timeout: u64,
-    /// Take nodes from other sessions, and the place of a session with the same key
+    /// Take over nodes of other sessions, and replace a session with the same key
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) net: Net,
     #[command(flatten)]
     pub(crate) start: StartArgs,
-    /// Its name, `USER@HOST` unless told
+    /// Name of the session [default: USER@HOST]
     pub(crate) name: Option<String>,
 }
 
@@ -142,13 +143,13 @@ pub(crate) struct LstPing {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("how").required(true).args(["refresh", "clean", "remove"]))]
 pub(crate) struct UpdateGroup {
-    /// Invite those nodes again that are not active
+    /// Add the nodes that are not active to the session again
     #[arg(long, short = 'f')]
     pub(crate) refresh: bool,
-    /// Take out nodes that are busy, down, unknown, active, or invalid (busy, down or unknown)
+    /// Remove nodes that are busy, down, unknown, active, or invalid (busy, down or unknown)
     #[arg(long, short, value_name = "STATE")]
     pub(crate) clean: Option<String>,
-    /// Take out these nodes
+    /// Remove these nodes
     #[arg(long, short, value_name = "IDS")]
     pub(crate) remove: Option<String>,
     /// The group
@@ -157,58 +158,58 @@ pub(crate) struct UpdateGroup {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListGroup {
-    /// Active nodes, one by one
+    /// List active nodes
     #[arg(long, short)]
     pub(crate) active: bool,
-    /// Nodes in other sessions
+    /// List nodes in other sessions
     #[arg(long, short)]
     pub(crate) busy: bool,
-    /// Nodes that do not answer
+    /// List nodes that do not answer
     #[arg(long, short)]
     pub(crate) down: bool,
-    /// Nodes in no session
+    /// List nodes in no session
     #[arg(long, short)]
     pub(crate) unknown: bool,
-    /// All nodes, one by one
+    /// List all nodes
     #[arg(long, short = 'l')]
     pub(crate) all: bool,
-    /// Groups [default: the names of all]
+    /// Groups [default: list the names of all groups]
     pub(crate) names: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct LstStat {
-    /// Bandwidth
+    /// Show bandwidth
     #[arg(long)]
     pub(crate) bw: bool,
-    /// Messages a second
+    /// Show messages per second
     #[arg(long)]
     pub(crate) rate: bool,
-    /// Received
+    /// Show received data
     #[arg(long)]
     pub(crate) read: bool,
-    /// Sent
+    /// Show sent data
     #[arg(long)]
     pub(crate) write: bool,
-    /// The greatest of the nodes
+    /// Show the maximum over the nodes
     #[arg(long)]
     pub(crate) max: bool,
-    /// The least of the nodes
+    /// Show the minimum over the nodes
     #[arg(long)]
     pub(crate) min: bool,
-    /// The mean of the nodes
+    /// Show the mean over the nodes
     #[arg(long)]
     pub(crate) avg: bool,
-    /// Megabytes of 1,000,000 bytes
+    /// Print megabytes of 1,000,000 bytes
     #[arg(long)]
     pub(crate) mbs: bool,
-    /// Seconds to wait for nodes
+    /// Seconds to wait for the nodes
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) timeout: u64,
     /// Seconds between two lines
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) delay: u64,
-    /// How often [default: until it is interrupted]
+    /// Number of lines [default: until interrupted]
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
     /// Groups, or nodes such as 192.168.1.[2-20/2]@tcp
@@ -218,52 +219,52 @@ pub(crate) struct LstStat {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListBatch {
-    /// Only this test, from 1
+    /// Only the test with this number, from 1
     #[arg(long, short, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) test: Option<u32>,
-    /// Nodes of the servers' side
+    /// Show the nodes on the server side
     #[arg(long, short)]
     pub(crate) server: bool,
-    /// Active nodes, one by one
+    /// List active nodes
     #[arg(long, short)]
     pub(crate) active: bool,
-    /// Other nodes, one by one
+    /// List inactive nodes
     #[arg(long, short)]
     pub(crate) invalid: bool,
-    /// All nodes, one by one
+    /// List all nodes
     #[arg(long, short = 'l')]
     pub(crate) all: bool,
-    /// The batch [default: the names of all]
+    /// The batch [default: list the names of all batches]
     pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct LstQuery {
-    /// Only this test, from 1
+    /// Only the test with this number, from 1
     #[arg(long, short, value_name = "ID", default_value_t = 0)]
     pub(crate) test: u32,
-    /// Ask the servers
+    /// Query the servers
     #[arg(long, short)]
     pub(crate) server: bool,
     /// Seconds to wait
     #[arg(long, short = 'o', default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) timeout: u64,
-    /// Seconds between two questions
+    /// Seconds between two queries
     #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) delay: u64,
-    /// How often
+    /// Number of queries
     #[arg(long = "loop", short = 'c', value_name = "N", default_value_t = 1)]
     pub(crate) loops: u64,
-    /// Nodes that run something, one by one
+    /// List nodes that run tests
     #[arg(long, short)]
     pub(crate) active: bool,
-    /// Nodes that run nothing, one by one
+    /// List nodes that run no tests
     #[arg(long, short)]
     pub(crate) idle: bool,
-    /// Nodes that failed, one by one
+    /// List nodes that failed
     #[arg(long, short)]
     pub(crate) error: bool,
-    /// All nodes, one by one
+    /// List all nodes
     #[arg(long, short = 'l')]
     pub(crate) all: bool,
     /// The batch
@@ -276,7 +277,7 @@ pub(crate) struct AddTest {
     /// The batch
     #[arg(long, short, value_name = "NAME", default_value = "batch")]
     pub(crate) batch: String,
-    /// How often each request is repeated; negative: until the batch is stopped
+    /// Number of repetitions of each request; negative: until the batch is stopped
     #[arg(
         long = "loop",
         short,
@@ -288,7 +289,7 @@ pub(crate) struct AddTest {
     /// Requests in flight from each client to each of its servers
     #[arg(long, short, value_name = "N", default_value_t = 1)]
     pub(crate) concurrency: u32,
-    /// So many clients have so many servers: 1:1, 1:4, 4:2
+    /// Ratio of clients to servers: 1:1, 1:4, 4:2
     #[arg(long, short, value_name = "N:M", default_value = "1:1")]
     pub(crate) distribute: String,
     /// The group of clients

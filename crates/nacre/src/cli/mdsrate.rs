@@ -1,4 +1,4 @@
-//! The command line of `nacre bench mdsrate`: mdsrate's words.
+//! The command line of `nacre bench mdsrate`, with mdsrate's options.
 
 use clap::{ArgGroup, Args};
 
@@ -13,7 +13,7 @@ pub(crate) struct Mdsrate {
     /// Create files without opening them
     #[arg(long, group = "one")]
     pub(crate) mknod: bool,
-    /// Open and close files that are there
+    /// Open and close existing files
     #[arg(long, group = "one")]
     pub(crate) open: bool,
     /// Look names up
@@ -25,25 +25,26 @@ pub(crate) struct Mdsrate {
     /// Remove files
     #[arg(long, group = "one")]
     pub(crate) unlink: bool,
-    /// Set an extended attribute; with --create or --mknod, of each file as it is made
+    /// Set an extended attribute; with --create or --mknod, on each new file
     #[arg(long)]
     pub(crate) setxattr: bool,
-    /// Directories of the tasks, in which %d is the directory's number [default: the working directory]
+    /// Directories of the tasks, with %d for the directory's number [default: the working
+    /// directory]
     #[arg(long, visible_alias = "dir", value_name = "FORMAT")]
     pub(crate) dirfmt: Option<String>,
     /// Number of directories
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) ndirs: usize,
-    /// Mount points, in which %d is the mount's number; the directories are below them
+    /// Mount points that contain the directories, with %d for the mount's number
     #[arg(long, value_name = "FORMAT", requires = "mntcount")]
     pub(crate) mntfmt: Option<String>,
-    /// Number of mounts, each for as many tasks; with --mgs, of clients
+    /// Number of mounts; the tasks are divided evenly among them; with --mgs, number of clients
     #[arg(long, value_name = "N")]
     pub(crate) mntcount: Option<u32>,
-    /// Metadata targets that the directories are spread over
+    /// Number of MDTs over which the directories are spread
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) mdtcount: u32,
-    /// Names of files, in which %d is the task's number and %%d the file's
+    /// Names of files, with %d for the task's number and %%d for the file's
     #[arg(long, value_name = "FORMAT", default_value = "f%%d")]
     pub(crate) filefmt: String,
     /// Number of the first file
@@ -52,34 +53,35 @@ pub(crate) struct Mdsrate {
     /// Files in each directory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) nfiles: Option<u64>,
-    /// How often each task opens or looks up
+    /// Number of opens or lookups of each task
     #[arg(long, value_name = "N")]
     pub(crate) iters: Option<u64>,
-    /// Seconds after which it ends
+    /// Time limit in seconds
     #[arg(long, value_name = "SECONDS")]
     pub(crate) time: Option<u64>,
-    /// Stripes of new files; with 0 they get their objects when they are first written [default: as the directory says]
+    /// Stripe count of new files; 0: objects are created at the first write [default: from the
+    /// directory]
     #[arg(long, short = 'c', value_name = "N")]
     pub(crate) stripes: Option<u16>,
-    /// Files that are created may be there already
+    /// Created files may already exist
     #[arg(long)]
     pub(crate) noexcl: bool,
-    /// Write 4000 bytes into each file that is created
+    /// Write 4000 bytes into each created file
     #[arg(long)]
     pub(crate) smallwrite: bool,
-    /// Make what was unlinked again, afterwards
+    /// Create the files again after unlinking them
     #[arg(long)]
     pub(crate) recreate: bool,
-    /// Pass over files that are not there, and do not make them first
+    /// Skip missing files instead of creating them first
     #[arg(long)]
     pub(crate) ignore: bool,
-    /// Open or look up in random order (that is so anyway)
+    /// Open or look up in random order (the default)
     #[arg(long = "random_order", conflicts_with = "readdir_order")]
     pub(crate) random_order: bool,
-    /// Open or look up in the order of the directory
+    /// Open or look up in the order of readdir
     #[arg(long = "readdir_order")]
     pub(crate) readdir_order: bool,
-    /// Chooses the random order
+    /// Seed of the random order
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The command line of `nacre bench mdtest`: mdtest's letters.
+//! The command line of `nacre bench mdtest`, with mdtest's options.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use super::bench::Load;
 
 #[derive(Debug, Args)]
 pub(crate) struct Mdtest {
-    /// Directory in which the test runs, made if need be; with @ between them, one for each task in turn
+    /// Test directory, created if necessary; several, separated by @, are assigned to the tasks in
+    /// turn
     #[arg(short = 'd', value_name = "DIR[@DIR..]", default_value = "./out")]
     pub(crate) dirs: String,
     /// Items that each task creates, stats, reads and removes
@@ -17,10 +18,10 @@ pub(crate) struct Mdtest {
     /// Items of each task in each directory of the tree
     #[arg(short = 'I', value_name = "N", default_value_t = 0)]
     pub(crate) items_per_dir: u64,
-    /// How often everything is done
+    /// Number of iterations
     #[arg(short = 'i', value_name = "N", default_value_t = 1)]
     pub(crate) iterations: usize,
-    /// Do everything again and again for so long, instead of -i
+    /// Repeat for this time instead of -i iterations
     #[arg(long, value_name = "SECONDS", conflicts_with = "iterations", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
     /// Branching factor of the tree of directories
@@ -29,13 +30,13 @@ pub(crate) struct Mdtest {
     /// Depth of the tree of directories
     #[arg(short = 'z', value_name = "N", default_value_t = 0)]
     pub(crate) depth: u32,
-    /// Items only in the lowest directories of the tree
+    /// Create items only in the leaf directories of the tree
     #[arg(short = 'L')]
     pub(crate) leaf_only: bool,
-    /// A tree of its own for each task
+    /// Use a separate tree for each task
     #[arg(short = 'u')]
     pub(crate) unique_dir_per_task: bool,
-    /// Count the time to find that tree, too
+    /// Include the time to find that tree
     #[arg(short = 't')]
     pub(crate) time_unique_dir_overhead: bool,
     /// Only directories, no files
@@ -56,7 +57,7 @@ pub(crate) struct Mdtest {
     /// Only rename (directories)
     #[arg(short = 'U')]
     pub(crate) rename_only: bool,
-    /// Only remove what earlier runs left
+    /// Only remove the items of earlier runs
     #[arg(short = 'r')]
     pub(crate) remove_only: bool,
     /// Bytes to write into each file
@@ -68,10 +69,10 @@ pub(crate) struct Mdtest {
     /// Sync each file after writing
     #[arg(short = 'y')]
     pub(crate) sync_file: bool,
-    /// Sync the file system at the end of each phase, within its time
+    /// Call sync at the end of each phase, within its time
     #[arg(short = 'Y')]
     pub(crate) call_sync: bool,
-    /// Compare every byte that is read
+    /// Verify every byte that is read
     #[arg(short = 'X', long)]
     pub(crate) verify_read: bool,
     /// Read each file again after writing
@@ -86,19 +87,20 @@ pub(crate) struct Mdtest {
     /// All tasks use the same files
     #[arg(short = 'S')]
     pub(crate) shared_file: bool,
-    /// Each phase works on the items of the task this far from the one before, past the client's cache
+    /// In each phase, work on the items of the task at this distance from the previous one, which
+    /// bypasses the client's cache
     #[arg(short = 'N', value_name = "STRIDE", default_value_t = 0)]
     pub(crate) stride: usize,
     /// Stat and read in random order
     #[arg(short = 'R')]
     pub(crate) random: bool,
-    /// Chooses that order
+    /// Seed of the random order
     #[arg(long, value_name = "SEED")]
     pub(crate) random_seed: Option<u64>,
-    /// Create files for so long, then until all tasks have as many as the fastest
+    /// Create files for this time, then until all tasks have as many as the fastest task
     #[arg(short = 'W', value_name = "SECONDS", default_value_t = 0)]
     pub(crate) stonewall_seconds: u64,
-    /// Keep the number of files of -W in this file, for a later run that does not create
+    /// Save the number of files of -W in this file, for a later run without a create phase
     #[arg(short = 'x', value_name = "FILE")]
     pub(crate) stonewall_file: Option<PathBuf>,
     /// Pause before each test
@@ -119,13 +121,13 @@ pub(crate) struct Mdtest {
     /// Print rates and times
     #[arg(short = 'P')]
     pub(crate) print_rate_and_time: bool,
-    /// Print what each task reached
+    /// Print the result of each task
     #[arg(long)]
     pub(crate) print_all_procs: bool,
-    /// Print the spread over tasks beside the spread over iterations
+    /// Also print the spread over tasks
     #[arg(long = "showRankStatistics")]
     pub(crate) show_rank_statistics: bool,
-    /// Stripes of new files [default: as the directory says]
+    /// Stripe count of new files [default: from the directory]
     #[arg(long, value_name = "N")]
     pub(crate) stripes: Option<u16>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The command line: every command and option, and nothing else.
+//! The command line: all commands and options.
 
 mod bench;
 mod bench_demo;
@@ -30,8 +30,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The arguments; where they begin with a source, with the word `mount` before it. So mount(8) calls the program of a file
-/// system of the type `fuse.nacre`: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`.
+/// Inserts the word `mount` if the first argument is a mount source. mount(8) calls the helper for
+/// file systems of type `fuse.nacre` in this form: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`.
 pub(crate) fn with_mount_word(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
@@ -43,46 +43,47 @@ pub(crate) fn with_mount_word(args: impl Iterator<Item = OsString>) -> Vec<OsStr
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Bring up a whole file system and mount it; it stays up in the background
+    /// Start a complete file system in the background and mount it
     Up(Up),
-    /// Show what is up
+    /// Show running file systems, targets and mounts
     Status(Status),
-    /// Unmount, then stop everything that `up` or `serve` started
+    /// Unmount and stop everything that `up` or `serve` started
     Down(Down),
-    /// Stop a file system or a target, and delete it with all its data
+    /// Stop a file system or a target and delete it with all its data
     Destroy(Destroy),
-    /// Make a directory into a target, as mkfs.lustre does with a device
+    /// Format a directory as a target, as mkfs.lustre does with a device
     Mkfs(Mkfs),
-    /// Run the targets in some directories
+    /// Run the targets in the given directories
     Serve(Serve),
     /// Mount a file system
     Mount(Mount),
     /// Unmount a file system
     Umount(Umount),
-    /// Striping, free space and FIDs, as Lustre's lfs shows and sets them
+    /// Show and set striping, free space and FIDs, as Lustre's lfs does
     #[command(subcommand)]
     Lfs(Lfs),
-    /// Parameters and devices, as Lustre's lctl shows and sets them
+    /// Show and set parameters and devices, as Lustre's lctl does
     Lctl(Lctl),
-    /// Networks, routes and peers, as Lustre's lnetctl shows and changes them; and routers
+    /// Show and change networks, routes and peers, as Lustre's lnetctl does; run routers
     Lnetctl(Lnetctl),
     /// LNet selftest: test the network between nodes, as Lustre's lst does
     #[command(subcommand)]
     Lst(Lst),
-    /// Check a file system that is not running, and repair it
+    /// Check a stopped file system and repair it
     Fsck(Fsck),
-    /// Print a capture of Lustre's traffic as an engineer wants to read it
+    /// Print a packet capture of Lustre traffic in readable form
     Decode(decode::Args),
-    /// Bring a file system up, copy a source tree in, compare it, and show what was measured
+    /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
-    /// Measure: the same load on the bare disk, a pass-through file system, a mount, and the library
+    /// Compare the same load on the bare disk, a pass-through file system, a mount, and the library
     Bench(Bench),
 }
 
-/// How a process is found on the network.
+/// The network address of a process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Net {
-    /// Address to listen on, as a NID such as 10.0.0.1@tcp (by default, a free one from 127.0.0.1@tcp on)
+    /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: the first free one from
+    /// 127.0.0.1@tcp]
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
@@ -90,7 +91,7 @@ pub(crate) struct Net {
     pub(crate) port: Option<u16>,
 }
 
-/// What a process is told at its start.
+/// Start parameters.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct StartArgs {
     /// Number of CPU partitions, or "auto" for the published rule [default: one for each NUMA node]
@@ -99,13 +100,14 @@ pub(crate) struct StartArgs {
     /// CPUs or NUMA nodes of each CPU partition, such as `0[0-3] 1[4-7]` or `N 0[0] 1[1]`
     #[arg(long, value_name = "PATTERN")]
     pub(crate) cpu_pattern: Option<String>,
-    /// Let CPU partitions share CPUs where there are too few: for tests, it makes nothing faster
+    /// Allow CPU partitions to share CPUs if there are too few; for tests, not for speed
     #[arg(long)]
     pub(crate) force_partitions: bool,
-    /// A file with lines such as "options lnet networks=tcp(eth0)", as /etc/modprobe.d has them for Lustre
+    /// A file with lines such as "options lnet networks=tcp(eth0)", as in Lustre's /etc/modprobe.d
     #[arg(long, value_name = "FILE")]
     pub(crate) options_file: Option<PathBuf>,
-    /// A start parameter, as Lustre's modules have them: `mds_num_cpts=[0,1]`; again for more, empty for the default
+    /// A start parameter under the name of Lustre's module parameter: `mds_num_cpts=[0,1]`; may be
+    /// repeated; an empty value restores the default
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) param: Vec<String>,
 }
@@ -129,10 +131,10 @@ pub(crate) struct Up {
         conflicts_with = "no_mount"
     )]
     pub(crate) options: Vec<String>,
-    /// Number of object storage targets [default: as many as there are, or 1]
+    /// Number of object storage targets [default: unchanged, or 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) osts: Option<u32>,
-    /// Where data is kept [default: as before, or local]
+    /// Kind of store [default: unchanged, or local]
     #[arg(long)]
     pub(crate) store: Option<Store>,
     /// Name of a new file system, at most 8 characters [default: nacre]
@@ -152,7 +154,7 @@ pub(crate) struct Status {
     /// Directory of the file system or of a target [default: everything that is up]
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -169,35 +171,35 @@ pub(crate) struct Down {
 
 #[derive(Debug, Args)]
 pub(crate) struct Destroy {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
-    /// The directory of `nacre up`, or one made by `nacre mkfs`
+    /// The directory of `nacre up`, or a target directory of `nacre mkfs`
     pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("kind").required(true).args(["mgs", "mdt", "ost"]))]
 pub(crate) struct Mkfs {
-    /// Make a management target
+    /// Create a management target
     #[arg(long)]
     pub(crate) mgs: bool,
-    /// Make a metadata target
+    /// Create a metadata target
     #[arg(long)]
     pub(crate) mdt: bool,
-    /// Make an object target
+    /// Create an object target
     #[arg(long)]
     pub(crate) ost: bool,
-    /// File system that the target belongs to, at most 8 characters
+    /// File system of the target, at most 8 characters
     #[arg(long, required_unless_present = "mgs")]
     pub(crate) fsname: Option<String>,
-    /// Index of the target; the MGS chooses one when it is not given
+    /// Index of the target [default: chosen by the MGS]
     #[arg(long)]
     pub(crate) index: Option<u32>,
-    /// Take the place of the target that has this index, whose store is lost
+    /// Replace the target with this index, whose store is lost
     #[arg(long, conflicts_with = "mgs")]
     pub(crate) replace: bool,
-    /// NID of the MGS; again or with commas for more
+    /// NID of the MGS; may be repeated or separated by commas
     #[arg(
         long,
         value_name = "NID",
@@ -208,7 +210,8 @@ pub(crate) struct Mkfs {
     /// NID of a node that can run this target [default: the node that runs it]
     #[arg(long, value_name = "NID", value_delimiter = ',')]
     pub(crate) servicenode: Vec<wire::Nid>,
-    /// For an MGS: nodes beside its own host that may register targets, as NIDs and ranges such as "10.0.0.[1-9]@tcp"
+    /// For an MGS: nodes besides its own host that may register targets, as NIDs and ranges such as
+    /// "10.0.0.[1-9]@tcp"
     #[arg(long, value_name = "NIDS", requires = "mgs")]
     pub(crate) server_nids: Option<wire::NidList>,
     /// For a target on another host than the MGS: a copy of the file `join-token` in the MGS's directory
@@ -220,10 +223,11 @@ pub(crate) struct Mkfs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Directories made by `nacre mkfs`
+    /// Directories of targets, created with `nacre mkfs`
     #[arg(required = true)]
     pub(crate) dirs: Vec<PathBuf>,
-    /// How long the first start of a target waits for the MGS and the first MDT [default: 300]
+    /// Time limit for the first start of a target to wait for the MGS and the first MDT [default:
+    /// 300]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,
     #[command(flatten)]
@@ -237,7 +241,7 @@ pub(crate) struct Serve {
 
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
-    /// What to mount: MGSNID[,MGSNID...]:/FSNAME
+    /// The file system: MGSNID[,MGSNID...]:/FSNAME
     pub(crate) source: String,
     /// Mount point
     pub(crate) mountpoint: PathBuf,
@@ -269,7 +273,7 @@ pub(crate) enum Lfs {
         /// Number of OSTs to stripe over; -1 for all
         #[arg(short = 'c', long, allow_negative_numbers = true)]
         stripe_count: Option<i32>,
-        /// Bytes on one OST before the next; K, M and G are understood
+        /// Bytes on one OST before the next; the suffixes K, M and G are accepted
         #[arg(short = 'S', long)]
         stripe_size: Option<String>,
         /// First OST; -1 for any
@@ -282,7 +286,7 @@ pub(crate) enum Lfs {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Show how files are striped
+    /// Show the striping of files
     Getstripe {
         /// Only the stripe count
         #[arg(short = 'c', long)]
@@ -293,23 +297,23 @@ pub(crate) enum Lfs {
         /// Only the index of the first OST
         #[arg(short = 'i', long)]
         stripe_index: bool,
-        /// Directories themselves, not what is in them
+        /// Show directories themselves, not their contents
         #[arg(short = 'd', long)]
         directory: bool,
         /// Files or directories
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Show the space of every target
+    /// Show the free space of every target
     #[command(disable_help_flag = true)]
     Df {
-        /// Inodes in place of bytes
+        /// Show inodes instead of bytes
         #[arg(short = 'i', long)]
         inodes: bool,
-        /// Sizes as people read them
+        /// Show sizes with units
         #[arg(short = 'h', long)]
         human: bool,
-        /// A mount point, or something below one [default: every mount]
+        /// A mount point or a path below it [default: every mount]
         path: Option<PathBuf>,
         /// Print help
         #[arg(long, action = clap::ArgAction::Help)]
@@ -317,33 +321,33 @@ pub(crate) enum Lfs {
     },
     /// Show the FIDs of files
     Path2fid {
-        /// The names of each file, as the FID of a directory and the name in it
+        /// Show the names of each file, as the FID of its directory and the name
         #[arg(long)]
         parents: bool,
         /// Files or directories
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Show the paths of files, of which FIDs are given or those of their objects on OSTs
+    /// Show the paths of files by their FIDs or the FIDs of their objects on OSTs
     Fid2path {
-        /// A mount point, or something below one
+        /// A mount point or a path below it
         path: PathBuf,
         /// FIDs such as `[0x200000401:0x1:0x0]`
         #[arg(required = true)]
         fids: Vec<String>,
     },
-    /// Remove files and empty directories by their FIDs, under all their names
+    /// Remove files and empty directories by their FIDs, with all their names
     Rmfid {
-        /// A mount point, or something below one
+        /// A mount point or a path below it
         path: PathBuf,
         /// FIDs such as `[0x200000401:0x1:0x0]`
         #[arg(required = true)]
         fids: Vec<String>,
     },
-    /// Remove names whose files are lost
+    /// Remove directory entries whose files are lost
     #[command(name = "rm_entry", alias = "rmentry")]
     RmEntry {
-        /// Names
+        /// Paths of the entries
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
@@ -351,10 +355,10 @@ pub(crate) enum Lfs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Lctl {
-    /// The process that has this directory
+    /// Use the process that serves this directory
     #[arg(long, value_name = "D", global = true)]
     pub(crate) dir: Option<PathBuf>,
-    /// The process that has this mount
+    /// Use the process of this mount
     #[arg(long, value_name = "M", global = true, conflicts_with = "dir")]
     pub(crate) mount: Option<PathBuf>,
     #[command(subcommand)]
@@ -366,23 +370,23 @@ pub(crate) enum LctlCommand {
     /// Show the values of parameters
     #[command(name = "get_param")]
     GetParam {
-        /// Only values
+        /// Show only values
         #[arg(short = 'n')]
         values_only: bool,
-        /// Only names
+        /// Show only names
         #[arg(short = 'N')]
         names_only: bool,
-        /// Names, in which * and ? match within one component
+        /// Names; * and ? match within one component
         #[arg(required = true)]
         patterns: Vec<String>,
     },
     /// Set parameters
     #[command(name = "set_param")]
     SetParam {
-        /// Keep it, for every node: written into the MGS's log of parameters
+        /// Set it permanently on every node: the MGS keeps it in its configuration log
         #[arg(short = 'P')]
         permanent: bool,
-        /// Delete a parameter that was kept
+        /// Delete a permanent parameter
         #[arg(short = 'd', requires = "permanent")]
         delete: bool,
         /// Show only values
@@ -395,26 +399,26 @@ pub(crate) enum LctlCommand {
     /// Show the names of parameters
     #[command(name = "list_param")]
     ListParam {
-        /// Mark what can be set with =
+        /// Mark levels with / and settable parameters with =
         #[arg(short = 'F')]
         classify: bool,
-        /// Everything below, too
+        /// Include all levels below
         #[arg(short = 'R')]
         recursive: bool,
-        /// Names, in which * and ? match within one component
+        /// Names; * and ? match within one component
         #[arg(required = true)]
         patterns: Vec<String>,
     },
-    /// Say what parameters are about
+    /// Show descriptions of parameters
     #[command(name = "help_param")]
     HelpParam {
-        /// Names, in which * and ? match within one component
+        /// Names; * and ? match within one component
         #[arg(required = true)]
         patterns: Vec<String>,
     },
     #[command(flatten)]
     Nodemap(crate::cmd::nodemap::Change),
-    /// Ask a node for its NIDs over LNet
+    /// Query the NIDs of a node over LNet
     Ping {
         /// The node
         nid: wire::Nid,
@@ -427,29 +431,27 @@ pub(crate) enum LctlCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit status: 0 nothing is wrong, or everything was repaired; 1 errors were found, or are left"
-)]
+#[command(after_help = "Exit status: 0: no errors, or all were repaired; 1: errors remain")]
 pub(crate) struct Fsck {
-    /// Repair what is found; what is lost is put into /lost+found
+    /// Repair errors; lost files are moved to /lost+found
     #[arg(long)]
     pub(crate) repair: bool,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The directory of `nacre up`, or directories made by `nacre mkfs` that belong together
+    /// The directory of `nacre up`, or all target directories of one file system
     #[arg(required = true, value_name = "DIR")]
     pub(crate) dirs: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Source tree to copy in [default: the working directory and /usr/include]
+    /// Source tree to copy [default: the working directory and /usr/include]
     pub(crate) trees: Vec<PathBuf>,
     /// Number of object storage targets
     #[arg(long, default_value_t = 2)]
     pub(crate) osts: u32,
-    /// Leave it up afterwards
+    /// Keep the file system running afterwards
     #[arg(long)]
     pub(crate) keep: bool,
 }

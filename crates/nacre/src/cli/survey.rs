@@ -1,4 +1,4 @@
-//! The command line of `nacre bench mds-survey`: the variables of the script of that name.
+//! The command line of `nacre bench mds-survey`: the variables of Lustre's mds-survey script.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,25 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct MdsSurvey {
-    /// Directory in which a store is made, and removed again [default: the store is in memory]
+    /// Directory for a temporary store [default: the store is in memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Threads to begin with; twice as many each time
+    /// Initial number of threads, doubled for each further run
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) thrlo: u32,
-    /// Threads at most
+    /// Maximum number of threads
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) thrhi: u32,
-    /// Directories, which the threads share evenly [default: thrlo]
+    /// Number of directories, shared evenly by the threads [default: thrlo]
     #[arg(long = "dir_count", value_name = "N")]
     pub(crate) dir_count: Option<usize>,
-    /// Files of all threads together
+    /// Total number of files
     #[arg(long = "file_count", value_name = "N", default_value_t = 100_000)]
     pub(crate) file_count: u64,
-    /// Objects of each file, which no OST has
+    /// Objects in the layout of each file; no OST stores them
     #[arg(long = "stripe_count", value_name = "N", default_value_t = 0)]
     pub(crate) stripe_count: u16,
-    /// Tests, in order: create first, destroy last
+    /// Tests in order, beginning with create and ending with destroy
     #[arg(
         long = "tests_str",
         value_name = "TESTS",

@@ -1,5 +1,5 @@
-//! `nacre demo`: brings a file system up, copies source trees in, compares them, restarts it, compares again, and shows
-//! what it measured. It uses the very commands that a user would.
+//! `nacre demo`: starts a file system, copies source trees into it, compares them, restarts it,
+//! compares again, and reports measurements. It runs the same commands as a user.
 
 mod tree;
 
@@ -18,12 +18,12 @@ use crate::output::say;
 use crate::running;
 use tree::Count;
 
-/// Size of the file that is written and read in one go.
+/// Size of the file for the bandwidth test, in bytes.
 const BIG_FILE: u64 = 256 << 20;
 const PIECE: usize = 1 << 20;
-/// Small files that are made, looked at and removed.
+/// Number of files to create, stat and unlink.
 const SMALL_FILES: u32 = 5000;
-/// Differences that are shown.
+/// Number of differences to print.
 const SHOWN_MAX: usize = 10;
 
 /// Runs the command.
@@ -35,7 +35,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     if ended.is_ok() && args.keep {
         served.leave();
         say!(
-            "\nIt stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
+            "\nThe file system stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
             dir.join("mnt").display(),
             dir.display()
         );
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     ended?;
     say!(
-        "\nNow one of your own:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              what is up\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
+        "\nTo start your own file system:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              running file systems and mounts\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -114,7 +114,7 @@ fn show(served: &mut Served, trees: &[PathBuf], osts: u32) -> Result<()> {
     if let Some(bytes) = running::in_dir(served.dir())?.and_then(|r| bench::resident_bytes(r.pid)) {
         say!(
             "{:<22} {:>9.1} MiB",
-            "memory of it all",
+            "memory of the process",
             bytes as f64 / f64::from(1 << 20)
         );
     }
@@ -136,7 +136,7 @@ fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
     if !differences.is_empty() {
         differences.truncate(SHOWN_MAX);
         bail!(
-            "what was copied in is not what was there:\n  {}",
+            "the copy differs from the source:\n  {}",
             differences.join("\n  ")
         );
     }
@@ -190,7 +190,7 @@ fn big_file(path: &Path) -> Result<()> {
     for _ in 0..BIG_FILE / PIECE as u64 {
         file.read_exact(&mut back)?;
         if back != piece {
-            bail!("{} does not hold what was written", path.display());
+            bail!("{}: the data read differs from the data written", path.display());
         }
     }
     let took = begun.elapsed();

@@ -1,6 +1,8 @@
-//! `nacre destroy`: stops a file system or a target and deletes it. Only what Nacre made is removed; what else is in the
-//! directory stays, and is named. An interrupted command is finished by the next one: the description is renamed first, so that
-//! nothing half deleted is started.
+//! `nacre destroy`: stops a file system or a target and deletes it. Removes only files that Nacre
+//! created; reports other files and leaves them.
+//!
+//! The command first renames the description, so a half destroyed file system cannot start. Running
+//! the command again completes an interrupted one.
 
 use std::fs;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
@@ -16,14 +18,14 @@ use crate::instance::{self, Instance};
 use crate::output::say;
 use crate::{daemon, own_config, replace, running, token};
 
-/// What a process leaves in a directory that it works for.
+/// Files of a process in a directory that it serves.
 const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
 
-/// What is to be destroyed.
+/// A file system or target to destroy.
 struct Found {
-    /// For the question.
+    /// Description for the confirmation prompt.
     what: String,
-    /// Directories of targets.
+    /// Directories of the targets.
     targets: Vec<PathBuf>,
     /// Whether the directory is that of `nacre up`.
     instance: bool,
@@ -39,7 +41,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     if let Some(process) = running::in_dir(&dir)? {
         if let Some(other) = process.dirs.iter().find(|d| **d != dir) {
             bail!(
-                "process {} serves {} as well: stop it first, with nacre down --dir {}",
+                "process {} also serves {}: stop it first with nacre down --dir {}",
                 process.pid,
                 other.display(),
                 dir.display()
@@ -73,7 +75,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
         Instance::end_to_destroy(&dir)?;
     }
     let here = remove_dir(&dir);
-    // The directories in it say why better than it does.
+    // If a directory in it remains, that message has the reason.
     kept.extend(here.filter(|_| kept.is_empty()));
     say!("destroyed {}", dir.display());
     for why in kept {
@@ -82,7 +84,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is in the directory; refuses one that Nacre has not made.
+/// Finds the targets in the directory. Fails for a directory that Nacre did not create.
 fn look(dir: &Path) -> Result<Found> {
     if Instance::is_in(dir) {
         let mut targets = Vec::new();
@@ -113,7 +115,7 @@ fn look(dir: &Path) -> Result<Found> {
         });
     }
     bail!(
-        "{} is neither a directory of `nacre up` nor one of `nacre mkfs`: nothing was removed",
+        "{} was created neither by `nacre up` nor by `nacre mkfs`: nothing was removed",
         dir.display()
     )
 }
@@ -125,25 +127,25 @@ fn name_of(path: &Path) -> String {
         .into_owned()
 }
 
-/// Asks on a terminal; elsewhere `--yes` is needed.
+/// Asks for confirmation on a terminal; without one, `--yes` is required.
 fn confirm(what: &str, dir: &Path) -> Result<()> {
     let here = dir.display();
     if !std::io::stdin().is_terminal() {
         bail!("this deletes {what} in {here} with all data: confirm with --yes");
     }
     crate::output::write(format_args!(
-        "This stops {what} in {here} and deletes it with all data. Type yes to go on: "
+        "This stops {what} in {here} and deletes it with all data. Type yes to continue: "
     ));
     let _ = std::io::stdout().flush();
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     if answer.trim() != "yes" {
-        bail!("nothing was removed");
+        bail!("not confirmed: nothing was removed");
     }
     Ok(())
 }
 
-/// Removes files by name, those that are there.
+/// Removes the named files that exist.
 fn remove(dir: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         let path = dir.join(name);
@@ -157,7 +159,7 @@ fn remove(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Removes a directory if nothing is in it; says why it stays otherwise.
+/// Removes an empty directory. Otherwise returns the reason why it remains.
 fn remove_dir(dir: &Path) -> Option<String> {
     let here = dir.display();
     match fs::remove_dir(dir) {
@@ -167,10 +169,10 @@ fn remove_dir(dir: &Path) -> Option<String> {
             let other = fs::read_dir(dir).into_iter().flatten().flatten().next();
             let name = other.map(|e| name_of(&e.path())).unwrap_or_default();
             Some(format!(
-                "{here} stays: '{name}' is in it, which Nacre did not make"
+                "{here} was kept: it contains '{name}', which Nacre did not create"
             ))
         }
-        // A mount point, or a symbolic link to where the target is.
-        Err(e) => Some(format!("{here} stays: {e}")),
+        // A mount point, or a symbolic link to the target's directory.
+        Err(e) => Some(format!("{here} was kept: {e}")),
     }
 }

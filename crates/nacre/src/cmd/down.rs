@@ -1,4 +1,4 @@
-//! `nacre down`: unmount, then stop what `up` or `serve` started; clean up after it if it died.
+//! `nacre down`: unmounts and stops the process of `up` or `serve`; cleans up after a dead process.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ pub(crate) fn run(args: Down) -> Result<ExitCode> {
     let dir = dir_or_default(args.dir.as_deref())?;
     let Some(running) = running::in_dir(&dir)? else {
         bail!(
-            "nothing is up in {} (`nacre status` shows what is up)",
+            "no nacre process runs in {} (`nacre status` lists them)",
             dir.display()
         );
     };

@@ -1,4 +1,5 @@
-//! `nacre fsck`: names, links, layouts and objects of a file system that is not running, held against each other.
+//! `nacre fsck`: checks names, links, layouts and objects of a stopped file system against each
+//! other.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::instance::{self, Instance, Store};
 use crate::output::say;
 use crate::running;
 
-/// How often a terminal is told how far it is.
+/// Interval of the progress line on a terminal.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs the command.
@@ -38,7 +39,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .context("cannot start")?;
+        .context("cannot start the runtime")?;
     let progress = Arc::new(Progress::default());
     let (interrupted, shown) = (progress.clone(), progress.clone());
     runtime.spawn(async move {
@@ -79,11 +80,11 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     })
 }
 
-/// The targets of what `nacre up` made, when it is not up.
+/// The targets of an instance; fails while the instance is running.
 fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
     if let Some(process) = running::in_dir(dir)?.filter(|r| r.up()) {
         bail!(
-            "{} is up (process {}): stop it first, with nacre down --dir {}",
+            "{} is up (process {}): stop it first with nacre down --dir {}",
             dir.display(),
             process.pid,
             dir.display()
@@ -92,7 +93,7 @@ fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
     match instance.store {
         Store::Local => Ok(instance.target_dirs(dir)),
         Store::Memory => bail!(
-            "{}: this file system was in memory, nothing of it is left to check",
+            "{}: this file system was stored in memory and no longer exists",
             dir.display()
         ),
     }
@@ -171,7 +172,7 @@ fn summary_text(s: &Summary, repair: bool) -> String {
         s.objects,
     ));
     out.push_str(&match (s.found, s.left, repair) {
-        (0, ..) => "nothing is wrong".to_owned(),
+        (0, ..) => "no errors".to_owned(),
         (found, 0, _) => format!("{found} found, all repaired"),
         (found, _, false) => format!("{found} found"),
         (found, left, true) => format!("{found} found, {left} left"),

@@ -88,7 +88,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A parameter, or a level of names.
+/// A parameter or a level of the parameter tree.
 #[derive(Deserialize)]
 struct Listed {
     name: String,
@@ -136,7 +136,7 @@ fn set(
         })?;
         return Ok(());
     }
-    let value = value.with_context(|| format!("no value for '{name}'"))?;
+    let value = value.with_context(|| format!("'{name}' needs a value: use {name}=VALUE"))?;
     let set: Vec<(String, String)> = list(ask(Request::SetParam {
         pattern: name.to_owned(),
         value,
@@ -147,7 +147,7 @@ fn set(
     Ok(())
 }
 
-/// As lctl shows a parameter: a value of several lines begins on a line of its own.
+/// Formats a parameter like lctl: a multi-line value begins on a new line.
 fn show(name: &str, value: &str, values_only: bool, names_only: bool) -> String {
     let value = value.trim_end_matches('\n');
     match (values_only, names_only, value.contains('\n')) {
@@ -162,12 +162,12 @@ fn list<T: DeserializeOwned>(value: Value) -> Vec<T> {
     serde_json::from_value(value).unwrap_or_default()
 }
 
-/// The process that is meant: the one with the directory or the mount, or the only one there is.
+/// The process that serves the directory or has the mount; without both, the only running process.
 pub(super) fn find(dir: Option<&Path>, mount: Option<&Path>) -> Result<Running> {
     if let Some(dir) = dir {
         let dir = daemon::absolute(dir)?;
         let found = running::in_dir(&dir)?.filter(Running::alive);
-        return found.with_context(|| format!("nothing is up in {}", dir.display()));
+        return found.with_context(|| format!("no nacre process runs in {}", dir.display()));
     }
     if let Some(mount) = mount {
         return running::by_path(mount).map(|(r, _)| r);
@@ -184,7 +184,7 @@ pub(super) fn find(dir: Option<&Path>, mount: Option<&Path>) -> Result<Running> 
             };
             let names: Vec<String> = all.iter().map(name).collect();
             bail!(
-                "several nacre processes run here; say which:\n  {}",
+                "several nacre processes are running; select one with:\n  {}",
                 names.join("\n  ")
             )
         }

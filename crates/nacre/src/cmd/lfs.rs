@@ -1,7 +1,7 @@
-//! `nacre lfs`: striping, free space and FIDs, in the words of Lustre's lfs.
+//! `nacre lfs`: striping, free space and FIDs, with the options of Lustre's lfs.
 //!
-//! Layouts are read and set through the mount itself (the extended attribute `lustre.lov`), so that the rules for who may
-//! do what are those of the file system; space and FIDs are asked of the process that has the mount.
+//! Layouts are read and set through the mount (extended attribute `lustre.lov`), so the file system
+//! checks the user's permission. Space and FIDs come from the process of the mount.
 
 mod df;
 mod layout;
@@ -93,7 +93,7 @@ fn parents(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Removes files by FID; says which could not be removed.
+/// Removes files by FID and prints an error for each failure.
 fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
     let (running, mount) = running::by_path(path)?;
     let request = Request::Rmfid {
@@ -113,10 +113,10 @@ fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
 
 fn rm_entry(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        // The name leads to nothing, so its directory says where it is.
+        // The entry's object is gone, so only its directory can be resolved.
         let name = path
             .file_name()
-            .with_context(|| format!("{}: not a name", path.display()))?;
+            .with_context(|| format!("{}: the path does not end in a name", path.display()))?;
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
@@ -148,7 +148,7 @@ fn path2fid(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// A path as it is from the mount's root.
+/// The path relative to the mount's root.
 fn below(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
     let whole = std::fs::canonicalize(path).with_context(|| format!("{}", path.display()))?;
     Ok(whole

@@ -1,5 +1,6 @@
-//! `nacre lst`: LNet selftest. A console is a process in the background with a session's key; every command but the first
-//! asks it through its control socket. A node under test is such a process too.
+//! `nacre lst`: LNet selftest. A console is a background process with the key of a session; all
+//! commands except `new_session` talk to it through its control socket. A node under test is a
+//! background process, too.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,11 +22,11 @@ use crate::running::{self, Running};
 use crate::session::Session;
 use crate::start::Start;
 
-/// Longer than any command takes in the console.
+/// Exceeds the duration of every console command.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
-/// How long a console may take to end with its session.
+/// Time limit for the console's exit after its session has ended.
 const END_MAX: Duration = Duration::from_secs(30);
-/// Roles of the processes.
+/// Process roles.
 const NODE: &str = "lst node";
 const CONSOLE: &str = "lst console";
 
@@ -83,7 +84,7 @@ pub(crate) fn run(command: Lst) -> Result<ExitCode> {
     Ok(tell(&ask(&console()?, command)?))
 }
 
-/// The session's key, as Lustre's `lst` takes it.
+/// The key of the session, from `LST_SESSION` as for Lustre's `lst`.
 fn key() -> Result<u32> {
     let key = std::env::var("LST_SESSION")
         .ok()
@@ -92,7 +93,7 @@ fn key() -> Result<u32> {
         .context("LST_SESSION does not name a session: export LST_SESSION=$$ (any number but 0)")
 }
 
-/// Consoles that run, with their keys.
+/// Running consoles with their session keys.
 fn consoles() -> Vec<(u32, Running)> {
     let all = running::all().into_iter().filter(|r| r.role == CONSOLE);
     all.filter_map(|r| Some((r.session?, r))).collect()
@@ -102,13 +103,13 @@ fn console() -> Result<Running> {
     let key = key()?;
     let found = consoles().into_iter().find(|(of, _)| *of == key);
     found.map(|(_, running)| running).with_context(|| {
-        format!("there is no session with the key {key} (LST_SESSION): `nacre lst new_session` begins one")
+        format!("no session has the key {key} (LST_SESSION): begin one with `nacre lst new_session`")
     })
 }
 
 fn ask(console: &Running, command: Command) -> Result<Said> {
     let answer = control::ask(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
-    serde_json::from_value(answer).context("what the console said")
+    serde_json::from_value(answer).context("cannot decode the console's answer")
 }
 
 fn tell(said: &Said) -> ExitCode {
@@ -121,14 +122,14 @@ fn tell(said: &Said) -> ExitCode {
     }
 }
 
-/// Starts a node under test, or stops those that there are.
+/// Starts a node under test, or stops running ones.
 fn node(args: LstNode) -> Result<ExitCode> {
     if args.stop {
         let at = args.net.listen.map(|nid| nid.to_string());
         let wanted = |r: &Running| r.role == NODE && at.as_ref().is_none_or(|at| r.nids.contains(at));
         let nodes: Vec<Running> = running::all().into_iter().filter(wanted).collect();
         if nodes.is_empty() {
-            bail!("there is no such node (`nacre status` shows what is up)");
+            bail!("no such node is running (`nacre status` lists them)");
         }
         for running in nodes {
             stop(&running, true)?;
@@ -177,7 +178,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
         if let Some((_, old)) = consoles().into_iter().find(|(of, _)| *of == key) {
             if !args.force {
                 bail!(
-                    "there is a session with the key {key} already: end it, use --force, or another LST_SESSION"
+                    "a session with the key {key} exists already: end it, replace it with --force, or set another LST_SESSION"
                 );
             }
             end(&old)?;
@@ -204,7 +205,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
     })
 }
 
-/// The features that nodes must know, as Lustre's `lst` takes them.
+/// The required features of nodes, from `LST_FEATURES` as for Lustre's `lst`.
 fn features() -> Result<u32> {
     let Some(text) = std::env::var_os("LST_FEATURES") else {
         return Ok(wire::LST_FEATS_MASK);
@@ -213,10 +214,15 @@ fn features() -> Result<u32> {
     let feats = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok();
     feats
         .filter(|feats| feats & !wire::LST_FEATS_MASK == 0)
-        .with_context(|| format!("LST_FEATURES='{text}': 0 or {:x}", wire::LST_FEATS_MASK))
+        .with_context(|| {
+            format!(
+                "LST_FEATURES='{text}' is invalid: expected 0 or {:x}",
+                wire::LST_FEATS_MASK
+            )
+        })
 }
 
-/// `USER@HOST`, not longer than a name may be.
+/// `USER@HOST`, truncated to the maximum length of a name.
 fn default_name() -> String {
     let user = std::env::var("USER").unwrap_or_else(|_| running::uid().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -227,7 +233,7 @@ fn end(console: &Running) -> Result<Said> {
     let said = ask(console, Command::EndSession)?;
     if !console.gone_within(END_MAX) {
         bail!(
-            "the console (process {}) does not end; its log is {}",
+            "the console (process {}) does not exit; its log is {}",
             console.pid,
             console.log.display()
         );
@@ -239,7 +245,7 @@ fn end_session() -> Result<ExitCode> {
     Ok(tell(&end(&console()?)?))
 }
 
-/// Shows the session of the key, or all when there is none.
+/// Shows the session of the key; without a key, all sessions.
 fn show_session() -> Result<ExitCode> {
     let key = key().ok();
     let found: Vec<_> = consoles()
@@ -247,7 +253,7 @@ fn show_session() -> Result<ExitCode> {
         .filter(|(of, _)| key.is_none_or(|key| key == *of))
         .collect();
     if found.is_empty() {
-        bail!("there is no session: `nacre lst new_session` begins one");
+        bail!("no session exists: begin one with `nacre lst new_session`");
     }
     for (_, console) in found {
         tell(&ask(&console, Command::ShowSession)?);
@@ -330,7 +336,7 @@ fn query(args: &LstQuery) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Shows rates between each look and the one before.
+/// Shows rates between consecutive samples of the counters.
 fn stat(args: &LstStat) -> Result<ExitCode> {
     let console = console()?;
     let look = || -> Result<Vec<GroupCounts>> {
@@ -339,7 +345,7 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
             timeout_s: args.timeout,
         };
         let answer = control::ask(&console.control, &request, ANSWER_MAX)?;
-        serde_json::from_value(answer).context("what the console said")
+        serde_json::from_value(answer).context("cannot decode the console's answer")
     };
     let shown = RatesShown {
         bw: args.bw,

@@ -1,4 +1,4 @@
-//! `nacre mkfs`: makes a directory into a target, with mkfs.lustre's notions.
+//! `nacre mkfs`: formats a directory as a target, with the options of mkfs.lustre.
 
 use std::io::{self, Read};
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use crate::cli::Mkfs;
 use crate::output::say;
 use crate::{daemon, replace, token};
 
-/// Longest name of a file system.
+/// Maximum length of a file system's name.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
 
-/// The parameter of an MGS's label that names the nodes that may register targets.
+/// The parameter in an MGS's label with the nodes that may register targets.
 pub(crate) const SERVER_NIDS: &str = "server_nids";
 
 /// Runs the command.
@@ -25,11 +25,11 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         _ => TargetKind::Ost,
     };
     let index = match (kind, args.index) {
-        (TargetKind::Ost, None) => bail!("an object target needs its --index"),
+        (TargetKind::Ost, None) => bail!("an object target needs --index"),
         (_, index) => index.unwrap_or(0),
     };
     if kind == TargetKind::Mdt && index > 0 {
-        bail!("this version of Nacre has one MDT in a file system, index 0");
+        bail!("this version of Nacre supports one MDT for each file system, with index 0");
     }
     let mut label = label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
     label.mgsnode = args.mgsnode;
@@ -50,11 +50,11 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
             None => Ok(()),
         }
     })?;
-    say!("made {} in {}", label.svname(), dir.display());
+    say!("created {} in {}", label.svname(), dir.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// A new target's label; checks the name and the index.
+/// The label of a new target, after checking name and index.
 pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
     if kind != TargetKind::Mgs {
         check_fsname(fsname)?;
@@ -65,21 +65,23 @@ pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32) -> Result<Target
     Ok(TargetLabel::new(kind, fsname, index, &new_uuid()?))
 }
 
-/// Refuses what cannot be a file system's name.
+/// Fails for an invalid file system name.
 pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
     let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
     if fsname.is_empty() || fsname.len() > FSNAME_MAX || !fsname.bytes().all(plain) {
-        bail!("'{fsname}' cannot be a file system's name: use 1 to {FSNAME_MAX} letters, digits, '_' or '-'");
+        bail!(
+            "'{fsname}' is not a valid file system name: use 1 to {FSNAME_MAX} letters, digits, '_' or '-'"
+        );
     }
     Ok(())
 }
 
-/// A random UUID.
+/// A random UUID (version 4).
 pub(crate) fn new_uuid() -> Result<String> {
     let mut b = [0u8; 16];
     let mut source = std::fs::File::open("/dev/urandom").context("/dev/urandom")?;
     source.read_exact(&mut b).context("/dev/urandom")?;
-    // Version 4, variant 1: made of random bits.
+    // Version 4 (random), variant 1.
     b[6] = b[6] & 0x0f | 0x40;
     b[8] = b[8] & 0x3f | 0x80;
     let hex: String = b.iter().map(|x| format!("{x:02x}")).collect();

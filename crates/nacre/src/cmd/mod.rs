@@ -1,4 +1,4 @@
-//! The commands, a module each.
+//! The commands, one module each, and their common steps: stopping a process, cleaning up after it.
 
 mod bench;
 mod demo;
@@ -30,13 +30,13 @@ use crate::node::MountRequest;
 use crate::running::Running;
 use crate::session::mount_namespace;
 
-/// A process that stops bounds every step; all of them fit into this.
+/// Time limit for stopping a process; exceeds the sum of the limits of all stop steps.
 const STOP_MAX: Duration = Duration::from_secs(120);
-/// How long a process may take to say that it is there.
+/// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// A mount waits for servers at most so long.
+/// Time limit for a mount, which waits for servers.
 const MOUNT_MAX: Duration = Duration::from_secs(600);
-/// How long it may then take to end.
+/// Time limit for a process to exit once it has stopped.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// Runs a command.
@@ -61,7 +61,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// The directory that `up` uses when none is given.
+/// The default directory of `up`.
 fn default_dir() -> Result<PathBuf> {
     let data = std::env::var_os("XDG_DATA_HOME")
         .map(PathBuf::from)
@@ -69,11 +69,11 @@ fn default_dir() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".local/share"));
     let base = data
         .or_else(home)
-        .context("HOME is not set: say where with --dir")?;
+        .context("HOME is not set: set the directory with --dir")?;
     Ok(base.join("nacre/default"))
 }
 
-/// A directory from the command line, or the default one, as an absolute path.
+/// The given directory or the default one, as an absolute path.
 fn dir_or_default(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
         Some(dir) => crate::daemon::absolute(dir),
@@ -81,7 +81,7 @@ fn dir_or_default(dir: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Asks a running process to mount; `false` when it is about to end.
+/// Requests a mount in a running process. Returns `false` if that process is about to exit.
 fn mount_in(running: &Running, mount: MountRequest, told: Vec<String>) -> Result<bool> {
     let request = Request::Mount {
         mount,
@@ -92,13 +92,13 @@ fn mount_in(running: &Running, mount: MountRequest, told: Vec<String>) -> Result
     Ok(answer["mounted"].as_bool().unwrap_or(false))
 }
 
-/// Asks a running process to stop, and waits until it is gone. One that does not answer is sent a signal, which detaches its
-/// mounts: without `lazy` only if it has none.
+/// Stops a running process and waits for its exit. A process that does not answer gets a signal,
+/// which detaches its mounts; so if it has any, `lazy` is required.
 fn stop(running: &Running, lazy: bool) -> Result<()> {
     if let Err(e) = control::ask(&running.control, &Request::Status, ANSWER_MAX) {
         if !lazy && !running.mounts.is_empty() {
             let what = format!(
-                "process {} does not answer; --lazy stops it by a signal",
+                "process {} does not answer; stop it by a signal with --lazy",
                 running.pid
             );
             return Err(e).context(what);
@@ -108,7 +108,7 @@ fn stop(running: &Running, lazy: bool) -> Result<()> {
     }
     let answer = control::ask(&running.control, &Request::Stop { lazy }, STOP_MAX);
     if let Err(e) = answer {
-        // It may have gone between the question and the answer.
+        // It may have exited before its answer left.
         if running.alive() {
             return Err(e).with_context(|| format!("nacre (process {}) did not stop", running.pid));
         }
@@ -120,14 +120,15 @@ fn wait_for_end(running: &Running) -> Result<()> {
     if !running.gone_within(END_MAX) {
         let log = running.log.display();
         bail!(
-            "nacre (process {}) has stopped its work but does not end; its log is {log}",
+            "nacre (process {}) has stopped serving but does not exit; its log is {log}",
             running.pid
         );
     }
     Ok(())
 }
 
-/// Cleans up after a process that died: stale mounts and its record. Says what was cleaned.
+/// Cleans up after a dead process: detaches stale mounts and removes its record. Returns a line for
+/// each mount.
 fn clean_up_after(running: &Running) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for mount in &running.mounts {

@@ -1,7 +1,7 @@
-//! `nacre mount`: mounts a file system that is served elsewhere.
+//! `nacre mount`: mounts a file system.
 //!
-//! One address is one node of the network: where a process of this user has the address already, it is asked to mount
-//! ([`join`]); otherwise the mount gets a process of its own.
+//! One address is one LNet node: if a process of this user has the address already, that process
+//! mounts ([`join`]); otherwise the mount gets its own process.
 
 mod join;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         mounts::answers(&mountpoint)?;
         if !mountpoint.is_dir() {
             bail!(
-                "mount point {} is not a directory: make it first",
+                "mount point {} is not a directory: create it first",
                 mountpoint.display()
             );
         }
@@ -46,16 +46,16 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
     flags.outcome(make(&args, &start, &mgs, &request))
 }
 
-/// Gives a mount other flags, as `mount -o remount` does.
+/// Changes the flags of a mount, as `mount -o remount` does.
 fn remount(mountpoint: &Path, flags: &MountFlags) -> Result<ExitCode> {
     mounts::answers(mountpoint)?;
     fuse::remount(&fuse::real_path(mountpoint)?, flags.kernel())
         .with_context(|| format!("cannot remount {}", mountpoint.display()))?;
-    say!("{} is mounted with its new options", mountpoint.display());
+    say!("{} is now mounted with the new options", mountpoint.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts by the process that has the address, or by one of its own.
+/// Mounts in the process that has the address, or in a new process.
 fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
     let mountpoint = &request.mountpoint;
     let own = || own_process(args, start, mgs, request.clone());
@@ -67,7 +67,7 @@ fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Res
     }
     let said = |pid| {
         say!(
-            "{} is mounted on {} (by process {pid}, which has the address)",
+            "{} is mounted on {} (by process {pid}, which uses this address)",
             args.source,
             mountpoint.display()
         );
@@ -90,7 +90,7 @@ fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Res
             Err(e) => e,
             done => return done,
         };
-        // Another mount that began at the same time may have got the address first.
+        // A concurrent mount may have taken the address first.
         match taken() {
             Ok(Some(_)) => {}
             _ => return Err(failed),
@@ -98,7 +98,7 @@ fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Res
     }
 }
 
-/// Mounts by a process of its own, in the foreground or in the background.
+/// Mounts in a new process, in the foreground or in the background.
 fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) -> Result<ExitCode> {
     let log = running::run_dir()?.join(log_name(&request.mountpoint));
     let session = Session {
@@ -124,13 +124,13 @@ fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) 
     })
 }
 
-/// One log for each mount point.
+/// The name of the log of a mount, from its mount point.
 fn log_name(mountpoint: &Path) -> String {
     let name: String = mountpoint
         .to_string_lossy()
         .trim_start_matches('/')
         .replace('/', "-");
-    // Not longer than a file's name may be.
+    // Keep the end of the path within the limit for file names.
     let tail: Vec<char> = name.chars().rev().take(60).collect();
     format!("mount-{}.log", tail.into_iter().rev().collect::<String>())
 }

@@ -1,23 +1,23 @@
-//! `nacre lctl nodemap_*`: changes of the nodemaps, under Lustre's names.
+//! `nacre lctl nodemap_*`: changes of nodemaps, with the names of Lustre's commands.
 
 use clap::Subcommand;
 use mgc::NodemapTable;
 use serde::{Deserialize, Serialize};
 
-/// One change.
+/// A change of the nodemap table.
 #[derive(Debug, Clone, Subcommand, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub(crate) enum Change {
     /// Add a nodemap; it has no clients yet, and all its users are squashed
     #[command(name = "nodemap_add")]
     Add {
-        /// Its name, at most 16 characters
+        /// Name, at most 16 characters
         name: String,
     },
-    /// Remove a nodemap; its clients are in the nodemap "default" from then on
+    /// Remove a nodemap; its clients move to the nodemap "default"
     #[command(name = "nodemap_del")]
     Del {
-        /// Its name
+        /// Name
         name: String,
     },
     /// Add clients to a nodemap
@@ -26,7 +26,7 @@ pub(crate) enum Change {
         /// The nodemap
         #[arg(long)]
         name: String,
-        /// Their NIDs, such as "10.0.0.[1-9]@tcp"
+        /// NIDs, such as "10.0.0.[1-9]@tcp"
         #[arg(long)]
         range: String,
     },
@@ -36,27 +36,27 @@ pub(crate) enum Change {
         /// The nodemap
         #[arg(long)]
         name: String,
-        /// A range, written as `nodemap_add_range` was given it
+        /// The range, exactly as given to `nodemap_add_range`
         #[arg(long)]
         range: String,
     },
-    /// Change what the clients of a nodemap may do
+    /// Change the rights of a nodemap's clients
     #[command(name = "nodemap_modify")]
     Modify {
-        /// The nodemap; "default" is for clients that are in no other
+        /// The nodemap; "default" applies to clients in no other nodemap
         #[arg(long)]
         name: String,
         /// admin, trusted, squash_uid, squash_gid, readonly_mount or deny_mount
         #[arg(long)]
         property: String,
-        /// 0 or 1, or the number of a user or group
+        /// 0 or 1, or a numeric user or group ID
         #[arg(long)]
         value: String,
     },
 }
 
 impl Change {
-    /// Makes the change.
+    /// Applies the change to a table.
     pub(crate) fn apply(&self, table: &mut NodemapTable) -> Result<(), String> {
         match self {
             Change::Add { name } => table.add(name),

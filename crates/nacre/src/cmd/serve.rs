@@ -1,4 +1,4 @@
-//! `nacre serve`: runs the targets in some directories.
+//! `nacre serve`: runs the targets in the given directories.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,10 +22,11 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         .iter()
         .map(|d| daemon::absolute(d))
         .collect::<Result<Vec<_>>>()?;
-    // Refused here, so that the error is the command's own and no log is made in a wrong directory.
+    // Open them before starting the background process: errors appear on the terminal, and no log
+    // is created in a wrong directory.
     let opened = open_dirs(&dirs)?;
     let log = log_in(opened[0].path());
-    // An MGS that is started later wants the address that this target's label says.
+    // Keep the addresses of the MGS free for an MGS that starts later.
     let with_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
     let mgsnodes = opened.iter().flat_map(|d| d.label().mgsnode.clone());
     let expected = Expected {
@@ -35,7 +36,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         not: if with_mgs { Vec::new() } else { mgsnodes.collect() },
         ..Expected::default()
     };
-    // In the background it is the child that holds the directories.
+    // In the background, the child process holds the locks on the directories.
     let hold = (args.foreground || daemon::is_child()).then_some(opened);
     let session = Session {
         role: "serve",

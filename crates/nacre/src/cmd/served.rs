@@ -1,4 +1,4 @@
-//! A file system that a command brings up for itself, by the very commands that a user would use, and that goes with it.
+//! A temporary file system of a command, controlled with the commands of a user.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use anyhow::{Context, Result, bail};
 
 use crate::running;
 
-/// In a directory, served by a process of its own; gone when this is dropped.
+/// A file system in a directory, served by another process; stopped on drop.
 pub(super) struct Served {
     dir: PathBuf,
-    /// It may be up, and is to be cleared away whatever happens.
+    /// Whether it may be running and must be stopped.
     begun: bool,
 }
 
 impl Served {
-    /// Not up yet.
+    /// Describes a file system that is not running yet.
     pub(super) fn new(dir: PathBuf) -> Served {
         Served { dir, begun: false }
     }
 
-    /// Where it is.
+    /// The directory of the file system.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Brings it up; how long that took.
+    /// Starts it. Returns the time that this took.
     pub(super) fn up(&mut self, osts: u32) -> Result<Duration> {
         let begun = Instant::now();
         self.begun = true;
@@ -35,7 +35,7 @@ impl Served {
         Ok(begun.elapsed())
     }
 
-    /// Stops it; the data stays.
+    /// Stops it and keeps the data. Returns the time that this took.
     pub(super) fn down(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         self.nacre(&["down"])?;
@@ -43,7 +43,7 @@ impl Served {
         Ok(begun.elapsed())
     }
 
-    /// Stops it if it is up, also if its mount is in use.
+    /// Stops it if it is running, even if its mount is in use.
     pub(super) fn clear(&mut self) -> Result<()> {
         if std::mem::take(&mut self.begun) && running::in_dir(&self.dir)?.is_some() {
             self.nacre(&["down", "--lazy"])?;
@@ -51,12 +51,13 @@ impl Served {
         Ok(())
     }
 
-    /// It stays as it is.
+    /// Keeps it running on drop.
     pub(super) fn leave(&mut self) {
         self.begun = false;
     }
 
-    /// Runs a command of this same binary. A Ctrl-C is not for it: what it begins it ends.
+    /// Runs a command of this binary, in its own process group so that Ctrl-C does not interrupt
+    /// it.
     fn nacre(&self, args: &[&str]) -> Result<()> {
         let own = std::env::current_exe().context("cannot find the nacre binary")?;
         let out = Command::new(own)

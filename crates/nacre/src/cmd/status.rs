@@ -1,4 +1,5 @@
-//! `nacre status`: what is up, and where; and what is left of what died.
+//! `nacre status`: running processes with their targets and mounts, and stale mounts of dead
+//! processes.
 
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use crate::daemon;
 use crate::output::say;
 use crate::running::{self, Running};
 
-/// Exit status when nothing is up, as service managers have it.
+/// Exit status if nothing is running, as for the `status` action of init scripts.
 const NOT_UP: u8 = 3;
 
 /// Runs the command.
@@ -46,14 +47,14 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
         for (mount, state) in &stale {
             let at = mount.path.display();
             line(format!(
-                "mount of {} on {at} {}: `nacre umount {at}` cleans up",
+                "mount of {} on {at} {}: clean up with `nacre umount {at}`",
                 mount.source,
                 state_name(*state)
             ));
         }
         if let Some(died) = died {
             say!(
-                "nacre (process {}) has died; `nacre down` cleans up after it",
+                "nacre (process {}) has died; clean up with `nacre down`",
                 died.pid
             );
         } else if found.is_empty() {
@@ -67,7 +68,8 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
     })
 }
 
-/// What runs, for root that of all users; in the default directory also when the run directory does not know it.
+/// All running processes of this user (for root, of all users), including one in the default
+/// directory that is missing in the run directory.
 fn everything() -> Vec<Running> {
     let mut found = running::everyone();
     let default = default_dir().ok().and_then(|dir| running::in_dir(&dir).ok()?);
@@ -77,7 +79,7 @@ fn everything() -> Vec<Running> {
     found
 }
 
-/// Mounts of ours that no process answers for.
+/// Nacre's mounts that belong to no running process and do not answer.
 fn stale_mounts(found: &[Running]) -> Vec<(MountEntry, MountState)> {
     let known = |m: &MountEntry| {
         found
@@ -103,7 +105,7 @@ fn state_name(state: MountState) -> &'static str {
     }
 }
 
-/// The record, with what the process says of itself now.
+/// The process's current record and memory use, or its last record and the error.
 fn live_status(running: &Running) -> Value {
     match control::ask(&running.control, &Request::Status, ANSWER_MAX) {
         Ok(value) => value,
@@ -111,7 +113,7 @@ fn live_status(running: &Running) -> Value {
     }
 }
 
-/// Shows a line. What other users' processes say of themselves must not move the cursor.
+/// Prints a line without control characters: other users' processes supply part of the text.
 fn line(text: String) {
     let shown: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! `nacre umount`: undo a mount, or detach one whose process died.
+//! `nacre umount`: unmounts, or detaches the mount of a dead process.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::{mounts, running};
 
 /// Runs the command.
 pub(crate) fn run(args: Umount) -> Result<ExitCode> {
-    // Where not even its directory exists, nothing is mounted.
+    // A missing directory has no mount; the error follows below.
     let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
     match running::with_mount(&path) {
         Some(owner) if owner.up() => {
@@ -23,12 +23,12 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
             let ends = match control::ask(&owner.control, &request, STOP_MAX) {
                 Ok(answer) => answer["ends"].as_bool() == Some(true),
                 Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_ours()) => return Err(e),
-                // It ended before its answer left.
+                // It exited before its answer left.
                 Err(_) => true,
             };
             if ends && !owner.gone_within(END_MAX) {
                 bail!(
-                    "{} is unmounted, but process {} does not end; its log is {}",
+                    "{} is unmounted, but process {} does not exit; its log is {}",
                     path.display(),
                     owner.pid,
                     owner.log.display()
@@ -43,7 +43,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
         None if mounts::detach_stale(&path)? => say!("its process had died; cleaned up"),
         None => match fuse::mounted_at(&path) {
             None => bail!("{} is not a mount point", path.display()),
-            // Its process ends by itself.
+            // The process exits when its last mount ends.
             Some(m) if m.is_ours() => {
                 fuse::unmount(&path, args.lazy).map_err(|e| mounts::in_use(e, &path))?;
             }

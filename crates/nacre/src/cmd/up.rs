@@ -1,4 +1,4 @@
-//! `nacre up`: a whole file system and a mount of it, in one process.
+//! `nacre up`: a complete file system and its mount in one process.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,7 +34,8 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         store: args.store,
         osts: args.osts,
     };
-    // In the background all this has been looked at already, but the directory may have changed hands since.
+    // The background child repeats only the checks whose result may have changed since its parent
+    // made them.
     if !daemon::is_child()
         && let Some(process) = not_up_already(&dir)?
     {
@@ -54,7 +55,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     };
     if !daemon::is_child() {
         net::for_server(&args.net, &start.lnet, &expected)?;
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         if let Some(path) = &mountpoint {
             mounts::prepare(path)?;
         }
@@ -110,7 +111,7 @@ async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()
     node.ready().await
 }
 
-/// The process that is up already; cleans up after one that died.
+/// The process that is running in the directory, if any; cleans up after a dead one.
 fn not_up_already(dir: &Path) -> Result<Option<Running>> {
     let Some(r) = running::in_dir(dir)? else {
         return Ok(None);
@@ -124,7 +125,7 @@ fn not_up_already(dir: &Path) -> Result<Option<Running>> {
     Ok(None)
 }
 
-/// A file system that is up, but not mounted where it is to be, is mounted there. Everything else is refused.
+/// Mounts a running file system that is not mounted yet; fails for any other change.
 fn mount_again(
     process: &Running,
     dir: &Path,
@@ -138,16 +139,16 @@ fn mount_again(
         !fuse::mounted_at(&real).is_some_and(|m| m.is_ours())
     });
     let Some(mountpoint) = unmounted.filter(|_| process.role == "up") else {
-        bail!("{here} is up already (process {pid}): `nacre status` shows it, `nacre down` stops it");
+        bail!("{here} is up already (process {pid}): see `nacre status`; stop it with `nacre down`");
     };
     let instance = Instance::find(dir)?.with_context(|| {
-        format!(
-            "{here} was removed, but process {pid} still works for it: stop that with nacre down --dir {here}"
-        )
+        format!("{here} was removed, but process {pid} still serves it: stop it with nacre down --dir {here}")
     })?;
     let other = Instance::plan(dir, wanted)? != instance;
     if other {
-        bail!("{here} is up already (process {pid}): nothing is added while it runs; `nacre down` stops it");
+        bail!(
+            "{here} is up already (process {pid}) and cannot be changed while it runs: stop it with `nacre down`"
+        );
     }
     mounts::prepare(mountpoint)?;
     let request = MountRequest {
@@ -156,7 +157,7 @@ fn mount_again(
         options,
     };
     if !mount_in(process, request, Vec::new())? {
-        bail!("process {pid} is just stopping: try again");
+        bail!("process {pid} is stopping: try again");
     }
     say!(
         "{} is up already (process {pid}), now mounted on {}",

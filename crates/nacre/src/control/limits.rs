@@ -1,5 +1,5 @@
-//! How many connections the control socket takes. Owners, who are root and the user of this process, have a share that no
-//! other user can take.
+//! Limits on connections to the control socket. The owners (root and the user of this process) have
+//! a share that no other user can use up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ struct Counts {
     others: HashMap<u32, usize>,
 }
 
-/// An open connection; dropping it ends that.
+/// An open connection; dropping it frees its place.
 #[derive(Debug)]
 pub(super) struct Counted {
     limits: Arc<Limits>,
-    /// Of which user, if not of an owner.
+    /// The user; `None` for an owner.
     uid: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ impl Limits {
     /// Counts a connection of an owner (`None`) or of another user.
     ///
     /// # Errors
-    /// There are too many; says which.
+    /// A message with the exhausted limit.
     pub(super) fn enter(self: &Arc<Self>, uid: Option<u32>) -> Result<Counted, String> {
         let mut counts = self.counts.lock();
         match uid {

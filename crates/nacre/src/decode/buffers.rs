@@ -1,4 +1,4 @@
-//! What a buffer of a message says, in a few named facts.
+//! Describes the buffers of a message by named facts.
 
 use super::line::{Facts, status_text};
 use super::names::{file_mode, flags, lock_mode, value_or_number};
@@ -15,7 +15,7 @@ use wire::{
     ObdQuotactl, ObdStatfs, Obdo, OstLvb, WireError, WireStruct, before_nul,
 };
 
-/// Adds what a buffer says. Bytes that cannot be read are said to be so.
+/// Adds the facts of one buffer. A buffer that cannot be decoded adds the fact `unreadable`.
 pub(super) fn describe(rmf: Rmf, buf: &[u8], opcode: u32, is_request: bool, facts: &mut Facts) {
     if let Err(e) = try_describe(rmf, buf, opcode, is_request, facts) {
         facts.add("unreadable", format!("{}: {e}", rmf.name()));
@@ -209,11 +209,11 @@ fn lock_reply(rep: &LdlmReply, facts: &mut Facts) {
     }
 }
 
-/// A lock in two words: what it is on, its mode, what it covers.
+/// A lock in two facts: its resource, and its mode and policy.
 fn lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
     let (resource, policy) = (&desc.l_resource, &desc.l_policy_data);
     match resource.lr_type {
-        // The name of a log, and of what kind it is.
+        // The resource of a plain lock is the name of a configuration log and its type.
         wire::LDLM_PLAIN => {
             let name = resource.lr_name.name[0].to_le_bytes();
             facts.add("res", format!("{}:{}", text(&name), resource.lr_name.name[1]));
@@ -404,7 +404,7 @@ fn config_text(config: &Config) -> String {
     )
 }
 
-/// What the pages of a directory hold.
+/// Adds the number of entries in directory pages.
 pub(super) fn directory_pages(data: &Bytes, facts: &mut Facts) {
     if data.is_empty() {
         return;

@@ -1,10 +1,10 @@
-//! One line of the output: the columns, and the named facts after them.
+//! One line of output: fixed columns, followed by named facts.
 
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use wire::{Errno, Nid};
 
-/// What sort of message a line is about.
+/// The kind of message on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Request,
@@ -26,7 +26,7 @@ impl Kind {
     }
 }
 
-/// Named facts, in the order in which they are said.
+/// Named facts in output order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts(pub(super) Vec<(&'static str, String)>);
 
@@ -35,7 +35,7 @@ impl Facts {
         self.0.push((name, value.to_string()));
     }
 
-    /// Adds what is neither empty nor zero.
+    /// Adds a fact unless it is empty or zero.
     pub(super) fn add_some(&mut self, name: &'static str, value: impl ToString) {
         let value = value.to_string();
         if !value.is_empty() && value != "0" && value != "0x0" {
@@ -44,7 +44,7 @@ impl Facts {
     }
 }
 
-/// One message.
+/// One line of output, for one message.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) time_us: u64,
@@ -139,7 +139,7 @@ impl Line {
     }
 }
 
-/// A status by name: an error, what became of a lock, or the number.
+/// The name of a status: an errno, a lock error (`ELDLM_*`), or the number.
 pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     if let Some(errno) = Errno::from_status(status) {
         return errno.name().map_or(status.to_string(), |n| format!("-{n}"));
@@ -154,7 +154,7 @@ pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     }
 }
 
-/// A time in the unit that reads best.
+/// A duration with a suitable unit.
 pub(super) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}us"),

@@ -1,7 +1,8 @@
-//! `nacre decode FILE.pcap`: a capture of Lustre's traffic, as an engineer wants to read it.
+//! `nacre decode FILE.pcap`: prints a packet capture of Lustre traffic in readable form.
 //!
-//! One line a message: when, from whom to whom, portal, number (xid), opcode, target, what it is about, and for a reply
-//! its status and how long it took. The protocol is read by `wire`; here it is only put into words.
+//! One line for each message: time, sender, receiver, portal, xid, opcode, target and facts; for a
+//! reply also its status and latency. The `wire` crate decodes the protocol; this module formats
+//! it.
 
 mod buffers;
 mod line;
@@ -22,15 +23,15 @@ use wire::flow::Flows;
 use wire::pcap::Capture;
 use wire::{Nid, format};
 
-/// What `nacre decode` is asked to do.
+/// The command line of `nacre decode`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     /// The capture: pcap (tcpdump -w), perhaps gzipped; `-` reads standard input
     pub(crate) file: PathBuf,
-    /// Show every field of every message, acknowledgements and keepalives too
+    /// Show every field of every message, including acknowledgements and keepalives
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Print one JSON object a line
+    /// Print one JSON object on each line
     #[arg(long)]
     pub(crate) json: bool,
     /// Only messages from or to this NID (may be repeated)
@@ -39,24 +40,24 @@ pub(crate) struct Args {
     /// Only messages of this opcode, by name or number (may be repeated)
     #[arg(long, value_name = "OPCODE", value_parser = opcode)]
     pub(crate) opcode: Vec<u32>,
-    /// Only the message of this number, its reply and its bulk (may be repeated)
+    /// Only the message with this xid, its reply and its bulk (may be repeated)
     #[arg(long, value_name = "XID", value_parser = number)]
     pub(crate) xid: Vec<u64>,
-    /// At the end, print how many of each opcode there were, how many failed, and how long they took
+    /// Finally, print the number of messages, failures and latencies for each opcode
     #[arg(long)]
     pub(crate) summary: bool,
 }
 
-/// Prints a capture on standard output.
+/// Prints a capture to standard output.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let capture = Capture::open(read(args)?)
-        .with_context(|| format!("{} is not a capture that can be read", args.file.display()))
-        .context("expected classic pcap as `tcpdump -w FILE tcp port 988` writes it (editcap -F pcap converts pcapng)")?;
+        .with_context(|| format!("{} is not a readable capture", args.file.display()))
+        .context("expected a classic pcap file, as written by `tcpdump -w FILE tcp port 988` (editcap -F pcap converts pcapng)")?;
     let mut out = BufWriter::new(io::stdout().lock());
     match print(args, capture, &mut out).and_then(|()| out.flush()) {
-        // A reader that has seen enough (`| head`) is no error.
+        // A reader may close the pipe early (`| head`).
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("writing to standard output"),
+        other => other.context("cannot write to standard output"),
     }
 }
 
@@ -90,14 +91,14 @@ fn read(args: &Args) -> Result<Bytes> {
         io::stdin()
             .lock()
             .read_to_end(&mut raw)
-            .context("reading standard input")?;
+            .context("cannot read standard input")?;
     } else {
-        raw = std::fs::read(&args.file).with_context(|| format!("reading {}", args.file.display()))?;
+        raw = std::fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     }
     if raw.starts_with(&[0x1f, 0x8b]) {
         let mut file = Vec::new();
         let gzip = flate2::read::MultiGzDecoder::new(&raw[..]).read_to_end(&mut file);
-        gzip.with_context(|| format!("unpacking {}", args.file.display()))?;
+        gzip.with_context(|| format!("cannot unpack {}", args.file.display()))?;
         return Ok(file.into());
     }
     Ok(raw.into())
@@ -126,7 +127,7 @@ fn opcode(text: &str) -> Result<u32> {
     }
 }
 
-/// What is shown: everything, or what was asked for.
+/// Selects the lines to print.
 struct Filter {
     nids: HashSet<Nid>,
     opcodes: HashSet<u32>,

@@ -1,10 +1,10 @@
-//! Numbers of the protocol by their names, without the prefix that all of a family share.
+//! Names of protocol constants, without the common prefix of their family.
 
 use std::sync::LazyLock;
 
 static ALL: LazyLock<Vec<(&'static str, u64)>> = LazyLock::new(|| wire::consts::all().collect());
 
-/// The bits of `value` by their names, what has none in hex: `READ|CREAT|0x8000`.
+/// The names of the bits of `value`; bits without a name in hex: `READ|CREAT|0x8000`.
 pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
     let mut left = value;
     let mut out = Vec::new();
@@ -27,18 +27,18 @@ pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
     names.join("|")
 }
 
-/// The name of a value of a family.
+/// The name of a value in a family of constants.
 pub(super) fn value(prefix: &str, value: u64) -> Option<String> {
     let found = ALL.iter().find(|(n, v)| *v == value && n.starts_with(prefix));
     found.map(|(name, _)| name[prefix.len()..].to_owned())
 }
 
-/// The name of a value of a family, or the number.
+/// The name of a value in a family, or the number.
 pub(super) fn value_or_number(prefix: &str, v: u64) -> String {
     value(prefix, v).unwrap_or_else(|| v.to_string())
 }
 
-/// A lock's mode.
+/// The abbreviation of a lock mode.
 pub(super) fn lock_mode(mode: u32) -> &'static str {
     match mode {
         wire::LCK_EX => "EX",
@@ -55,7 +55,7 @@ pub(super) fn lock_mode(mode: u32) -> &'static str {
     }
 }
 
-/// The type and permissions of a file as `ls` writes them: `drwxr-xr-x`.
+/// The type and permissions of a file in the format of `ls`: `drwxr-xr-x`.
 pub(super) fn file_mode(mode: u32) -> String {
     let kind = match mode & 0o170_000 {
         0o040_000 => 'd',

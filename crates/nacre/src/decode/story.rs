@@ -1,4 +1,5 @@
-//! From events on connections to lines: who said what, about which target, in answer to what.
+//! Turns events on connections into lines of output: matches replies with requests, and handles
+//! with targets.
 
 use super::buffers;
 use super::line::{Facts, Kind, Line};
@@ -10,10 +11,10 @@ use wire::frame::{FrameHead, LnetMsg, PingReply};
 use wire::trace::{Meaning, Request, Tracker};
 use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 
-/// What is remembered from message to message.
+/// State kept from message to message.
 pub(super) struct Story {
     tracker: Tracker,
-    /// Targets by the handle that requests to them carry, and by the one that their callbacks carry.
+    /// Targets by the handle in requests to them, and by the handle in their callbacks.
     targets: HashMap<u64, String>,
     verbose: bool,
 }
@@ -27,7 +28,7 @@ impl Story {
         }
     }
 
-    /// What an event is, in a line; `None` for what is only shown when everything is.
+    /// The line of an event; `None` for events that only verbose output shows.
     pub(super) fn tell(&mut self, event: &Event) -> Option<Line> {
         let (from, to) = (Nid::tcp(*event.from.ip(), 0), Nid::tcp(*event.to.ip(), 0));
         let mut line = Line {
@@ -171,7 +172,7 @@ impl Story {
         };
         if let Some(i) = format.request_index(Rmf::Tgtuuid) {
             let name = target_name(&r.msg, i);
-            // Callbacks of this target will carry the client's handle.
+            // Callbacks from this target will carry the client's handle.
             if let Some(conn) = format
                 .request_index(Rmf::Conn)
                 .and_then(|c| r.msg.get::<LustreHandle>(c).ok())
@@ -261,7 +262,7 @@ fn opcode_name(opcode: u32) -> String {
     format::opcode_name(opcode).map_or_else(|| format!("opcode {opcode}"), str::to_owned)
 }
 
-/// The flags that tell a request from an ordinary one.
+/// The names of the flags that mark resent and replayed requests.
 fn resend_flags(flags: u32) -> String {
     let names = [
         (wire::MSG_RESENT, "RESENT"),

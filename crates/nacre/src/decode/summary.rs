@@ -1,4 +1,4 @@
-//! How many messages of each kind there were, how many failed, and how long their replies took.
+//! Statistics for each opcode: messages, failures, latencies.
 
 use super::line::{Kind, Line, duration};
 use serde_json::json;

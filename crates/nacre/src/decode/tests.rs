@@ -1,4 +1,4 @@
-//! Captures of real traffic, told: the names, targets, numbers and times that an engineer looks for are there.
+//! Decodes captures of real traffic; checks names, targets, xids and times in the output.
 
 #![allow(clippy::unwrap_used)]
 

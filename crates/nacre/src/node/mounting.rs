@@ -1,8 +1,9 @@
-//! Mounts of a node, made and ended one by one while it runs.
+//! Mounts of a node, which begin and end while it runs.
 //!
-//! One address is one node of the network, so all mounts of a machine may share a process. A mount is made in three steps, so
-//! that nobody waits for the node while a server does not answer: [`Node::begin_mount`] and [`Node::end_mount`] have the node for
-//! a moment, [`Mounter::mount`] talks to the servers in between.
+//! All mounts of a machine may share a process, because one address is one LNet node. A mount takes
+//! three steps, so that requests to the node do not wait for an unresponsive server:
+//! [`Node::begin_mount`] and [`Node::end_mount`] hold the node's lock briefly; [`Mounter::mount`]
+//! talks to the servers in between.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -21,49 +22,49 @@ use super::{Node, bounded, connect_mgc, random};
 use crate::mount_options::MountFlags;
 use crate::running::MountRecord;
 
-/// A mount that is asked for.
+/// A request to mount a file system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct MountRequest {
     /// `MGSNID[,MGSNID..]:/FSNAME[/SUBDIR]`.
     pub(crate) source: String,
-    /// Where; an absolute path.
+    /// Absolute path of the mount point.
     pub(crate) mountpoint: PathBuf,
     /// Mount options.
     pub(crate) options: Vec<String>,
 }
 
-/// A mount: the client, and the kernel's side of it.
+/// A mount: the client and the FUSE session.
 pub(super) struct MountHere {
     pub(super) record: MountRecord,
     pub(super) client: Arc<Client>,
     pub(super) kernel: Arc<Mounted>,
 }
 
-/// Which mounts there are, and which are being made.
+/// The mounts of a node, and the number of those in progress.
 #[derive(Default)]
 pub(super) struct Mounts {
     pub(super) made: Vec<MountHere>,
-    /// How many are being made.
+    /// Mounts in progress.
     making: usize,
-    /// The process is about to end and takes no more.
+    /// The process is about to exit and accepts no new mount.
     closed: bool,
 }
 
 impl Mounts {
-    /// No further mount is made.
+    /// Accepts no new mount from now on.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
 }
 
-/// What is needed of a node to make a mount.
+/// The parts of a node that a mount needs.
 pub(crate) struct Mounter {
     rpc: Arc<Ptlrpc>,
     registry: Registry,
     mgc: Option<Arc<Mgc>>,
 }
 
-/// A mount that the kernel has.
+/// A mount that the kernel has accepted.
 pub(crate) struct Made {
     mount: MountHere,
     mgc: (Vec<Nid>, Arc<Mgc>),
@@ -77,7 +78,7 @@ impl Mounter {
         let how = MountFlags::parse(&request.options)?;
         let options = MountOptions {
             params: self.registry.clone(),
-            // Reading what cannot be changed is no access.
+            // On a read-only mount, reading must not update atime.
             atime: if how.read_only { Atime::Never } else { how.atime },
             diratime: !how.no_diratime,
             subdir: source.subdir.clone(),
@@ -88,7 +89,7 @@ impl Mounter {
             user_fid2path: how.user_fid2path,
             ..MountOptions::new(mgs.clone(), &fsname, random()?)
         };
-        // The mount has a connection of its own; this one is for parameters.
+        // The client has its own connection to the MGS; this one receives parameters.
         let mgc = match &self.mgc {
             Some(mgc) => mgc.clone(),
             None => connect_mgc(&self.rpc, &self.registry, &mgs)
@@ -127,7 +128,8 @@ impl Mounter {
         }
     }
 
-    /// Ends a connection to an MGS that was made for a mount of which nothing came.
+    /// Disconnects from the MGS after a failed mount, unless an earlier mount or target uses the
+    /// connection.
     async fn give_up(&self, mgc: &Arc<Mgc>) {
         if self.mgc.is_none() {
             bounded("the connection to the MGS", mgc.disconnect()).await;
@@ -136,7 +138,8 @@ impl Mounter {
 }
 
 impl MountHere {
-    /// Ends a mount that the kernel does not have any more: what was open is closed, and the servers are told.
+    /// Ends a mount that the kernel has already ended: closes open files and disconnects from the
+    /// servers.
     pub(super) async fn end(self) {
         if let Err(e) = self.kernel.unmount(true).await {
             tracing::warn!("{}: {e}", self.record.mountpoint.display());
@@ -146,7 +149,7 @@ impl MountHere {
 }
 
 impl Node {
-    /// Begins to make a mount; nothing when this process is about to end.
+    /// Begins a mount; `None` if this process is about to exit.
     pub(crate) fn begin_mount(&mut self, request: &MountRequest) -> Option<Mounter> {
         if self.mounts.closed {
             return None;
@@ -163,7 +166,8 @@ impl Node {
         })
     }
 
-    /// Takes in what became of it; gives the kernel's side, to wait for its end.
+    /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
+    /// wait for its end.
     pub(crate) fn end_mount(&mut self, made: Result<Made>) -> Result<Arc<Mounted>> {
         self.mounts.making -= 1;
         let Made { mount, mgc } = made?;
@@ -174,7 +178,7 @@ impl Node {
         match self.mgcs.iter().find(|(at, _)| *at == mgc.0) {
             None => self.mgcs.push(mgc),
             Some((_, known)) if Arc::ptr_eq(known, &mgc.1) => {}
-            // Another mount of the same file system began at the same time.
+            // A concurrent mount of the same file system has connected first.
             Some(_) => drop(tokio::spawn(async move { mgc.1.disconnect().await })),
         }
         let kernel = mount.kernel.clone();
@@ -182,13 +186,14 @@ impl Node {
         Ok(kernel)
     }
 
-    /// The kernel's side of the mount at a path.
+    /// The FUSE session of the mount at a path.
     pub(crate) fn mounted(&self, path: &Path) -> Option<Arc<Mounted>> {
         let found = self.mounts.made.iter().rfind(|m| m.record.mountpoint == path);
         found.map(|m| m.kernel.clone())
     }
 
-    /// Takes out a mount that the kernel does not have any more; gives what is left to be done for it, if nobody else does it.
+    /// Removes a mount that the kernel has ended. Returns the remaining cleanup; `None` if another
+    /// task does it.
     pub(crate) fn take_mount(&mut self, kernel: &Arc<Mounted>) -> Option<impl Future<Output = ()> + use<>> {
         let at = self
             .mounts
@@ -198,13 +203,14 @@ impl Node {
         Some(self.mounts.made.remove(at).end())
     }
 
-    /// Whether there is no mount and none is being made; then none can be made any more, since the process will end.
+    /// Whether no mount exists or is in progress. If so, no mount can begin any more, since the
+    /// process will exit.
     pub(crate) fn close_if_unused(&mut self) -> bool {
         self.mounts.closed |= self.mounts.made.is_empty() && self.mounts.making == 0;
         self.mounts.closed
     }
 
-    /// Unmounts everything. When a mount is in use, and not `lazy`, it and those after it stay.
+    /// Unmounts everything. Without `lazy`, stops at the first mount that is in use.
     pub(crate) async fn unmount_all(&mut self, lazy: bool) -> Result<()> {
         let mut gone = Vec::new();
         for mount in &self.mounts.made {

@@ -1,4 +1,4 @@
-//! Files of module options, as an administrator of Lustre has them in `/etc/modprobe.d`:
+//! Files of module options in the form of Lustre's `/etc/modprobe.d`:
 //!
 //! ```text
 //! # a comment
@@ -10,10 +10,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Lustre's modules, of which Nacre has parameters; the older names of some, too.
+/// Lustre's modules whose parameters Nacre has, including older names of some.
 const MODULES: [&str; 8] = ["libcfs", "lnet", "ksocklnd", "ptlrpc", "mdt", "mds", "ofd", "ost"];
 
-/// The settings of a file, `NAME=VALUE`.
+/// Reads the settings of a file, as `NAME=VALUE`.
 pub(super) fn read(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut settings = Vec::new();
@@ -41,7 +41,7 @@ fn of_line(line: &str) -> Result<Vec<String>> {
     Ok(words.collect())
 }
 
-/// The words of a line; what is between quotes is of one word.
+/// Splits a line into words; quotes keep white space within a word.
 fn words(line: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in line.chars() {

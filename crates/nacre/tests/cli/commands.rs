@@ -38,7 +38,10 @@ fn layouts_are_chosen_inherited_and_shown() {
     assert!(nacre_refuses(&["lfs", "setstripe", "-c", "2", &path("f")]).contains("is there already"));
     assert!(nacre_refuses(&["lfs", "setstripe", "-S", "100", &path("g")]).contains("multiple of 64K"));
     nacre_refuses(&["lfs", "setstripe", "-i", "77", &path("g")]);
-    assert!(!std::path::Path::new(&path("g")).exists(), "nothing half made");
+    assert!(
+        !std::path::Path::new(&path("g")).exists(),
+        "nothing is left of it"
+    );
 }
 
 #[test]
@@ -260,7 +263,7 @@ fn a_selftest_session_lives_from_command_to_command() {
         session
             .lst(&["list_group"])
             .err
-            .contains("there is no session with the key")
+            .contains("no session has the key")
     );
     for node in &session.nodes {
         session.ok(&["node", "--listen", node, "--port", "7988"]);
@@ -333,6 +336,6 @@ fn a_selftest_session_lives_from_command_to_command() {
         session
             .lst(&["end_session"])
             .err
-            .contains("there is no session with the key")
+            .contains("no session has the key")
     );
 }

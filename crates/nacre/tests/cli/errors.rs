@@ -42,7 +42,7 @@ fn a_half_made_store_and_one_of_a_newer_format_are_known() {
         "mkdir {0} && echo '{{}}' > {0}/instance.new",
         site.at("half")
     ));
-    assert!(nacre_refuses(&["up", "--dir", &site.at("half")]).contains("half made"));
+    assert!(nacre_refuses(&["up", "--dir", &site.at("half")]).contains("is incomplete"));
     sh(&format!("mkdir {0} && touch {0}/target.new", site.at("t")));
     assert!(nacre_refuses(&["serve", &site.at("t")]).contains("half-made"));
 
@@ -91,7 +91,7 @@ fn a_mount_point_that_cannot_be_one_is_refused() {
     sh(&format!("touch {file}"));
     assert!(nacre_refuses(&["up", "--dir", &other, "--mount", &file]).contains("not a directory"));
     let missing = site.at("missing");
-    assert!(nacre_refuses(&["mount", "127.0.0.1@tcp:/nacre", &missing]).contains("make it first"));
+    assert!(nacre_refuses(&["mount", "127.0.0.1@tcp:/nacre", &missing]).contains("create it first"));
     assert!(nacre_refuses(&["umount", &missing]).contains("not a mount point"));
 }
 
@@ -108,7 +108,7 @@ fn what_a_crash_left_behind_is_explained_and_cleaned_up() {
     );
     let down = nacre_ok(&["down", "--dir", &dir]);
     assert!(down.contains("had died") && down.contains("unmounted"), "{down}");
-    assert!(nacre_refuses(&["down", "--dir", &dir]).contains("nothing is up"));
+    assert!(nacre_refuses(&["down", "--dir", &dir]).contains("no nacre process runs in"));
     site.up("d", &[]);
 }
 
@@ -184,7 +184,11 @@ fn an_empty_or_damaged_run_json_stops_no_command() {
             "{}",
             status.err
         );
-        assert!(nacre(&["down", "--dir", &dir]).err.contains("nothing is up"));
+        assert!(
+            nacre(&["down", "--dir", &dir])
+                .err
+                .contains("no nacre process runs in")
+        );
         nacre_ok(&["fsck", &dir]);
         let up = nacre(&["up", "--no-mount", "--dir", &dir]);
         assert!(up.ok && up.err.contains("ignored"), "{}{}", up.out, up.err);

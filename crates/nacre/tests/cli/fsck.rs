@@ -118,7 +118,7 @@ fn repairs(site: &Site) {
         repaired.out,
         repaired.err
     );
-    assert!(fsck(site, &[]).out.ends_with("nothing is wrong\n"));
+    assert!(fsck(site, &[]).out.ends_with("no errors\n"));
 }
 
 /// Every file below a directory with its bytes, without the files that say who holds a target.
@@ -160,7 +160,7 @@ fn a_whole_tree_has_no_finding_and_not_one_byte_of_it_changes() {
     let before = bytes_below(&site.path("d"));
     let clean = fsck(&site, &[]);
     assert!(clean.ok, "{}{}", clean.out, clean.err);
-    assert!(clean.out.ends_with("nothing is wrong\n"), "{}", clean.out);
+    assert!(clean.out.ends_with("no errors\n"), "{}", clean.out);
     let after = bytes_below(&site.path("d"));
     let names = |all: &BTreeMap<_, _>| all.keys().cloned().collect::<Vec<std::path::PathBuf>>();
     assert_eq!(names(&before), names(&after));
@@ -174,7 +174,7 @@ fn a_whole_tree_has_no_finding_and_not_one_byte_of_it_changes() {
         changed.iter().map(|(p, _)| p).collect::<Vec<_>>()
     );
     // A repair that has nothing to do leaves everything alone, too.
-    assert!(fsck(&site, &["--repair"]).out.ends_with("nothing is wrong\n"));
+    assert!(fsck(&site, &["--repair"]).out.ends_with("no errors\n"));
     assert!(bytes_below(&site.path("d")) == before);
 }
 
@@ -270,7 +270,7 @@ fn a_file_system_on_a_read_only_disk_is_checked() {
     let checked = sh(&format!(
         "unshare -m sh -ec 'mount --bind {dir} {dir}; mount -o remount,ro,bind {dir}; {nacre} fsck {dir}'"
     ));
-    assert!(checked.ends_with("nothing is wrong\n"), "{checked}");
+    assert!(checked.ends_with("no errors\n"), "{checked}");
 }
 
 #[test]

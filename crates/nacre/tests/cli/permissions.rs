@@ -220,7 +220,7 @@ fn other_users_cannot_read_a_store_whatever_the_umask_is() {
     let log = sh(&format!("cat {dir}/nacre.log"));
     let said = |what: &str| {
         log.lines()
-            .filter(|l| l.contains("other users could use") && l.contains(what))
+            .filter(|l| l.contains("were accessible to other users") && l.contains(what))
             .count()
     };
     for part in ["/mgs:", "/mdt0000:", "/ost0000:", "/d:"] {

@@ -110,7 +110,7 @@ fn down_works_after_the_directory_was_removed() {
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains(&format!("process {pid}")));
     nacre_ok(&["down", "--dir", &dir]);
     assert!(has_ended(pid));
-    assert!(nacre_refuses(&["down", "--dir", &dir]).contains("nothing is up"));
+    assert!(nacre_refuses(&["down", "--dir", &dir]).contains("no nacre process runs in"));
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_target_that_was_replaced_while_it_runs_ends_its_service() {
     sh(&format!("echo lost > {at}/f"));
     servers.serve(&mut site, "heir", 6, &["--ost", "--index", "0", "--replace"]);
     eventually(&format!(
-        "grep -q 'lus-OST0000 ends its service' {}/nacre.log",
+        "grep -q 'lus-OST0000 stops serving' {}/nacre.log",
         site.at("ost0")
     ));
     // One that was made before the metadata target knew has no object.

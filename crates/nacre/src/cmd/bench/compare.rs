@@ -1,5 +1,6 @@
-//! The same load on the bare disk, a pass-through FUSE file system over it (bindfs, when installed), a mount of a file
-//! system on it, and the client library, in turn; and how long `up` takes and how much memory it needs.
+//! `nacre bench`: runs the same load on the bare disk, on a pass-through FUSE file system over it
+//! (bindfs, if installed), on a mount, and through the client library. Also measures the start time
+//! and memory of `nacre up`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,15 @@ use super::{Workplace, load, stop_flag};
 use crate::cli::Bench;
 use crate::output::say;
 
-/// How long bindfs may take to mount.
+/// Time limit for bindfs to mount.
 const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(super) fn run(args: &Bench) -> Result<ExitCode> {
-    let dir = args.dir.as_deref().context("--dir says where to measure")?;
+    let dir = args
+        .dir
+        .as_deref()
+        .context("--dir is required: the directory to measure in")?;
     let place = Workplace::new(dir)?;
     let ended = measure(args, &place.dir);
     drop(place);
@@ -50,7 +54,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
             root: bindfs.at.clone(),
             processes: vec![bindfs.child.id()],
         })),
-        None => eprintln!("{PASS_THROUGH} is not installed: no pass-through file system to compare with"),
+        None => eprintln!("{PASS_THROUGH} is not installed: skipping the pass-through file system"),
     }
     subjects.push(Arc::new(PathSubject {
         name: "nacre mount".to_owned(),
@@ -102,7 +106,7 @@ struct Bindfs {
 }
 
 impl Bindfs {
-    /// `None`: there is no bindfs on this machine.
+    /// Mounts bindfs; `None` if it is not installed.
     fn mount(dir: &Path) -> Result<Option<Bindfs>> {
         let (below, at) = (dir.join("below"), dir.join("bindfs"));
         fs::create_dir(&below)?;
@@ -131,7 +135,7 @@ impl Drop for Bindfs {
         if let Err(e) = fuse::unmount(&self.at, true) {
             eprintln!("{e}");
         }
-        // It ends when it is unmounted.
+        // bindfs exits after the unmount.
         let _ = self.child.wait();
     }
 }

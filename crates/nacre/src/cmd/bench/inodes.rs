@@ -1,9 +1,10 @@
-//! `nacre bench inodes`: what an inode that the MDT keeps in memory takes there, and what it is worth to keep all that are in use
-//! or a tenth of them.
+//! `nacre bench inodes`: measures the memory of an inode in the MDT's cache, and the rates with all
+//! or a tenth of the inodes cached.
 //!
-//! Each round has its own `mdt.*.lu_cache_nr`. One client creates the files and leaves, another asks for the attributes of each
-//! and leaves, so that only the inodes remain of what they brought into the server's memory; then those are forgotten, and
-//! what the process gives back is what they took. A third client removes the files.
+//! Each round sets `mdt.*.lu_cache_nr`. One client creates the files and disconnects; another one
+//! stats each file and disconnects, so that only the inodes of their work remain in the server's
+//! memory. Then the cache is emptied: the memory that the process releases is the memory of the
+//! inodes. A third client removes the files.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,26 +21,26 @@ use super::{Workplace, load, stop_flag};
 use crate::cli::InodesBench;
 use crate::output::say;
 
-/// How often it is looked whether a process still gives memory back, which takes about a second.
+/// Interval for checking whether a process still releases memory, which takes about a second.
 const LOOK_EVERY: Duration = Duration::from_millis(1500);
-/// What changes less between two looks is at rest.
+/// A change below this between two checks counts as settled.
 const AT_REST_BYTES: u64 = 1 << 20;
-/// How long that may take.
+/// Time limit for settling.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// Inodes beside the files: directories, and what the file system has of its own.
+/// Inodes besides the files: directories and internal files.
 const OTHERS: u64 = 1000;
 
-/// One setting, and what came of it.
+/// Settings and results of one round.
 #[derive(Serialize)]
 struct Round {
     /// `mdt.*.lu_cache_nr`.
     lu_cache_nr: u64,
-    /// Inodes in memory when all had been asked for.
+    /// Inodes in the cache after the stat phase.
     kept: u64,
-    /// Bytes that the process had in memory then, and when it had forgotten them.
+    /// Resident memory of the process at that time, and after emptying the cache.
     resident_bytes: u64,
     emptied_bytes: u64,
-    /// What that is for each inode.
+    /// Bytes for each inode.
     bytes_each: f64,
     create_per_second: f64,
     stat_per_second: f64,
@@ -56,7 +57,7 @@ pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
     let instance = Instance::up(&place.dir.join("nacre"), 1)?;
     let mut rounds = Vec::new();
     let measured: Result<()> = load::shown(&watch, || {
-        // The cache forgets by halves: with room for twice as many, all stay.
+        // The cache evicts half of its entries at once; a capacity of twice the number keeps all.
         for lu_cache_nr in [2 * (args.files + OTHERS), args.files / 10] {
             rounds.push(round(args, &instance, &watch, lu_cache_nr)?);
         }
@@ -119,16 +120,16 @@ fn round(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, lu_cache_n
     })
 }
 
-/// One operation on all files, by a client that comes for it.
+/// Runs one operation on all files with a new client.
 fn one(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, mode: Mode) -> Result<Figure> {
     let options = Options {
         dirs: Some(Format::parse("files")?),
-        // They are there, and the client is to find that out by asking for each.
+        // The files exist, and the client must send a request for each.
         ignore: mode == Mode::Stat,
         ..Options::of(mode, args.files)
     };
     let library = instance.library()?;
-    let client = library.clients.first().context("there is no client")?;
+    let client = library.clients.first().context("no client is mounted")?;
     let subject = LibrarySubject::new("library", client.clone(), library.runtime.clone());
     let subject = Arc::new(subject.with_processes(vec![instance.pid]));
     let task = |team: Team| Task {
@@ -141,10 +142,10 @@ fn one(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, mode: Mode) 
     let (report, ended) = mdsrate::run(&options, tasks);
     library.umount();
     ended?;
-    Ok(report.context("no task has reported")?.figure)
+    Ok(report.context("no task returned a report")?.figure)
 }
 
-/// Bytes that a process has in memory when it gives none back any more.
+/// Resident memory of a process in bytes, once it releases no more.
 fn at_rest(pid: u32, watch: &Watch) -> Result<u64> {
     let look = || bench::resident_bytes(pid).context("the file system's process has ended");
     let begun = Instant::now();

@@ -1,4 +1,5 @@
-//! Clients in this process, without a kernel between: nodes with an address each, and mounts on them.
+//! Clients in this process without a kernel mount: LNet nodes with their own addresses, and mounts
+//! on them.
 
 use std::sync::Arc;
 
@@ -15,16 +16,16 @@ use crate::cli::Net;
 use crate::net;
 use crate::node::random;
 
-/// Nodes that clients may be on, each with a network address and an RPC layer of its own, as if it were a machine.
+/// Nodes for clients, each with its own address and RPC layer, like separate machines.
 pub(super) struct Nodes {
-    /// Where the calls of their clients run.
+    /// The runtime that runs the calls of the clients.
     pub(super) runtime: Handle,
     nodes: Vec<Arc<Ptlrpc>>,
     lnets: Vec<Arc<Lnet>>,
 }
 
 impl Nodes {
-    /// So many nodes, from where the servers of this MGS are reached.
+    /// Starts `count` nodes at addresses that can reach this MGS.
     pub(super) fn start(cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net, count: usize) -> Result<Nodes> {
         let runtime = cpts.get(CptId(0)).handle().clone();
         let mut started = Nodes {
@@ -54,7 +55,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Mounts a file system so often on each of the first `nodes`: the first client of each comes before the second ones.
+    /// Mounts a file system `each` times on each of the first `nodes` nodes. The result has the
+    /// first client of every node before the second clients.
     pub(super) fn mount(
         &self,
         mgs: &[Nid],
@@ -101,7 +103,7 @@ impl Nodes {
         self.runtime.block_on(leaving.join_all());
     }
 
-    /// Leaves the network.
+    /// Stops all nodes.
     pub(super) fn shutdown(&self) {
         self.runtime.block_on(async {
             for rpc in &self.nodes {
@@ -114,11 +116,11 @@ impl Nodes {
     }
 }
 
-/// Mounts without a kernel, on one node.
+/// Mounts without a kernel, all on one node.
 pub(super) struct Library {
-    /// Each a client of its own, as if it were another node's.
+    /// Independent clients, each with its own connections and cache.
     pub(super) clients: Vec<Arc<Client>>,
-    /// Where their calls run.
+    /// The runtime that runs their calls.
     pub(super) runtime: Handle,
     nodes: Nodes,
     cpts: Arc<CptTable>,
@@ -144,7 +146,7 @@ impl Library {
         })
     }
 
-    /// Unmounts them all and leaves the network.
+    /// Unmounts all clients and stops the node.
     pub(super) fn umount(self) {
         self.nodes.umount(&self.clients);
         self.nodes.shutdown();

@@ -1,4 +1,5 @@
-//! `nacre bench lnet`: LNet alone beside bare TCP, and many clients against one server in a process of its own.
+//! `nacre bench lnet`: LNet alone beside plain TCP, and many clients against one server in another
+//! process.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -20,11 +21,11 @@ use crate::output::say;
 use crate::start::Start;
 use crate::{files, running};
 
-/// What each of a crowd has in flight.
+/// Requests in flight of each client in the test with many clients.
 const CROWD_CONCURRENCY: usize = 64;
-/// Addresses between the nodes of two sites.
+/// Distance between the first addresses of two sites.
 const APART: u32 = 256;
-/// How long a server in a process of its own may take to start.
+/// Time limit for the start of a server process.
 const START_MAX: Duration = Duration::from_secs(20);
 
 /// Runs the command.
@@ -76,7 +77,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     load::ended(ended)
 }
 
-/// The published matrix, and bulk of 1 MiB.
+/// The published combinations of load, clients and concurrency, and bulk of 1 MiB.
 fn points(args: &LnetBench) -> Vec<Point> {
     let mut points = Vec::new();
     for load in [Load::Ping, Load::Read(4 << 10), Load::Write(4 << 10)] {
@@ -98,7 +99,8 @@ fn points(args: &LnetBench) -> Vec<Point> {
     points
 }
 
-/// Pings of many clients, here, to one server in a process of its own: its most memory as well.
+/// Measures pings of many clients in this process to one server in another process. Also returns
+/// the server's peak memory in bytes.
 fn crowd(
     args: &LnetBench,
     cpts: &Arc<CptTable>,
@@ -118,7 +120,7 @@ fn crowd(
     };
     let clients = args.crowd as usize;
     let sites = [(
-        "lnet, server apart",
+        "lnet, separate server",
         Site::start(
             cpts.clone(),
             &config,
@@ -139,7 +141,7 @@ fn crowd(
     Ok((report, ended, peak))
 }
 
-/// A node under test in a process of its own.
+/// An LNet selftest node in another process.
 struct Server {
     child: Child,
     nid: Nid,
@@ -197,7 +199,7 @@ fn tell(args: &LnetBench, report: &LnetReport, partitions: usize, memory: Option
     );
     say!("{report}");
     if let Some(bytes) = memory {
-        say!("most memory of the server apart: {} MiB", bytes >> 20);
+        say!("peak memory of the separate server: {} MiB", bytes >> 20);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! What the tools with tasks share: the tasks, threads of this process or of several that `mpirun` started, each on a
-//! directory or on a client of its own; what they are doing, on standard error; and how it is told what came out.
+//! Common parts of the benchmarks with concurrent tasks: creating the tasks (threads of this
+//! process or of several processes started by `mpirun`, each with a directory or client), showing
+//! progress on standard error, and printing results.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -19,13 +20,13 @@ use crate::cli::Load;
 use crate::node::random;
 use crate::output::say;
 
-/// How often a terminal is told how far it is.
+/// Interval of progress messages on a terminal.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
-/// How often a log is.
+/// If standard error is not a terminal, only one of this many messages is printed.
 const LOGGED_EVERY: u32 = 20;
 
 impl Load {
-    /// How it is to be told what came out.
+    /// The output options of this load.
     pub(super) fn wanted(&self) -> Wanted<'_> {
         Wanted {
             csv: self.csv.as_deref(),
@@ -35,13 +36,13 @@ impl Load {
     }
 }
 
-/// How it is told what came out.
+/// Output options for results.
 pub(super) struct Wanted<'a> {
-    /// As CSV in this file, too.
+    /// Also write CSV to this file.
     pub(super) csv: Option<&'a Path>,
-    /// As JSON, not in words.
+    /// Print JSON instead of text.
     pub(super) json: bool,
-    /// With so many windows of each operation.
+    /// Number of time windows to report for each operation.
     pub(super) windows: usize,
 }
 
@@ -50,13 +51,13 @@ pub(super) struct Crew {
     tasks: Vec<Task>,
     watch: Arc<Watch>,
     library: Option<Library>,
-    /// Whether this process tells what came out.
+    /// Whether this process prints the results.
     pub(super) speaks: bool,
 }
 
 impl Crew {
-    /// Makes them. `dirs` are separated by @; those of a file system that is not mounted are paths from its root.
-    /// `mounts`: how many clients, when not as many as tasks.
+    /// Creates the tasks. `dirs` are separated by @; with `--mgs` they are paths from the root of
+    /// the file system. `mounts` is the number of clients; the default is the number of tasks.
     pub(super) fn assemble(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<Crew> {
         let world = World::of_env();
         let speaks = world.as_ref().is_none_or(|w| w.rank == 0);
@@ -68,23 +69,23 @@ impl Crew {
                     Some(dir) => dir.clone(),
                     None if world.local => std::env::temp_dir(),
                     None => bail!(
-                        "the processes are on several machines: say with --meet DIR where they all can read and write a file"
+                        "the processes run on several machines: give them a shared directory with --meet DIR"
                     ),
                 };
                 world.join(tasks, &dir, random()?)?
             }
         };
-        // What is counted by each process would be counted several times.
+        // Counted by one process only; otherwise the figures would be added several times.
         let processes = if speaks { load.pids.clone() } else { Vec::new() };
         let names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
         if names.is_empty() {
-            bail!("-d names no directory");
+            bail!("-d needs a directory");
         }
         let (library, subjects): (_, Vec<Arc<dyn Subject>>) = match &load.mgs {
             Some(source) => {
                 let Source { mgs, fsname, subdir } = parse_source(source)?;
                 if !subdir.is_empty() {
-                    bail!("--mgs names a whole file system: name directories in it with -d");
+                    bail!("--mgs needs the root of a file system: select directories in it with -d");
                 }
                 let mounts = mounts.or(load.mounts).map_or(tasks, |m| m as usize);
                 let library = Library::mount(&mgs, &fsname, &load.net, mounts)?;
@@ -133,7 +134,7 @@ impl Crew {
         })
     }
 
-    /// Lets them work.
+    /// Runs the tasks.
     pub(super) fn run<T>(&mut self, work: impl FnOnce(Vec<Task>) -> T) -> T {
         let tasks = std::mem::take(&mut self.tasks);
         match self.speaks {
@@ -142,7 +143,7 @@ impl Crew {
         }
     }
 
-    /// Unmounts.
+    /// Unmounts the clients.
     pub(super) fn dismiss(self) {
         if let Some(library) = self.library {
             library.umount();
@@ -150,7 +151,7 @@ impl Crew {
     }
 }
 
-/// Does something, and shows how far it is meanwhile.
+/// Runs `work` and shows its progress meanwhile.
 pub(super) fn shown<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -161,7 +162,7 @@ pub(super) fn shown<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Says how far it is, until it is over.
+/// Shows progress until `over` is set.
 fn show(watch: &Watch, over: &AtomicBool) {
     let terminal = std::io::stderr().is_terminal();
     let mut ticks = 0;
@@ -180,14 +181,14 @@ fn show(watch: &Watch, over: &AtomicBool) {
     clear_line();
 }
 
-/// Clears what a terminal was shown.
+/// Clears the progress line on a terminal.
 pub(super) fn clear_line() {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
 }
 
-/// What became of a measurement; anything else that went wrong is an error of ours.
+/// Separates the result of a measurement from other errors.
 pub(super) fn of_bench(outcome: Result<()>) -> Result<Result<(), BenchError>> {
     match outcome {
         Ok(()) => Ok(Ok(())),
@@ -195,7 +196,7 @@ pub(super) fn of_bench(outcome: Result<()>) -> Result<Result<(), BenchError>> {
     }
 }
 
-/// Tells what came out: as CSV in a file, as JSON, or in words.
+/// Prints results as CSV to a file, as JSON, or as text.
 pub(super) fn tell(wanted: &Wanted<'_>, figures: &[Figure], text: impl FnOnce() -> String) -> Result<()> {
     if let Some(path) = wanted.csv {
         fs::write(path, bench::csv(figures, wanted.windows))
@@ -208,20 +209,21 @@ pub(super) fn tell(wanted: &Wanted<'_>, figures: &[Figure], text: impl FnOnce() 
     Ok(())
 }
 
-/// The exit status.
+/// The exit status of a benchmark.
 pub(super) fn ended(ended: Result<(), BenchError>) -> Result<ExitCode> {
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}: what was measured so far is reported, what was made is removed");
+            eprintln!("{e}: partial results were reported, created files were removed");
             Ok(ExitCode::from(INTERRUPTED))
         }
         Err(e) => Err(e.into()),
     }
 }
 
-/// The exit status of one of several processes that are interrupted together. The one that speaks tells it: if others failed,
-/// `mpirun` would kill that one before it has reported and cleaned up.
+/// The exit status of one of several interrupted processes. Only the reporting process fails: if
+/// another one failed, `mpirun` would kill the reporting process before it has printed its results
+/// and cleaned up.
 pub(super) fn ended_together(speaks: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
         Err(BenchError::Interrupted) if !speaks => Ok(ExitCode::SUCCESS),
@@ -229,16 +231,16 @@ pub(super) fn ended_together(speaks: bool, outcome: Result<(), BenchError>) -> R
     }
 }
 
-/// The time of day, UTC.
+/// The current time, UTC.
 pub(super) fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     date(since.as_secs())
 }
 
-/// `MM/DD/YYYY HH:MM:SS`, as mdtest writes it.
+/// `MM/DD/YYYY HH:MM:SS`, the format of mdtest.
 fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that a leap day is the last of its year.
+    // Years begin in March here, so that a leap day is the last day of its year.
     let day = days + 719_468;
     let era = day / 146_097;
     let of_era = day % 146_097;

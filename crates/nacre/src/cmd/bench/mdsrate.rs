@@ -15,7 +15,7 @@ use crate::output::say;
 pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     let options = options(args)?;
     let mounts = args.mntcount.filter(|_| args.load.mgs.is_some());
-    // Formats are paths from the working directory, or from the root of what is not mounted.
+    // Formats are relative to the working directory, or to the root of the file system with --mgs.
     let mut crew = Crew::assemble(&args.load, ".", mounts)?;
     if crew.speaks && !args.load.json {
         say!(

@@ -1,4 +1,4 @@
-//! `nacre bench`: what measures and what tries, a module for each; here is what they share.
+//! `nacre bench`: benchmarks and correctness tests, one module each, and their common parts.
 
 mod compare;
 mod demo;
@@ -27,7 +27,7 @@ use crate::instance::{self, Lock};
 use crate::output::describe;
 use crate::running;
 
-/// The exit status of what was interrupted.
+/// Exit status after an interruption by a signal.
 const INTERRUPTED: u8 = 130;
 
 /// Runs the command.
@@ -44,12 +44,13 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     }
 }
 
-/// Becomes true with the first Ctrl-C or SIGTERM, so that the work stops in order; the second ends the process.
+/// Returns a flag that the first Ctrl-C or SIGTERM sets, so that the work stops in order. A second
+/// one ends the process.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start")?;
+        .context("cannot start the runtime")?;
     let (mut interrupt, mut terminate) = {
         let _in = runtime.enter();
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
@@ -76,7 +77,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Ends a process that this one has started, in order, and waits until it is gone.
+/// Sends SIGTERM to a child process and waits for its exit.
 fn end(child: &mut Child) {
     let pid = i32::try_from(child.id())
         .ok()
@@ -86,58 +87,59 @@ fn end(child: &mut Child) {
     {
         eprintln!("cannot stop process {}: {e}", child.id());
     }
-    // It ends when it is told.
+    // The process exits on SIGTERM.
     let _ = child.wait();
 }
 
-/// How the directories of measurements begin.
+/// Prefix of the names of temporary directories.
 const WORKPLACE: &str = "nacre-bench-";
 
-/// A directory that is removed again, whatever happens. What a process that was killed has left is removed by the next one that
-/// works in the same place.
+/// A temporary directory, removed on drop. The next benchmark in the same place removes the
+/// directories of killed ones.
 struct Workplace {
-    /// Where.
+    /// Path of the directory.
     dir: PathBuf,
-    /// Says that its owner lives.
+    /// The lock marks the directory as in use.
     _held: Lock,
 }
 
 impl Workplace {
-    /// A new one in a directory that is there.
+    /// Creates a temporary directory in an existing one.
     fn new(base: impl AsRef<Path>) -> Result<Workplace> {
         let base = crate::daemon::absolute(base.as_ref())?;
         if !base.is_dir() {
             bail!(
-                "{} is not a directory: say where to measure with --dir",
+                "{} is not a directory: set an existing one with --dir",
                 base.display()
             );
         }
         sweep(&base);
         let own = format!("{WORKPLACE}{}", std::process::id());
         let (begun, dir) = (base.join(format!(".{own}")), base.join(own));
-        fs::create_dir_all(&begun).with_context(|| format!("cannot make {}", begun.display()))?;
-        // Nobody takes it for left behind: it has its name only when it is held.
+        fs::create_dir_all(&begun).with_context(|| format!("cannot create {}", begun.display()))?;
+        // It gets its final name once it is locked, so that no other process removes it as
+        // abandoned.
         let held = instance::lock(&begun)?;
-        fs::rename(&begun, &dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        fs::rename(&begun, &dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Workplace { dir, _held: held })
     }
 }
 
-/// Removes what processes that were killed have left in a directory, and stops what they had started there.
+/// Removes the directories of killed processes, and stops the processes started in them.
 fn sweep(base: &Path) {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
     let left = entries.filter(|e| e.file_name().to_string_lossy().starts_with(WORKPLACE));
     for dir in left.map(|e| e.path()) {
-        // Its owner lives, or it is somebody else's.
+        // Its owner is running, or it belongs to another user.
         let Ok(_held) = instance::lock(&dir) else { continue };
         match stop_all_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
-            Ok(()) => eprintln!("removed {}, which a run that was killed had left", dir.display()),
+            Ok(()) => eprintln!("removed {}, left by a benchmark that was killed", dir.display()),
             Err(e) => eprintln!("cannot remove {}: {}", dir.display(), describe(&e)),
         }
     }
 }
 
-/// Stops the processes that work for directories in this one, and cleans up after those that died.
+/// Stops the processes that serve directories in this one, and cleans up after dead ones.
 fn stop_all_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         match running::in_dir(&entry?.path())? {

@@ -1,4 +1,4 @@
-//! A file system of its own for a measurement.
+//! A temporary file system for a benchmark.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,27 +11,27 @@ use crate::cmd::served::Served;
 use crate::control::{self, Request};
 use crate::running;
 
-/// How long an answer may take.
+/// Time limit for answers of the process.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// In a process of its own, as a user has it; gone when this is dropped.
+/// A mounted file system in another process, as a user runs it; stopped on drop.
 pub(super) struct Instance {
     _served: Served,
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) mount: PathBuf,
-    /// The process that it is.
+    /// The process id.
     pub(super) pid: u32,
-    /// How long it took until it was mounted.
+    /// Time from the start until it was mounted.
     pub(super) took: Duration,
     record: running::Running,
 }
 
 impl Instance {
-    /// Brings it up in a new directory.
+    /// Starts a file system in a new directory.
     pub(super) fn up(dir: &Path, osts: u32) -> Result<Instance> {
         let mut served = Served::new(dir.to_owned());
         let took = served.up(osts)?;
-        let record = running::in_dir(dir)?.context("the file system is not up")?;
+        let record = running::in_dir(dir)?.context("the file system is not running")?;
         let mount = record
             .mounts
             .first()
@@ -47,7 +47,7 @@ impl Instance {
         })
     }
 
-    /// A client of it in this process.
+    /// Mounts the file system with a client in this process.
     pub(super) fn library(&self) -> Result<Library> {
         let mgs: Vec<wire::Nid> = self
             .record
@@ -60,7 +60,7 @@ impl Instance {
             .targets
             .iter()
             .find_map(|t| t.split_once("-MDT"))
-            .context("there is no MDT")?;
+            .context("the file system has no MDT")?;
         let net = Net {
             listen: None,
             port: Some(self.record.port),
@@ -68,7 +68,7 @@ impl Instance {
         Library::mount(&mgs, fsname, &net, 1)
     }
 
-    /// Sets parameters of it.
+    /// Sets all parameters that match the pattern.
     pub(super) fn set_param(&self, pattern: &str, value: &str) -> Result<()> {
         let request = Request::SetParam {
             pattern: pattern.to_owned(),
@@ -77,7 +77,7 @@ impl Instance {
         control::ask(&self.record.control, &request, ANSWER_MAX).map(drop)
     }
 
-    /// The value of the one parameter that matches.
+    /// The value of the first parameter that matches the pattern.
     pub(super) fn param(&self, pattern: &str) -> Result<String> {
         let request = Request::GetParam {
             pattern: pattern.to_owned(),

@@ -13,7 +13,7 @@ use super::{Workplace, stop_flag};
 use crate::cli::MdsSurvey;
 use crate::output::say;
 
-/// Bytes that a store in memory may have.
+/// Capacity of a store in memory, in bytes.
 const MEMORY_MAX: u64 = 64 << 30;
 
 /// Runs the command.
@@ -36,7 +36,7 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         .worker_threads(1)
         .enable_all()
         .build()
-        .context("cannot start")?;
+        .context("cannot start the runtime")?;
     let watch = Arc::new(Watch {
         stop: stop_flag()?,
         ..Watch::default()

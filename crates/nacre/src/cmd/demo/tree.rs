@@ -1,4 +1,5 @@
-//! Copying a tree of files, and comparing two: names, types, modes, owners, times, links and contents.
+//! Copies trees of files and compares two trees: names, types, modes, owners, times, links and
+//! contents.
 
 use std::fs::{self, File, FileTimes};
 use std::io::Read;
@@ -8,10 +9,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-/// Bytes that are compared at once.
+/// Number of bytes compared at once.
 const PIECE: usize = 1 << 18;
 
-/// What a tree has.
+/// Statistics of a tree.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) files: u64,
@@ -21,13 +22,13 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// Everything that has a name.
+    /// The number of entries of all types.
     pub(super) fn entries(&self) -> u64 {
         self.files + self.dirs + self.links
     }
 }
 
-/// Whether a name is left out: what a build makes, and a repository's own store.
+/// Whether to skip a name: build output and repository metadata.
 fn left_out(name: &std::ffi::OsStr) -> bool {
     name == "target" || name == ".git"
 }
@@ -42,7 +43,7 @@ fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>> {
     Ok(list)
 }
 
-/// Copies what is in `from` into the new directory `to`.
+/// Copies the tree `from` to the new path `to`.
 pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
     let failed = || format!("cannot copy {} to {}", from.display(), to.display());
     let meta = fs::symlink_metadata(from).with_context(failed)?;
@@ -84,7 +85,7 @@ pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-/// Every difference between two trees, as lines; counts what was compared.
+/// Appends a line for each difference between two trees, and counts the compared entries.
 pub(super) fn compare(a: &Path, b: &Path, count: &mut Count, differences: &mut Vec<String>) -> Result<()> {
     let (of_a, of_b) = (fs::symlink_metadata(a)?, fs::symlink_metadata(b));
     let mut differs =

@@ -1,4 +1,4 @@
-//! The space of every target of a mount.
+//! `lfs df`: the space of every target of a mount.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use crate::control::Request;
 use crate::output::say;
 use crate::running::{self, MountRecord, Running};
 
-/// One target, as the process with the mount says.
+/// Space of one target, as reported by the process of the mount.
 #[derive(Deserialize)]
 struct Target {
     uuid: String,
     kind: String,
     index: u32,
-    /// Nothing when it does not answer.
+    /// `None` if the target does not answer.
     space: Option<Space>,
 }
 
@@ -29,10 +29,10 @@ struct Space {
     inodes_free: u64,
 }
 
-/// Total, used and available, of whatever is counted.
+/// Total, used and available amounts of bytes or inodes.
 type Row = (u64, u64, u64);
 
-/// Shows one mount, or all of them.
+/// Prints the table of one mount, or of all mounts.
 pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> {
     let mounts: Vec<(Running, MountRecord)> = match path {
         Some(path) => vec![running::by_path(path)?],
@@ -42,7 +42,7 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
             .collect(),
     };
     if mounts.is_empty() {
-        bail!("nothing is mounted (see `nacre status`)");
+        bail!("no file system is mounted (see `nacre status`)");
     }
     for (running, mount) in mounts {
         let request = Request::Df {
@@ -50,7 +50,7 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
         };
         let targets: Vec<Target> = serde_json::from_value(ask(&running, &request)?)?;
         let at = mount.mountpoint.display().to_string();
-        // The table ends with an empty line of its own.
+        // The table ends with an empty line.
         say!(
             "{}",
             table(&at, &targets, inodes, human)
@@ -82,7 +82,7 @@ fn table(at: &str, targets: &[Target], inodes: bool, human: bool) -> String {
             continue;
         };
         let row = row(&space, inodes);
-        // Data is on OSTs, and so is its space; every file has its inode on an MDT.
+        // The sum counts space on OSTs, since they store the data, and inodes on MDTs.
         let sum = if t.kind == "MDT" {
             &mut inodes_of_mdts
         } else {
@@ -118,12 +118,12 @@ fn row(space: &Space, inodes: bool) -> Row {
 
 fn cells((total, used, free): Row, human: bool) -> [String; 4] {
     let show = |n: u64| if human { human_kib(n) } else { n.to_string() };
-    // As df does: of what users can have, rounded up.
+    // Like df: the percentage of the space that users can have, rounded up.
     let percent = (used * 100).div_ceil((used + free).max(1));
     [show(total), show(used), show(free), format!("{percent}%")]
 }
 
-/// KiB as people read them, with one digit after the point.
+/// KiB with a unit and one decimal digit.
 fn human_kib(kib: u64) -> String {
     let mut n = kib as f64;
     for unit in ["K", "M", "G", "T", "P"] {

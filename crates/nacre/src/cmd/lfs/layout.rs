@@ -1,4 +1,4 @@
-//! Layouts of files, and the defaults that directories give to what is made in them.
+//! Layouts of files and default layouts of directories.
 
 use crate::output::say;
 use std::fs;
@@ -10,26 +10,26 @@ use rustix::io::Errno;
 use wire::LOV_PATTERN_RAID0;
 use wire::striping::{LovLayout, PlainLayout};
 
-/// Where a layout is set.
+/// The extended attribute that sets a layout.
 const ATTRIBUTE: &str = "lustre.lov";
-/// Where it is read, without waiting for the file's size.
+/// The extended attribute that returns a layout without a glimpse of the file's size.
 const READ_FROM: &str = "system.lustre.lov";
-/// Largest extended attribute that Linux hands over.
+/// Maximum size of an extended attribute in Linux.
 const VALUE_MAX: usize = 65536;
-/// Stripes are multiples of this.
+/// Stripe sizes are multiples of this number of bytes.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
-/// "All OSTs", in a layout that is asked for, and "any" as the first.
+/// "All OSTs" as a stripe count, "any" as the first OST.
 const ANY: u16 = 0xffff;
-/// What a directory without a default of its own gives.
+/// The layout of new files in a directory without a default.
 const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
 
-/// What is asked for.
+/// The layout to set.
 pub(super) struct Wanted {
     layout: PlainLayout,
     delete: bool,
 }
 
-/// Which fields are to be shown alone.
+/// Fields to print instead of the complete layout.
 #[derive(Clone, Copy)]
 pub(super) struct Only {
     pub(super) stripe_count: bool,
@@ -38,7 +38,8 @@ pub(super) struct Only {
 }
 
 impl Wanted {
-    /// From the command line; what is not given is the file system's default. Nothing given at all deletes a default.
+    /// A layout from the command line; missing values mean the file system's default. Without any
+    /// value, deletes the directory's default.
     pub(super) fn new(
         count: Option<i32>,
         size: Option<&str>,
@@ -46,7 +47,7 @@ impl Wanted {
         delete: bool,
     ) -> Result<Wanted> {
         if delete && (count.is_some() || size.is_some() || index.is_some()) {
-            bail!("-d deletes the default layout: no other option goes with it");
+            bail!("-d deletes the default layout and cannot be combined with other options");
         }
         let stripe_count = match count {
             None => 0,
@@ -57,7 +58,7 @@ impl Wanted {
         let first = match index {
             None | Some(-1) => None,
             Some(n @ 0..=0xfffe) => Some(n as u16),
-            Some(n) => bail!("a stripe index is that of an OST, or -1 for any, not {n}"),
+            Some(n) => bail!("a stripe index is the index of an OST, or -1 for any, not {n}"),
         };
         let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
         Ok(Wanted {
@@ -67,7 +68,7 @@ impl Wanted {
     }
 }
 
-/// Bytes, with K, M or G.
+/// Parses a number of bytes with suffix K, M or G.
 fn parse_size(text: &str) -> Result<u32> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -85,7 +86,7 @@ fn parse_size(text: &str) -> Result<u32> {
     u32::try_from(bytes).with_context(|| format!("a stripe size is less than 4G, not {text}"))
 }
 
-/// Makes a file with the layout, or sets it as a directory's default.
+/// Creates a file with the layout, or sets it as a directory's default.
 pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
     let here = path.display();
     let is_dir = path.is_dir();
@@ -95,8 +96,10 @@ pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
     if !is_dir {
         match mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0) {
             Ok(()) => {}
-            Err(Errno::EXIST) => bail!("{here} is there already: a layout is chosen when a file is made"),
-            Err(e) => return Err(e).with_context(|| format!("cannot make {here}")),
+            Err(Errno::EXIST) => {
+                bail!("{here} exists already: the layout of a file is set when it is created")
+            }
+            Err(e) => return Err(e).with_context(|| format!("cannot create {here}")),
         }
     }
     let set = setxattr(path, ATTRIBUTE, &wanted.layout.build(), XattrFlags::empty());
@@ -106,13 +109,14 @@ pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
     match set {
         Err(Errno::OPNOTSUPP) => bail!("{here} is not on a mounted Nacre file system"),
         Err(Errno::INVAL) => {
-            bail!("{here}: the file system does not take this layout (is there such an OST?)")
+            bail!("{here}: the file system rejects this layout (does the OST exist?)")
         }
         set => set.with_context(|| format!("cannot set the layout of {here}")),
     }
 }
 
-/// Shows a file's layout; of a directory its default and, unless it is meant alone, what is in it.
+/// Prints a file's layout, or a directory's default; without `directory`, also the layouts of the
+/// directory's entries.
 pub(super) fn show(path: &Path, only: &Only, directory: bool) -> Result<()> {
     if kind_of(path)? != FileType::Directory {
         return show_one(path, false, only);
@@ -133,7 +137,7 @@ pub(super) fn show(path: &Path, only: &Only, directory: bool) -> Result<()> {
     Ok(())
 }
 
-/// What a path leads to. Whoever has the file's data is not asked for its size.
+/// The type of a file; does not follow symbolic links and does not cause a glimpse of the size.
 fn kind_of(path: &Path) -> Result<FileType> {
     let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     let known = statx(CWD, path, how, StatxFlags::TYPE).with_context(|| format!("{}", path.display()))?;
@@ -161,7 +165,7 @@ fn show_one(path: &Path, is_dir: bool, only: &Only) -> Result<()> {
     Ok(())
 }
 
-/// The stripes that count: a composite layout is known by its last component.
+/// The component that represents a layout: of a composite layout, the last one.
 fn plain(layout: &LovLayout) -> Option<&PlainLayout> {
     match layout {
         LovLayout::Plain(plain) => Some(plain),
@@ -247,7 +251,7 @@ fn pattern(pattern: u32) -> String {
     }
 }
 
-/// `0xffff` means "all" or "any": -1.
+/// -1 for `0xffff`, which means "all" or "any".
 fn signed(n: u16) -> i32 {
     if n == ANY { -1 } else { n.into() }
 }

@@ -1,4 +1,4 @@
-//! The command line of `nacre lnetctl`, as lnetctl's.
+//! The command line of `nacre lnetctl`, with the options of Lustre's lnetctl.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use crate::cli::{Net, StartArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct Lnetctl {
-    /// The process that has this directory
+    /// Use the process that serves this directory
     #[arg(long, value_name = "D", global = true)]
     pub(crate) dir: Option<PathBuf>,
-    /// The process that has this mount
+    /// Use the process of this mount
     #[arg(long, value_name = "M", global = true, conflicts_with = "dir")]
     pub(crate) mount: Option<PathBuf>,
     #[command(subcommand)]
@@ -21,67 +21,67 @@ pub(crate) struct Lnetctl {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Run a process that is only a node of the network, such as a router
+    /// Run an LNet node without targets or mounts, such as a router
     #[command(subcommand)]
     Lnet(LnetCommand),
-    /// Networks of this node, and their interfaces
+    /// Networks of this node and their interfaces
     #[command(subcommand)]
     Net(NetCommand),
-    /// Ways to other networks
+    /// Routes to other networks
     #[command(subcommand)]
     Route(RouteCommand),
-    /// What this node is as a router
+    /// Routing on this node
     #[command(subcommand)]
     Routing(RoutingCommand),
-    /// Change what this node is as a router
+    /// Change routing on this node
     Set {
-        /// What to set
+        /// Name of the setting
         what: Setting,
-        /// Its value
+        /// New value
         value: u32,
     },
     /// Peers
     #[command(subcommand)]
     Peer(PeerCommand),
-    /// Counts
+    /// Message counters
     #[command(subcommand)]
     Stats(ShowOnly),
     /// Settings of the whole node
     #[command(subcommand)]
     Global(ShowOnly),
-    /// Ask nodes for their NIDs
+    /// Query the NIDs of nodes
     Ping(Ping),
-    /// The same: this node keeps nothing of what it hears
+    /// Like ping: this node does not store discovered peers
     Discover(Ping),
-    /// The CPU partitions that NIDs belong to
+    /// Show the CPU partition of each NID
     CptOfNid {
         /// NIDs
         #[arg(required = true)]
         nids: Vec<String>,
     },
-    /// Add, or with --del remove, what a file in YAML says
+    /// Add the configuration in a YAML file, or remove it with --del
     Import {
-        /// Remove it
+        /// Remove the configuration
         #[arg(long)]
         del: bool,
-        /// Add it (the default)
+        /// Add the configuration (the default)
         #[arg(long, conflicts_with = "del")]
         add: bool,
-        /// The file [default: standard input]
+        /// Input file [default: standard input]
         file: Option<PathBuf>,
     },
-    /// Write what there is as YAML
+    /// Write the configuration as YAML
     Export {
-        /// The file [default: standard output]
+        /// Output file [default: standard output]
         file: Option<PathBuf>,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LnetCommand {
-    /// Start it, in the background; what it is on is said with --param networks=..
+    /// Start the node in the background; set its networks with --param networks=..
     Configure(Box<Configure>),
-    /// Stop it
+    /// Stop the node
     Unconfigure,
 }
 
@@ -103,10 +103,10 @@ pub(super) enum NetCommand {
         /// The network, such as tcp1
         #[arg(long)]
         net: Option<String>,
-        /// Interfaces by name or address [default: the first that is not the loopback]
+        /// Interfaces by name or address [default: the first one that is not the loopback]
         #[arg(long = "if", value_name = "IF", value_delimiter = ',')]
         interfaces: Vec<String>,
-        /// The NID, in place of network and interface
+        /// NID, instead of network and interface
         #[arg(long)]
         nid: Option<String>,
         /// CPU partitions, such as `[0,1]`
@@ -115,16 +115,16 @@ pub(super) enum NetCommand {
         /// Seconds of silence after which a peer is shown as down
         #[arg(long)]
         peer_timeout: Option<u32>,
-        /// Messages under way to one peer
+        /// Messages in flight to one peer
         #[arg(long)]
         peer_credits: Option<u32>,
         /// Router buffers of one peer
         #[arg(long)]
         peer_buffer_credits: Option<u32>,
-        /// Messages under way
+        /// Messages in flight
         #[arg(long)]
         credits: Option<u32>,
-        /// Connections for bulk each way to a peer
+        /// Number of bulk connections in each direction to a peer
         #[arg(long)]
         conns_per_peer: Option<u32>,
     },
@@ -142,7 +142,7 @@ pub(super) enum NetCommand {
     },
     /// Show networks
     Show {
-        /// Only this one
+        /// Only this network
         #[arg(long)]
         net: Option<String>,
         #[command(flatten)]
@@ -150,10 +150,10 @@ pub(super) enum NetCommand {
     },
 }
 
-/// How much is shown.
+/// Level of detail.
 #[derive(Debug, Args)]
 pub(super) struct Detail {
-    /// More of each; 2 is everything
+    /// Show more details; level 2 shows all
     #[arg(short, long, value_name = "LEVEL", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
     verbose: u8,
 }
@@ -162,34 +162,34 @@ pub(super) struct Detail {
 pub(super) enum RouteCommand {
     /// Add a route
     Add {
-        /// Where it leads, such as tcp1
+        /// Destination network, such as tcp1
         #[arg(long)]
         net: String,
-        /// The router's NID, on a network of this node
+        /// NID of the router on a network of this node
         #[arg(long)]
         gateway: String,
-        /// How many networks away, 1 to 255
+        /// Number of hops, 1 to 255
         #[arg(long, visible_alias = "hop-count", value_parser = clap::value_parser!(u32).range(1..=255))]
         hop: Option<u32>,
-        /// Routes of the least number are used first
+        /// Priority; routes with lower values are used first
         #[arg(long, default_value_t = 0)]
         priority: u32,
     },
     /// Delete a route
     Del {
-        /// Where it leads
+        /// Destination network
         #[arg(long)]
         net: String,
-        /// The router's NID
+        /// NID of the router
         #[arg(long)]
         gateway: String,
     },
     /// Show routes
     Show {
-        /// Only to this network
+        /// Only routes to this network
         #[arg(long)]
         net: Option<String>,
-        /// Only by this router
+        /// Only routes through this router
         #[arg(long)]
         gateway: Option<String>,
         #[command(flatten)]
@@ -199,13 +199,13 @@ pub(super) enum RouteCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RoutingCommand {
-    /// Show it
+    /// Show the state of routing and its buffers
     Show,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ShowOnly {
-    /// Show them
+    /// Show the values
     Show,
 }
 
@@ -213,7 +213,7 @@ pub(super) enum ShowOnly {
 pub(super) enum PeerCommand {
     /// Show peers
     Show {
-        /// Only this one
+        /// Only this peer
         #[arg(long)]
         nid: Option<String>,
         #[command(flatten)]
@@ -228,7 +228,7 @@ pub(super) struct Ping {
     /// NIDs
     #[arg(required = true)]
     nids: Vec<String>,
-    /// Seconds to wait for each
+    /// Seconds to wait for each node
     #[arg(long, default_value_t = 10)]
     timeout: u64,
 }
@@ -244,7 +244,8 @@ impl Ping {
 }
 
 impl Command {
-    /// What it asks of a running process; itself again if it is more than one question.
+    /// The operation to request of a running process. Commands that need more than one request are
+    /// returned as the error.
     pub(super) fn op(self) -> Result<Op, Box<Command>> {
         Ok(match self {
             Command::Net(NetCommand::Add {

@@ -1,16 +1,16 @@
-//! Reads a configuration as `lnetctl import` takes it, and as `export` writes it: what is to be done for it.
+//! Parses a configuration in the format of `lnetctl import` and `export` into operations.
 
 use anyhow::{Context, Result, bail};
 use saphyr::{LoadableYamlNode, Yaml};
 
 use super::op::{AddNi, Op, Setting};
 
-/// Sections that `export` writes for people: they say what is, not what is to be.
+/// Sections of an export that describe state, not configuration; ignored.
 const KNOWN_ONLY: [&str; 4] = ["peer", "global", "statistics", "numa"];
 
-/// What adds all that a configuration names, or with `delete` removes it.
+/// The operations that add a configuration, or with `delete` remove it.
 pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
-    let documents = Yaml::load_from_str(text).context("the configuration is no YAML")?;
+    let documents = Yaml::load_from_str(text).context("the configuration is not valid YAML")?;
     let mut ops = Vec::new();
     for document in &documents {
         let sections = document
@@ -28,13 +28,13 @@ pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
         }
     }
     if delete {
-        // Routes go before the networks that lead to their routers.
+        // Remove routes before the networks of their routers.
         ops.sort_by_key(|op| matches!(op, Op::NetDel { .. }));
     }
     Ok(ops)
 }
 
-/// The items of a list, or the only one.
+/// The items of a list; a single value counts as a list of one.
 fn items<'a, 'b>(value: &'a Yaml<'b>) -> impl Iterator<Item = &'a Yaml<'b>> {
     match value.as_sequence() {
         Some(list) => list.iter(),
@@ -57,13 +57,13 @@ fn number(of: &Yaml<'_>, key: &str) -> Result<Option<u32>> {
     };
     let n = value.as_integer().and_then(|n| u32::try_from(n).ok());
     n.map(Some)
-        .with_context(|| format!("{key} is not a number from 0 on"))
+        .with_context(|| format!("{key} is not a number (0 or greater)"))
 }
 
 fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
     let name = text(net, "net type")
         .or_else(|| text(net, "net"))
-        .context("a network without its 'net type'")?;
+        .context("a network has no 'net type'")?;
     if name == "lo" {
         return Ok(());
     }
@@ -106,7 +106,8 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
         let lnd = ni.as_mapping_get("lnd tunables").unwrap_or(&empty);
         ops.push(Op::NetAdd(AddNi {
             net: Some(name.clone()),
-            // A NID says enough, and is not the first address of its interface everywhere.
+            // The NID identifies the interface, even if the NID is not the interface's first
+            // address.
             interfaces: if nid.is_some() { Vec::new() } else { interfaces },
             nid,
             cpt: text(ni, "CPT"),
@@ -121,7 +122,7 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
 }
 
 fn read_route(route: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
-    let net = text(route, "net").context("a route without its net")?;
+    let net = text(route, "net").context("a route has no net")?;
     let gateway = text(route, "gateway").with_context(|| format!("the route to {net} has no gateway"))?;
     let hop = route
         .as_mapping_get("hop")

@@ -1,5 +1,5 @@
-//! `nacre lnetctl`: the networks, routes and peers of a running process, as Lustre's lnetctl shows and changes them; and
-//! processes that are nothing but a node of the network, which routers are.
+//! `nacre lnetctl`: shows and changes the networks, routes and peers of a running process, as
+//! Lustre's lnetctl does; runs processes that are only LNet nodes, such as routers.
 
 mod cli;
 mod import;
@@ -29,7 +29,7 @@ use crate::start::Start;
 
 use cli::{Command, Configure, LnetCommand};
 
-/// A ping of many nodes may take its time.
+/// Long enough to ping many nodes.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -48,7 +48,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
         Command::Lnet(LnetCommand::Unconfigure) => {
             let dir = own_dir(dir.as_deref())?;
             let running = running::in_dir(&dir)?.filter(Running::up);
-            let running = running.with_context(|| format!("nothing is up in {}", dir.display()))?;
+            let running = running.with_context(|| format!("no nacre process runs in {}", dir.display()))?;
             super::stop(&running, false)?;
         }
         Command::Import { del, file, .. } => {
@@ -60,7 +60,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
                 .collect();
             if !failed.is_empty() {
                 let failed = failed.join("\n  ");
-                bail!("of this configuration, some could not be done:\n  {failed}");
+                bail!("parts of this configuration failed:\n  {failed}");
             }
         }
         Command::Export { file } => {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
                 Some(file) => running::write_atomically(&daemon::absolute(&file)?, &text)?,
             }
         }
-        _ => bail!("there is no such command"),
+        _ => bail!("unknown lnetctl command"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -91,13 +91,13 @@ fn read(file: Option<&Path>) -> Result<String> {
         let mut text = String::new();
         std::io::stdin()
             .read_to_string(&mut text)
-            .context("standard input")?;
+            .context("cannot read standard input")?;
         return Ok(text);
     };
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Where a process that is only a node keeps its record and its log.
+/// Directory for the record and log of a process that is only an LNet node.
 fn own_dir(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
         Some(dir) => daemon::absolute(dir),
@@ -108,14 +108,14 @@ fn own_dir(dir: Option<&Path>) -> Result<PathBuf> {
 fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
     let start = Start::new(&args.start, &[])?;
     if start.lnet.networks.is_empty() && args.net.listen.is_none() {
-        bail!("say which networks it is on: --param 'networks=tcp(eth0),tcp1(eth1)'");
+        bail!("set the networks of the node: --param 'networks=tcp(eth0),tcp1(eth1)'");
     }
     let dir = own_dir(dir)?;
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     if !daemon::is_child()
         && let Some(running) = running::in_dir(&dir)?.filter(Running::up)
     {
-        bail!("process {} is up in {}", running.pid, dir.display());
+        bail!("process {} already runs in {}", running.pid, dir.display());
     }
     let session = Session {
         role: "lnet",

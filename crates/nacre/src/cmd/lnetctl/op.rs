@@ -1,4 +1,4 @@
-//! What `lnetctl` asks of a running process: what is to be shown or changed.
+//! Operations that `lnetctl` requests of a running process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use wire::Nid;
 
 use super::show;
 
-/// An interface to be added.
+/// Parameters of a new network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AddNi {
-    /// Its network; not needed with a NID.
+    /// The network; not needed with a NID.
     pub(super) net: Option<String>,
-    /// By name or address.
+    /// Names or addresses.
     pub(super) interfaces: Vec<String>,
     pub(super) nid: Option<String>,
-    /// `[0,1]`
+    /// CPU partitions, such as `[0,1]`.
     pub(super) cpt: Option<String>,
     pub(super) peer_timeout: Option<u32>,
     pub(super) peer_credits: Option<u32>,
@@ -27,7 +27,7 @@ pub(crate) struct AddNi {
     pub(super) conns_per_peer: Option<u32>,
 }
 
-/// A number that can be set.
+/// A numeric setting of `lnetctl set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -38,11 +38,11 @@ pub(crate) enum Setting {
     SmallBuffers,
     /// A router's buffers for larger payloads
     LargeBuffers,
-    /// 1: this node is a router
+    /// 1: forward messages between networks, as a router
     Routing,
 }
 
-/// One thing to do.
+/// One operation of `lnetctl`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Op {
@@ -95,7 +95,8 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Whether only the owner of the process may ask this.
+    /// Whether the operation changes the configuration, so that only the owner of the process may
+    /// request it.
     pub(crate) fn changes(&self) -> bool {
         use Op::{NetAdd, NetDel, RouteAdd, RouteDel, Set};
         matches!(
@@ -104,7 +105,7 @@ impl Op {
         )
     }
 
-    /// Does it; what is to be printed.
+    /// Performs the operation and returns the text to print.
     pub(crate) async fn perform(self, lnet: &Arc<Lnet>) -> Result<String> {
         match self {
             Op::NetShow { net, detail } => {
@@ -151,7 +152,7 @@ impl Op {
                 let net = net.as_deref().map(net_id).transpose()?;
                 let nid = nid.as_deref().map(nid_of).transpose()?;
                 if net.is_none() && nid.is_none() {
-                    bail!("say which with --net or --nid");
+                    bail!("set the network with --net, or the interface with --nid");
                 }
                 let meant = |ni: &lnet::NiShown| {
                     let named = ni.interface.as_ref().is_some_and(|i| interfaces.contains(i));
@@ -192,9 +193,11 @@ impl Op {
             Op::Set { what, value } => {
                 let mut buffers = lnet.router_buffers();
                 match what {
-                    Setting::Routing if value > 1 => bail!("routing is 0 or 1"),
+                    Setting::Routing if value > 1 => bail!("routing must be 0 or 1"),
                     Setting::Routing => lnet.set_forwarding(value == 1),
-                    _ if value == 0 || value > 1 << 20 => bail!("a router has from 1 to {} buffers", 1 << 20),
+                    _ if value == 0 || value > 1 << 20 => {
+                        bail!("a router needs from 1 to {} buffers", 1 << 20)
+                    }
                     Setting::TinyBuffers => buffers[0] = value,
                     Setting::SmallBuffers => buffers[1] = value,
                     Setting::LargeBuffers => buffers[2] = value,
@@ -208,7 +211,7 @@ impl Op {
 }
 
 impl AddNi {
-    /// The interfaces that are meant.
+    /// The interfaces to add.
     fn specs(&self) -> Result<Vec<NiSpec>> {
         let cpts = self.cpt.as_deref().map(cpt_list).transpose()?;
         let found = match (&self.nid, &self.net) {
@@ -226,7 +229,7 @@ impl AddNi {
                     cpts: None,
                 }])?
             }
-            (None, None) => bail!("say which network with --net, or which NID with --nid"),
+            (None, None) => bail!("set the network with --net, or the NID with --nid"),
         };
         let set = |spec: NiSpec| NiSpec {
             cpts: cpts.clone(),
@@ -241,7 +244,7 @@ impl AddNi {
     }
 }
 
-/// `[0,1]`, or without brackets.
+/// Parses `[0,1]`, with or without brackets.
 fn cpt_list(text: &str) -> Result<Vec<usize>> {
     let list = text.trim().trim_start_matches('[').trim_end_matches(']');
     lnet::parse_cpt_list(list).map_err(|why| anyhow!("CPU partitions '{text}': {why}"))
@@ -256,7 +259,7 @@ fn net_id(name: &str) -> Result<u32> {
 }
 
 fn nid_of(text: &str) -> Result<Nid> {
-    text.parse().with_context(|| format!("'{text}'"))
+    text.parse().with_context(|| format!("cannot parse NID '{text}'"))
 }
 
 async fn ping(lnet: &Arc<Lnet>, nids: &[String], timeout_s: u64, discover: bool) -> Result<String> {

@@ -1,11 +1,12 @@
-//! What `lnetctl` shows, in its words. What this node has no idea of (health, samples of latency) is left out.
+//! Output of `lnetctl show` commands, in lnetctl's format. Fields that Nacre does not have (health,
+//! latency samples) are omitted.
 
 use lnet::{Counts, Lnet, NiShown, PeerShown, PingInfo, RouteShown, net_name};
 use wire::Nid;
 
 use super::yaml::{Style, Yaml};
 
-/// `net show`; of one network, or of all.
+/// `net show`, for one network or all.
 pub(super) fn nets(lnet: &Lnet, only: Option<u32>, detail: u8) -> String {
     let nis = lnet.show_nis();
     let mut seen: Vec<u32> = Vec::new();
@@ -83,7 +84,7 @@ fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
         .and("dropped_stats", kinds(counts.dropped))
 }
 
-/// `peer show`; one peer, or all.
+/// `peer show`, for one peer or all.
 pub(super) fn peers(lnet: &Lnet, only: Option<Nid>, detail: u8) -> String {
     let peers = lnet.show_peers();
     let list = peers
@@ -118,7 +119,7 @@ fn peer(peer: &PeerShown, detail: u8) -> Yaml {
     ])
 }
 
-/// `peer list`
+/// `peer list`.
 pub(super) fn peer_list(lnet: &Lnet) -> String {
     let list = lnet
         .show_peers()
@@ -128,7 +129,7 @@ pub(super) fn peer_list(lnet: &Lnet) -> String {
     Yaml::List(list).section("peer list", Style::Narrow)
 }
 
-/// `route show`
+/// `route show`.
 pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail: u8) -> String {
     let meant = |r: &&RouteShown| {
         net.is_none_or(|net| r.spec.net == net) && gateway.is_none_or(|nid| r.spec.gateway == nid)
@@ -149,7 +150,7 @@ pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail
     Yaml::List(list).section("route", Style::Wide)
 }
 
-/// `routing show`: the buffers of each partition, and how many there are to be in all.
+/// `routing show`: the buffers of each CPU partition, and the configured totals.
 pub(super) fn routing(lnet: &Lnet) -> String {
     let buffers = lnet.show_buffers();
     let cpts = lnet.cpts().len();
@@ -181,7 +182,7 @@ pub(super) fn routing(lnet: &Lnet) -> String {
     Yaml::List(list).section("routing", Style::Narrow) + &sums.section("buffers", Style::Narrow)
 }
 
-/// `stats show`
+/// `stats show`.
 pub(super) fn stats(lnet: &Lnet) -> String {
     let c = lnet.counters();
     let numbers = [
@@ -200,7 +201,7 @@ pub(super) fn stats(lnet: &Lnet) -> String {
     Yaml::numbers(numbers).section("statistics", Style::Narrow)
 }
 
-/// `global show`
+/// `global show`.
 pub(super) fn global(lnet: &Lnet) -> String {
     let cfg = lnet.config();
     let numbers = [
@@ -213,7 +214,7 @@ pub(super) fn global(lnet: &Lnet) -> String {
     Yaml::numbers(numbers).section("global", Style::Narrow)
 }
 
-/// `export`: what `import` takes, and what is to be known beside it.
+/// `export`: the input of `import`, and sections that only describe state.
 pub(super) fn export(lnet: &Lnet) -> String {
     let parts = [
         nets(lnet, None, 2),
@@ -222,14 +223,14 @@ pub(super) fn export(lnet: &Lnet) -> String {
         peers(lnet, None, 2),
         global(lnet),
     ];
-    // A list with nothing in it is no list.
+    // Omit a section without entries.
     parts
         .into_iter()
         .filter(|part| part.lines().count() > 1)
         .collect()
 }
 
-/// `ping` and `discover`: the NIDs of those who answered.
+/// `ping` and `discover`: the NIDs of the nodes that answered.
 pub(super) fn pings(found: &[PingInfo], discover: bool) -> String {
     let peer = |info: &PingInfo| {
         let nids: Vec<Nid> = info
@@ -262,7 +263,7 @@ pub(super) fn pings(found: &[PingInfo], discover: bool) -> String {
     Yaml::List(found.iter().map(peer).collect()).section(name, Style::Narrow)
 }
 
-/// `cpt-of-nid`
+/// `cpt-of-nid`.
 pub(super) fn cpt_of_nids(lnet: &Lnet, nids: &[Nid]) -> String {
     let one = |nid: &Nid| Yaml::map([("nid", Yaml::text(nid)), ("cpt", Yaml::text(lnet.cpt_of(*nid).0))]);
     Yaml::List(nids.iter().map(one).collect()).section("cpt-of-nid", Style::Narrow)

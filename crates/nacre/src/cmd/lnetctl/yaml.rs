@@ -1,8 +1,8 @@
-//! YAML as lnetctl writes it, and what is read of it.
+//! Writes YAML in lnetctl's layout.
 
 use std::fmt::Write;
 
-/// A value to be written.
+/// A value to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Yaml {
     Text(String),
@@ -10,12 +10,12 @@ pub(super) enum Yaml {
     List(Vec<Yaml>),
 }
 
-/// How far a level is moved to the right: lnetctl has two writers.
+/// Indentation; lnetctl uses two different styles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// `net`, `peer` and `route`: six columns, a list as far as what it belongs to.
+    /// `net`, `peer` and `route`: six columns; a list is not indented below its key.
     Wide,
-    /// All others: four columns.
+    /// All other sections: four columns.
     Narrow,
 }
 
@@ -28,12 +28,12 @@ impl Yaml {
         Yaml::Map(entries.into_iter().map(|(k, v)| (k.into(), v)).collect())
     }
 
-    /// Numbers by name.
+    /// A map of names and numbers.
     pub(super) fn numbers<const N: usize>(entries: [(&str, i64); N]) -> Yaml {
         Yaml::map(entries.map(|(k, v)| (k, Yaml::text(v))))
     }
 
-    /// The same map with more behind it.
+    /// Adds an entry to a map.
     pub(super) fn and(self, key: &str, value: Yaml) -> Yaml {
         match self {
             Yaml::Map(mut entries) => {
@@ -44,7 +44,7 @@ impl Yaml {
         }
     }
 
-    /// The text of a section of this name.
+    /// The text of a section with this name.
     pub(super) fn section(&self, name: &str, style: Style) -> String {
         let mut out = String::new();
         entry(&mut out, name, self, 0, style);

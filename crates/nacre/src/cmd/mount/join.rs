@@ -1,4 +1,4 @@
-//! A mount by a process that runs already: the one that has the address which the mount would need.
+//! Mounting through a running process: the one that uses the address which the mount needs.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use crate::net::Taken;
 use crate::node::MountRequest;
 use crate::running::{self, Running};
 
-/// How long a process may have an address without being published, or while it ends.
+/// Time limit for a process with an address to publish its record, or to exit.
 const STARTING_MAX: Duration = Duration::from_secs(60);
-/// How long a process that ends may have its port without its claim.
+/// Time limit for an exiting process to release its port after its claim on the address.
 const ENDING_MAX: Duration = Duration::from_secs(1);
-/// How often it is looked for.
+/// Polling interval.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Asks the process that has the address to mount; gives its id, or nothing when the address has become free meanwhile. Fails
-/// where that process is not this user's, or refuses.
+/// Requests a mount in the process that uses the address. Returns its process id, or `None` if the
+/// address has become free. Fails if that process belongs to another user or rejects the request.
 pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Result<Option<u32>> {
     let begun = Instant::now();
     let (nid, port) = (taken.nid, taken.port);
@@ -29,10 +29,10 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
         if !matches!(try_listen(nid, port), Err(LnetError::AddrInUse { .. })) {
             return Ok(None);
         }
-        // A process that ends gives its claim and its port back, but not in one step.
+        // An exiting process releases its claim and its port at slightly different times.
         if begun.elapsed() > ENDING_MAX {
             bail!(
-                "{nid}: a process that is not of Nacre listens on port {port}: stop it, or {}",
+                "{nid}: a process that is not nacre listens on port {port}: stop it, or {}",
                 other_address(nid, port)
             );
         }
@@ -51,7 +51,7 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
             };
             match mount_in(&process, request.clone(), told.to_vec()) {
                 Ok(true) => return Ok(Some(by.pid)),
-                // It is about to end.
+                // It is about to exit.
                 Ok(false) => {}
                 Err(e) if process.alive() => return Err(e).with_context(refused),
                 Err(_) => {}
@@ -69,7 +69,8 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
     Ok(None)
 }
 
-/// Refuses an address that a process has which cannot be asked: one of another user, or in another container.
+/// Fails if the user of the address cannot be requested to mount: a process of another user, or in
+/// another PID namespace.
 pub(super) fn check_user(taken: &Taken) -> Result<()> {
     match taken.by {
         Some(AddressUser { pid: 0, .. }) => bail!(
@@ -87,7 +88,7 @@ pub(super) fn check_user(taken: &Taken) -> Result<()> {
     }
 }
 
-/// A process by what it serves or has mounted, where this user may know that.
+/// Describes a process by its directories and mounts, if this user may see them.
 fn describe(pid: u32, otherwise: &str) -> String {
     let process = running::everyone().into_iter().find(|r| r.pid == pid);
     let Some(Running {
@@ -108,7 +109,7 @@ fn describe(pid: u32, otherwise: &str) -> String {
     format!("nacre {role} (process {pid}, user {owner}) {}", what.join(", "))
 }
 
-/// What else a mount can do.
+/// A suggestion of other addresses.
 fn other_address(nid: Nid, port: u16) -> String {
     let net = lnet::net_name(nid.net_number());
     let free: Vec<String> = free_addresses(port)
@@ -116,7 +117,7 @@ fn other_address(nid: Nid, port: u16) -> String {
         .map(|addr| format!("{addr}@{net}"))
         .collect();
     match free.is_empty() {
-        true => "give the interface another address (ip addr add) and use that with --listen".to_owned(),
+        true => "add an address to the interface (ip addr add) and use it with --listen".to_owned(),
         false => format!(
             "use another address of this machine with --listen: {}",
             free.join(", ")

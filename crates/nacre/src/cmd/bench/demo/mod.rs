@@ -1,5 +1,5 @@
-//! `nacre bench demo`: runs a published demonstration on servers that it starts, and leaves its rows and its page; also when it is
-//! interrupted, or fails half way.
+//! `nacre bench demo`: runs a published demonstration on servers that it starts, and writes rows
+//! and a page, even after an interruption or an error.
 
 mod servers;
 mod stage;
@@ -33,7 +33,7 @@ pub(super) fn run(args: &BenchDemo) -> Result<ExitCode> {
     }
 }
 
-/// Where it is put down, as it comes.
+/// Writes rows as they arrive, and finally the page.
 struct Ledger {
     record: Record,
     csv: File,
@@ -91,7 +91,7 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
 }
 
 fn size(demo: Demo, args: &DemoRun) -> Result<Size> {
-    let mut size = Size::named(demo, &args.size).context("the size is not known")?;
+    let mut size = Size::named(demo, &args.size).context("the size is unknown")?;
     size.runs = args.runs.map_or(size.runs, |runs| runs as usize);
     size.files = args.files.map_or(size.files, |files| files as usize);
     if let Some(seconds) = args.seconds {
@@ -113,7 +113,7 @@ fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
     if let Some(other) = args.only.iter().find(|kind| !Kind::of(demo).contains(kind)) {
         let own: Vec<&str> = Kind::of(demo).iter().map(|k| k.name()).collect();
         bail!(
-            "{} is no experiment of {}, which has {}",
+            "{} is not an experiment of {}: choose from {}",
             other.name(),
             demo.name(),
             own.join(", ")
@@ -129,12 +129,12 @@ fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
     Ok(Plan::new(demo, size, &room, &args.only))
 }
 
-/// What the page says about how it was made.
+/// The description of machine, program and run for the page.
 fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
     let store = (args.store == Store::Local).then_some(dir);
     let mut all = machine(store);
     let build = if cfg!(debug_assertions) {
-        ", a debug build: its figures say little"
+        ", a debug build: not for measurements"
     } else {
         ""
     };
@@ -171,7 +171,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What comes now, and about how long the rest takes, if it goes on as it did.
+    /// Shows the next step and an estimate of the remaining time.
     fn show(&self, text: &str, done: usize, all: usize) {
         let left = match done {
             0 => String::new(),
@@ -190,7 +190,7 @@ impl Ledger {
         }
     }
 
-    /// Writes the page of what there is.
+    /// Writes the page from all rows so far.
     fn close(&self, page_at: &Path, played: &Result<(), BenchError>) -> Result<()> {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
@@ -213,7 +213,7 @@ impl Ledger {
     }
 }
 
-/// About how long: `12 s`, `3 min`.
+/// An approximate duration: `12 s`, `3 min`.
 fn words(time: Duration) -> String {
     match time.as_secs() {
         s if s < 100 => format!("{s} s"),

@@ -1,5 +1,4 @@
-//! A whole file system in a process of its own, configured as an experiment says: started, told parameters, and ended whatever
-//! happens.
+//! A server process with a complete file system in a given configuration; stopped on drop.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -21,15 +20,15 @@ use crate::instance::Store;
 use crate::net::{self, Expected};
 use crate::running::{self, Running};
 
-/// The file system's name.
+/// Name of the file system.
 pub(super) const FSNAME: &str = "demo";
-/// How long a server may take to start.
+/// Time limit for the start of a server.
 const START_MAX: Duration = Duration::from_secs(60);
-/// How often it is looked whether it has.
+/// Polling interval during the start.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long an answer may take.
+/// Time limit for answers of the server.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Start parameters of the services whose partitions are chosen.
+/// Start parameters that assign services to CPU partitions.
 const SERVICES: [&str; 6] = [
     "mds_num_cpts",
     "mds_rdpg_num_cpts",
@@ -48,7 +47,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts one at an address, which keeps its data in a new directory `dir` or in memory.
+    /// Starts a server at an address, with its data in a new directory `dir` or in memory.
     pub(super) fn start(
         dir: &Path,
         nid: Nid,
@@ -78,7 +77,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
-            // A Ctrl-C is for us alone: a server that ends by itself would keep its clients waiting.
+            // Ctrl-C must not reach the server directly: without it, the clients could not
+            // disconnect.
             .process_group(0);
         let child = command.spawn().context("cannot start a server")?;
         let mut server = Server {
@@ -98,7 +98,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until it says that it is up.
+    /// Waits until the server has published its record.
     fn wait(&mut self, log: &Path, stop: &AtomicBool) -> Result<Running> {
         let begun = Instant::now();
         loop {
@@ -107,8 +107,8 @@ impl Server {
             }
             if let Some(status) = self.child.try_wait().context("a server")? {
                 let said = fs::read_to_string(log).unwrap_or_default();
-                let last = said.lines().last().unwrap_or("it said nothing");
-                bail!("a server has ended before it was up ({status}): {last}");
+                let last = said.lines().last().unwrap_or("no message");
+                bail!("a server exited before it was up ({status}): {last}");
             }
             if begun.elapsed() > START_MAX {
                 bail!("a server is not up after {} s", START_MAX.as_secs());
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Its process.
+    /// The process id of the server.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -135,7 +135,7 @@ impl Drop for Server {
     }
 }
 
-/// What makes a server what a configuration says.
+/// The command line options for a configuration.
 fn start_options(setting: &Setting, nid: Nid) -> Vec<String> {
     let list = |cpts: std::ops::Range<usize>| match cpts.end.saturating_sub(1) {
         last if last == cpts.start => format!("[{last}]"),

@@ -1,5 +1,5 @@
-//! What measures a demonstration: a server for each configuration of an experiment, all at once, and in this process the clients,
-//! of which those at work are mounted for one measurement only.
+//! Measures a demonstration: one server for each configuration of an experiment, all running at
+//! once, and clients in this process, which are mounted for one measurement each.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -20,16 +20,17 @@ use crate::cli::Net;
 use crate::cmd::bench::library::Nodes;
 use crate::instance::Store;
 
-/// How long servers may take to come to rest before a measurement.
+/// Time limit for servers to become idle before a measurement.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
-/// Before each measurement of LNet.
+/// Warm-up time before each LNet measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Addresses of the clients of LNet selftest of one configuration, of which there are three at most, with a console.
+/// Number of addresses for the LNet selftest clients of one configuration. A demonstration has at
+/// most three configurations with a console.
 const SITE_SIZE: u32 = 66;
-/// The first address of servers, behind those.
+/// Number of the first server address, after those of the clients.
 const FIRST_SERVER: u32 = 200;
 
-/// Where it happens.
+/// The running servers and clients of an experiment.
 pub(super) struct Theatre {
     dir: PathBuf,
     store: Store,
@@ -37,21 +38,21 @@ pub(super) struct Theatre {
     seconds: f64,
     stop: Arc<AtomicBool>,
     cpts: Arc<CptTable>,
-    /// The servers of this experiment.
+    /// The servers of the current experiment.
     acts: Vec<Act>,
     nodes: Option<Nodes>,
 }
 
-/// One configuration.
+/// A configuration and its server.
 struct Act {
     setting: Setting,
     server: Server,
-    /// Clients of LNet selftest.
+    /// The LNet selftest clients.
     site: Option<[(&'static str, Site); 1]>,
 }
 
 impl Theatre {
-    /// Data is kept in `dir`.
+    /// Prepares to run experiments with data in `dir`.
     pub(super) fn new(
         dir: &Path,
         store: Store,
@@ -199,7 +200,8 @@ impl Drop for Theatre {
     }
 }
 
-/// An error of this crate as one of the benchmark's, which knows what an interruption is.
+/// Converts an error of this crate into one of the `bench` crate; keeps an interruption
+/// recognizable.
 fn told(what: String, error: anyhow::Error) -> BenchError {
     match error.downcast::<BenchError>() {
         Ok(error) => error,
@@ -210,7 +212,8 @@ fn told(what: String, error: anyhow::Error) -> BenchError {
     }
 }
 
-/// A loopback address that is for this process, outside of what others take: with two runs at once neither finds its own taken.
+/// A loopback address in a range derived from the process id, so that two concurrent runs use
+/// different addresses.
 fn address(number: u32) -> Ipv4Addr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let first = Ipv4Addr::new(127, 0x40 | high & 0x3f, low, 0);
