@@ -1,14 +1,15 @@
-//! Adaptive timeouts: the longest service time of the recent past, and what deadlines follow from it (guide 3.7).
+//! Adaptive timeouts: the longest recent service time, and the deadlines that follow from it
+//! (docs/protocol.md, "PtlRPC").
 //!
-//! Pure: told the time and what was measured. The history is four bins; when a quarter of it has passed, the oldest
-//! bin is forgotten.
+//! Pure: the time is an argument. The history consists of four bins; after each quarter of the
+//! history's length the oldest bin is dropped.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
 const BINS: usize = 4;
 
-/// The recent maximum of a service time, in whole seconds as on the wire.
+/// The longest recent service time, in whole seconds as on the wire.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimate {
     bins: [u32; BINS],
@@ -32,13 +33,13 @@ impl Estimate {
         }
     }
 
-    /// Something took, or was said to take, `secs`.
+    /// Records a service time, measured here or reported by the server.
     pub(crate) fn measured(&mut self, now: Instant, secs: u32) {
         self.forget_old(now);
         self.bins[0] = self.bins[0].max(secs);
     }
 
-    /// How long it takes, at worst, as far as the recent past tells.
+    /// The longest recent service time, within the configured minimum and maximum.
     pub(crate) fn secs(&mut self, now: Instant) -> u32 {
         self.forget_old(now);
         let longest = self.bins.iter().copied().max().unwrap_or(0);
@@ -58,12 +59,12 @@ impl Estimate {
     }
 }
 
-/// The time that a client allows a service whose estimate is `secs`: `pb_timeout` of its requests.
+/// `pb_timeout` of requests to a service whose estimate is `secs`.
 pub(crate) fn timeout_secs(secs: u32) -> u32 {
     secs.saturating_add(secs / 4).saturating_add(5)
 }
 
-/// A duration as the wire has it: in seconds, begun ones counted, at least one.
+/// A duration in the wire's unit: whole seconds, rounded up, at least 1.
 pub(crate) fn wire_secs(d: Duration) -> u32 {
     u32::try_from(d.as_millis().div_ceil(1000))
         .unwrap_or(u32::MAX)

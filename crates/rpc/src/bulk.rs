@@ -1,4 +1,5 @@
-//! Bulk: what the server moves besides the messages, one MD per match bits (guide 3.6).
+//! Bulk transfers: data that the server moves by LNet GET and PUT, one MD per match bits
+//! (docs/protocol.md, "Bulk transfers").
 
 use crate::Bulk;
 use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
@@ -11,7 +12,7 @@ use wire::Nid;
 /// A client's MDs, attached before the request is sent.
 pub(crate) struct BulkBuffers {
     sinks: Vec<Attached>,
-    /// Kept attached until the reply is there.
+    /// Stays attached until the reply has arrived.
     _sources: Vec<Attached>,
 }
 
@@ -52,12 +53,12 @@ impl BulkBuffers {
         }
     }
 
-    /// Whether the server puts nothing.
+    /// Whether the server GETs all of the data and PUTs none.
     pub(crate) fn is_source(&self) -> bool {
         self.sinks.is_empty()
     }
 
-    /// What the server PUT into each sink; waits until all are there.
+    /// Waits for one PUT per sink; the payloads in the order of the sinks.
     pub(crate) async fn collect(&mut self) -> Vec<Payload> {
         let mut all = Vec::with_capacity(self.sinks.len());
         for sink in &mut self.sinks {
@@ -72,12 +73,12 @@ impl BulkBuffers {
     }
 }
 
-/// The match bits of the first of `mds` MDs of a request whose `pb_mbits` names the last.
+/// The match bits of the first of `mds` MDs. `mbits` is `pb_mbits`, which names the last one.
 pub(crate) fn base(mbits: u64, mds: usize) -> u64 {
     mbits.saturating_sub((mds as u64).saturating_sub(1))
 }
 
-/// Runs all futures at once; fails with the first failure.
+/// Runs all futures concurrently; returns the first failure.
 pub(crate) async fn all<T, E>(
     futures: impl IntoIterator<Item = impl Future<Output = Result<T, E>> + Send>,
 ) -> Result<Vec<T>, E> {

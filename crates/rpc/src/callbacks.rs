@@ -1,4 +1,5 @@
-//! The service of portal 15: lock callbacks from servers, handed to the owner of the import that they name (guide 5.6).
+//! The service on portal 15: passes lock callbacks from servers to the owner of the import whose
+//! handle they carry (docs/protocol.md, "Locks (LDLM)").
 
 use crate::server::{Arrival, reply};
 use crate::{BoxFuture, Ptlrpc};
@@ -11,7 +12,8 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
     Box::pin(async move {
         let from = arrival.from;
         let result = match rpc.import(arrival.body.pb_handle.cookie) {
-            // Only the server that an import is connected to may call it back. Nobody else speaks by `lo`.
+            // Only the server that the import is connected to may call back. Requests over `lo`
+            // come from this process.
             Some(import) if import.peer() == from || from.is_lo() => {
                 import
                     .owner()

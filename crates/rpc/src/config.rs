@@ -1,38 +1,38 @@
-//! The limits and times of the RPC layer, under Lustre's names, with Lustre's defaults (guide 12.4).
+//! Limits and times of the RPC layer, under Lustre's names and with Lustre's defaults.
 
 use crate::ServicesTuning;
 use params::Registry;
 use std::time::Duration;
 
-/// What a [`crate::Ptlrpc`] is started with.
+/// The configuration of a [`crate::Ptlrpc`].
 #[derive(Debug, Clone)]
 pub struct RpcConfig {
-    /// `obd_timeout`: the base of the fixed times.
+    /// `obd_timeout`: the base from which the fixed timeouts follow.
     pub obd_timeout: Duration,
-    /// `at_min`: the least service time that a client allows for.
+    /// `at_min`: the shortest service time that clients assume.
     pub at_min: Duration,
-    /// `at_max`: the longest.
+    /// `at_max`: the longest service time that clients assume.
     pub at_max: Duration,
-    /// `at_history`: how long a measured service time counts.
+    /// `at_history`: how long a measured service time is remembered.
     pub at_history: Duration,
-    /// `at_early_margin`: how long before a deadline an early reply is sent.
+    /// `at_early_margin`: how long before a deadline the server sends an early reply.
     pub at_early_margin: Duration,
-    /// `at_extra`: how much time an early reply asks for.
+    /// `at_extra`: by how much an early reply extends the deadline.
     pub at_extra: Duration,
-    /// How long an idle import waits before it pings.
+    /// How long an import is idle before it pings.
     pub ping_interval: Duration,
-    /// How long one attempt to connect may take.
+    /// Limit of one attempt to connect.
     pub connect_timeout: Duration,
-    /// How long a client that blocks others may be unreachable before it is evicted: its connection is lost, and neither it
-    /// nor this server can connect again.
+    /// A client that blocks other clients is evicted after it was unreachable for this long: its
+    /// connection is lost, and neither side can connect again.
     pub unreachable_timeout: Duration,
-    /// Where handles, jitter and the first transaction id of the process come from: of each process another one.
+    /// Seed of handles, jitter and the first xid. Each process needs a different one.
     pub seed: u64,
-    /// `tbf_rate`: requests in a second of a class for which no rule says otherwise.
+    /// `tbf_rate`: requests per second of a class that only the default rule matches.
     pub tbf_rate: u64,
-    /// `tbf_depth`: tokens that a class may save up.
+    /// `tbf_depth`: tokens that a class can accumulate.
     pub tbf_depth: u32,
-    /// Where the services are shown and set.
+    /// The registry that the services' parameters are added to.
     pub params: Registry,
     /// Threads and partitions of the services.
     pub services: ServicesTuning,
@@ -45,7 +45,7 @@ impl Default for RpcConfig {
 }
 
 impl RpcConfig {
-    /// The times that follow from `obd_timeout`.
+    /// The defaults with the times that follow from `obd_timeout`.
     pub fn with_timeout(obd_timeout: Duration, seed: u64) -> RpcConfig {
         RpcConfig {
             obd_timeout,
@@ -65,12 +65,12 @@ impl RpcConfig {
         }
     }
 
-    /// How long an export may be silent before it is evicted.
+    /// A silent export is evicted after this time.
     pub fn evict_after(&self) -> Duration {
         self.ping_interval * 6
     }
 
-    /// How soon an import pings to learn that its transactions are committed.
+    /// How soon an import with uncommitted transactions pings to learn `last_committed`.
     pub(crate) fn ping_soon(&self) -> Duration {
         self.ping_interval.min(Duration::from_secs(7))
     }

@@ -1,49 +1,50 @@
-//! What can go wrong with an RPC, and the errno that a user sees of it.
+//! RPC errors, and the errno that a user of the file system gets for each.
 
 use lnet::LnetError;
 use wire::Errno;
 
-/// Why a request has no good reply.
+/// Why a request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RpcError {
     /// The server answered with a negative status.
-    #[error("the server answered {0}")]
+    #[error("the server returned {0}")]
     Status(Errno),
-    /// The server has forgotten this client, or evicted it: what was in flight failed, all locks are gone.
+    /// The server evicted this client or restarted: requests in flight fail, all its locks are
+    /// lost.
     #[error("{0}: evicted by the server")]
     Evicted(String),
-    /// The import or the export is closed, or was never connected.
+    /// The import or the export is closed or was never connected.
     #[error("{0}: not connected")]
     Closed(String),
-    /// No reply within the time that the caller gave.
+    /// No reply within the caller's timeout.
     #[error("{0}: no reply in time")]
     Timeout(String),
     /// The peer does not follow the protocol.
     #[error("{peer}: expected {expected}, found {found}")]
     Protocol {
-        /// Who sent it.
+        /// The peer's NID, or the target at it.
         peer: String,
-        /// What the protocol asks for.
+        /// The rule of the protocol.
         expected: &'static str,
-        /// What came instead.
+        /// The peer's deviation.
         found: String,
     },
-    /// The message did not get to the peer.
+    /// The message did not reach the peer.
     #[error("{peer}: {why}")]
     Net {
-        /// Who it was for.
+        /// The peer's NID or the target's UUID.
         peer: String,
-        /// What the network says.
+        /// LNet's reason.
         why: String,
     },
-    /// A service is to run on a partition that there is not.
+    /// A service is configured for a partition that does not exist.
     #[error("{param} names CPU partition {cpt}, but there are only {ncpts}: from 0 to {}", ncpts - 1)]
     NoPartition {
-        /// The parameter.
+        /// The parameter that names the partition.
         param: &'static str,
-        /// The partition.
+        /// The partition's number.
         cpt: usize,
-        /// How many there are.
+        /// The number of partitions.
         ncpts: usize,
     },
 }
@@ -52,7 +53,7 @@ impl RpcError {
     /// The errno that a user of the file system sees.
     pub fn errno(&self) -> Errno {
         match self {
-            // What a server says of requests that it does not know; programs know only the other.
+            // Servers refuse unknown opcodes with ENOTSUPP, which user space does not know.
             RpcError::Status(Errno::ENOTSUPP) => Errno::EOPNOTSUPP,
             RpcError::Status(errno) => *errno,
             RpcError::Evicted(_) => Errno::EIO,
@@ -66,7 +67,7 @@ impl RpcError {
 
     pub(crate) fn net(peer: wire::Nid, why: &LnetError) -> RpcError {
         let (peer, why) = (peer.to_string(), why.to_string());
-        // LNet names the peer too.
+        // LnetError's text starts with the NID, too.
         let rest = why.strip_prefix(&format!("{peer}: ")).map(str::to_owned);
         RpcError::Net {
             peer,

@@ -1,4 +1,5 @@
-//! One message out, its reply in: what imports and the callbacks of exports have in common (guide 3.4, 3.7).
+//! Sending one message and receiving its reply: shared by imports and by callbacks of exports
+//! (docs/protocol.md, "PtlRPC").
 
 use crate::opcode;
 use lnet::{Attached, Lnet, Match, Md, MdEvent};
@@ -7,10 +8,10 @@ use wire::format::bufs;
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
 use wire::{Message, Nid, PTL_RPC_MSG_REQUEST, PTLRPC_MAX_BUFLEN, PTLRPC_MSG_VERSION, PtlrpcBody};
 
-/// This process, as `pb_status` of its requests; to ask is a system call.
+/// This process's id, `pb_status` of its requests; cached because getting it is a system call.
 static PID: LazyLock<i32> = LazyLock::new(|| i32::try_from(std::process::id()).unwrap_or(0));
 
-/// What all requests have in common.
+/// The fields that all requests have in common.
 pub(crate) fn request_body(opc: u32) -> PtlrpcBody {
     PtlrpcBody {
         pb_type: PTL_RPC_MSG_REQUEST,
@@ -21,18 +22,18 @@ pub(crate) fn request_body(opc: u32) -> PtlrpcBody {
     }
 }
 
-/// What came back.
+/// A message that arrived in a reply buffer.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// The server is at it and asks for more time: so many seconds since the request was sent.
+    /// The server needs more time: until this many seconds after the request was sent.
     Early { timeout_secs: u32 },
     /// The reply.
     Final(Box<(Message, PtlrpcBody)>),
-    /// The reply does not fit: it needs so much room.
+    /// The reply is longer than the buffer, which must have `room` bytes.
     Truncated { room: u32 },
 }
 
-/// Room for a reply, attached before the request is sent.
+/// A buffer for the reply, attached before the request is sent.
 pub(crate) struct ReplyBuffer {
     attached: Attached,
     early: bool,
@@ -40,7 +41,8 @@ pub(crate) struct ReplyBuffer {
 }
 
 impl ReplyBuffer {
-    /// Attaches room for `reply_len` bytes of message from `peer`; with `early`, early replies may come before it.
+    /// Attaches a buffer for `reply_len` bytes of message from `peer`; with `early`, early replies
+    /// precede it.
     pub(crate) fn attach(
         lnet: &Arc<Lnet>,
         peer: Nid,
@@ -62,7 +64,7 @@ impl ReplyBuffer {
         }
     }
 
-    /// The next thing that arrives and makes sense.
+    /// The next well-formed reply; `None` once LNet is shut down.
     pub(crate) async fn next(&mut self) -> Option<Arrived> {
         loop {
             if let MdEvent::Put {
@@ -73,7 +75,7 @@ impl ReplyBuffer {
             {
                 match self.read(offset, payload.into_bytes()) {
                     Some(arrived) => return Some(arrived),
-                    None => lnet::warn_seldom!(%from, offset, "a reply that is none is dropped"),
+                    None => lnet::warn_seldom!(%from, offset, "malformed reply dropped"),
                 }
             }
         }
@@ -102,7 +104,7 @@ impl ReplyBuffer {
     }
 }
 
-/// How long a message is, from the front of it.
+/// The length of a message, computed from its header.
 fn message_len(front: &[u8]) -> Option<u32> {
     let word = |i: usize| {
         front

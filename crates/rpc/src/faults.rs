@@ -1,11 +1,11 @@
-//! Faults made on purpose, as with Lustre's `fail_loc`: a test says which requests and replies are to be lost, and what a
-//! server does not have that this node has.
+//! Fault injection, as with Lustre's `fail_loc`: tests choose requests and replies to lose, and
+//! features that a server withholds from its clients.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::ObdConnectData;
 
-/// What is to go wrong on a node.
+/// The faults of a node.
 #[derive(Debug, Default)]
 pub struct Faults {
     requests: Losses,
@@ -14,7 +14,7 @@ pub struct Faults {
     grants: Mutex<Vec<Grants>>,
 }
 
-/// What connects with an opcode are granted at most.
+/// Upper bounds of the grants to connects with one opcode.
 #[derive(Debug)]
 struct Grants {
     opc: u32,
@@ -23,35 +23,36 @@ struct Grants {
 }
 
 impl Faults {
-    /// Loses the next `times` requests with this opcode, before they are looked at.
+    /// Loses the next `times` requests with this opcode, before they are executed.
     pub fn lose_requests(&self, opc: u32, times: u32) {
         self.requests.add(opc, times);
     }
 
-    /// Loses the next `times` replies to requests with this opcode, after the requests were executed.
+    /// Loses the next `times` replies to requests with this opcode, after the requests were
+    /// executed.
     pub fn lose_replies(&self, opc: u32, times: u32) {
         self.replies.add(opc, times);
     }
 
-    /// Refuses all requests with this opcode, as a server does that does not know it.
+    /// Refuses all requests with this opcode, like a server that does not implement it.
     pub fn refuse_requests(&self, opc: u32) {
         self.refusals.add(opc, u32::MAX);
     }
 
-    /// From now on who connects with this opcode is granted no more than these `ocd_connect_flags` and
-    /// `ocd_connect_flags2`, and told this version.
+    /// Limits later connects with this opcode to these `ocd_connect_flags` and
+    /// `ocd_connect_flags2`, and reports `version` to them.
     pub fn grant_at_most(&self, opc: u32, version: u32, flags: (u64, u64)) {
         self.grants.lock().push(Grants { opc, version, flags });
     }
 
-    /// Loses nothing any more, and refuses nothing.
+    /// Removes all losses and refusals.
     pub fn heal(&self) {
         for losses in [&self.requests, &self.replies, &self.refusals] {
             losses.clear();
         }
     }
 
-    /// What a connect is granted instead of `data`.
+    /// `data`, limited to the grants that are configured for `opc`.
     pub(crate) fn limited(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
         match self.grants.lock().iter().find(|g| g.opc == opc) {
             None => data,
@@ -59,7 +60,7 @@ impl Faults {
                 ocd_connect_flags: data.ocd_connect_flags & most.flags.0,
                 ocd_connect_flags2: data.ocd_connect_flags2 & most.flags.1,
                 ocd_version: most.version,
-                // Nanoseconds and lock terms are Nacre's own.
+                // Nanosecond times and lock terms are Nacre's extensions.
                 paddingE: 0,
                 paddingF: 0,
                 ..data
@@ -82,7 +83,7 @@ impl Faults {
 
 #[derive(Debug, Default)]
 struct Losses {
-    /// Keeps the lock off the path of requests when there is nothing to lose.
+    /// Spares requests the mutex while no fault is configured.
     armed: AtomicBool,
     left: Mutex<Vec<(u32, u32)>>,
 }

@@ -1,12 +1,14 @@
-//! ptlrpc: requests and replies, bulk, imports and exports, services per partition (guide, section 3).
+//! PtlRPC: requests and replies, bulk transfers, imports, exports, and one service per portal
+//! (docs/protocol.md, "PtlRPC").
 //!
-//! [`Ptlrpc`] is one node's RPC layer on one [`lnet::Lnet`]. A client makes an [`Import`] of each target: it connects,
-//! pings, reconnects, resends and notices eviction by itself; [`Import::call`] sends one [`Request`]. A server is a
-//! [`Target`]: connecting, pings, at-most-once execution, early replies and evictions are done for it, everything else
-//! comes to [`Target::handle`] as a [`ServerRequest`] of an [`Export`].
+//! [`Ptlrpc`] is the RPC layer of one node on one [`lnet::Lnet`]. A client creates an [`Import`]
+//! per target; the import connects, pings, reconnects, resends requests and detects evictions.
+//! [`Import::call`] sends one [`Request`]. A server implements [`Target`]. The layer handles
+//! connects, pings, at-most-once execution, early replies and evictions, and passes every other
+//! request to [`Target::handle`] as a [`ServerRequest`] of an [`Export`].
 //!
-//! What the protocol says is in pure modules (`import::machine`, `import::replay`, `at`, `xids`, `server::once`): events,
-//! messages and the time in, decisions out.
+//! The protocol's rules are in pure modules (`import::machine`, `import::replay`, `at`, `xids`,
+//! `server::reply_cache`): events, messages and the time are arguments, decisions are results.
 
 mod at;
 mod bulk;

@@ -1,4 +1,4 @@
-//! One node's RPC layer: what all its imports, exports and services share.
+//! The RPC layer of one node: the state that its imports, exports and services share.
 
 use crate::import::Import;
 use crate::server::{Blockers, ExportTable, Service, TargetExports, TargetTable, evictor};
@@ -21,7 +21,7 @@ pub struct Ptlrpc {
     cpts: Arc<CptTable>,
     cfg: RpcConfig,
     xids: Xids,
-    /// How many handles have been made.
+    /// Number of handles created.
     handles: AtomicU64,
     imports: RwLock<HashMap<u64, Weak<Import>>>,
     exports: ExportTable,
@@ -41,9 +41,10 @@ impl fmt::Debug for Ptlrpc {
 }
 
 impl Ptlrpc {
-    /// Starts the layer: from now on lock callbacks to imports are served, and silent exports are evicted.
+    /// Starts the layer: it serves lock callbacks to imports and evicts silent exports.
     pub fn start(lnet: Arc<Lnet>, cpts: Arc<CptTable>, cfg: RpcConfig) -> Arc<Ptlrpc> {
-        // A later life of this process must use later ids; a clock that is wrong only makes them unusual.
+        // Xids must be higher than those of an earlier run of this process; a wrong clock does not
+        // break anything.
         let unix_seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());
@@ -69,23 +70,27 @@ impl Ptlrpc {
         rpc
     }
 
-    /// The network under it.
+    /// The LNet instance below.
     pub fn lnet(&self) -> &Arc<Lnet> {
         &self.lnet
     }
 
-    /// The partitions that it runs on.
+    /// The CPU partitions.
     pub fn cpts(&self) -> &Arc<CptTable> {
         &self.cpts
     }
 
-    /// What it was started with.
+    /// The configuration.
     pub fn config(&self) -> &RpcConfig {
         &self.cfg
     }
 
-    /// Runs services, each on its portal, with the threads and on the partitions that this node was told; one that runs
-    /// already stays as it is.
+    /// Starts services, each on its portal, with the threads and partitions of this node's
+    /// configuration. A service that runs already is left alone.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError::NoPartition`] if the configuration names a partition that does not exist.
     pub fn serve(&self, services: &[ServiceConfig]) -> Result<(), RpcError> {
         self.cfg.services.check(self.cpts.len())?;
         for service in services {
@@ -102,26 +107,27 @@ impl Ptlrpc {
             .or_insert_with(|| Service::start(&self.me, &self.lnet, &self.cpts, &self.cfg, &cfg, handler));
     }
 
-    /// Lets clients connect to a target.
+    /// Adds a target, to which clients can connect from now on.
     pub fn add_target(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
         self.targets.add(target)
     }
 
-    /// Ends a target: its exports are gone, new connections are refused, and what it was working on is awaited.
+    /// Removes a target: drops its exports, refuses new connects and waits for requests in
+    /// progress.
     pub async fn remove_target(&self, uuid: &str) {
         if let Some(target) = self.targets.remove(uuid) {
             target.stop().await;
         }
     }
 
-    /// What the services have done and have to do.
+    /// Counters of each partition of each service.
     pub fn stats(&self) -> Vec<ServiceStats> {
         let mut all: Vec<_> = self.services.lock().values().flat_map(|s| s.stats()).collect();
         all.sort_by_key(|s| (s.name, s.cpt));
         all
     }
 
-    /// Ends all targets and services. Imports are for their owners to disconnect before.
+    /// Stops all targets and services. The owners of imports disconnect them first.
     pub async fn shutdown(&self) {
         for target in self.targets.take_all() {
             target.stop().await;
@@ -131,12 +137,12 @@ impl Ptlrpc {
         }
     }
 
-    /// What is to go wrong here, for tests.
+    /// The faults to inject, for tests.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// A handle that nobody else has: from the seed, never 0.
+    /// A new unique handle, derived from the seed; never 0.
     pub(crate) fn new_handle(&self) -> u64 {
         loop {
             let n = self.handles.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +169,7 @@ impl Ptlrpc {
         &self.blockers
     }
 
-    /// The partition that a peer's work runs on.
+    /// The partition that handles a peer's messages.
     pub(crate) fn cpt_of(&self, peer: Nid) -> &Cpt {
         self.cpts.get(self.lnet.cpt_of(peer))
     }
@@ -179,20 +185,20 @@ impl Ptlrpc {
     /// The peers that are clients of a target here, or servers of an import.
     fn peers_with_sessions(&self) -> HashSet<Nid> {
         let mut peers: HashSet<Nid> = self.exports.peers().collect();
-        // Not under the lock: the last user of an import may let it go meanwhile, and takes the lock then.
+        // Without the lock held: dropping the last reference to an import takes the lock.
         let imports: Vec<_> = self.imports.read().values().cloned().collect();
         peers.extend(imports.iter().filter_map(|i| Some(i.upgrade()?.peer())));
         peers
     }
 
-    /// The import whose handle the server has put into a callback.
+    /// The import with this handle.
     pub(crate) fn import(&self, cookie: u64) -> Option<Arc<Import>> {
         self.imports.read().get(&cookie)?.upgrade()
     }
 }
 
 impl Drop for Ptlrpc {
-    /// Without [`Ptlrpc::shutdown`] nobody is told, but nothing stays behind.
+    /// Without [`Ptlrpc::shutdown`] peers are not notified, but all resources are released.
     fn drop(&mut self) {
         for service in self.services.get_mut().values() {
             service.stop();
@@ -203,7 +209,7 @@ impl Drop for Ptlrpc {
     }
 }
 
-/// Scatters the bits of a number (splitmix64): different numbers stay different.
+/// Mixes the bits of a number (splitmix64); a bijection.
 fn mix(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

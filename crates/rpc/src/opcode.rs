@@ -1,4 +1,4 @@
-//! What each opcode implies: the portals it goes by, the version it carries, how it is queued (guide 3.2, 3.3).
+//! Properties of opcodes: portals, versions and scheduling (docs/protocol.md, "PtlRPC").
 
 use crate::ImportKind;
 use wire::{
@@ -15,17 +15,18 @@ use wire::{
     SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL, SEQ_QUERY,
 };
 
-/// Whether `opc` makes a connection.
+/// Whether `opc` is a connect.
 pub(crate) fn is_connect(opc: u32) -> bool {
     matches!(opc, OST_CONNECT | MDS_CONNECT | MGS_CONNECT)
 }
 
-/// Whether `opc` ends a connection.
+/// Whether `opc` is a disconnect.
 pub(crate) fn is_disconnect(opc: u32) -> bool {
     matches!(opc, OST_DISCONNECT | MDS_DISCONNECT | MGS_DISCONNECT)
 }
 
-/// Whether `opc` is served before others: what lets other requests go on, and what keeps a client connected.
+/// Whether `opc` is handled before other requests, because it releases locks or keeps a client
+/// connected.
 pub(crate) fn is_high_priority(opc: u32) -> bool {
     opc == OBD_PING
         || is_connect(opc)
@@ -33,17 +34,19 @@ pub(crate) fn is_high_priority(opc: u32) -> bool {
         || (LDLM_BL_CALLBACK..=LDLM_SET_INFO).contains(&opc)
 }
 
-/// Whether `opc` counts against `max_rpcs_in_flight`: what may fill a server's queues. Never what frees locks.
+/// Whether `opc` counts against `max_rpcs_in_flight`: requests that can fill a server's queues, and
+/// none that release locks.
 pub(crate) fn limited(opc: u32) -> bool {
     is_io(opc) || matches!(opc, LDLM_ENQUEUE | MDS_GETATTR | MDS_GETXATTR | MDS_BATCH)
 }
 
-/// Whether `opc` moves file data; it never waits for a slot that requests waiting for locks can hold.
+/// Whether `opc` moves file data. Such requests have slots of their own, which requests that wait
+/// for locks cannot hold.
 pub(crate) fn is_io(opc: u32) -> bool {
     matches!(opc, OST_READ | OST_WRITE | OST_PUNCH)
 }
 
-/// The service version that a request carries in the high half of `pb_version`.
+/// The service version in the high half of `pb_version`.
 pub(crate) fn version(opc: u32) -> u32 {
     match opc {
         _ if is_connect(opc) || is_disconnect(opc) => LUSTRE_OBD_VERSION,
@@ -75,7 +78,7 @@ pub(crate) fn disconnect(kind: ImportKind) -> u32 {
     }
 }
 
-/// The portal that a request goes to.
+/// The portal of a request.
 pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
     match opc {
         OST_READ | OST_WRITE => match kind {
@@ -103,7 +106,7 @@ pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
     }
 }
 
-/// The portal that the reply to a request on `portal` goes to.
+/// The portal of the reply to a request on `portal`.
 pub(crate) fn reply_portal(portal: u32) -> u32 {
     match portal {
         MGS_REQUEST_PORTAL => MGC_REPLY_PORTAL,
@@ -116,7 +119,7 @@ pub(crate) fn reply_portal(portal: u32) -> u32 {
     }
 }
 
-/// The portal that bulk goes by.
+/// The portal of a request's bulk.
 pub(crate) fn bulk_portal(opc: u32) -> u32 {
     match opc {
         OST_READ | OST_WRITE => OST_BULK_PORTAL,

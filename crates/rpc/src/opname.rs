@@ -1,4 +1,4 @@
-//! The names of operations, as Lustre's statistics and rules have them.
+//! Names of operations, as in Lustre's statistics and TBF rules.
 
 use std::borrow::Cow;
 use wire::{
@@ -108,7 +108,7 @@ pub(crate) const NAMES: &[(u32, &str)] = &[
     (LFSCK_QUERY, "lfsck_query"),
 ];
 
-/// An operation's name; of one that has none its number.
+/// The name of an operation; the number of an unknown one.
 pub(crate) fn name(opcode: u32) -> Cow<'static, str> {
     match NAMES.iter().find(|(opc, _)| *opc == opcode) {
         Some((_, name)) => Cow::Borrowed(name),
@@ -116,7 +116,7 @@ pub(crate) fn name(opcode: u32) -> Cow<'static, str> {
     }
 }
 
-/// The operation of this name.
+/// The opcode of the operation called `name`.
 pub(crate) fn opcode(name: &str) -> Option<u32> {
     NAMES.iter().find(|(_, n)| *n == name).map(|(opc, _)| *opc)
 }

@@ -1,4 +1,4 @@
-//! What a client sends and what it gets back: a request with its buffers and bulk, and its reply.
+//! Requests and replies of a client, with their buffers and bulk.
 
 use crate::import::Keep;
 use crate::opcode;
@@ -7,54 +7,57 @@ use lnet::Payload;
 use std::time::Duration;
 use wire::{Errno, Message, PtlrpcBody, WireStruct};
 
-/// A request, as its maker sees it: transaction ids, handles, deadlines and match bits are the import's business.
+/// A request as the caller of [`crate::Import::call`] builds it. The import adds xid, handle,
+/// deadline and match bits.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The opcode.
     pub opc: u32,
     /// The buffers after the `ptlrpc_body`.
     pub bufs: Vec<Bytes>,
-    /// Room for the reply's buffers, all together; a longer reply is asked for again with more room.
+    /// Space for all buffers of the reply. If the reply is longer, the request is resent with more
+    /// space.
     pub reply_len: u32,
-    /// `lm_repsize`: announced to the server by open intents that want data with the reply.
+    /// `lm_repsize`: tells the server how much data an open intent can take with the reply.
     pub repsize: u32,
-    /// What the server fetches or delivers besides the messages.
+    /// Data that the server moves by LNet GET or PUT.
     pub bulk: Option<Bulk>,
-    /// Changes something on an MDT: takes one of the `max_mod_rpcs_in_flight` slots and sends its tag.
+    /// Modifies an MDT: takes one of the `max_mod_rpcs_in_flight` slots and sends its tag.
     pub modifies: bool,
-    /// Is a close: may use the one extra slot, so that a close never waits for opens.
+    /// Closes a file: may use the extra slot, so that a close never waits for opens.
     pub close: bool,
     /// Counts against `max_rpcs_in_flight`.
     pub limited: bool,
-    /// The request portal, where the opcode's own is not meant.
+    /// The request portal, if it is not the opcode's.
     pub portal: Option<u32>,
-    /// A negative status is a reply like any other.
+    /// A reply with a negative status is returned as a reply, not as an error.
     pub any_status: bool,
-    /// Gives up after this long, whatever the import does meanwhile.
+    /// Limit of the whole call, including reconnections.
     pub timeout: Option<Duration>,
-    /// Fails at once when the import is not connected.
+    /// Fails at once if the import is not connected.
     pub no_delay: bool,
-    /// Is never sent twice: the caller asks again himself.
+    /// Is sent once only: the caller repeats it if necessary.
     pub no_resend: bool,
-    /// Rests on what was known after so many evictions ([`crate::Import::evictions`]): fails if there has been another,
-    /// also one before it is sent.
+    /// Depends on state from after this number of evictions ([`crate::Import::evictions`]): fails
+    /// if the server has evicted the client since then, also before the request is sent.
     pub evictions: Option<u64>,
-    /// Stays on the list of requests to replay until the reply's [`Keep`] is dropped, even when committed (opens).
+    /// Stays on the replay list until the reply's [`ReplayGuard`] is dropped, even when committed
+    /// (opens).
     pub keep_until_closed: bool,
-    /// `MSG_REQ_REPLAY_DONE` and the like.
+    /// More `MSG_*` flags of `pb_flags`.
     pub flags: u32,
-    /// The user on whose behalf it is sent (job statistics, request scheduling).
+    /// User on whose behalf the request is sent (job statistics, NRS).
     pub uid: Option<u32>,
-    /// The group.
+    /// The group, likewise.
     pub gid: Option<u32>,
-    /// The project.
+    /// The project, likewise.
     pub projid: Option<u32>,
-    /// The job.
+    /// The job, likewise.
     pub jobid: Option<String>,
 }
 
 impl Request {
-    /// A request with the portals, the version and the limits that belong to `opc`.
+    /// A request with the opcode's portal, version and limits.
     pub fn new(opc: u32, bufs: Vec<Bytes>) -> Request {
         Request {
             opc,
@@ -80,7 +83,7 @@ impl Request {
         }
     }
 
-    /// A request that changes something on an MDT.
+    /// A request that modifies an MDT.
     pub fn modifying(opc: u32, bufs: Vec<Bytes>) -> Request {
         Request {
             modifies: true,
@@ -90,7 +93,7 @@ impl Request {
         }
     }
 
-    /// The same request with bulk.
+    /// The same request, with bulk.
     pub fn with_bulk(self, bulk: Bulk) -> Request {
         Request {
             bulk: Some(bulk),
@@ -99,17 +102,18 @@ impl Request {
     }
 }
 
-/// Data that the server moves: one entry per MD of at most 1 MiB, cut by the rule of guide 3.6.
+/// Data that the server moves: one entry per MD of at most 1 MiB (docs/protocol.md, "Bulk
+/// transfers").
 #[derive(Debug, Clone)]
 pub enum Bulk {
-    /// The server GETs these.
+    /// The server GETs these payloads.
     Source(Vec<Payload>),
-    /// The server PUTs into these: the most that each takes.
+    /// The server PUTs into these MDs; each entry is an MD's size.
     Sink(Vec<u32>),
 }
 
 impl Bulk {
-    /// How many MDs there are.
+    /// Number of MDs.
     pub fn mds(&self) -> usize {
         match self {
             Bulk::Source(mds) => mds.len(),
@@ -121,30 +125,35 @@ impl Bulk {
 /// A reply.
 #[derive(Debug, Clone)]
 pub struct ReplyMsg {
-    /// `pb_status`: zero or more, or negative where the request takes any status.
+    /// `pb_status`; negative only if the request has `any_status`.
     pub status: i32,
-    /// The whole message.
+    /// The message.
     pub msg: Message,
-    /// Its body, parsed.
+    /// Its parsed `ptlrpc_body`.
     pub body: PtlrpcBody,
-    /// What the server PUT, one payload per MD; empty without a bulk sink.
+    /// The payloads that the server PUT, one per MD; empty without a bulk sink.
     pub bulk: Vec<Payload>,
-    /// Keeps the request for replay, where the request asked for it and the reply has a transaction number.
+    /// Keeps the request on the replay list, if the request has `keep_until_closed` and the reply a
+    /// transno.
     pub keep: Option<Keep>,
 }
 
 impl ReplyMsg {
-    /// The structure at the front of buffer `i`.
+    /// The structure at the start of buffer `i`.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO` if the buffer is too short.
     pub fn get<T: WireStruct>(&self, i: usize) -> Result<T, Errno> {
         self.msg.get(i).map_err(|_| Errno::EPROTO)
     }
 
-    /// Buffer `i`; empty when it is not there.
+    /// Buffer `i`; empty if it is missing.
     pub fn buf(&self, i: usize) -> &[u8] {
         self.msg.buf(i)
     }
 
-    /// Buffer `i`, shared with the message.
+    /// Buffer `i`, sharing the message's memory.
     pub fn bytes(&self, i: usize) -> Bytes {
         self.msg.bytes(i)
     }

@@ -1,6 +1,7 @@
-//! The services that servers run, by name, with their thread limits per partition (guide 12.3).
+//! The services that servers run, with their names, portals and thread limits (docs/protocol.md,
+//! "PtlRPC").
 //!
-//! A "thread" is a slot: how many requests of the service a partition works on at once.
+//! A "thread" is a slot: the limit of requests that a partition handles concurrently.
 
 use cpt::CptTable;
 use wire::{
@@ -9,47 +10,47 @@ use wire::{
     OST_REQUEST_PORTAL, OUT_PORTAL, SEQ_CONTROLLER_PORTAL, SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL,
 };
 
-/// Requests that may wait in one partition's queue of a service; when it is full, the sender is held back.
+/// Requests that one partition's queue holds. A full queue stalls the sender's connection.
 pub const QUEUE_PER_CPT: usize = 8192;
 
-/// On which partitions a service runs.
+/// The partitions that a service runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spread {
-    /// On every partition: a request is handled where it arrives.
+    /// Every partition: a request is handled where it arrives.
     All,
-    /// On the first one only.
+    /// The first partition only.
     First,
-    /// On these: a request that arrives elsewhere crosses once.
+    /// These partitions: a request that arrives elsewhere crosses over once.
     Only(Vec<usize>),
 }
 
-/// One service.
+/// The configuration of a service.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
     /// Lustre's name, as in `mds.MDS.mdt.stats`.
     pub name: &'static str,
-    /// The portal that its requests come by.
+    /// Request portal.
     pub portal: u32,
-    /// Threads that are always there.
+    /// Minimum of threads per partition.
     pub init: usize,
-    /// Threads per partition to start the reckoning from; 0: the maximum, divided among the partitions.
+    /// Base of the thread limit per partition; 0: `max` divided by the number of partitions.
     pub base: usize,
-    /// Threads of all partitions at most.
+    /// Maximum of threads on all partitions.
     pub max: usize,
-    /// Threads to add for each CPU of a partition.
+    /// Threads added for each CPU of a partition.
     pub factor: usize,
-    /// The number that the administrator set (`*_num_threads`), of all partitions together.
+    /// Threads on all partitions, if set by the administrator (`*_num_threads`).
     pub user: Option<usize>,
-    /// Where it runs.
+    /// Partitions.
     pub spread: Spread,
-    /// Whether a request is handled by the CPUs of the partition whose queue it waits in.
+    /// Whether requests run on the CPUs of the partition that queued them.
     pub bind: bool,
-    /// Requests that may wait, per partition.
+    /// Queue length per partition.
     pub queue: usize,
 }
 
 impl ServiceConfig {
-    /// A service with the numbers of guide 12.3.
+    /// A service with the given (init, base, max, factor) thread numbers.
     pub const fn new(
         name: &'static str,
         portal: u32,
@@ -70,7 +71,7 @@ impl ServiceConfig {
         }
     }
 
-    /// How many requests each of `ncpts` partitions works on at once (guide 12.3).
+    /// The thread limit of each of `ncpts` partitions, by Lustre's rule.
     pub fn threads_per_cpt(&self, ncpts: usize, cpus: &Cpus) -> usize {
         let ncpts = ncpts.max(1);
         let init = self.init.max(INIT_MIN);
@@ -82,13 +83,14 @@ impl ServiceConfig {
         }
         let mut limit = self.base;
         if ncpts == 1 {
-            // A single partition has the work of all CPUs, wherever they are: more, but never twice the base.
+            // A single partition handles the load of all CPUs: add half the base, a quarter and so
+            // on, less than the base in total.
             let steps = (1..usize::BITS).take_while(|i| cpus.all >> (i + 1) != 0 && self.base >> i != 0);
             limit += steps.map(|i| self.base >> i).sum::<usize>();
         }
         let mut factor = self.factor;
         if cpus.siblings > 1 {
-            // A thread of a core is less than a core.
+            // A hardware thread counts for less than a core.
             factor = factor - (factor >> 1) + (factor >> 3);
         }
         let mut left = cpus.first;
@@ -103,7 +105,7 @@ impl ServiceConfig {
         limit.max(init)
     }
 
-    /// How many each of `ncpts` partitions has at least.
+    /// The minimum of threads of each of `ncpts` partitions.
     pub fn threads_min(&self, ncpts: usize) -> usize {
         let init = self.init.max(INIT_MIN);
         match self.user.filter(|&user| user > 0) {
@@ -113,22 +115,22 @@ impl ServiceConfig {
     }
 }
 
-/// Threads that each partition has at least: two, and one for requests of high priority.
+/// Minimum per partition: two, and one for high-priority requests.
 const INIT_MIN: usize = 3;
 
-/// What the number of threads goes by.
+/// The CPUs that the thread limits depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpus {
     /// CPUs of all partitions.
     pub all: usize,
-    /// CPUs of the first partition, whose number stands for all, so that all have as many threads.
+    /// CPUs of the first partition, used for all partitions so that all have the same limit.
     pub first: usize,
-    /// CPUs that share a core.
+    /// Hardware threads per core.
     pub siblings: usize,
 }
 
 impl Cpus {
-    /// Those of this process.
+    /// The CPUs of this process.
     pub fn of(cpts: &CptTable) -> Cpus {
         let mut cpus: Vec<usize> = cpts.iter().flat_map(|c| c.cpus().iter().copied()).collect();
         cpus.sort_unstable();
@@ -141,7 +143,7 @@ impl Cpus {
     }
 }
 
-/// What an MGS runs.
+/// The services of an MGS.
 pub const MGS: &[ServiceConfig] = &[ServiceConfig::new(
     "mgs",
     MGS_REQUEST_PORTAL,
@@ -149,7 +151,7 @@ pub const MGS: &[ServiceConfig] = &[ServiceConfig::new(
     Spread::First,
 )];
 
-/// What an MDS runs.
+/// The services of an MDS.
 pub const MDS: &[ServiceConfig] = &[
     ServiceConfig::new("mdt", MDS_REQUEST_PORTAL, (2, 64, 1024, 8), Spread::All),
     ServiceConfig::new("mdt_readpage", MDS_READPAGE_PORTAL, (2, 48, 256, 4), Spread::All),
@@ -160,7 +162,7 @@ pub const MDS: &[ServiceConfig] = &[
     ServiceConfig::new("mdt_io", MDS_IO_PORTAL, (3, 64, 512, 8), Spread::All),
 ];
 
-/// What an OSS runs.
+/// The services of an OSS.
 pub const OSS: &[ServiceConfig] = &[
     ServiceConfig::new("ost", OST_REQUEST_PORTAL, (3, 64, 512, 8), Spread::All),
     ServiceConfig::new("ost_create", OST_CREATE_PORTAL, (2, 8, 64, 1), Spread::All),
@@ -169,7 +171,7 @@ pub const OSS: &[ServiceConfig] = &[
     ServiceConfig::new("ost_out", OUT_PORTAL, (2, 8, 64, 1), Spread::All),
 ];
 
-/// What every node with locks of its own runs.
+/// The service of every node that grants locks.
 pub const LDLM: &[ServiceConfig] = &[ServiceConfig::new(
     "ldlm_canceld",
     LDLM_CANCEL_REQUEST_PORTAL,
@@ -177,7 +179,7 @@ pub const LDLM: &[ServiceConfig] = &[ServiceConfig::new(
     Spread::All,
 )];
 
-/// What every node runs that takes locks from others; started with the [`crate::Ptlrpc`].
+/// The service of every node that holds locks; started with the [`crate::Ptlrpc`].
 pub(crate) const CALLBACKS: ServiceConfig =
     ServiceConfig::new("ldlm_cbd", LDLM_CB_REQUEST_PORTAL, (2, 24, 128, 8), Spread::All);
 
@@ -194,12 +196,12 @@ mod tests {
         let mdt = &MDS[0];
         let one = |all| cpus(all, all, 1);
         assert_eq!(mdt.threads_per_cpt(1, &one(2)), 64 + 2 * 8);
-        // One partition of 8 CPUs: 64 + 32 + 16 for the weight, 4*8 + 4*7 for the CPUs.
+        // One partition of 8 CPUs: 64 + 32 + 16 for the load of all, 4*8 + 4*7 for its CPUs.
         assert_eq!(mdt.threads_per_cpt(1, &one(8)), 64 + 32 + 16 + 32 + 28);
         assert_eq!(mdt.threads_per_cpt(16, &cpus(128, 8, 1)), 64);
-        // The MDS of the demonstrations: four partitions of 6 CPUs that share cores, whose factor is 8 - 4 + 1.
+        // Four partitions of 6 CPUs with two hardware threads per core: the factor is 8 - 4 + 1.
         assert_eq!(mdt.threads_per_cpt(4, &cpus(24, 6, 2)), 64 + 4 * 5 + 2 * 4);
-        // On one of four partitions the weight is that of all CPUs.
+        // A service on one of four partitions handles the load of all CPUs.
         assert_eq!(
             mdt.threads_per_cpt(1, &cpus(24, 6, 2)),
             64 + 32 + 16 + 8 + 4 * 5 + 2 * 4

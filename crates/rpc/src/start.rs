@@ -1,14 +1,14 @@
-//! The start parameters of the RPC layer and the services on it: rows of Lustre's module parameters to fields of
-//! [`RpcConfig`].
+//! The start parameters of the RPC layer and its services: maps Lustre's module parameters to
+//! fields of [`RpcConfig`].
 
 use crate::RpcConfig;
 use params::StartParam;
 use params::start::{number, seconds, switch};
 
-/// The most threads that can be asked for.
+/// Upper bound of thread numbers.
 const THREADS_MAX: usize = 1 << 16;
 
-/// A row for a number of threads.
+/// A row for a thread number.
 macro_rules! threads {
     ($module:literal, $name:literal, $about:literal, $($field:ident).+) => {
         StartParam {
@@ -21,7 +21,7 @@ macro_rules! threads {
     };
 }
 
-/// A row for a list of partitions.
+/// A row for a list of CPU partitions.
 macro_rules! cpts {
     ($module:literal, $name:literal, $about:literal, $($field:ident).+) => {
         StartParam {
@@ -34,7 +34,7 @@ macro_rules! cpts {
     };
 }
 
-/// A row for whether threads stay on their partition.
+/// A row for binding threads to their partition.
 macro_rules! bind {
     ($module:literal, $name:literal, $about:literal, $($field:ident).+) => {
         StartParam {
@@ -47,7 +47,7 @@ macro_rules! bind {
     };
 }
 
-/// A row for a time of adaptive timeouts.
+/// A row for a time of the adaptive timeouts.
 macro_rules! at {
     ($name:ident, $about:literal) => {
         StartParam {
@@ -60,38 +60,44 @@ macro_rules! at {
     };
 }
 
-/// One row for each.
+/// The rows of all start parameters.
 pub const START: &[StartParam<RpcConfig>] = &[
-    at!(at_min, "least service time that clients allow for, seconds"),
-    at!(at_max, "longest service time that clients allow for, seconds"),
-    at!(at_history, "how long a measured service time counts, seconds"),
+    at!(at_min, "shortest service time that clients assume, seconds"),
+    at!(at_max, "longest service time that clients assume, seconds"),
+    at!(
+        at_history,
+        "how long a measured service time is remembered, seconds"
+    ),
     at!(
         at_early_margin,
         "how long before a deadline an early reply is sent, seconds"
     ),
-    at!(at_extra, "how much time an early reply asks for, seconds"),
+    at!(
+        at_extra,
+        "by how much an early reply extends the deadline, seconds"
+    ),
     at!(
         unreachable_timeout,
-        "how long a client that others wait for may be unreachable before it is evicted, seconds"
+        "after how long an unreachable client that blocks others is evicted, seconds"
     ),
     StartParam {
         module: "ptlrpc",
         name: "tbf_rate",
-        about: "requests in a second of a class for which no rule of nrs_tbf_rule says otherwise",
+        about: "requests per second of a class that no rule of nrs_tbf_rule matches",
         show: |c| c.tbf_rate.to_string(),
         set: |c, text| number(text, 1..=999_999).map(|n| c.tbf_rate = n),
     },
     StartParam {
         module: "ptlrpc",
         name: "tbf_depth",
-        about: "tokens that a class of nrs_tbf_rule may save up",
+        about: "tokens that a class of nrs_tbf_rule can accumulate",
         show: |c| c.tbf_depth.to_string(),
         set: |c, text| number(text, 1..=10_000).map(|n| c.tbf_depth = n),
     },
     threads!(
         "mdt",
         "mds_num_threads",
-        "MDS threads of all partitions; 0: by the rule",
+        "MDS threads of all partitions; 0: computed",
         mds.threads
     ),
     cpts!(
@@ -103,13 +109,13 @@ pub const START: &[StartParam<RpcConfig>] = &[
     bind!(
         "mdt",
         "mds_cpu_bind",
-        "whether MDS threads stay on their partition",
+        "whether MDS threads are bound to their partition",
         mds
     ),
     threads!(
         "mdt",
         "mds_rdpg_num_threads",
-        "MDS readpage threads of all partitions; 0: by the rule",
+        "MDS readpage threads of all partitions; 0: computed",
         mds_rdpg.threads
     ),
     cpts!(
@@ -121,13 +127,13 @@ pub const START: &[StartParam<RpcConfig>] = &[
     bind!(
         "mdt",
         "mds_rdpg_cpu_bind",
-        "whether MDS readpage threads stay on their partition",
+        "whether MDS readpage threads are bound to their partition",
         mds_rdpg
     ),
     threads!(
         "mdt",
         "mds_max_io_threads",
-        "most MDS I/O threads of all partitions; 0: 512",
+        "maximum of MDS I/O threads of all partitions; 0: 512",
         mds_io.max
     ),
     cpts!(
@@ -139,19 +145,19 @@ pub const START: &[StartParam<RpcConfig>] = &[
     bind!(
         "mdt",
         "mds_io_cpu_bind",
-        "whether MDS I/O threads stay on their partition",
+        "whether MDS I/O threads are bound to their partition",
         mds_io
     ),
     threads!(
         "ofd",
         "oss_num_threads",
-        "OSS threads of all partitions; 0: by the rule",
+        "OSS threads of all partitions; 0: computed",
         oss.threads
     ),
     threads!(
         "ofd",
         "oss_max_threads",
-        "most OSS threads of all partitions; 0: 512",
+        "maximum of OSS threads of all partitions; 0: 512",
         oss.max
     ),
     cpts!(
@@ -169,25 +175,25 @@ pub const START: &[StartParam<RpcConfig>] = &[
     bind!(
         "ofd",
         "oss_cpu_bind",
-        "whether OSS threads stay on their partition",
+        "whether OSS threads are bound to their partition",
         oss
     ),
     threads!(
         "ofd",
         "oss_num_create_threads",
-        "OSS create threads of all partitions; 0: by the rule",
+        "OSS create threads of all partitions; 0: computed",
         oss_create.threads
     ),
     bind!(
         "ofd",
         "oss_create_cpu_bind",
-        "whether OSS create threads stay on their partition",
+        "whether OSS create threads are bound to their partition",
         oss_create
     ),
     threads!(
         "ptlrpc",
         "ldlm_num_threads",
-        "lock threads of all partitions; 0: by the rule",
+        "lock threads of all partitions; 0: computed",
         ldlm.threads
     ),
     cpts!(
@@ -199,7 +205,7 @@ pub const START: &[StartParam<RpcConfig>] = &[
     bind!(
         "ptlrpc",
         "ldlm_cpu_bind",
-        "whether lock threads stay on their partition",
+        "whether lock threads are bound to their partition",
         ldlm
     ),
 ];
@@ -207,7 +213,7 @@ pub const START: &[StartParam<RpcConfig>] = &[
 fn read_cpts(text: &str) -> Result<Vec<usize>, String> {
     let text = text.trim();
     let inner = text.strip_prefix('[').map_or(Some(text), |t| t.strip_suffix(']'));
-    let inner = inner.ok_or("expected a list of CPU partitions such as [0,2-3]: a '[' without its ']'")?;
+    let inner = inner.ok_or("expected a list of CPU partitions such as [0,2-3]: '[' without ']'")?;
     cpt::parse_list(inner).map_err(|e| format!("expected a list of CPU partitions such as [0,2-3]: {e}"))
 }
 
@@ -257,7 +263,7 @@ mod tests {
         assert!(
             set(&mut config, "mds_num_cpts", "[1")
                 .unwrap_err()
-                .contains("without its ']'")
+                .contains("without ']'")
         );
         set(&mut config, "mds_num_cpts", "").unwrap();
         assert!(config.services.mds.cpts.is_empty());

@@ -1,4 +1,5 @@
-//! A node in one process for tests: LNet on `lo`, the RPC layer, a target that echoes, an owner that remembers.
+//! A node in one process for tests: LNet on `lo`, the RPC layer, an echoing target, a recording
+//! import owner.
 
 use crate::{
     BoxFuture, ConnectRequest, Export, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc,
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::{Errno, Message, Nid, ObdConnectData};
 
-/// An RPC layer on `lo` with all services, on the current runtime.
+/// An RPC layer on `lo` with all services, on the current tokio runtime.
 pub fn node(seed: u64) -> Arc<Ptlrpc> {
     node_with(RpcConfig {
         seed,
@@ -20,7 +21,7 @@ pub fn node(seed: u64) -> Arc<Ptlrpc> {
     })
 }
 
-/// The same with other times.
+/// The same with another configuration.
 pub fn node_with(cfg: RpcConfig) -> Arc<Ptlrpc> {
     let cpts = CptTable::single_current();
     let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
@@ -31,7 +32,7 @@ pub fn node_with(cfg: RpcConfig) -> Arc<Ptlrpc> {
     rpc
 }
 
-/// What an import of `target_uuid` on this node is made from.
+/// The configuration of an import of `target_uuid` on this node.
 pub fn import_config(target_uuid: &str, kind: ImportKind, owner: Arc<dyn ImportOwner>) -> ImportConfig {
     ImportConfig {
         name: format!("{target_uuid}-test"),
@@ -45,7 +46,7 @@ pub fn import_config(target_uuid: &str, kind: ImportKind, owner: Arc<dyn ImportO
     }
 }
 
-/// An import of `target_uuid`, connected over `lo`.
+/// An import of `target_uuid`, connected over `lo`, and its owner.
 pub async fn client(rpc: &Arc<Ptlrpc>, target_uuid: &str, kind: ImportKind) -> (Arc<Import>, Arc<Witness>) {
     let witness = Arc::<Witness>::default();
     let import = Import::new(rpc, import_config(target_uuid, kind, witness.clone()));
@@ -53,14 +54,14 @@ pub async fn client(rpc: &Arc<Ptlrpc>, target_uuid: &str, kind: ImportKind) -> (
     (import, witness)
 }
 
-/// An owner that remembers what it was told.
+/// An import owner that records events and callbacks.
 #[derive(Debug, Default)]
 pub struct Witness {
     /// `connected`, `disconnected`, `evicted`, `idle`, `closed`.
     pub events: Mutex<Vec<&'static str>>,
-    /// The opcodes of callbacks.
+    /// The opcodes of the callbacks.
     pub callbacks: Mutex<Vec<u32>>,
-    /// Whether something is held that an idle import must stay for.
+    /// The value of [`ImportOwner::in_use`].
     pub in_use: AtomicBool,
 }
 
@@ -85,18 +86,19 @@ impl ImportOwner for Witness {
     }
 }
 
-/// A target that answers every request with its buffers, and grants whatever is asked for.
+/// A target that replies to every request with the request's buffers and grants all requested
+/// flags.
 #[derive(Debug)]
 pub struct Echo {
     uuid: String,
-    /// Requests that were executed.
+    /// Number of requests executed.
     pub executed: AtomicU64,
-    /// Exports that are gone.
+    /// Dropped exports: the client's UUID, and whether it was evicted.
     pub gone: Mutex<Vec<(String, bool)>>,
 }
 
 impl Echo {
-    /// With this UUID.
+    /// A target with this UUID.
     pub fn new(uuid: &str) -> Arc<Echo> {
         Arc::new(Echo {
             uuid: uuid.to_owned(),

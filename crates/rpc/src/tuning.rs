@@ -1,18 +1,18 @@
-//! What an administrator may say of the services of a node: how many threads, on which partitions, and whether they stay
-//! there; and which of it is for which service (guide 12.3).
+//! The administrator's settings of services: threads, partitions and binding, and the services that
+//! each setting applies to.
 
 use crate::{RpcError, ServiceConfig, Spread};
 
-/// What is said of a kind of service.
+/// The settings of a kind of service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tuning {
-    /// Threads of all partitions together; 0: as many as the rule says.
+    /// Threads on all partitions; 0: computed.
     pub threads: usize,
-    /// The most threads that the rule may come to; 0: the service's own number.
+    /// Upper bound of the computed thread number; 0: the service's default.
     pub max: usize,
-    /// The partitions that it runs on; none: all of them.
+    /// Partitions to run on; empty: all.
     pub cpts: Vec<usize>,
-    /// Whether requests are handled by the CPUs of the partition whose queue they wait in.
+    /// Whether requests run on the CPUs of the partition that queued them.
     pub bind: bool,
 }
 
@@ -27,27 +27,27 @@ impl Default for Tuning {
     }
 }
 
-/// What is said of all of them.
+/// The settings of all services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicesTuning {
-    /// `mds_*`: the MDS's requests.
+    /// `mds_*`: metadata requests.
     pub mds: Tuning,
-    /// `mds_rdpg_*`: directories and attributes.
+    /// `mds_rdpg_*`: readdir and getattr.
     pub mds_rdpg: Tuning,
-    /// `mds_io_*`: data on the MDT.
+    /// `mds_io_*`: Data-on-MDT.
     pub mds_io: Tuning,
-    /// `oss_*`: the OSS's requests.
+    /// `oss_*`: requests to OSTs.
     pub oss: Tuning,
-    /// `oss_io_cpts`: where reads and writes are handled.
+    /// `oss_io_cpts`: partitions for reads and writes.
     pub oss_io_cpts: Vec<usize>,
-    /// `oss_create_*`: making objects.
+    /// `oss_create_*`: object creation.
     pub oss_create: Tuning,
-    /// `ldlm_*`: callbacks and cancels of locks.
+    /// `ldlm_*`: lock callbacks and cancels.
     pub ldlm: Tuning,
 }
 
 impl ServicesTuning {
-    /// What is said of the service of this name. Services that run on one partition have no list of partitions.
+    /// The settings of a service. Services that run on one partition ignore lists of partitions.
     fn of(&self, service: &str) -> Tuning {
         let oss = self.oss.clone();
         let on = |t: &Tuning, cpts: &[usize]| Tuning {
@@ -70,7 +70,7 @@ impl ServicesTuning {
         }
     }
 
-    /// A service as it is to run here.
+    /// The service's configuration with the settings applied.
     pub(crate) fn apply(&self, service: &ServiceConfig) -> ServiceConfig {
         let said = self.of(service.name);
         let spread = match &service.spread {
@@ -86,7 +86,11 @@ impl ServicesTuning {
         }
     }
 
-    /// Whether each list of partitions names only such as there are, of `ncpts`.
+    /// Checks that all listed partitions exist, of `ncpts`.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError::NoPartition`] for the first one that does not.
     pub fn check(&self, ncpts: usize) -> Result<(), RpcError> {
         let lists = [
             ("mds_num_cpts", &self.mds.cpts),

@@ -1,51 +1,53 @@
-//! Transaction ids: one sequence per process, and for each import which of them still wait for a reply (guide 3.5).
+//! Xids: one sequence per process, and the unreplied xids of each import (docs/protocol.md,
+//! "PtlRPC").
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::PTLRPC_BULK_OPS_COUNT;
 
-/// The process's sequence. Each id is the first of 128 match bits that belong to its request.
+/// The xid sequence of the process. Each xid is the first of 128 match bits that belong to its
+/// request.
 #[derive(Debug)]
 pub(crate) struct Xids(AtomicU64);
 
 impl Xids {
-    /// A sequence that begins after all of an earlier life of the process.
+    /// A sequence that is higher than that of an earlier run of the process.
     pub(crate) fn starting_at(unix_seconds: u64) -> Xids {
         let step = u64::from(PTLRPC_BULK_OPS_COUNT);
         Xids(AtomicU64::new((unix_seconds << 20) & !(step - 1)))
     }
 
-    /// The next one.
+    /// The next xid.
     pub(crate) fn next(&self) -> u64 {
         let step = u64::from(PTLRPC_BULK_OPS_COUNT);
         self.0.fetch_add(step, Ordering::Relaxed) + step
     }
 }
 
-/// The requests of one import that have no reply yet.
+/// The unreplied requests of one import.
 #[derive(Debug, Default)]
 pub(crate) struct Unreplied(BTreeSet<u64>);
 
 impl Unreplied {
-    /// A new request. The id is taken here, under the import's lock, so that `last` never passes a request that is
-    /// still to be sent.
+    /// Assigns an xid to a new request. Called under the import's mutex, so that `last` never
+    /// passes a request that is still to be sent.
     pub(crate) fn begin(&mut self, xids: &Xids) -> u64 {
         let xid = xids.next();
         self.0.insert(xid);
         xid
     }
 
-    /// A request has its reply, or its caller has given up.
+    /// A request has a reply, or its caller gave up.
     pub(crate) fn end(&mut self, xid: u64) {
         self.0.remove(&xid);
     }
 
-    /// `pb_last_xid`: everything up to here has its reply.
+    /// `pb_last_xid`: all requests up to this xid have replies.
     pub(crate) fn last(&self) -> u64 {
         self.0.first().map_or(0, |lowest| lowest - 1)
     }
 
-    /// How many wait.
+    /// Number of unreplied requests.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,5 +1,6 @@
-//! One request's life: wait until connected, send, wait for the reply, and again after a reconnection, with the same xid
-//! and `MSG_RESENT`, so that the server executes it once (guide 3.4 to 3.7).
+//! One request from start to end: wait for a connection, send, wait for the reply. After a
+//! reconnection it is sent again with the same xid and `MSG_RESENT`, so that the server executes it
+//! once (docs/protocol.md, "PtlRPC").
 
 use super::machine::Event;
 use super::slots::Slot;
@@ -19,14 +20,14 @@ use wire::{
     OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Text,
 };
 
-/// What the network may add to a service's time.
+/// Allowance for the network, added to the service time.
 const NET_LATENCY: Duration = Duration::from_secs(1);
-/// The longest pause before a request is sent again that the server could not do yet (`-EINPROGRESS`).
+/// The longest pause before retrying a request that the server answered with `-EINPROGRESS`.
 const IN_PROGRESS_PAUSE_MAX: u32 = 10;
-/// How often bulk that did not come is asked for again.
+/// How often a request is sent before missing bulk is an error.
 const BULK_ATTEMPTS: u32 = 3;
 
-/// A connection as it was when a request was sent on it.
+/// The connection that a request is sent on.
 #[derive(Debug, Clone, Copy)]
 struct Conn {
     peer: Nid,
@@ -36,15 +37,15 @@ struct Conn {
     rep_mbits: bool,
 }
 
-/// Why waiting for a reply ended without one.
+/// Why waiting for a reply ended without a reply.
 enum Interrupted {
-    /// There is a new connection: send again.
+    /// The import has reconnected: send again.
     Reconnected,
     /// The call fails.
     Failed(RpcError),
 }
 
-/// What one attempt came to: the reply, or `None` to send again.
+/// The result of one attempt: the reply, or `None` to send the request again.
 type Attempted = Option<ReplyMsg>;
 
 struct Call<'a> {
@@ -52,11 +53,12 @@ struct Call<'a> {
     req: &'a Request,
     slot: Slot<'a>,
     phase: watch::Receiver<Phase>,
-    /// Evictions when the call began, or what it rests on was learnt: that does not survive another one.
+    /// Evictions when the call began, or those that the request depends on: another one fails the
+    /// call.
     evictions: u64,
     /// 0 until the first attempt.
     xid: u64,
-    /// Whether the server may know the xid.
+    /// Whether the server may have received the xid.
     resent: bool,
     reply_len: u32,
     pauses: u32,
@@ -69,7 +71,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Sends `req` until it has a reply.
+/// Sends `req` and waits for its reply, resending as needed.
 pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcError> {
     let phase = import.phase.subscribe();
     let evictions = req.evictions.unwrap_or_else(|| phase.borrow().evictions);
@@ -95,7 +97,7 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
     }
 }
 
-/// A reply of nothing but a body.
+/// The size of a reply without buffers.
 const EMPTY_REPLY: u32 = wire::msg::EARLY_REPLY_SIZE as u32;
 
 impl Call<'_> {
@@ -103,13 +105,14 @@ impl Call<'_> {
         self.import.cfg.name.clone()
     }
 
-    /// Waits until requests flow, and gives the request its xid.
+    /// Waits until the import is connected, and assigns the xid.
     async fn connected(&mut self) -> Result<Conn, RpcError> {
         loop {
             self.settled().await?;
             let mut core = self.import.core.lock();
             match core.machine.state() {
-                // From now on the import counts this request, and does not take its leave under it.
+                // Counted as in flight from here on, which keeps the import from disconnecting when
+                // idle.
                 _ if core.machine.evictions() != self.evictions => {
                     return Err(RpcError::Evicted(self.name()));
                 }
@@ -124,15 +127,17 @@ impl Call<'_> {
         }
     }
 
-    /// Waits until the import is connected; one that has taken its leave is told to.
+    /// Waits until the import is connected; an idle import is told to reconnect.
     async fn settled(&mut self) -> Result<(), RpcError> {
         let no_delay = self.req.no_delay;
         let evictions = self.evictions;
-        // New is also one that has just begun, which its driver has not come round to.
+        // `New` is also the state of an import that was just started and whose driver has not run
+        // yet.
         let begun = self.import.driven.load(Ordering::Acquire);
         let settled = |p: &Phase| {
             let never = p.state == ImportState::Closed || (p.state == ImportState::New && !begun);
-            // Who does not want to wait for a server that is away waits for one that was not yet asked.
+            // With `no_delay` a call does not wait for an absent server, but it waits for the first
+            // attempt.
             let away = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
             let idle = p.state == ImportState::Idle;
             p.state == ImportState::Full || idle || never || (no_delay && away) || p.evictions != evictions
@@ -177,7 +182,7 @@ impl Call<'_> {
         }
     }
 
-    /// `pb_last_xid`, after giving the request another xid where it needs one.
+    /// Returns `pb_last_xid`; with `renew`, first assigns a new xid to the request.
     fn take_xid(&mut self, renew: bool) -> u64 {
         let mut core = self.import.core.lock();
         if renew {
@@ -191,7 +196,8 @@ impl Call<'_> {
         let (import, req) = (self.import, self.req);
         let lnet = import.rpc.lnet();
         let mds = req.bulk.as_ref().map_or(0, |b| b.mds());
-        // A server without BULK_MBITS finds the bulk by the xid, which then names the last MD.
+        // Without BULK_MBITS the server derives the bulk's match bits from the xid, which then
+        // names the last MD.
         let xid_is_mbits = mds > 0 && !conn.bulk_mbits;
         let last_xid = self.take_xid(xid_is_mbits && self.resent);
         let base = if self.resent && !xid_is_mbits {
@@ -274,7 +280,7 @@ impl Call<'_> {
         }
     }
 
-    /// The parts of the body that are the same in every attempt.
+    /// The fields of the body that are the same in every attempt.
     fn body(&self) -> PtlrpcBody {
         let req = self.req;
         let mut flags = req.flags;
@@ -311,7 +317,7 @@ impl Call<'_> {
         head.build_of(body, &self.req.bufs)
     }
 
-    /// Resolves when waiting on `conn` has no point any more.
+    /// Resolves when no reply can arrive on `conn` any more.
     async fn interrupted(&self, conn: Conn) -> Interrupted {
         let mut phase = self.phase.clone();
         let evictions = self.evictions;
@@ -338,7 +344,7 @@ impl Call<'_> {
         }
     }
 
-    /// The connection does not work: the import makes a new one, unless it is at it already.
+    /// Reports that the connection is broken, which makes the import reconnect.
     fn broken(&self, conn: Conn, why: RpcError) -> Result<(), RpcError> {
         tracing::debug!(import = %self.name(), opc = self.req.opc, xid = self.xid, error = %why, "request not answered");
         self.import.event(Event::Broken {
@@ -347,7 +353,8 @@ impl Call<'_> {
         if self.req.no_resend { Err(why) } else { Ok(()) }
     }
 
-    /// Keeps what every reply says: that the server is there, how long it takes, what is committed and what is not.
+    /// Records the data that every reply carries: liveness, service time, transno and
+    /// last_committed.
     fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<Keep> {
         let now = Instant::now();
         self.import.silence.heard();
@@ -411,7 +418,7 @@ impl Call<'_> {
         Ok(Some(ReplyMsg { bulk, ..reply }))
     }
 
-    /// The bulk that the reply says was sent; `None` to ask again.
+    /// The bulk that the server sent before the reply; `None` to send the request again.
     async fn collect(
         &mut self,
         conn: Conn,
@@ -439,7 +446,7 @@ impl Call<'_> {
     }
 }
 
-/// Resolves at a time, or never.
+/// Resolves at `deadline`; never without one.
 async fn reached(deadline: Option<Instant>) {
     match deadline {
         Some(at) => sleep_until(at).await,

@@ -1,4 +1,4 @@
-//! The requests that make and end a connection (guide 3.8).
+//! Connect and disconnect requests (docs/protocol.md, "Connect flags").
 
 use super::Import;
 use super::machine::{Attempt, Outcome};
@@ -13,20 +13,22 @@ use wire::{
     OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, WireStruct,
 };
 
-/// Flags that this layer implements: asked for by every import, granted by every target to whoever asks.
+/// Flags that this layer implements: every import requests them, every target grants them on
+/// request.
 pub(crate) const OWN_FLAGS: u64 =
     OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BULK_MBITS | OBD_CONNECT_FLAGS2;
-/// The same of `ocd_connect_flags2`.
+/// The same for `ocd_connect_flags2`.
 pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 
 /// A UUID's buffer is an `obd_uuid` without its last byte.
 const UUID_LEN: usize = 39;
-/// How long a goodbye may take.
+/// Limit of a disconnect.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long a brief attempt waits for a connection to its NID. Connecting goes on behind it, for the next attempt there.
+/// How long a brief attempt waits for LNet to connect. LNet goes on connecting, for the next
+/// attempt.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// Connect data of any age: what an old peer does not send is zero.
+/// Reads connect data of any length: fields that an old peer does not send are zero.
 pub(crate) fn connect_data(buf: &[u8]) -> ObdConnectData {
     let mut whole = [0; ObdConnectData::SIZE];
     let len = buf.len().min(whole.len());
@@ -34,7 +36,7 @@ pub(crate) fn connect_data(buf: &[u8]) -> ObdConnectData {
     ObdConnectData::from_bytes(&whole).expect("the buffer is as long as the structure")
 }
 
-/// The buffer of a UUID.
+/// A request buffer with a UUID.
 fn uuid_buf(uuid: &str) -> Bytes {
     let mut buf = vec![0; UUID_LEN];
     let len = uuid.len().min(UUID_LEN - 1);
@@ -43,7 +45,7 @@ fn uuid_buf(uuid: &str) -> Bytes {
 }
 
 impl Import {
-    /// One attempt to connect.
+    /// Makes one attempt to connect.
     pub(super) async fn connect_once(&self, attempt: Attempt) -> Outcome {
         let nid = self.core.lock().nids.get(attempt.nid).copied();
         let Some(nid) = nid else {
@@ -100,7 +102,7 @@ impl Import {
             .await
     }
 
-    /// What is asked for: what the owner wants, and what this layer implements.
+    /// The connect data of a request: the owner's flags and this layer's.
     fn asked(&self) -> ObdConnectData {
         let mut asked = self.cfg.connect;
         asked.ocd_connect_flags |= OWN_FLAGS;
@@ -146,7 +148,7 @@ impl Import {
         }
     }
 
-    /// Tells the server that we go; whether it hears it does not matter.
+    /// Tells the server that this client disconnects. Failures are ignored.
     pub(super) async fn say_goodbye(&self) {
         let opc = opcode::disconnect(self.cfg.kind);
         let (handle, conn_cnt) = {
@@ -167,7 +169,7 @@ impl Import {
         );
     }
 
-    /// Sends a message that is never resent, within `reach` if that is limited, and waits for the reply.
+    /// Sends a message once and waits for the reply. `reach` limits the time to reach the peer.
     async fn converse(
         &self,
         nid: Nid,
@@ -179,12 +181,12 @@ impl Import {
         let lnet = self.rpc.lnet();
         let portal = opcode::request_portal(body.pb_opc, self.cfg.kind);
         let xid = self.rpc.xids().next();
-        // Where the server agreed to answer at `pb_mbits` (REP_MBITS), it does so for these too.
+        // A server that granted REP_MBITS replies at `pb_mbits`, also to this request.
         let body = PtlrpcBody {
             pb_mbits: xid,
             ..body
         };
-        // Without AT there are no early replies, and the reply begins at offset 0.
+        // Without AT there are no early replies, and the reply is at offset 0.
         let msg = Message {
             flags: 0,
             secflvr: self.cfg.kind.secflvr(),

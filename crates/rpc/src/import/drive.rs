@@ -1,4 +1,5 @@
-//! Carries out what an import's machine decides: one task per import, which ends with the import or when it is closed.
+//! Carries out the decisions of an import's state machine, in one task per import. The task ends
+//! when the import is closed or dropped.
 
 use super::machine::{Action, Attempt, Event, Outcome};
 use super::{Import, ImportEvent, ImportState};
@@ -11,14 +12,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::{Instant, sleep_until};
 
-/// What happens to the peers of this node.
+/// LNet's events about peers.
 type Peers = broadcast::Receiver<PeerEvent>;
 
-/// For a driver that nothing but an event can wake.
+/// The sleep of a driver that only an event needs to wake.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 impl Import {
-    /// Starts the driver, once.
+    /// Starts the driver, unless it runs already.
     pub(super) fn start(&self) {
         if !self.driven.swap(true, Ordering::AcqRel) {
             let peers = self.rpc.lnet().peer_events();
@@ -27,7 +28,7 @@ impl Import {
         }
     }
 
-    /// Carries out all that is pending; when to wake next, or `None` at the end.
+    /// Carries out all pending actions. Returns the time to wake up next, or `None` at the end.
     async fn step(self: &Arc<Self>, peers: &mut Peers) -> Option<Instant> {
         loop {
             let (action, phase) = {
@@ -58,7 +59,7 @@ impl Import {
         let owner = self.owner();
         match action {
             Action::Connect(attempt) => {
-                // What peers did before does not concern this attempt.
+                // Earlier peer events do not concern this attempt.
                 *peers = peers.resubscribe();
                 let outcome = tokio::select! {
                     biased;
@@ -99,8 +100,8 @@ impl Import {
         }
     }
 
-    /// Takes leave of a server that is not needed now. A request that is made from here on connects again, after the
-    /// goodbye.
+    /// Disconnects from a server that is not in use. A later request reconnects, after the
+    /// disconnect is sent.
     async fn rest(&self) {
         if self.owner().in_use() {
             return;
@@ -121,7 +122,8 @@ impl Import {
         self.say_goodbye().await;
     }
 
-    /// A ping's reply says what is committed; its absence, that the connection is broken.
+    /// Sends a ping. Its reply carries `last_committed`; a missing reply means that the connection
+    /// is broken.
     async fn ping(&self) {
         let ping = Request {
             reply_len: 0,
@@ -135,7 +137,7 @@ impl Import {
         self.event(Event::PingDone);
     }
 
-    /// Resolves when an attempt is of no use any more: the import is closed, or the target has moved.
+    /// Resolves when an attempt became pointless: the import is closed, or the target moved.
     async fn superseded(&self, attempt: Attempt) {
         let is_superseded = || {
             let core = self.core.lock();
@@ -146,7 +148,8 @@ impl Import {
         }
     }
 
-    /// Resolves when the connection to the server is lost, and with it what was sent; why.
+    /// Resolves with the reason when the connection to the server is lost, and with it any message
+    /// in flight.
     async fn lost(&self, peers: &mut Peers) -> RpcError {
         loop {
             if let Some(why) = self.is_lost(peers.recv().await) {
@@ -155,16 +158,16 @@ impl Import {
         }
     }
 
-    /// Whether what happened to a peer means that the connection to the server is lost; why.
+    /// Returns the reason if a peer event means that the connection to the server is lost.
     fn is_lost(&self, event: Result<PeerEvent, RecvError>) -> Option<RpcError> {
         let (lnet, server) = (self.rpc.lnet(), self.peer());
         let why = match event {
             Ok(PeerEvent::Down(nid)) if nid == server => "its connection was lost".to_owned(),
-            // A router may have taken requests with it that another one would have delivered.
+            // The router may have lost requests that another router would deliver.
             Ok(PeerEvent::Down(nid)) if lnet.goes_by(server, nid) => {
                 format!("the connection to the router {nid} was lost")
             }
-            // It may have been one of the events that were missed.
+            // The loss may have been among the missed events.
             Err(RecvError::Lagged(_)) if lnet.link(server).is_some_and(|link| !link.up) => {
                 "it is not connected".to_owned()
             }

@@ -1,115 +1,118 @@
-//! An import's states (guide 3.8): pure, told events and the time, giving back what to do and when to be asked again.
+//! The state machine of an import (docs/protocol.md, "Connect flags" and "Recovery"). Pure: events
+//! and the time are arguments; actions and the time of the next tick are results.
 //!
 //! ```text
 //! New -> Connecting -> Full <-> Discon -> Connecting ...
 //!              |         ^
-//!              +-> Evicted (everything dropped) -> Full
-//! Full -> Idle (goodbye said) -> Connecting ..., when a request is made
+//!              +-> Evicted (owner drops locks and caches) -> Full
+//! Full -> Idle (disconnected) -> Connecting ..., on the next request
 //! any -> Closed
 //! ```
 //!
-//! Every attempt to connect has a number, `conn_cnt`; whatever speaks of an older connection is ignored. Attempts go
-//! round the target's NIDs, the one that worked last first. After a round without success there is a pause, of less than
-//! a second however long the server is away: a client notices within a second that its server is back.
-//! Replay after the death of a server is not done: a server that is recovering is treated like one that has forgotten
-//! us, so that no lock and no cached data outlives what they were granted on.
+//! Each attempt to connect has a number, `conn_cnt`; events of older connections are ignored.
+//! Attempts go round the target's NIDs, beginning with the last one that worked. After a round
+//! without success there is a pause of less than a second, however long the server has been away: a
+//! client notices within a second that its server is back. There is no replay after a server crash:
+//! a recovering server is treated like one that has lost its export of this client, so that no lock
+//! and no cached data survives its grant.
 
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(250);
-/// With the jitter this stays below a second.
+/// Stays below a second with the jitter added.
 const BACKOFF_MAX: Duration = Duration::from_millis(800);
 
-/// What an import is doing.
+/// The state of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImportState {
-    /// Not yet asked to connect.
+    /// Not started.
     New,
-    /// An attempt is under way.
+    /// An attempt to connect is in progress.
     Connecting,
-    /// Connected: requests flow.
+    /// Connected.
     Full,
-    /// Not connected; the next attempt waits its turn.
+    /// Disconnected; the next attempt waits for its time.
     Discon,
-    /// The server has forgotten us; the owner is dropping what it cached.
+    /// The server has dropped this client's export; the owner is dropping its locks and caches.
     Evicted,
-    /// Nothing was asked for and nothing is held, so we took our leave; the next request connects.
+    /// Disconnected because nothing is in use (`idle_timeout`); the next request connects.
     Idle,
-    /// Done for good.
+    /// Closed for good.
     Closed,
 }
 
 /// An attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// Which of the NIDs.
+    /// Index of the NID.
     pub(crate) nid: usize,
     /// `pb_conn_cnt`.
     pub(crate) conn_cnt: u32,
-    /// The server's handle of an earlier connection; 0 if there was none.
+    /// The server's handle from the previous connection; 0 without one.
     pub(crate) handle: u64,
-    /// Other NIDs wait for their turn, so a NID that cannot be reached gets little time. Not in the first round: a slow
-    /// network is no reason to report that the target is not there.
+    /// Other NIDs are to be tried, so an unreachable NID gets little time. Not in the first round:
+    /// a slow network is no reason to report a target as absent.
     pub(crate) brief: bool,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The server's handle for us, and the `MSG_CONNECT_*` flags of its reply.
+    /// Connected: the server's handle and the `MSG_CONNECT_*` flags of its reply.
     Connected { handle: u64, op_flags: u32 },
-    /// It failed; another may work.
+    /// Failed; another attempt may succeed.
     Failed,
-    /// It failed, and so will every other.
+    /// Refused; every other attempt would be, too.
     Refused,
 }
 
-/// What happened.
+/// An input of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The owner, or a request where there is no connection for want of any, wants to be connected.
+    /// The owner starts the import, or a request needs an idle import to connect.
     Open,
-    /// The attempt `conn_cnt` ended.
+    /// The attempt `conn_cnt` has ended.
     Connect { conn_cnt: u32, outcome: Outcome },
-    /// The connection `conn_cnt` does not work: no reply in time, not sent, or the server does not know us.
+    /// The connection `conn_cnt` is broken: no reply in time, not sent, or the server lost the
+    /// export.
     Broken { conn_cnt: u32 },
-    /// The owner has dropped what it cached.
+    /// The owner has dropped its locks and caches.
     Invalidated,
-    /// A reply came, to a ping or to something that was wanted.
+    /// A reply arrived, to a ping or to another request.
     Heard { ping: bool },
-    /// A ping came to an end, answered or not.
+    /// A ping has ended, with or without a reply.
     PingDone,
-    /// The owner waits for what the server does by itself, and doubts that it still will, unless something was heard
-    /// in the last `quiet`.
+    /// The owner waits for a message that is not a reply: ping, unless the server was heard from
+    /// within `quiet`.
     Doubted { quiet: Duration },
-    /// Nothing is under way and nothing held: the server need not keep us.
+    /// Disconnect if idle: no request is in flight and the owner holds nothing.
     Rest,
-    /// The owner is done.
+    /// The owner closes the import.
     Close,
     /// Time passed.
     Tick,
 }
 
-/// What to do.
+/// An output of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Connect(Attempt),
-    /// Tell the owner, then report `Invalidated`.
+    /// Tell the owner to drop locks and caches, then report `Invalidated`.
     Invalidate,
-    /// Tell the owner that requests flow.
+    /// Tell the owner that the import is connected.
     AnnounceConnected,
-    /// Tell the owner that they do not.
+    /// Tell the owner that the import is disconnected.
     AnnounceDisconnected,
-    /// Tell the owner that they never will.
+    /// Tell the owner that the import is closed.
     AnnounceClosed,
     Ping,
-    /// Report `Rest` if nothing is under way and nothing held.
+    /// Report `IdleDisconnect` if no request is in flight and the owner holds nothing.
     OfferRest,
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(super) state: ImportState,
@@ -118,9 +121,9 @@ pub(crate) struct Machine {
     conn_cnt: u32,
     handle: u64,
     evictions: u64,
-    /// Attempts that failed since the last that did not.
+    /// Failed attempts since the last success.
     pub(super) failures: u32,
-    /// Connections that were made since a reply was last heard on one.
+    /// Connections since the last reply on a connection.
     unproven: u32,
     /// When the next attempt may begin, in `Discon`.
     pub(super) retry_at: Option<Instant>,
@@ -128,11 +131,11 @@ pub(crate) struct Machine {
     pinging: bool,
     ping_interval: Duration,
     ping_soon: Duration,
-    /// `idle_timeout`: how long without a request until we take our leave; `None`: never.
+    /// `idle_timeout`: disconnect after this long without a request; `None`: never.
     idle_timeout: Option<Duration>,
-    /// When to look whether we may.
+    /// When to check whether the import is idle.
     rest_at: Option<Instant>,
-    /// Spreads the attempts of many clients in time: 0 to 255.
+    /// Spreads the attempts of many clients over time: 0 to 255.
     jitter: u32,
 }
 
@@ -166,7 +169,7 @@ impl Machine {
         self.idle_timeout
     }
 
-    /// From now on.
+    /// Sets the timeout, which starts now.
     pub(crate) fn set_idle_timeout(&mut self, after: Option<Duration>, now: Instant) {
         self.idle_timeout = after;
         self.rest_at = after.map(|after| now + after);
@@ -177,36 +180,36 @@ impl Machine {
         self.conn_cnt
     }
 
-    /// The server's handle for us.
+    /// The server's handle of this client's export.
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// How often the server has forgotten us.
+    /// How often the server has evicted this client.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// The same, as far as the owner has dropped what it cached.
+    /// The evictions after which the owner has dropped its locks and caches.
     pub(crate) fn evictions_told(&self) -> u64 {
         self.evictions - u64::from(self.state == ImportState::Evicted)
     }
 
-    /// Which NID is in use.
+    /// Index of the NID in use.
     pub(crate) fn nid(&self) -> usize {
         self.nid
     }
 
-    /// How many rounds over all NIDs have failed since the last attempt that did not.
+    /// Rounds over all NIDs that failed since the last success.
     pub(crate) fn failed_rounds(&self) -> u32 {
         self.failures / self.nids as u32
     }
 
-    /// What follows from an event. `uncommitted`: there are transactions whose fate is not known yet.
+    /// Processes an event. `uncommitted`: some transactions are not known to be committed.
     pub(crate) fn on(&mut self, event: Event, now: Instant, uncommitted: bool) -> Vec<Action> {
         match event {
             Event::Open if self.state == ImportState::New => vec![self.attempt()],
-            // Also a request that was on its way when the goodbye was said.
+            // `Broken` comes from a request that the disconnect overtook.
             Event::Open | Event::Broken { .. } if self.state == ImportState::Idle => {
                 self.handle = 0;
                 vec![self.attempt()]
@@ -218,7 +221,8 @@ impl Machine {
             }
             Event::Broken { conn_cnt } if conn_cnt == self.conn_cnt && self.state == ImportState::Full => {
                 self.state = ImportState::Discon;
-                // The first attempt after a working connection is at once; a connection that never worked waits.
+                // The first attempt after a working connection is immediate; one after a connection
+                // that never worked waits.
                 self.retry_at = Some(now + self.backoff());
                 let mut actions = vec![Action::AnnounceDisconnected];
                 actions.extend(self.tick(now, uncommitted));
@@ -260,7 +264,7 @@ impl Machine {
         }
     }
 
-    /// When to be asked again, should nothing happen before.
+    /// When the machine needs a `Tick` if no other event comes first.
     pub(crate) fn wake_at(&self, uncommitted: bool) -> Option<Instant> {
         match self.state {
             ImportState::Discon => self.retry_at,
@@ -286,7 +290,7 @@ impl Machine {
         match self.state {
             ImportState::Discon if due => vec![self.attempt()],
             ImportState::Full if due && self.rest_at.is_some_and(|at| at <= now) => {
-                // What is held now may not be soon.
+                // Check again soon: the owner may release its locks.
                 self.rest_at = self.idle_timeout.map(|after| now + after / 4);
                 vec![Action::OfferRest]
             }
@@ -344,7 +348,7 @@ impl Machine {
         self.heard_at = Some(now);
         self.rest_at = self.idle_timeout.map(|after| now + after);
         self.pinging = false;
-        // Until a reply proves that the connection works, a break waits before it connects again.
+        // Until a reply proves that the connection works, the next reconnection waits.
         self.unproven += 1;
         self.failures = 0;
         vec![Action::AnnounceConnected]
@@ -363,237 +367,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::{Action, Attempt, Event, ImportState, Machine, Outcome};
-    use std::time::Duration;
-    use tokio::time::Instant;
-    use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
-
-    fn machine(nids: usize) -> Machine {
-        Machine::new(nids, Duration::from_secs(25), Duration::from_secs(7), 0)
-    }
-
-    fn attempt_of(actions: &[Action]) -> Attempt {
-        let found = actions.iter().find_map(|a| match a {
-            Action::Connect(attempt) => Some(*attempt),
-            _ => None,
-        });
-        found.unwrap()
-    }
-
-    fn connected(conn_cnt: u32, handle: u64, op_flags: u32) -> Event {
-        Event::Connect {
-            conn_cnt,
-            outcome: Outcome::Connected { handle, op_flags },
-        }
-    }
-
-    fn full(t: Instant) -> Machine {
-        let mut m = machine(1);
-        assert_eq!(attempt_of(&m.on(Event::Open, t, false)).conn_cnt, 1);
-        assert_eq!(m.on(connected(1, 77, 0), t, false), [Action::AnnounceConnected]);
-        m.on(Event::Heard { ping: false }, t, false);
-        m
-    }
-
-    /// Breaks the connection and lets the server answer the next attempt with `handle` and `op_flags`.
-    fn reconnected(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
-        let actions = m.on(
-            Event::Broken {
-                conn_cnt: m.conn_cnt(),
-            },
-            t,
-            false,
-        );
-        assert_eq!(actions[0], Action::AnnounceDisconnected);
-        let attempt = attempt_of(&actions);
-        m.on(connected(attempt.conn_cnt, handle, op_flags), t, false)
-    }
-
-    #[test]
-    fn a_server_that_knows_us_lets_requests_go_on() {
-        let t = Instant::now();
-        let mut m = full(t);
-        assert_eq!(
-            reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT),
-            [Action::AnnounceConnected]
-        );
-        assert_eq!(
-            (m.state(), m.conn_cnt(), m.evictions()),
-            (ImportState::Full, 2, 0)
-        );
-    }
-
-    #[test]
-    fn a_server_that_forgot_us_evicts() {
-        for (handle, flags) in [
-            (78, 0),
-            (78, MSG_CONNECT_RECONNECT),
-            (78, MSG_CONNECT_RECOVERING),
-            (77, MSG_CONNECT_RECONNECT | MSG_CONNECT_RECOVERING),
-        ] {
-            let t = Instant::now();
-            let mut m = full(t);
-            assert_eq!(
-                reconnected(&mut m, t, handle, flags),
-                [Action::Invalidate],
-                "{handle} {flags}"
-            );
-            assert_eq!((m.state(), m.evictions()), (ImportState::Evicted, 1));
-            assert_eq!(m.evictions_told(), 0);
-            assert_eq!(m.on(Event::Invalidated, t, false), [Action::AnnounceConnected]);
-            assert_eq!((m.state(), m.handle()), (ImportState::Full, handle));
-            assert_eq!(m.evictions_told(), 1);
-        }
-    }
-
-    /// Lets every attempt fail at once; the NID of each, whether it was brief, and how long after the last it began.
-    fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
-        let (mut now, mut begun) = (t, t);
-        let mut attempt = attempt_of(&m.on(Event::Open, t, false));
-        let mut made = Vec::new();
-        while made.len() < count {
-            made.push((attempt.nid, attempt.brief, now - begun));
-            begun = now;
-            let failed = Event::Connect {
-                conn_cnt: attempt.conn_cnt,
-                outcome: Outcome::Failed,
-            };
-            let mut actions = m.on(failed, now, false);
-            if actions.is_empty() {
-                now = m.wake_at(false).unwrap();
-                actions = m.on(Event::Tick, now, false);
-            }
-            attempt = attempt_of(&actions);
-        }
-        made
-    }
-
-    #[test]
-    fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
-        let mut m = machine(3);
-        let made = failing_attempts(&mut m, Instant::now(), 7);
-        let ms = Duration::from_millis;
-        let expected = [
-            (0, false, ms(0)),
-            (1, false, ms(0)),
-            (2, false, ms(0)),
-            (0, true, ms(250)),
-            (1, true, ms(0)),
-            (2, true, ms(0)),
-            (0, true, ms(500)),
-        ];
-        assert_eq!(made, expected);
-        assert_eq!(m.failed_rounds(), 2);
-    }
-
-    #[test]
-    fn a_server_that_is_away_for_long_is_tried_every_second_by_each_client_at_another_time() {
-        let pause = |jitter: u8| {
-            let mut m = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
-            let made = failing_attempts(&mut m, Instant::now(), 5000);
-            assert!(made.iter().all(|(.., pause)| *pause < Duration::from_secs(1)));
-            made[4999].2
-        };
-        let pauses: std::collections::BTreeSet<Duration> = (0..=255).map(pause).collect();
-        assert_eq!(pauses.len(), 256);
-        assert!(*pauses.first().unwrap() >= Duration::from_millis(800));
-    }
-
-    #[test]
-    fn what_speaks_of_an_older_connection_is_ignored() {
-        let t = Instant::now();
-        let mut m = full(t);
-        reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
-        assert!(m.on(Event::Broken { conn_cnt: 1 }, t, false).is_empty());
-        assert!(m.on(connected(1, 99, 0), t, false).is_empty());
-        assert_eq!(m.state(), ImportState::Full);
-    }
-
-    #[test]
-    fn a_connection_that_never_works_is_not_made_again_at_once() {
-        let t = Instant::now();
-        let mut m = full(t);
-        reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
-        assert_eq!(
-            m.on(Event::Broken { conn_cnt: 2 }, t, false),
-            [Action::AnnounceDisconnected]
-        );
-        assert_eq!(m.wake_at(false), Some(t + Duration::from_millis(250)));
-    }
-
-    #[test]
-    fn one_whose_owner_doubts_that_it_is_known_pings_unless_it_was_heard_of() {
-        let t = Instant::now();
-        let mut m = full(t);
-        let quiet = Duration::from_secs(1);
-        let doubt = |m: &mut Machine, after: u64| {
-            m.on(Event::Doubted { quiet }, t + Duration::from_millis(after), false)
-        };
-        assert_eq!(doubt(&mut m, 999), []);
-        assert_eq!(doubt(&mut m, 1000), [Action::Ping]);
-        assert_eq!(doubt(&mut m, 3000), [], "one is under way");
-        m.on(Event::PingDone, t + Duration::from_secs(3), false);
-        assert_eq!(doubt(&mut m, 3500), []);
-        assert_eq!(doubt(&mut m, 4000), [Action::Ping]);
-    }
-
-    #[test]
-    fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
-        let t = Instant::now();
-        let mut m = full(t);
-        assert_eq!(m.wake_at(false), Some(t + Duration::from_secs(25)));
-        assert_eq!(m.wake_at(true), Some(t + Duration::from_secs(7)));
-        let later = t + Duration::from_secs(7);
-        assert!(m.on(Event::Tick, later, false).is_empty());
-        assert_eq!(m.on(Event::Tick, later, true), [Action::Ping]);
-        assert_eq!(m.wake_at(true), None);
-        m.on(Event::Heard { ping: true }, later, true);
-        m.on(Event::PingDone, later, true);
-        assert_eq!(m.wake_at(true), Some(later + Duration::from_secs(7)));
-    }
-
-    #[test]
-    fn an_import_that_nobody_needs_takes_its_leave_and_begins_anew() {
-        let t = Instant::now();
-        let mut m = full(t);
-        m.set_idle_timeout(Some(Duration::from_secs(20)), t);
-        let used = t + Duration::from_secs(10);
-        m.on(Event::Heard { ping: false }, used, false);
-        m.on(Event::Heard { ping: true }, used + Duration::from_secs(9), false);
-        assert_eq!(m.wake_at(false), Some(used + Duration::from_secs(20)));
-        let late = used + Duration::from_secs(20);
-        assert_eq!(m.on(Event::Tick, late, false), [Action::OfferRest]);
-        // Something is held: it is asked again before long.
-        assert_eq!(m.wake_at(false), Some(late + Duration::from_secs(5)));
-        m.on(Event::Rest, late, false);
-        assert_eq!((m.state(), m.wake_at(false)), (ImportState::Idle, None));
-        let attempt = attempt_of(&m.on(Event::Open, late, false));
-        assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
-        assert_eq!(
-            m.on(connected(2, 99, 0), late, false),
-            [Action::AnnounceConnected]
-        );
-        assert_eq!(m.evictions(), 0);
-    }
-
-    #[test]
-    fn a_request_that_the_goodbye_overtook_connects_again() {
-        let t = Instant::now();
-        let mut m = full(t);
-        m.on(Event::Rest, t, false);
-        let attempt = attempt_of(&m.on(Event::Broken { conn_cnt: 1 }, t, false));
-        assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
-    }
-
-    #[test]
-    fn what_is_closed_stays_closed() {
-        let t = Instant::now();
-        let mut m = full(t);
-        assert_eq!(m.on(Event::Close, t, false), [Action::AnnounceClosed]);
-        assert!(m.on(Event::Close, t, false).is_empty());
-        assert!(m.on(Event::Open, t, false).is_empty());
-        assert_eq!(m.wake_at(false), None);
-    }
-}
+mod tests;

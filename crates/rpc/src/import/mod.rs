@@ -1,7 +1,7 @@
-//! Imports: a client's side of a connection to a target.
+//! Imports: the client's side of a connection to a target.
 //!
-//! The `machine` decides; `drive` carries out what it decides, one task per import; `call` sends one request and stays
-//! with it over reconnections until it has its reply.
+//! `machine` decides, `drive` carries out its decisions in one task per import, and `call` sends
+//! one request and resends it after reconnections until it has a reply.
 
 mod call;
 mod connect;
@@ -37,7 +37,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData};
 
-/// What calls in flight watch.
+/// The state that calls in flight watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Phase {
     state: ImportState,
@@ -46,10 +46,10 @@ struct Phase {
     failed_rounds: u32,
 }
 
-/// What is behind the import's lock.
+/// The state under the import's mutex.
 struct Core {
     machine: Machine,
-    /// Where the target may be.
+    /// The target's NIDs.
     nids: Vec<Nid>,
     pending: Vec<Action>,
     unreplied: Unreplied,
@@ -58,20 +58,20 @@ struct Core {
     data: ObdConnectData,
     /// Why the last attempt to connect failed.
     why_not: Option<RpcError>,
-    /// The owner knows that requests flow.
+    /// Whether the owner was told that the import is connected.
     announced: bool,
-    /// When the driver wakes by itself.
+    /// When the driver wakes up without an event.
     wake_at: Option<Instant>,
 }
 
 impl Core {
-    /// Tells the machine; whether the driver has something to do.
+    /// Passes an event to the machine. Returns whether the driver must wake up.
     fn on(&mut self, event: Event) -> bool {
         let uncommitted = self.replay.uncommitted() > 0;
         let actions = self.machine.on(event, Instant::now(), uncommitted);
         self.pending.extend(actions);
         let wake_at = self.machine.wake_at(uncommitted);
-        // The driver that wakes too early goes back to sleep; only too late would be wrong.
+        // A driver that wakes up too early just sleeps again.
         let sooner = wake_at.is_some_and(|at| self.wake_at.is_none_or(|set| at < set));
         !self.pending.is_empty() || sooner
     }
@@ -81,13 +81,14 @@ impl Core {
         self.nids.get(self.machine.nid()).copied().unwrap_or(Nid::LO)
     }
 
-    /// What calls may know: not that requests flow before the owner does.
+    /// The state that calls see. They see `Full` only after the owner was told.
     fn phase(&self) -> Phase {
         let state = match self.machine.state() {
             ImportState::Full if !self.announced => ImportState::Connecting,
             state => state,
         };
-        // A connection that is made but not announced is no failure, though the machine stays wary of it.
+        // The machine keeps counting failures until a reply arrives; for calls the connection
+        // counts.
         let connected = self.machine.state() == ImportState::Full;
         Phase {
             state,
@@ -106,7 +107,7 @@ impl Core {
 pub struct Import {
     rpc: Arc<Ptlrpc>,
     cfg: ImportConfig,
-    /// Our handle, which the server puts into its callbacks.
+    /// This import's handle, which the server puts into callbacks.
     cookie: u64,
     core: Mutex<Core>,
     phase: watch::Sender<Phase>,
@@ -119,7 +120,7 @@ pub struct Import {
 }
 
 impl Import {
-    /// An import, not yet connected.
+    /// Creates an import that is not connected.
     pub fn new(rpc: &Arc<Ptlrpc>, cfg: ImportConfig) -> Arc<Import> {
         let cookie = rpc.new_handle();
         let times = rpc.config();
@@ -159,15 +160,19 @@ impl Import {
         import
     }
 
-    /// Begins to connect, and returns: calls wait from now on.
+    /// Starts to connect and returns at once; calls wait for the connection.
     pub fn begin(&self) {
         self.start();
         self.event(Event::Open);
     }
 
-    /// Connects, and stays connected: pings, reconnections and resending go on by themselves afterwards. Returns when
-    /// connected, when the server refuses for good, or with the last error when all NIDs have failed once; then the
-    /// import goes on trying until it is disconnected.
+    /// Connects and stays connected: from then on the import pings, reconnects and resends. Returns
+    /// when it is connected, when the server refuses it, or when all NIDs have failed once. In the
+    /// last case the import keeps trying until [`Import::disconnect`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the last attempt.
     pub async fn connect(&self) -> Result<ObdConnectData, RpcError> {
         self.begin();
         let mut phase = self.phase.subscribe();
@@ -181,7 +186,7 @@ impl Import {
         }
     }
 
-    /// Says goodbye to the server, if it is there, and closes: calls that are still in flight fail.
+    /// Sends a disconnect if the import is connected, and closes it: calls in flight fail.
     pub async fn disconnect(&self) {
         if self.state() == ImportState::Full {
             self.say_goodbye().await;
@@ -189,16 +194,22 @@ impl Import {
         self.start();
         self.event(Event::Close);
         let mut phase = self.phase.subscribe();
-        // An error means that there is no import to wait for.
+        // Fails only when the sender is dropped, and `self` holds it.
         let _ = phase.wait_for(|p| p.state == ImportState::Closed).await;
     }
 
-    /// Sends a request and waits for its reply, for as long as it takes: over lost replies, lost connections and
-    /// servers that come back. Fails with the server's negative status unless the request takes any.
+    /// Sends a request and waits for its reply for as long as it takes: over lost replies, lost
+    /// connections and server restarts.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError::Status`] with the server's negative status, unless the request has `any_status`;
+    /// [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`]; other errors only with
+    /// `no_delay` or `no_resend`.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
         let limit = req.timeout;
         let waiting = self.silence.begin();
-        // Some kilobytes, which otherwise were part of every future around this one, also of those that in the end send nothing.
+        // Boxed: the future takes kilobytes, which every caller's future would include.
         let call = Box::pin(call::call(self, req));
         let result = match limit {
             None => call.await,
@@ -213,23 +224,24 @@ impl Import {
         result
     }
 
-    /// How long nothing has been heard of the target since a request was made, also of one whose caller has given up.
+    /// How long the target has been silent since a request was sent, including requests that timed
+    /// out.
     pub fn silence(&self) -> Option<Duration> {
         self.silence.lasts()
     }
 
-    /// The requests that wait for the target now.
+    /// The requests that wait for a reply.
     pub fn unanswered(&self) -> Option<Unanswered> {
         self.silence.unanswered()
     }
 
-    /// Asks the server whether it still knows us, unless it was heard of in the last `quiet`: for who waits for what comes by
-    /// itself and not as a reply. Who was evicted is told so.
+    /// Pings the server unless it was heard from within `quiet`. For callers that wait for a
+    /// message that is not a reply: an evicted client learns of its eviction by the ping.
     pub fn doubt(&self, quiet: Duration) {
         self.event(Event::Doubted { quiet });
     }
 
-    /// What the server granted.
+    /// The connect data that the server granted.
     pub fn connect_data(&self) -> ObdConnectData {
         self.core.lock().data
     }
@@ -245,17 +257,17 @@ impl Import {
         data.ocd_connect_flags & OBD_CONNECT_FLAGS2 != 0 && data.ocd_connect_flags2 & flag == flag
     }
 
-    /// What it is doing.
+    /// The state, as calls see it.
     pub fn state(&self) -> ImportState {
         self.phase.borrow().state
     }
 
-    /// The name it was made with.
+    /// [`ImportConfig::name`].
     pub fn name(&self) -> &str {
         &self.cfg.name
     }
 
-    /// The target it is of.
+    /// The UUID of the target.
     pub fn target_uuid(&self) -> &str {
         &self.cfg.target_uuid
     }
@@ -265,14 +277,14 @@ impl Import {
         self.core.lock().peer()
     }
 
-    /// Sets where the target is from now on. A connection, or an attempt to connect, goes on if its NID is one of these;
-    /// else the import connects at once to the first one.
+    /// Replaces the target's NIDs. A connection or an attempt to connect continues if its NID is
+    /// among them; otherwise the import connects to the first one at once.
     pub fn set_nids(&self, nids: &[Nid]) {
         let mut core = self.core.lock();
         if nids.is_empty() || core.nids == nids {
             return;
         }
-        tracing::info!(import = self.cfg.name, ?nids, "the target has other NIDs now");
+        tracing::info!(import = self.cfg.name, ?nids, "target NIDs changed");
         let current = core.peer();
         core.nids = nids.to_vec();
         let kept = nids.iter().position(|nid| *nid == current);
@@ -282,44 +294,44 @@ impl Import {
         self.wake.notify_one();
     }
 
-    /// The server's handle of this connection: another one after each time that the server has forgotten the client.
+    /// The server's handle of this client's export; it changes with every eviction.
     pub fn server_handle(&self) -> u64 {
         self.core.lock().machine.handle()
     }
 
-    /// How many replied transactions are not known to be durable.
+    /// Replied transactions that are not known to be committed.
     pub fn uncommitted(&self) -> usize {
         self.core.lock().replay.uncommitted()
     }
 
-    /// The messages of requests that were answered by an earlier start of the server, which has lost what they did: its
-    /// machine did not stop in order. Told once, after an eviction.
+    /// The messages of requests whose effects the server lost in a crash: it replied to them before
+    /// it restarted, and did not commit them. Each is returned once, after the eviction.
     pub fn take_lost(&self) -> Vec<Bytes> {
         self.core.lock().replay.take_lost()
     }
 
-    /// The highest transaction number that the server has said to be durable.
+    /// `pb_last_committed`: the highest transno known to be committed.
     pub fn last_committed(&self) -> u64 {
         self.core.lock().replay.last_committed()
     }
 
-    /// How often the server has forgotten this client, as far as the owner has been told: what the owner has cached and
-    /// locked now is of the time after that ([`Request::evictions`]).
+    /// Evictions that the owner was told of. The owner's current locks and caches are newer than
+    /// the last one ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
         self.core.lock().machine.evictions_told()
     }
 
-    /// How many requests have no reply yet.
+    /// Requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.core.lock().unreplied.len()
     }
 
-    /// After how long without a request it disconnects, if nothing is held of the server ([`ImportOwner::in_use`]).
+    /// The import disconnects after this long without a request, unless [`ImportOwner::in_use`].
     pub fn idle_timeout(&self) -> Option<Duration> {
         self.core.lock().machine.idle_timeout()
     }
 
-    /// Sets that; `None`: never.
+    /// Sets the idle timeout; `None`: never.
     pub fn set_idle_timeout(&self, after: Option<Duration>) {
         self.core.lock().machine.set_idle_timeout(after, Instant::now());
         self.wake.notify_one();
@@ -339,7 +351,7 @@ impl Import {
         why.unwrap_or_else(|| RpcError::Closed(self.cfg.name.clone()))
     }
 
-    /// Tells the machine; what follows is for the driver.
+    /// Passes an event to the machine and wakes the driver if needed.
     fn event(&self, event: Event) {
         let mut core = self.core.lock();
         if core.on(event) {

@@ -1,12 +1,12 @@
-//! What an import does when its target has moved to other NIDs.
+//! How the state machine of an import reacts when its target moves to other NIDs.
 
 use super::ImportState;
 use super::machine::{Action, Machine};
 use tokio::time::Instant;
 
 impl Machine {
-    /// The target has this number of NIDs now; `kept` is the place of the NID in use among them, if it is still one. If it
-    /// is not, the import gives up its connection, or its attempt to connect, and tries the first NID.
+    /// The target has `nids` NIDs now; `kept` is the index of the NID in use, if it is among them.
+    /// If it is not, the import gives up its connection or attempt and tries the first NID.
     pub(crate) fn moved(&mut self, nids: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
         self.nids = nids.max(1);
         self.nid = kept.unwrap_or(0);
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(actions[0], Action::AnnounceDisconnected);
         let attempt = attempt_of(&actions);
         assert_eq!((attempt.nid, attempt.conn_cnt), (0, 2));
-        // It moves again: the outcome of the attempt that was under way does not count.
+        // The target moves again: the result of the old attempt is ignored.
         assert_eq!(attempt_of(&m.moved(3, None, t)).conn_cnt, 3);
         assert!(m.on(ended(2, Outcome::Failed), t, false).is_empty());
         for conn_cnt in 3..6 {

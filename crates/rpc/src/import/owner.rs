@@ -1,26 +1,26 @@
-//! Whose import it is: what it is made from, and who is told what happens to it.
+//! The configuration of an import, and the interface to its owner.
 
 use crate::{BoxFuture, Reply};
 use std::sync::Arc;
 use wire::{Errno, LUSTRE_SP_CLI, LUSTRE_SP_MDT, LUSTRE_SP_MGC, LUSTRE_SP_OST, Message, Nid, ObdConnectData};
 
-/// What an import is for: decides opcodes, portals and how the sender calls itself.
+/// The kind of an import. It determines opcodes, portals and the sender's part in `lm_secflvr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImportKind {
-    /// A client, or a server, of an MGS.
+    /// A client or a server, connected to the MGS.
     Mgc,
-    /// A client of an MDT.
+    /// A client, connected to an MDT.
     Mdc,
-    /// A client of an OST.
+    /// A client, connected to an OST.
     Osc,
-    /// An MDT as a client of an OST.
+    /// An MDT, connected to an OST.
     Osp,
-    /// An OST as a client of an MDT (locations, sequences).
+    /// An OST, connected to an MDT (FLDB, sequences).
     Lwp,
 }
 
 impl ImportKind {
-    /// `enum lustre_sec_part`, which goes into bits 31..24 of `lm_secflvr`.
+    /// `enum lustre_sec_part` in bits 31..24 of `lm_secflvr`.
     pub(crate) fn secflvr(self) -> u32 {
         let part = match self {
             ImportKind::Mgc => LUSTRE_SP_MGC,
@@ -32,55 +32,59 @@ impl ImportKind {
     }
 }
 
-/// What an import is made from.
+/// The configuration of an import.
 #[derive(Clone)]
 pub struct ImportConfig {
-    /// `testfs-OST0000-osc-ffff8800`: for messages.
+    /// Name in logs, such as `testfs-OST0000-osc-ffff8800`.
     pub name: String,
-    /// `testfs-OST0000_UUID`.
+    /// Target's UUID, such as `testfs-OST0000_UUID`.
     pub target_uuid: String,
-    /// Who we are: the same for all targets of a mount.
+    /// This client's UUID, the same for all targets of a mount.
     pub client_uuid: String,
-    /// Where the target may be.
+    /// The target's NIDs.
     pub nids: Vec<Nid>,
-    /// What it is for.
+    /// Kind of client and target.
     pub kind: ImportKind,
-    /// What is asked for when connecting.
+    /// Connect flags and fields to request.
     pub connect: ObdConnectData,
     /// `max_rpcs_in_flight`.
     pub max_rpcs_in_flight: u32,
-    /// Who is told.
+    /// Receives callbacks and connection events.
     pub owner: Arc<dyn ImportOwner>,
 }
 
-/// Who owns an import.
+/// The owner of an import.
 pub trait ImportOwner: Send + Sync {
-    /// A lock callback from the server (`LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK`, `LDLM_GL_CALLBACK`): must answer at once
-    /// and act later.
+    /// Handles a lock callback from the server (`LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK`,
+    /// `LDLM_GL_CALLBACK`). It must reply at once and act later.
+    ///
+    /// # Errors
+    ///
+    /// The negative status of the reply.
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// The connection changed. Called in order, from one task, and never while the import holds a lock of its own. New
-    /// requests are sent only after `Evicted` and `Connected` have returned.
+    /// The connection changed. Called in order, from one task, without locks of the import held.
+    /// New requests are sent only after `Evicted` and `Connected` have returned.
     fn event(&self, e: ImportEvent);
 
-    /// Whether anything is held of the server, such as locks, that ends with the connection. Asked when nothing was
-    /// requested for the import's `idle_timeout`.
+    /// Whether the owner holds anything that ends with the connection, such as locks. Called after
+    /// `idle_timeout` without a request.
     fn in_use(&self) -> bool {
         true
     }
 }
 
-/// What happens to an import.
+/// A change of an import's connection.
 #[derive(Debug, Clone)]
 pub enum ImportEvent {
-    /// Connected, for the first time or again; what the server granted.
+    /// Connected or reconnected, with the granted connect data.
     Connected(ObdConnectData),
-    /// The server cannot be reached; requests wait, and the import tries to connect again.
+    /// The connection is lost; requests wait while the import reconnects.
     Disconnected,
-    /// The server has forgotten this client: drop all locks and caches. `Connected` follows.
+    /// The server evicted this client: drop all locks and caches. `Connected` follows.
     Evicted,
-    /// Disconnected because nothing is needed of the server (`idle_timeout`); `Connected` follows when something is.
+    /// Disconnected because the import is idle (`idle_timeout`); the next request reconnects.
     Idle,
-    /// Disconnected for good.
+    /// Closed for good.
     Closed,
 }

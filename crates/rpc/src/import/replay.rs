@@ -1,15 +1,16 @@
-//! The requests that a client would have to send again if the server lost what it has not yet made durable.
+//! Requests that would have to be replayed if the server lost its uncommitted transactions
+//! (docs/protocol.md, "Recovery").
 //!
-//! A request joins when its reply brings a transaction number, and leaves when `last_committed` passes that number and
-//! nobody keeps it: an open stays until its file is closed, because only it can make the open handle again. Pure: it is
-//! told what the replies said, and holds the messages.
+//! A request is added when its reply carries a transno. It is removed when `last_committed` passes
+//! that transno and no [`ReplayGuard`] holds it: an open stays until the file is closed, because
+//! only the open can recreate the open handle. Pure: it sees replies and stores messages.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Holds a replied request on the list of requests to replay, committed or not, until the last clone is dropped.
+/// Keeps a request on the replay list, committed or not, until the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Keep {
     _held: Arc<Held>,
@@ -27,7 +28,7 @@ impl Drop for Held {
     }
 }
 
-/// A request that may have to be replayed.
+/// A request on the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retained {
     pub(crate) xid: u64,
@@ -35,20 +36,20 @@ pub(crate) struct Retained {
     kept: bool,
 }
 
-/// The list, in the order of transaction numbers.
+/// The list, ordered by transno.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayList {
     uncommitted: BTreeMap<u64, Retained>,
-    /// Committed, but still kept.
+    /// Committed, but held by a guard.
     kept: BTreeMap<u64, Retained>,
     released: Arc<Mutex<Vec<u64>>>,
     last_committed: u64,
-    /// Of an earlier start of the server.
+    /// Messages whose transactions the server lost in a crash.
     lost: Vec<Bytes>,
 }
 
 impl ReplayList {
-    /// A reply gave `transno` to the request `xid`.
+    /// Adds the request `xid`, whose reply carries `transno`.
     pub(crate) fn retain(&mut self, transno: u64, xid: u64, msg: Bytes, keep: bool) -> Option<Keep> {
         let list = if transno > self.last_committed {
             &mut self.uncommitted
@@ -66,7 +67,7 @@ impl ReplayList {
         })
     }
 
-    /// A reply said that everything up to `transno` is durable.
+    /// A reply reported that transactions up to `transno` are committed.
     pub(crate) fn committed(&mut self, transno: u64) {
         for released in std::mem::take(&mut *self.released.lock()) {
             if let Some(entry) = self.uncommitted.get_mut(&released) {
@@ -86,19 +87,19 @@ impl ReplayList {
         }
     }
 
-    /// The server was started anew, and of what it did before only what is up to `committed` is there.
+    /// The server restarted; transactions above `committed` are lost.
     pub(crate) fn restarted(&mut self, committed: u64) {
         self.committed(committed);
         let lost = self.uncommitted.values().map(|entry| entry.msg.clone());
         self.lost = lost.collect();
     }
 
-    /// The requests that were answered and are lost; told once.
+    /// Takes the messages whose transactions are lost.
     pub(crate) fn take_lost(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.lost)
     }
 
-    /// The server forgot this client: there is nothing to replay, and its transactions are numbered anew.
+    /// The client was evicted: there is nothing to replay, and transnos start again.
     pub(crate) fn clear(&mut self) {
         self.uncommitted.clear();
         self.kept.clear();
@@ -106,7 +107,7 @@ impl ReplayList {
         self.last_committed = 0;
     }
 
-    /// Everything to replay, in order.
+    /// The transnos on the list.
     #[cfg(test)]
     fn in_order(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.kept.keys().chain(self.uncommitted.keys()).copied().collect();
@@ -114,12 +115,12 @@ impl ReplayList {
         all
     }
 
-    /// How many are not known to be durable.
+    /// Transactions that are not known to be committed.
     pub(crate) fn uncommitted(&self) -> usize {
         self.uncommitted.len()
     }
 
-    /// The highest transaction number known to be durable.
+    /// The highest transno known to be committed.
     pub(crate) fn last_committed(&self) -> u64 {
         self.last_committed
     }

@@ -1,16 +1,17 @@
-//! How long a target has answered nothing although requests wait for it.
+//! Measures how long a target has been silent while requests wait for it.
 //!
-//! A request that its caller gave up leaves its mark: as long as nothing is heard of the target, the next caller learns
-//! at once that the target does not answer.
+//! A request that timed out still counts until the target is heard from again: the next caller
+//! learns at once that the target does not respond.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Requests that wait for a target, and since when it has answered none.
+/// Requests that wait for a target's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// When the target was last heard of, or the first of the requests was made, whichever is later.
+    /// When the target was last heard from, or the first of the requests was sent, whichever is
+    /// later.
     pub since: Instant,
     /// How many requests wait.
     pub requests: usize,
@@ -19,13 +20,13 @@ pub struct Unanswered {
 #[derive(Debug)]
 struct State {
     waiting: usize,
-    /// When the first request was made of which nothing has been heard since; also one that was given up.
+    /// When the first request without any later reply was sent, including requests that timed out.
     asked: Option<Instant>,
-    /// When somebody last began to wait alone, or the target was heard of.
+    /// When the first of the waiting requests was sent, or the target was last heard from.
     began: Instant,
 }
 
-/// See the module.
+/// The time of a target's silence. See the module.
 #[derive(Debug)]
 pub(super) struct Silence(Mutex<State>);
 
@@ -38,7 +39,7 @@ impl Silence {
         }))
     }
 
-    /// A request is made; its caller waits until the result is dropped.
+    /// A request is sent; its caller waits until the guard is dropped.
     pub(super) fn begin(&self) -> Waiting<'_> {
         let now = Instant::now();
         let mut s = self.0.lock();
@@ -53,7 +54,7 @@ impl Silence {
         }
     }
 
-    /// The target has said something.
+    /// A message from the target arrived.
     pub(super) fn heard(&self) {
         let now = Instant::now();
         let mut s = self.0.lock();
@@ -61,7 +62,7 @@ impl Silence {
         s.asked = (s.waiting > 0).then_some(now);
     }
 
-    /// How long nothing has been heard since a request was made, whether or not its caller still waits.
+    /// Time since the first request without any later reply.
     pub(super) fn lasts(&self) -> Option<Duration> {
         self.0.lock().asked.map(|at| at.elapsed())
     }
@@ -76,14 +77,14 @@ impl Silence {
     }
 }
 
-/// A caller that waits for the reply to a request.
+/// Guard of a caller that waits for a reply.
 pub(super) struct Waiting<'a> {
     silence: &'a Silence,
     answered: bool,
 }
 
 impl Waiting<'_> {
-    /// The reply is here.
+    /// The reply has arrived.
     pub(super) fn answered(mut self) {
         self.answered = true;
     }

@@ -1,12 +1,13 @@
-//! How many requests an import has in flight: `max_rpcs_in_flight`, and the numbered slots of requests that modify an
-//! MDT (`pb_tag`), with one more for closes so that a close never waits for an open (guide 3.2, 3.5).
+//! Limits of requests in flight: `max_rpcs_in_flight`, and the tagged slots of requests that modify
+//! an MDT (`pb_tag`). Closes have one slot more, so that a close never waits for an open
+//! (docs/protocol.md, "PtlRPC").
 
 use crate::{Request, opcode};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A number of permits that can be changed while they are in use.
+/// A semaphore whose size can change while permits are in use.
 #[derive(Debug)]
 struct Limit {
     permits: Semaphore,
@@ -16,7 +17,7 @@ struct Limit {
 #[derive(Debug)]
 struct Size {
     max: usize,
-    /// Permits that are in use and to be taken out when they come back.
+    /// Permits in use that are removed when they are returned.
     surplus: usize,
 }
 
@@ -69,26 +70,26 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// An import's limits.
+/// The limits of an import.
 #[derive(Debug)]
 pub(crate) struct Slots {
     /// Requests that may wait for locks on the server.
     flight: Limit,
-    /// Reads and writes: apart, since a lock that a request waits for may need them.
+    /// Reads and writes. Separate, because a request that waits for a lock may depend on them.
     io: Limit,
     modifying: Limit,
     closing: Limit,
     tags: Arc<Mutex<Vec<bool>>>,
 }
 
-/// A request's place; dropping it frees it.
+/// Permission to send one request; dropping it frees the slot.
 pub(crate) struct Slot<'a> {
     _taken: Option<Taken<'a>>,
     tag: Option<(u16, Arc<Mutex<Vec<bool>>>)>,
 }
 
 impl Slot<'_> {
-    /// `pb_tag`: from 1; 0 for a request without a numbered slot.
+    /// `pb_tag`, from 1; 0 without a tagged slot.
     pub(crate) fn tag(&self) -> u16 {
         self.tag.as_ref().map_or(0, |(tag, _)| *tag)
     }
@@ -115,18 +116,18 @@ impl Slots {
         }
     }
 
-    /// The administrator changed `max_rpcs_in_flight`.
+    /// Sets `max_rpcs_in_flight`.
     pub(crate) fn set_in_flight(&self, max: usize) {
         self.flight.resize(max.max(1));
         self.io.resize(max.max(1));
     }
 
-    /// The server granted so many modifying requests at once.
+    /// Sets the number of modifying requests in flight that the server granted.
     pub(crate) fn set_modifying(&self, max: usize) {
         self.modifying.resize(max.clamp(1, usize::from(u16::MAX) - 1));
     }
 
-    /// Waits for the place that a request needs.
+    /// Waits for the slot that a request needs.
     pub(crate) async fn take(&self, req: &Request) -> Slot<'_> {
         if req.modifies || req.close {
             let taken = match req.close {

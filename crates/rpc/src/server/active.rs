@@ -1,17 +1,17 @@
-//! How many requests are being worked on, and when there are none.
+//! Counts requests in progress and waits until there are none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// A count that can be waited on to become zero.
+/// A counter with a wait for zero.
 #[derive(Debug, Default)]
 pub(crate) struct Active {
     count: AtomicUsize,
     idle: Notify,
 }
 
-/// One that is being worked on; dropping it ends that.
+/// Guard of one request or change in progress.
 #[derive(Debug)]
 pub struct Busy(Arc<Active>);
 
@@ -25,7 +25,7 @@ impl Active {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Resolves when there are none.
+    /// Resolves when the count is zero.
     pub(crate) async fn idle(&self) {
         loop {
             let idle = self.idle.notified();

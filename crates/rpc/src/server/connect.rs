@@ -1,5 +1,7 @@
-//! Connecting to a target: who may, as which export, with what granted (guide 3.8, 3.9).
+//! Connect requests on the server: admission, the client's export, the granted flags
+//! (docs/protocol.md, "Connect flags").
 
+use super::targets::CLIENTS_PER_PEER_MAX;
 use super::{Arrival, ConnectRequest, Export, Reply, Role, TargetExports};
 use crate::Ptlrpc;
 use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
@@ -13,34 +15,34 @@ use wire::{
     OBD_CONNECT_FULL20, ObdConnectData, UUID_MAX, WireStruct,
 };
 
-/// What a connect says of its sender.
+/// The client's identity in a connect request.
 struct Claim {
     uuid: String,
     cookie: u64,
     conn_cnt: u32,
     initial: bool,
-    /// What the target found the peer to be.
+    /// The role that the target admitted the peer in.
     role: Role,
 }
 
-/// Which export a connect gets.
+/// The export of a connect.
 enum Found {
     New(Arc<Export>),
-    /// The one it had.
+    /// The client has connected before.
     Known(Arc<Export>),
 }
 
 impl Claim {
-    /// Whether this is a later life of the client that has `export`.
+    /// Whether this connect comes from a restarted instance of the client that owns `export`.
     fn succeeds(&self, export: &Export, from: Nid) -> bool {
         let other_life = export.client_cookie() != self.cookie;
-        // A server's UUID is the same in every life of it, and it may come back at another NID. The target has checked
-        // that NID, so a client that took the name meanwhile has no right to it.
+        // A server keeps its UUID over restarts and may come back at another NID. The target has
+        // checked the NID, so a client that took the UUID in the meantime has no right to it.
         other_life && self.initial && (self.role == Role::Server || export.peer() == from)
     }
 }
 
-/// Answers a connect: the reply, and what is committed.
+/// Handles a connect. Returns the reply and `last_committed`.
 pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Reply, Errno>, u64) {
     let target = arrival
         .msg
@@ -108,16 +110,16 @@ async fn connect_to(
     };
     export.connected(arrival.from, role, granted, claim.cookie, claim.conn_cnt);
     rpc.exports().add(&export);
-    // What the target decides by may have changed, and whoever reviews its clients may not have seen this one.
+    // The target's rules may have changed, and `review` may have run before this export was added.
     if target.admit(&req) != Ok(role) {
-        export.evict("the target has just changed who may connect").await;
+        export.evict("the target no longer admits the client").await;
     }
     if exports.is_stopping() {
         export.end(false).await;
         return Err(Errno::ENODEV);
     }
     if export.is_gone() {
-        // Evicted meanwhile: the client asks again, and gets a new export.
+        // Evicted in the meantime: the client retries and gets a new export.
         rpc.exports().remove(export.handle);
         return Err(Errno::EBUSY);
     }
@@ -130,7 +132,7 @@ async fn connect_to(
     })
 }
 
-/// Nothing that was not asked for; and what this layer does itself.
+/// The target's grants and this layer's, limited to the requested flags.
 fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
     data.ocd_connect_flags = (data.ocd_connect_flags | OWN_FLAGS) & asked.ocd_connect_flags;
     data.ocd_connect_flags2 = match data.ocd_connect_flags & wire::OBD_CONNECT_FLAGS2 {
@@ -140,15 +142,15 @@ fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
     data
 }
 
-/// Waits until nothing is left of earlier lives of the client, nor, if its node has too many clients, of those from before
-/// the node's restart.
+/// Waits until exports of the client's earlier instances are gone. If its node has too many
+/// clients, also evicts the exports from before the node's restart.
 async fn clear(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
     if exports.is_full_of(from)
         && let Some(link) = rpc.lnet().link(from)
     {
         let former = |e: &Arc<Export>| e.origin == from && e.is_of_former_boot(&link);
         let former: Vec<_> = exports.all().into_iter().filter(former).collect();
-        let why = "its node has restarted, and has too many clients";
+        let why = "its node restarted and has too many clients";
         former.iter().for_each(|export| export.evict_soon(why));
         for export in former {
             export.ended().await;
@@ -158,7 +160,7 @@ async fn clear(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: 
         if export.is_gone() {
             export.ended().await;
         } else if claim.succeeds(&export, from) {
-            export.evict("the client has connected anew").await;
+            export.evict("the client restarted").await;
         } else {
             return;
         }
@@ -169,7 +171,7 @@ fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim, from: Ni
     match exports.by_client().lock().entry(claim.uuid.clone()) {
         Entry::Vacant(free) => {
             if !exports.one_more_of(from) {
-                warn_seldom!(peer = %from, client = %claim.uuid, "a connect is refused: this peer is too many clients already");
+                warn_seldom!(peer = %from, client = %claim.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
                 return Err(Errno::EBUSY);
             }
             let export = Export::new(rpc, exports, &claim.uuid, from);
@@ -177,7 +179,7 @@ fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim, from: Ni
         }
         Entry::Occupied(known) => {
             let export = known.get().clone();
-            // Somebody else with this UUID, or an attempt that a later one has overtaken.
+            // Another client with the same UUID, or an attempt that a later one has overtaken.
             if export.client_cookie() != claim.cookie || claim.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }

@@ -1,4 +1,4 @@
-//! What becomes of a request: checked, its export found, executed once, answered.
+//! Handles a request: check it, find its export, execute it once, reply.
 
 use super::once::{Ask, Outcome, Verdict};
 use super::request::{Arrival, Route, Running};
@@ -21,7 +21,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             return;
         }
         if let Some(flavor) = flavor::foreign(&arrival.msg) {
-            warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "a request is refused: of the security flavors there is only null here; the peer must not use another one (srpc.flavor, mount option skpath)");
+            warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "request refused: security flavor not supported; configure the peer to use the null flavor (srpc.flavor, mount option skpath)");
             return reply::send(&rpc, &arrival, &arrival.route(), &Err(Errno::EPROTO), 0).await;
         }
         if rpc.faults().refuses(arrival.body.pb_opc) {
@@ -29,7 +29,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         }
         if let Err(errno) = check(&arrival) {
             let (portal, opc, version) = (arrival.portal, arrival.body.pb_opc, arrival.body.pb_version);
-            warn_seldom!(peer = %arrival.from, portal, opc, version, "a request that is not for this service is refused");
+            warn_seldom!(peer = %arrival.from, portal, opc, version, "request refused: opcode or version invalid on this portal");
             return reply::send(&rpc, &arrival, &arrival.route(), &Err(errno), 0).await;
         }
         if opcode::is_connect(arrival.body.pb_opc) {
@@ -41,11 +41,11 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         };
         if export.peer() != arrival.from {
             let client = &export.client_uuid;
-            warn_seldom!(peer = %arrival.from, %client, owner = %export.peer(), "a request with the handle of somebody else is refused");
+            warn_seldom!(peer = %arrival.from, %client, owner = %export.peer(), "request refused: its handle belongs to another peer");
             return refuse_unknown(&rpc, &arrival).await;
         }
         if arrival.body.pb_conn_cnt < export.conn_cnt() {
-            tracing::debug!(peer = %arrival.from, xid = arrival.xid, "a request of an older connection is dropped");
+            tracing::debug!(peer = %arrival.from, xid = arrival.xid, "dropping request of an older connection");
             return;
         }
         export.heard();
@@ -53,8 +53,8 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
     })
 }
 
-/// Tells a client that it is not known. What was negotiated is not known either, so that the reply goes to both match
-/// bits that the client may be waiting at; it drops what it does not wait for.
+/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so the reply goes
+/// to both match bits that the client may be waiting at. LNet drops the other one.
 async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     let route = arrival.route();
     reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), 0).await;
@@ -71,7 +71,7 @@ async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     }
 }
 
-/// What can be said of a request without knowing its client.
+/// The checks that need no export.
 fn check(arrival: &Arrival) -> Result<(), Errno> {
     let (opc, version) = (arrival.body.pb_opc, arrival.body.pb_version);
     if version != opcode::version(opc) | PTLRPC_MSG_VERSION {
@@ -81,7 +81,7 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
     if io && !matches!(arrival.portal, OST_IO_PORTAL | MDS_IO_PORTAL) {
         return Err(Errno::EPROTO);
     }
-    // What lets others go on never waits behind what may have to wait for it.
+    // Requests that release resources never queue behind requests that wait for them.
     let frees = matches!(opc, LDLM_CANCEL | LDLM_CONVERT | OBD_PING);
     if arrival.portal == LDLM_CANCEL_REQUEST_PORTAL && !frees {
         return Err(Errno::EPROTO);
@@ -89,7 +89,7 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A request of a client that is known.
+/// Handles a request of a connected client.
 async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     let route = arrival.route_of(export);
     let opc = arrival.body.pb_opc;
@@ -100,11 +100,11 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
         let last_committed = export.target().last_committed();
         return reply::send(rpc, arrival, &route, &Ok(Reply::default()), last_committed).await;
     }
-    // One more, for a close while all others are taken.
+    // One more slot, for a close while all others are in use.
     let tag_max = export.data().ocd_maxmodrpcs.max(1).saturating_add(1);
     if arrival.body.pb_tag > tag_max {
         let (client, tag) = (&export.client_uuid, arrival.body.pb_tag);
-        warn_seldom!(peer = %arrival.from, %client, tag, "a slot that the client does not have");
+        warn_seldom!(peer = %arrival.from, %client, tag, tag_max, "request refused: pb_tag exceeds the granted slots");
         return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), 0).await;
     }
     let Some(running) = admit(rpc, arrival, export, route).await else {
@@ -138,22 +138,22 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     reply::send(rpc, arrival, &route, &outcome, export.target().last_committed()).await;
 }
 
-/// How a request is refused that its target has no handler for. Of what Lustre has, the program that asked for it is to
-/// hear that it is not supported; what nobody knows is refused as Lustre does, which its clients log.
+/// The errno for an opcode without a handler: EOPNOTSUPP for user space if Lustre has the
+/// operation, else ENOTSUPP, which Lustre's clients log.
 fn unsupported(req: &ServerRequest) -> Errno {
     let (opc, export) = (req.opc, &req.export);
     let format = wire::format::of_request(opc, &req.msg).map(|f| f.name.trim_start_matches("RQF_"));
     let known = format.or_else(|| wire::format::opcode_name(opc));
     let operation = known.unwrap_or("unknown");
     let (client, target) = (&export.client_uuid, export.target().uuid());
-    warn_seldom!(peer = %req.peer, %client, target, opc, operation, "a request is refused: there is no such operation here");
+    warn_seldom!(peer = %req.peer, %client, target, opc, operation, "request refused: operation not supported");
     match known {
         Some(_) => Errno::EOPNOTSUPP,
         None => Errno::ENOTSUPP,
     }
 }
 
-/// Runs the target's handler, with early replies as long as it takes.
+/// Runs the target's handler, sending early replies while it runs.
 async fn execute(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
@@ -175,7 +175,7 @@ async fn execute(
         }
         let now = Instant::now();
         let deadline = now + cfg.at_extra;
-        // The deadline may have moved meanwhile: the client has asked again.
+        // The deadline may have changed: the client may have resent the request.
         if early_at_passed(now, running.route().deadline, cfg.at_early_margin) {
             running.extend(deadline);
             let secs = wire_secs(deadline.saturating_duration_since(arrival.at));
@@ -184,7 +184,7 @@ async fn execute(
     }
 }
 
-/// When to send an early reply: a little before the deadline, or half-way if that is near.
+/// When to send an early reply: `margin` before the deadline, or half-way if that is later.
 fn early_at(now: Instant, deadline: Instant, margin: Duration) -> Instant {
     let left = deadline.saturating_duration_since(now);
     now + left.saturating_sub(margin).max(left / 2)
@@ -194,7 +194,7 @@ fn early_at_passed(now: Instant, deadline: Instant, margin: Duration) -> bool {
     deadline.saturating_duration_since(now) <= margin
 }
 
-/// A request that is being executed, until `finish`; or until it is dropped, when its handler panicked.
+/// Guard of a request in execution. Dropped without `finish` when the handler panics.
 struct RunGuard {
     running: Arc<Running>,
     export: Arc<Export>,
@@ -204,11 +204,13 @@ struct RunGuard {
 }
 
 impl RunGuard {
-    /// Where the reply goes by now, and whether there is none.
+    /// Ends the execution. Returns the reply's current route, and whether bulk failed, which means
+    /// no reply.
     fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
         self.finished = true;
         let failed = self.running.bulk_failed();
-        // Bulk goes by the match bits of one attempt: the next one needs it anew.
+        // A resent request has other match bits and needs its bulk again, so its reply is not
+        // cached.
         let keep = !failed && !self.running.used_bulk() && has_effect(self.ask.tag, self.opc, outcome);
         self.end(keep.then(|| outcome.clone()));
         (self.running.route(), failed)
@@ -231,7 +233,7 @@ impl Drop for RunGuard {
     }
 }
 
-/// Whether executing the request again would be something else than executing it once.
+/// Whether executing the request twice differs from executing it once.
 fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
     match outcome {
         Ok(reply) => tag != 0 || reply.transno != 0 || opc == LDLM_ENQUEUE,
@@ -240,7 +242,7 @@ fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
     }
 }
 
-/// Decides whether a request is to be executed; if not, does what is to be done instead.
+/// Decides whether to execute a request. If not, replies or drops it as decided.
 async fn admit(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>, route: Route) -> Option<RunGuard> {
     let body = &arrival.body;
     let ask = Ask {

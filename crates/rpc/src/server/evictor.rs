@@ -1,4 +1,4 @@
-//! The ping evictor: clients of which nothing has been heard for six ping intervals are evicted (guide 3.8).
+//! The ping evictor: evicts clients that have been silent for six ping intervals.
 
 use crate::Ptlrpc;
 use std::sync::{Arc, Weak};
@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
 
-/// So much later than it may it looks, for all that are due about then.
+/// Delay after a client's limit, so that one check covers several clients.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// Starts it; it ends with the `Ptlrpc`.
+/// Starts the evictor, which ends with the `Ptlrpc`.
 pub(crate) fn start(rpc: &Arc<Ptlrpc>) {
     let cpt = rpc.cpts().get(cpt::CptId(0));
     cpt.spawn(run(Arc::downgrade(rpc)));
@@ -24,7 +24,7 @@ async fn run(rpc: Weak<Ptlrpc>) {
         let slept_at = Instant::now();
         sleep(pause).await;
         let Some(rpc) = rpc.upgrade() else { return };
-        // A machine that stood still has not heard its clients: it cannot say that they were silent.
+        // After a suspend of this machine, silence does not prove that clients are dead.
         if slept_at.elapsed() > pause + interval {
             pause = interval;
             continue;
@@ -33,7 +33,8 @@ async fn run(rpc: Weak<Ptlrpc>) {
     }
 }
 
-/// Evicts who has been silent for too long; how soon that may be said of another one.
+/// Evicts all clients that have been silent for too long. Returns the time until the next one may
+/// be.
 async fn look(rpc: &Arc<Ptlrpc>) -> Duration {
     let limit = rpc.config().evict_after();
     let mut next = limit;

@@ -1,4 +1,4 @@
-//! An export: one client's connection to one target, and the way back to the client.
+//! Exports: a target's side of a client's connection, and callbacks to the client.
 
 use super::active::{Active, Busy};
 use super::once::Once;
@@ -22,46 +22,46 @@ use wire::{
     OBD_CONNECT_FLAGS2, OBD_CONNECT_RDONLY, ObdConnectData, PtlrpcBody,
 };
 
-/// How long a callback waits before it tries again to reach a client that it could not be sent to, or whose connection was
-/// lost with it.
+/// Pause before a callback is sent again to a client that could not be reached or whose connection
+/// was lost.
 const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the last connect said.
+/// The state from the last connect.
 #[derive(Debug, Clone, Copy)]
 struct Connection {
     peer: Nid,
     role: Role,
     data: ObdConnectData,
-    /// The client's handle, for callbacks.
+    /// The client's import handle, for callbacks.
     cookie: u64,
-    /// Which boot of the client's node it came from; 0 when that is not known.
+    /// Identifies the boot of the client's node; 0 if unknown.
     incarnation: u64,
 }
 
-/// The connection's generation, for those who wait on it.
+/// The state that waiters watch.
 #[derive(Debug, Clone, Copy)]
 struct Generation {
     conn_cnt: u32,
-    /// Requests and callbacks end.
+    /// The client has disconnected or was evicted.
     gone: bool,
-    /// The target has dropped what it had for the client.
+    /// The target has dropped its state of the client.
     ended: bool,
 }
 
-/// One client of one target.
+/// The connection of one client to one target.
 pub struct Export {
-    /// Our handle for it: `pb_handle` of its requests.
+    /// This export's handle: `pb_handle` of the client's requests.
     pub handle: u64,
-    /// Who it is.
+    /// The client's UUID.
     pub client_uuid: String,
-    /// Where it connected from at first.
+    /// The NID of its first connect.
     pub(crate) origin: Nid,
     exports: Arc<TargetExports>,
     connection: RwLock<Connection>,
     generation: watch::Sender<Generation>,
     retired: AtomicBool,
     active: Arc<Active>,
-    /// What is being changed on the strength of the client's locks.
+    /// Changes in progress that rely on the client's locks.
     changes: Arc<Active>,
     pub(crate) once: Mutex<Once<Running>>,
     heard_at: Mutex<Instant>,
@@ -114,7 +114,7 @@ impl Export {
         })
     }
 
-    /// The client has connected, for the first time or again.
+    /// The client has connected or reconnected.
     pub(crate) fn connected(&self, peer: Nid, role: Role, data: ObdConnectData, cookie: u64, conn_cnt: u32) {
         let link = self.rpc().and_then(|rpc| rpc.lnet().link(peer));
         *self.connection.write() = Connection {
@@ -129,17 +129,17 @@ impl Export {
         self.generation.send_modify(|g| g.conn_cnt = conn_cnt);
     }
 
-    /// Where it connected from.
+    /// The NID of the last connect.
     pub fn peer(&self) -> Nid {
         self.connection.read().peer
     }
 
-    /// Whether the target found it to be a server of the same file system when it connected.
+    /// Whether the target admitted the client as a server of the same file system.
     pub fn is_server(&self) -> bool {
         self.connection.read().role == Role::Server
     }
 
-    /// What it was granted.
+    /// The granted connect data.
     pub fn data(&self) -> ObdConnectData {
         self.connection.read().data
     }
@@ -169,7 +169,7 @@ impl Export {
         self.flags2() & flag == flag
     }
 
-    /// The client mounts read-only from now on, or not any more (`OBD_CONNECT_RDONLY`).
+    /// Changes whether the client is mounted read-only (`OBD_CONNECT_RDONLY`).
     pub fn set_read_only(&self, read_only: bool) {
         let flags = &mut self.connection.write().data.ocd_connect_flags;
         match read_only {
@@ -178,12 +178,12 @@ impl Export {
         }
     }
 
-    /// The target it is of.
+    /// The target's UUID.
     pub fn target_uuid(&self) -> &str {
         self.exports.target().uuid()
     }
 
-    /// The target's own state of this client; made when first asked for.
+    /// The target's own state of type `T` for this client, created on first use.
     pub fn ext<T: Any + Send + Sync + Default>(&self) -> Arc<T> {
         let mut all = self.ext.lock();
         if let Some(found) = all.iter().find_map(|ext| ext.clone().downcast::<T>().ok()) {
@@ -199,19 +199,21 @@ impl Export {
         self.retired.load(Ordering::SeqCst)
     }
 
-    /// How long nothing has been heard of the client.
+    /// Time since the last message from the client.
     pub fn silent_for(&self) -> Duration {
         self.heard_at.lock().elapsed()
     }
 
-    /// Ends the connection without asking the client: it learns of it by its next request, and drops all it cached.
+    /// Ends the connection from the server's side. The client learns of it by its next request and
+    /// drops all locks and caches.
     pub async fn evict(self: &Arc<Self>, why: &str) {
         if self.retire_because(why) {
             self.drop_retired(true).await;
         }
     }
 
-    /// The same, but only the connection has ended when this returns: a task of its own has the target drop the client's state.
+    /// Like `evict`, but returns when the connection has ended; a separate task makes the target
+    /// drop the client's state.
     pub(crate) fn evict_soon(self: &Arc<Self>, why: &str) {
         if let Some(rpc) = self.rpc()
             && self.retire_because(why)
@@ -226,12 +228,12 @@ impl Export {
         let first = self.retire();
         if first {
             let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
-            lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting");
+            lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting client");
         }
         first
     }
 
-    /// Whether it comes from a boot of the client's node before the one that is connected.
+    /// Whether the client connected before its node's last restart.
     pub(crate) fn is_of_former_boot(&self, link: &Link) -> bool {
         let known = self.connection.read().incarnation;
         known != 0 && link.incarnation != 0 && known != link.incarnation
@@ -241,7 +243,12 @@ impl Export {
         self.rpc.upgrade()
     }
 
-    /// Asks the client something: a lock callback. Tries until the client answers, for at most `timeout`.
+    /// Sends a lock callback and waits for the reply. Resends it until `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError::Status`] if the client refuses it, [`RpcError::Timeout`], or
+    /// [`RpcError::Closed`] if the client has disconnected or was evicted.
     pub async fn callback(&self, opc: u32, bufs: Vec<Bytes>, timeout: Duration) -> Result<Message, RpcError> {
         let name = || format!("{} at {}", self.client_uuid, self.peer());
         tokio::select! {
@@ -254,7 +261,7 @@ impl Export {
         }
     }
 
-    /// Says so while a callback is not answered.
+    /// Reports once a second that the client blocks others, while a callback has no reply.
     async fn keeps_others_waiting(&self) -> Infallible {
         loop {
             sleep(CALLBACK_PAUSE).await;
@@ -315,9 +322,9 @@ impl Export {
         self.exports.target()
     }
 
-    /// Resolves when the client has connected again after `conn_cnt`, or is gone.
+    /// Resolves when the client has reconnected after `conn_cnt`, disconnected, or was evicted.
     pub(crate) async fn connection_changed(&self, conn_cnt: u32) {
-        // An error means that the sender is gone, which is `self`.
+        // Fails only when the sender is dropped, and `self` holds it.
         let _ = self
             .generation
             .subscribe()
@@ -327,18 +334,18 @@ impl Export {
 
     /// Resolves when the client has disconnected or was evicted.
     pub async fn gone(&self) {
-        // An error means that the sender is gone, which is `self`.
+        // Fails only when the sender is dropped, and `self` holds it.
         let _ = self.generation.subscribe().wait_for(|g| g.gone).await;
     }
 
-    /// Ends the connection, once, and lets the target drop what it has for the client.
+    /// Ends the connection and waits until the target has dropped the client's state.
     pub(crate) async fn end(&self, evicted: bool) {
         if self.retire() {
             self.drop_retired(evicted).await;
         }
     }
 
-    /// Refuses the client's requests from now on. False if that is so already.
+    /// Refuses the client's requests from now on. Returns false if they are refused already.
     fn retire(&self) -> bool {
         let first = !self.retired.swap(true, Ordering::SeqCst);
         if first {
@@ -350,21 +357,21 @@ impl Export {
         first
     }
 
-    /// Lets the target drop what it has for a client whose connection has ended.
+    /// Makes the target drop the state of a retired client.
     async fn drop_retired(&self, evicted: bool) {
         let (Some(rpc), Some(me)) = (self.rpc(), self.me.upgrade()) else {
             return;
         };
-        // In a task of its own: it comes to its end even if the caller does not wait.
+        // In a separate task: it completes even if the caller stops waiting.
         let ending = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
         if let Err(e) = ending.await {
-            tracing::error!(client = %self.client_uuid, error = %e, "a target did not drop a client's state");
+            tracing::error!(client = %self.client_uuid, error = %e, "target failed to drop the client's state");
             self.state_dropped();
         }
     }
 
-    /// Lets the target drop what it has for the client; what is just being changed under the client's locks first comes to
-    /// its end.
+    /// Makes the target drop its state of the client, after changes in progress under the client's
+    /// locks.
     async fn drop_state(self: Arc<Self>, evicted: bool) {
         self.changes.idle().await;
         self.target().export_gone(&self, evicted).await;
@@ -377,21 +384,24 @@ impl Export {
         }
     }
 
-    /// The client's name is free for a new connection.
+    /// The client's UUID is free for a new connection.
     fn state_dropped(&self) {
         self.exports.forget(self);
         self.generation.send_modify(|g| g.ended = true);
     }
 
-    /// Resolves when a client that is gone has left nothing behind.
+    /// Resolves when the target has dropped its state of a retired client.
     pub(crate) async fn ended(&self) {
-        // An error means that the sender is gone, which is `self`.
+        // Fails only when the sender is dropped, and `self` holds it.
         let _ = self.generation.subscribe().wait_for(|g| g.ended).await;
     }
 
-    /// Something is about to be changed on the strength of the client's locks: they stay until the result is dropped.
-    /// `ENOTCONN` when the client is gone, and with it its locks, whatever it had asked for before. Not to be held while
-    /// waiting for a client.
+    /// Begins a change that relies on the client's locks: they stay granted until the guard is
+    /// dropped. Do not hold it while waiting for a client.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client has disconnected or was evicted, so that its locks are gone.
     pub fn change(&self) -> Result<Busy, Errno> {
         let change = self.changes.begin();
         if self.is_gone() {
@@ -401,18 +411,19 @@ impl Export {
         }
     }
 
-    /// A request of the client is being handled; `None` when the client is gone.
+    /// Begins to handle a request; `None` if the client has disconnected or was evicted.
     pub(crate) fn begin(&self) -> Option<(Busy, Busy)> {
         let busy = (self.active.begin(), self.exports.active().begin());
         (!self.is_gone()).then_some(busy)
     }
 }
 
-/// Resolves when the client may not have got what was sent to it over the connections `by`; `None`: it was not sent.
+/// Resolves when a message may have been lost on its way over the connections `by`; `None`: it was
+/// not sent.
 async fn undelivered(rpc: &Ptlrpc, peer: Nid, by: Option<Option<Link>>) {
     let lost = |then: Option<Link>, now: Option<Link>| match (then, now) {
         (Some(then), Some(now)) => !then.up || !now.up || then.generation != now.generation,
-        // Behind a router, or this node itself.
+        // Behind a router, or on this node.
         _ => false,
     };
     loop {

@@ -1,7 +1,8 @@
-//! Security flavors (`lm_secflvr`): only null is spoken here (guide 3.1).
+//! Security flavors (`lm_secflvr`). Only the null flavor is supported.
 //!
-//! A request of another flavor is refused by a message of the null flavor. Lustre's client takes no reply of another
-//! flavor than its own: it says so in its log and fails at once, where silence would keep it trying.
+//! A request of another flavor is refused by a null-flavor message. Lustre's client rejects a reply
+//! of another flavor than its own: it logs an error and fails at once, while silence would make it
+//! retry.
 
 use bytes::Bytes;
 use wire::{
@@ -10,9 +11,9 @@ use wire::{
     SPTLRPC_FLVR_SKI, SPTLRPC_FLVR_SKN, SPTLRPC_FLVR_SKPI,
 };
 
-/// The flavor's bits; those above say which part of Lustre the sender is.
+/// The flavor's bits; the higher bits identify the sender's part of Lustre.
 const FLAVOR: u32 = 0x00ff_ffff;
-/// Those of policy, mechanism and service, which make the name; the others are about bulk.
+/// The bits of policy, mechanism and service, which determine the name; the others concern bulk.
 const BASE: u32 = 0xfff;
 const NAMES: [(u32, &str); 10] = [
     (SPTLRPC_FLVR_PLAIN, "plain"),
@@ -26,12 +27,13 @@ const NAMES: [(u32, &str); 10] = [
     (SPTLRPC_FLVR_SKI, "ski"),
     (SPTLRPC_FLVR_SKPI, "skpi"),
 ];
-/// Where plain, and GSS that does not encrypt, have the request that they wrap.
+/// The buffer of the wrapped request in a message of the plain flavor, or of a GSS flavor without
+/// encryption.
 const WRAPPED: usize = 1;
-/// How long an answer to what does not say it is waited for, in seconds.
+/// `pb_timeout` assumed for requests that cannot be read, in seconds.
 const PATIENCE_SECS: u32 = 5;
 
-/// The name of a message's flavor, unless it is the null flavor.
+/// The name of a message's flavor; `None` for the null flavor.
 pub(crate) fn foreign(msg: &Message) -> Option<String> {
     let flavor = msg.secflvr & FLAVOR;
     if flavor == 0 {
@@ -42,7 +44,7 @@ pub(crate) fn foreign(msg: &Message) -> Option<String> {
     Some(format!("{name} ({flavor:#x})"))
 }
 
-/// The request within one of another flavor, as far as it can be read: enough to refuse it.
+/// Extracts the wrapped request as far as it can be read, which is enough to refuse it.
 pub(crate) fn within(msg: &Message) -> Message {
     let secflvr = msg.secflvr;
     match Message::parse(&msg.bytes(WRAPPED)) {
@@ -53,7 +55,7 @@ pub(crate) fn within(msg: &Message) -> Message {
         {
             Message { secflvr, ..inner }
         }
-        // All that speak these flavors take early replies.
+        // All peers with these flavors take early replies.
         _ => {
             let body = PtlrpcBody {
                 pb_type: PTL_RPC_MSG_REQUEST,

@@ -1,7 +1,9 @@
-//! Requests of this node to itself that their sender handles, on its own thread, as far as that goes without waiting.
+//! Inline dispatch: the sender's thread polls the handler of a request over `lo` once, before a
+//! task is spawned for it.
 //!
-//! One at a time: what a handler itself sends to this node is for others, so that handlers do not pile up on a stack. And the
-//! sender handles no more than the one request: whatever else waits by then is for others too.
+//! It does not nest: requests that a handler sends over `lo` go to other tasks, so that handlers do
+//! not pile up on a stack. The sender's thread handles only that one request, and no others that
+//! are queued.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,10 +14,10 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread handles a request in its sender's place.
+/// While it lives, this thread polls a handler inline.
 pub(super) struct Inside(PhantomData<*const ()>);
 
-/// Begins that, unless this thread is at it already.
+/// Begins inline dispatch, unless this thread dispatches inline already.
 pub(super) fn enter() -> Option<Inside> {
     (!INSIDE.replace(true)).then(|| Inside(PhantomData))
 }
@@ -26,7 +28,7 @@ impl Drop for Inside {
     }
 }
 
-/// Resolves where a slot is not in anybody's place.
+/// Resolves on a thread that does not dispatch inline. A slot awaits it before its second request.
 pub(super) async fn over() {
     poll_fn(|_| {
         if INSIDE.get() {

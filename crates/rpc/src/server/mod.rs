@@ -1,7 +1,7 @@
-//! The server's side: services that take requests in, exports that know the clients, targets that do the work.
+//! The server's side: services queue requests, exports represent clients, targets execute requests.
 //!
-//! A request's way: [`service`] queues it on its partition; [`dispatch`] finds its export and asks [`once`] whether it is
-//! to be executed; the [`Target`] handles it; [`reply`] sends what it said.
+//! [`service`] queues a request on its partition; [`dispatch`] finds its export and asks
+//! [`reply_cache`] whether to execute it; the [`Target`] handles it; [`reply`] sends the reply.
 
 mod active;
 mod connect;

@@ -1,9 +1,9 @@
-//! At-most-once execution (guide 3.5): which requests of one client are being executed, and the replies of those that
-//! were, as long as the client may ask for them again.
+//! At-most-once execution (docs/protocol.md, "PtlRPC"): the requests of one client that are in
+//! execution, and the replies that the client may request again.
 //!
-//! Pure. A reply is kept until `pb_last_xid` says that it has arrived, or until a later request uses its slot (`pb_tag`).
-//! What a client without slots can pile up is bounded: beyond that the oldest replies go, and a resent request is
-//! executed anew.
+//! Pure. A reply is kept until `pb_last_xid` reports its arrival, or until a later request uses its
+//! slot (`pb_tag`). The number of replies without a slot is limited: the oldest are dropped, and a
+//! resent request whose reply was dropped is executed again.
 
 use super::Reply;
 use foldhash::HashMap;
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::Errno;
 
-/// Replies kept for requests without a slot.
+/// Limit of cached replies without a slot.
 const UNTAGGED_MAX: usize = 64;
 
-/// How a request ended.
+/// The result of a request.
 pub(crate) type Outcome = Result<Reply, Errno>;
 
-/// What the client says of a request.
+/// The fields of a request that identify it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
     pub(crate) xid: u64,
@@ -31,18 +31,18 @@ pub(crate) struct Ask {
     pub(crate) replay: bool,
 }
 
-/// What to do with a request.
+/// The decision on a request.
 #[derive(Debug)]
 pub(crate) enum Verdict<R> {
     /// Execute it.
     Run,
-    /// It is being executed: the reply goes to whoever asked last.
+    /// It is being executed: the reply goes to the latest attempt.
     Join(Arc<R>),
-    /// It was executed.
+    /// It was executed: send the cached reply.
     Answer(Arc<Outcome>),
-    /// A duplicate that the network made.
+    /// Drop it: the network duplicated it, or the client no longer waits for it.
     Drop,
-    /// Its reply has arrived, says the client, or it claims a use that is not its own.
+    /// Refuse it: its reply has arrived, or its xid was used for another request.
     Refuse(Errno),
 }
 
@@ -52,7 +52,7 @@ struct Saved {
     outcome: Arc<Outcome>,
 }
 
-/// One client's requests; `R` is one that is being executed.
+/// The requests of one client; `R` represents one in execution.
 #[derive(Debug)]
 pub(crate) struct Once<R> {
     last_xid: u64,
@@ -75,12 +75,12 @@ impl<R> Default for Once<R> {
 }
 
 impl<R> Once<R> {
-    /// The client has connected: it begins to count its replies anew.
+    /// The client has connected, and `pb_last_xid` starts again.
     pub(crate) fn connected(&mut self) {
         self.last_xid = 0;
     }
 
-    /// What to do with a request. `Run` is followed by `started`.
+    /// Decides on a request. After `Run` the caller calls `started`.
     pub(crate) fn admit(&mut self, ask: &Ask) -> Verdict<R> {
         if ask.xid <= self.last_xid && !ask.replay {
             return Verdict::Refuse(Errno::EPROTO);
@@ -106,7 +106,7 @@ impl<R> Once<R> {
             && let Some(&other) = self.by_tag.get(&ask.tag)
         {
             if other > ask.xid {
-                // The client has used the slot since: nobody waits for this any more.
+                // The client has used the slot since then, so it no longer waits for this request.
                 return Verdict::Drop;
             }
             self.forget(other);
@@ -114,12 +114,12 @@ impl<R> Once<R> {
         Verdict::Run
     }
 
-    /// A request is being executed.
+    /// The execution of a request begins.
     pub(crate) fn started(&mut self, xid: u64, running: Arc<R>) {
         self.running.insert(xid, running);
     }
 
-    /// A request has been executed; with an `outcome` it is never executed again.
+    /// The execution of a request has ended. With an `outcome`, the request is not executed again.
     pub(crate) fn finished(&mut self, xid: u64, tag: u16, outcome: Option<Arc<Outcome>>) {
         self.running.remove(&xid);
         let Some(outcome) = outcome else { return };
@@ -147,7 +147,7 @@ impl<R> Once<R> {
         }
     }
 
-    /// How many replies are kept.
+    /// Number of cached replies.
     #[cfg(test)]
     pub(crate) fn saved(&self) -> usize {
         self.saved.len()

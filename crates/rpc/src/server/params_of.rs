@@ -1,4 +1,4 @@
-//! The parameters of a service: `mds.MDS.mdt.stats`, `threads_max`, `nrs_policies` and the like.
+//! The parameters of a service, such as `mds.MDS.mdt.stats`, `threads_max` and `nrs_policies`.
 
 use super::nrs::{Policy, show_classes, show_policies, show_rules};
 use super::part::Part;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 use tokio::time::Instant;
 
-/// Where Lustre shows a service.
+/// The prefix of a service's parameters, as in Lustre.
 fn prefix(name: &str) -> String {
     let above = match name.split('_').next() {
         Some("mdt") => "mds.MDS",
@@ -21,7 +21,7 @@ fn prefix(name: &str) -> String {
     format!("{above}.{name}")
 }
 
-/// Shows a service until the group is dropped.
+/// Registers the parameters of a service until the group is dropped.
 pub(super) fn show(service: &Arc<Service>, registry: &Registry) -> Group {
     let me = Arc::downgrade(service);
     let read = |show: fn(&Arc<Service>) -> String| {
@@ -36,17 +36,19 @@ pub(super) fn show(service: &Arc<Service>, registry: &Registry) -> Group {
     group
         .add(
             "stats",
-            Param::read_write(read(show_stats), write(clear_stats))
-                .about("the service on all partitions: waiting, depth, operations; any write clears it"),
+            Param::read_write(read(show_stats), write(clear_stats)).about(
+                "statistics of all partitions: wait time, queue depth, operations; any write resets them",
+            ),
         )
         .add(
             "cpt_stats",
-            Param::read_only(read(show_cpts)).about("each partition: queue, waiting, depth, service time"),
+            Param::read_only(read(show_cpts))
+                .about("statistics of each partition: queue, wait time, depth, service time"),
         )
         .add(
             "threads_min",
             Param::read_only(read(|s| (s.threads_min * s.parts.len()).to_string()))
-                .about("threads that the service has at least, on all partitions"),
+                .about("minimum of threads on all partitions"),
         )
         .add(
             "threads_max",
@@ -54,30 +56,29 @@ pub(super) fn show(service: &Arc<Service>, registry: &Registry) -> Group {
                 read(|s| threads(s, |p| p.queue.lock().threads()).to_string()),
                 write(set_threads),
             )
-            .about("requests that the service works on at once, on all partitions"),
+            .about("maximum of requests handled concurrently on all partitions"),
         )
         .add(
             "threads_started",
             Param::read_only(read(|s| {
                 threads(s, |p| p.queue.lock().active_max.max(s.threads_min)).to_string()
             }))
-            .about("the most requests that it has worked on at once, on all partitions"),
+            .about("highest number of requests handled concurrently so far, on all partitions"),
         )
         .add(
             "nrs_policies",
-            Param::read_write(read(show_nrs), write(set_nrs)).about(
-                "in which order requests go: fifo, or tbf and nid, jobid, uid, gid, opcode or nothing",
-            ),
+            Param::read_write(read(show_nrs), write(set_nrs))
+                .about("scheduling policy: fifo, or tbf followed by nid, jobid, uid, gid, opcode or nothing"),
         )
         .add(
             "nrs_tbf_rule",
             Param::read_write(read(show_tbf_rules), write(set_tbf_rule))
-                .about("rates of requests; start NAME CONDITION rate=N, change NAME rate=N, stop NAME"),
+                .about("TBF rules: start NAME CONDITION rate=N, change NAME rate=N, stop NAME"),
         )
         .add(
             "nrs_tbf_classes",
             Param::read_only(read(show_tbf_classes))
-                .about("what rules hold back: requests, how many waited for a token and how long"),
+                .about("TBF classes: requests, how many of them waited for a token, and how long"),
         );
     group
 }
@@ -119,7 +120,7 @@ fn set_threads(service: &Arc<Service>, text: &str) -> Result<(), String> {
     let (least, most) = (service.threads_min * parts, 8 * service.threads_rule * parts);
     let n = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
     let n: usize = n.ok_or_else(|| {
-        format!("expected a whole number from {least} to {most}, for {parts} partitions together")
+        format!("expected a whole number from {least} to {most}, for all {parts} partitions together")
     })?;
     for part in &service.parts {
         part.queue.lock().set_threads(n / parts);
@@ -128,7 +129,7 @@ fn set_threads(service: &Arc<Service>, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens slots for what may go now that something has changed.
+/// Spawns slots for requests that can run after a change of limits or rules.
 fn go_on(service: &Arc<Service>) {
     for part in &service.parts {
         service.spawn_slots(part);
@@ -157,7 +158,7 @@ fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
     if let (Policy::Tbf { kind: old, .. }, Policy::Tbf { kind, .. }) = (&*policy, &new)
         && old == kind
     {
-        // It is so already, and keeps its rules.
+        // Unchanged: keep the rules.
         return Ok(());
     }
     *policy = new;
@@ -180,7 +181,7 @@ fn follow(service: &Arc<Service>, policy: &Policy) {
     go_on(service);
 }
 
-/// A line of what `of` takes from the rules and the classes, for each partition that has them.
+/// The rules or the classes of each partition with a TBF policy.
 fn of_tbf(service: &Arc<Service>, of: fn((String, String)) -> String) -> Vec<(usize, String)> {
     let each = |p: &Arc<Part>| Some((p.cpt.0, of(p.queue.lock().show_tbf()?)));
     service.parts.iter().filter_map(each).collect()

@@ -1,4 +1,4 @@
-//! One partition's share of a service: its queue, its counters, its estimate of how long things take.
+//! One partition of a service: its queue, counters and service time estimate.
 
 use super::nrs::{Key, KeyKind};
 use super::queue::{Classed, NoPlace, Queue, Taken};
@@ -13,35 +13,35 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How often waiting requests are looked at.
+/// How often queued requests are checked for early replies.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a service has done and has to do on one partition.
+/// Statistics of a service on one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceStats {
     /// The service.
     pub name: &'static str,
     /// The partition.
     pub cpt: usize,
-    /// Requests at once at most.
+    /// Limit of requests handled concurrently.
     pub threads: usize,
-    /// Requests that wait.
+    /// Requests in the queue.
     pub queued: usize,
-    /// Requests that are being handled.
+    /// Requests in execution.
     pub active: usize,
-    /// Requests that were handled.
+    /// Requests handled so far.
     pub handled: u64,
-    /// Requests that were dropped: malformed, or too late.
+    /// Requests dropped so far: malformed, late, or over the peer's quota.
     pub dropped: u64,
-    /// Early replies to requests that waited.
+    /// Early replies sent for queued requests.
     pub early: u64,
-    /// Time from arrival to reply of all handled requests together.
+    /// Sum of the times from arrival to reply of all handled requests.
     pub busy: Duration,
-    /// The service's estimate, in seconds.
+    /// The service time estimate, in seconds.
     pub estimate_secs: u32,
 }
 
-/// One partition's share of a service.
+/// One partition of a service.
 pub(crate) struct Part {
     pub(super) name: &'static str,
     pub(super) cpt: CptId,
@@ -52,9 +52,9 @@ pub(crate) struct Part {
     pub(super) dropped: AtomicU64,
     pub(super) early: AtomicU64,
     busy_us: AtomicU64,
-    /// A token comes sooner than somebody waits for.
+    /// Wakes the token waiter when a token comes earlier than it expects.
     pub(super) sooner: Notify,
-    /// Where the next slot works that is not bound to the partition.
+    /// The partition of the next slot, if slots are not bound to this one.
     pub(super) turn: AtomicUsize,
 }
 
@@ -64,14 +64,14 @@ impl Classed for Arrival {
     }
 }
 
-/// What has to be done after a request has come.
+/// The tasks to spawn after a request was queued.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Todo {
-    /// A slot has to be opened for it.
+    /// A slot for the request.
     pub(super) slot: bool,
-    /// Somebody has to look after the queue.
+    /// The watcher that sends early replies.
     pub(super) watch: bool,
-    /// It waits for a token: somebody has to wait for that.
+    /// The waiter for TBF tokens.
     pub(super) token: bool,
 }
 
@@ -98,7 +98,8 @@ impl Part {
         }
     }
 
-    /// Queues a request of so many bytes. Requests that let others go on have room of their own, and a few slots more.
+    /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own and a
+    /// few more slots.
     pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<Todo, NoPlace> {
         let now = arrival.at;
         let mut queue = self.queue.lock();
@@ -121,7 +122,7 @@ impl Part {
         Ok(Todo { slot, watch, token })
     }
 
-    /// The next request for a slot; `None` gives the slot up.
+    /// The next request for a slot; `None` ends the slot.
     pub(super) fn next(&self) -> Option<Next<'_>> {
         let now = Instant::now();
         let mut queue = self.queue.lock();
@@ -147,7 +148,7 @@ impl Part {
         self.queue.lock().is_full()
     }
 
-    /// A request that was taken up at `began` has been handled.
+    /// A request whose execution began at `began` has been handled.
     pub(super) fn done(&self, what: What, arrived: Instant, began: Instant) {
         let now = Instant::now();
         let took = now.saturating_duration_since(arrived);
@@ -160,7 +161,8 @@ impl Part {
         );
     }
 
-    /// Requests to ask for patience, their deadlines extended; `None` when nothing waits any more.
+    /// Extends the deadlines of queued requests that need an early reply, and returns them; `None`
+    /// if the queue is empty.
     pub(super) fn impatient(&self, margin: Duration, extra: Duration) -> Option<Vec<Arrival>> {
         let now = Instant::now();
         let mut queue = self.queue.lock();
@@ -177,7 +179,7 @@ impl Part {
         Some(queue.iter_mut().filter(soon).map(extend).collect())
     }
 
-    /// Opens slots for what waits and may go; how many.
+    /// Opens slots for queued requests that can run. Returns how many.
     pub(super) fn open_slots(&self) -> usize {
         let mut queue = self.queue.lock();
         if !queue.needs_slot(Instant::now()) {
@@ -189,7 +191,7 @@ impl Part {
         slots
     }
 
-    /// Gives a slot up; whether what waits needs it again.
+    /// Closes a slot. Returns whether a queued request needs it again.
     pub(super) fn close_slot(&self) -> bool {
         let mut queue = self.queue.lock();
         queue.active -= 1;
@@ -200,19 +202,21 @@ impl Part {
         needed
     }
 
-    /// When the next token comes that something waits for: whoever asks waits for it. With none, nobody waits any longer.
+    /// When the next token that a request waits for comes; the caller must wait for it. `None` ends
+    /// the waiter.
     pub(super) fn next_token(&self) -> Option<Instant> {
         let mut queue = self.queue.lock();
         queue.awaited = queue.next_token(Instant::now());
         queue.awaited
     }
 
-    /// Whether somebody has to be found who waits for a token.
+    /// Whether to spawn a waiter for tokens.
     pub(super) fn await_token(&self) -> bool {
         self.wants_token(&mut self.queue.lock(), Instant::now())
     }
 
-    /// The same; whoever waits already is told when a token comes sooner.
+    /// Whether to spawn a waiter for tokens; a waiter that exists is woken if a token comes earlier
+    /// than it expects.
     fn wants_token(&self, queue: &mut Queue<Arrival>, now: Instant) -> bool {
         let Some(at) = queue.next_token(now) else {
             return false;
@@ -252,15 +256,15 @@ impl Part {
     }
 }
 
-/// A request that a slot has taken.
+/// A request that a slot took from the queue.
 pub(super) struct Next<'a> {
     pub(super) arrival: Arrival,
-    /// There was no room for more.
+    /// Whether the queue was full.
     pub(super) was_full: bool,
     pub(super) _taken: TakenGuard<'a>,
 }
 
-/// Counts a request among those that are being handled.
+/// Counts a request as being handled.
 pub(super) struct TakenGuard<'a> {
     part: &'a Part,
     taken: Taken,

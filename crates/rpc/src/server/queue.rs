@@ -1,9 +1,10 @@
-//! Requests that wait on one partition of a service, and how many are being handled: which comes next, and when there is no
-//! room.
+//! The request queue of one partition: limits the requests that wait and run, and decides which one
+//! is next.
 //!
-//! Pure: told the time. Requests that let others go on have a line of their own, which goes first. Of the other line, one peer gets a
-//! share: one that sends more than it should, or promises data that never come, leaves slots and places to the others. This node
-//! itself is no peer in that sense. In which order the other line goes is for a policy ([`super::nrs`]) to say.
+//! Pure: the time is an argument. High-priority requests have a queue of their own, which goes
+//! first. In the ordinary queue each peer has a quota of slots and space, so that a peer that
+//! floods the server, or promises bulk that never arrives, leaves resources to others. This node
+//! itself has no quota. The order of the ordinary queue is the policy's ([`super::nrs`]).
 
 use super::nrs::{Key, KeyKind, Policy, Tbf};
 use foldhash::HashMap;
@@ -11,30 +12,30 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 use wire::Nid;
 
-/// Bytes of requests that wait in a line; with more it is full.
+/// Bytes of requests in a queue at which it is full.
 const BYTES_MAX: usize = 64 << 20;
-/// What waits of one peer: requests, and their bytes.
+/// Queued requests of one peer, and their bytes.
 const PER_PEER_MAX: usize = 4096;
 const PER_PEER_BYTES_MAX: usize = BYTES_MAX / 2;
-/// A request's part of that beside its bytes.
+/// Counted for each request in addition to its bytes.
 const COST_MIN: usize = 1 << 10;
 
-/// Why a request does not get a place.
+/// Why a request is not queued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// The line is full: it may come again.
+    /// The queue is full: LNet retries later.
     Full,
-    /// Its peer has more than its share: it is to be dropped.
+    /// The peer exceeds its quota: the request is dropped.
     Share,
 }
 
-/// What can wait: it belongs to a class of requests.
+/// A request that the TBF policy can classify.
 pub(super) trait Classed {
-    /// The class, as far as `kind` tells it apart.
+    /// The request's class, by the fields that `kind` selects.
     fn key(&self, kind: KeyKind) -> Key;
 }
 
-/// A request that waits.
+/// A queued request.
 #[derive(Debug)]
 struct Waiting<R> {
     from: Nid,
@@ -42,7 +43,7 @@ struct Waiting<R> {
     request: R,
 }
 
-/// In which order requests go.
+/// The order of requests.
 #[derive(Debug)]
 enum Order<R> {
     Fifo(VecDeque<Waiting<R>>),
@@ -55,7 +56,7 @@ struct Line<R> {
     bytes: usize,
 }
 
-/// What a peer has of the line that is shared.
+/// A peer's use of the ordinary queue.
 #[derive(Debug, Default)]
 struct Share {
     active: usize,
@@ -63,22 +64,22 @@ struct Share {
     bytes: usize,
 }
 
-/// A request that a slot has taken; [`Queue::finished`] has to follow.
+/// A request that a slot has taken; the caller passes it to [`Queue::finished`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// Whose it is, if it counts as a peer's.
+    /// The peer whose quota it counts against.
     peer: Option<Nid>,
     urgent: bool,
 }
 
-/// How many requests wait or are being handled, of either line.
+/// Numbers of ordinary and high-priority requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) normal: usize,
     pub(super) urgent: usize,
 }
 
-/// The queue.
+/// The queue of one partition.
 #[derive(Debug)]
 pub(super) struct Queue<R> {
     urgent: Line<R>,
@@ -87,13 +88,13 @@ pub(super) struct Queue<R> {
     places: usize,
     threads: usize,
     handling: Counts,
-    /// Slots in use.
+    /// Open slots.
     pub(super) active: usize,
-    /// The most that there were at once.
+    /// Maximum of open slots so far.
     pub(super) active_max: usize,
-    /// Somebody looks after those that wait.
+    /// Whether the watcher for early replies runs.
     pub(super) watched: bool,
-    /// When somebody, who waits for a token, will look for it.
+    /// When the waiter for tokens wakes up; `None` if it does not run.
     pub(super) awaited: Option<Instant>,
 }
 
@@ -124,7 +125,7 @@ impl<R: Classed> Line<R> {
         }
     }
 
-    /// The next one that may go.
+    /// The next request that `may` run.
     fn pop(&mut self, now: Instant, may: impl Fn(&Waiting<R>) -> bool) -> Option<Waiting<R>> {
         let waiting = match &mut self.order {
             Order::Fifo(line) => {
@@ -161,7 +162,7 @@ impl<R: Classed> Line<R> {
 }
 
 impl<R: Classed> Queue<R> {
-    /// With so many places in each line, for so many requests at once.
+    /// A queue with `places` for each kind of request and at most `threads` slots.
     pub(super) fn new(places: usize, threads: usize) -> Queue<R> {
         Queue {
             urgent: Line::new(),
@@ -177,12 +178,12 @@ impl<R: Classed> Queue<R> {
         }
     }
 
-    /// How many requests wait.
+    /// Number of queued requests.
     pub(super) fn len(&self) -> usize {
         self.urgent.len() + self.normal.len()
     }
 
-    /// How many wait in each line.
+    /// Queued requests of each kind.
     pub(super) fn waiting(&self) -> Counts {
         Counts {
             normal: self.normal.len(),
@@ -190,38 +191,38 @@ impl<R: Classed> Queue<R> {
         }
     }
 
-    /// How many are being handled of each line.
+    /// Requests of each kind that are being handled.
     pub(super) fn handling(&self) -> Counts {
         self.handling
     }
 
-    /// Places that are free in the line of ordinary requests.
+    /// Free places for ordinary requests.
     pub(super) fn room(&self) -> usize {
         self.places.saturating_sub(self.normal.len())
     }
 
-    /// How many requests at once.
+    /// Limit of slots.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Lets so many requests go on at once.
+    /// Sets the limit of slots.
     pub(super) fn set_threads(&mut self, threads: usize) {
         self.threads = threads;
     }
 
-    /// One slot more.
+    /// Opens a slot.
     pub(super) fn open_slot(&mut self) {
         self.active += 1;
         self.active_max = self.active_max.max(self.active);
     }
 
-    /// Whether one of the lines has no room.
+    /// Whether either kind of request has no free place.
     pub(super) fn is_full(&self) -> bool {
         self.urgent.is_full(self.places) || self.normal.is_full(self.places)
     }
 
-    /// Places a request of so many bytes.
+    /// Queues a request of `bytes` bytes.
     pub(super) fn push(
         &mut self,
         from: Nid,
@@ -255,7 +256,7 @@ impl<R: Classed> Queue<R> {
         Ok(())
     }
 
-    /// The next request for a slot that is in use.
+    /// The next request for an open slot.
     pub(super) fn next(&mut self, now: Instant) -> Option<(R, Taken)> {
         if let Some(urgent) = self.urgent.pop(now, |_| true) {
             self.handling.urgent += 1;
@@ -286,7 +287,7 @@ impl<R: Classed> Queue<R> {
         Some((next.request, taken))
     }
 
-    /// A request has been handled.
+    /// The request has been handled.
     pub(super) fn finished(&mut self, taken: Taken) {
         match taken.urgent {
             true => self.handling.urgent -= 1,
@@ -299,14 +300,14 @@ impl<R: Classed> Queue<R> {
         self.forget_idle(from);
     }
 
-    /// Whether a request waits that a further slot could take.
+    /// Whether a request waits that another slot could take.
     pub(super) fn needs_slot(&self, now: Instant) -> bool {
         let may = within_share(&self.peers, self.threads);
         let normal = || self.active < self.threads && self.normal.has_ready(now, may);
         self.urgent.len() > 0 || normal()
     }
 
-    /// When a request that waits for a token gets one.
+    /// When the first request that waits for a token gets it.
     pub(super) fn next_token(&self, now: Instant) -> Option<Instant> {
         match &self.normal.order {
             Order::Fifo(_) => None,
@@ -314,12 +315,12 @@ impl<R: Classed> Queue<R> {
         }
     }
 
-    /// All requests that wait.
+    /// All queued requests.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
         self.urgent.iter_mut().chain(self.normal.iter_mut())
     }
 
-    /// Forgets those that wait.
+    /// Drops all queued requests.
     pub(super) fn clear(&mut self) {
         self.urgent.drain();
         self.normal.drain();
@@ -329,7 +330,8 @@ impl<R: Classed> Queue<R> {
         self.peers.retain(|_, share| share.active > 0);
     }
 
-    /// Goes by another policy; what waits does so too. The same policy with other rules leaves buckets as they are.
+    /// Switches to a policy; queued requests follow it. The same policy with other rules keeps its
+    /// buckets.
     pub(super) fn set_policy(&mut self, policy: &Policy, depth: u32, now: Instant) {
         if let (Order::Tbf(old, tbf), Policy::Tbf { kind, rules }) = (&mut self.normal.order, policy)
             && old == kind
@@ -344,7 +346,7 @@ impl<R: Classed> Queue<R> {
         waiting.into_iter().for_each(|w| self.normal.push(w, now));
     }
 
-    /// The rules and the classes of the policy, a line each; nothing where it has none.
+    /// The rules and the classes of a TBF policy, one per line.
     pub(super) fn show_tbf(&self) -> Option<(String, String)> {
         match &self.normal.order {
             Order::Fifo(_) => None,
@@ -363,7 +365,7 @@ impl<R: Classed> Queue<R> {
     }
 }
 
-/// Whether a request is of a peer that does not use its share of the slots already.
+/// Whether a request's peer has slots left in its quota.
 fn within_share<R>(peers: &HashMap<Nid, Share>, threads: usize) -> impl Fn(&Waiting<R>) -> bool + use<'_, R> {
     let most = threads - threads / 8;
     move |w| peers.get(&w.from).is_none_or(|s| s.active < most)
@@ -381,7 +383,7 @@ mod tests {
     const RUDE: Nid = Nid(0x0002_0000_0a00_0001);
     const POLITE: Nid = Nid(0x0002_0000_0a00_0002);
 
-    /// A request's number is its user's.
+    /// Uses the number as the uid.
     impl Classed for u32 {
         fn key(&self, _kind: KeyKind) -> Key {
             Key {
@@ -395,12 +397,12 @@ mod tests {
         Taken { peer, urgent: false }
     }
 
-    /// A request comes.
+    /// Queues a request.
     fn push(queue: &mut Queue<u32>, from: Nid, bytes: usize, urgent: bool, n: u32) -> Result<(), NoPlace> {
         queue.push(from, bytes, urgent, Instant::now(), || n)
     }
 
-    /// A slot is opened and takes the next request.
+    /// Opens a slot, which takes the next request.
     fn begin(queue: &mut Queue<u32>) -> Option<(u32, Taken)> {
         queue.active += 1;
         let next = queue.next(Instant::now());
@@ -445,7 +447,7 @@ mod tests {
         assert_eq!(
             queue.next(Instant::now()),
             Some((14, of(Some(RUDE)))),
-            "in the order in which they came"
+            "in the order of arrival"
         );
     }
 

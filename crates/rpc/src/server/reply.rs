@@ -1,4 +1,5 @@
-//! What a target answers, and how it is sent: to the right match bits and offset, with what is committed by then.
+//! Replies: their contents, and sending them to the right match bits and offset with the current
+//! `last_committed`.
 
 use super::once::Outcome;
 use super::{Arrival, Route};
@@ -11,18 +12,18 @@ use wire::{
     Errno, LustreHandle, Message, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTLRPC_MSG_VERSION, PtlrpcBody,
 };
 
-/// A reply: everything but what the RPC layer fills in itself (ids, `last_committed`, service times).
+/// A reply without the fields that the RPC layer fills in (xid, `last_committed`, service times).
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
-    /// `pb_status`: what the operation says, 0 or more; a negative errno; or an `ELDLM_*`.
+    /// `pb_status`: the operation's result (0 or more), a negative errno, or an `ELDLM_*`.
     pub status: i32,
     /// The buffers after the `ptlrpc_body`.
     pub bufs: Vec<Bytes>,
-    /// `pb_transno`: the transaction that the request became; 0 if none.
+    /// `pb_transno`: the request's transaction; 0 if it has none.
     pub transno: u64,
-    /// `pb_pre_versions`: of the objects, before the operation.
+    /// `pb_pre_versions`: the objects' versions before the operation.
     pub pre_versions: [u64; 4],
-    /// `pb_limit`: how many locks the client may cache; 0: as it likes.
+    /// `pb_limit`: how many locks the client may cache; 0: unlimited.
     pub limit: u32,
     /// `pb_slv`: the server lock volume.
     pub slv: u64,
@@ -41,7 +42,7 @@ impl Reply {
         }
     }
 
-    /// Only a status.
+    /// A reply with a status and no buffers.
     pub fn status(status: i32) -> Reply {
         Reply {
             status,
@@ -49,19 +50,19 @@ impl Reply {
         }
     }
 
-    /// The same with a transaction number.
+    /// The same reply with a transno.
     pub fn with_transno(self, transno: u64) -> Reply {
         Reply { transno, ..self }
     }
 
-    /// The same with another status.
+    /// The same reply with a status.
     pub fn with_status(self, status: i32) -> Reply {
         Reply { status, ..self }
     }
 }
 
-/// Errors that say that the request could not be taken, as distinct from what the operation said (guide 3.4). Lustre's
-/// clients log them.
+/// Whether a status means that the request was not executed, rather than that the operation failed.
+/// Lustre's clients log replies of this type.
 fn is_serious(status: i32) -> bool {
     let serious = [
         Errno::EPROTO,
@@ -74,7 +75,7 @@ fn is_serious(status: i32) -> bool {
     Errno::from_status(status).is_some_and(|errno| serious.contains(&errno))
 }
 
-/// The reply's message.
+/// Builds the message of a reply.
 fn message(arrival: &Arrival, outcome: &Outcome, last_committed: u64, now: Instant) -> Bytes {
     let failed;
     let reply = match outcome {
@@ -114,7 +115,7 @@ fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {
     }
 }
 
-/// Sends a request's reply. A client that cannot be reached asks again.
+/// Sends a request's reply. If the client cannot be reached, it resends the request later.
 pub(crate) async fn send(
     rpc: &Ptlrpc,
     arrival: &Arrival,
@@ -134,7 +135,7 @@ pub(crate) async fn send(
     put(rpc, arrival, route, offset, msg).await;
 }
 
-/// Tells the client that its request will take until `secs` after it arrived.
+/// Sends an early reply: the request takes until `secs` seconds after it arrived.
 pub(crate) async fn send_early(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, secs: u32) {
     let body = PtlrpcBody {
         pb_type: PTL_RPC_MSG_REPLY,
@@ -156,7 +157,7 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: B
         .put(route.peer, portal, route.reply_bits, offset, 0, msg.into(), false)
         .await
     {
-        lnet::warn_seldom!(peer = %route.peer, xid = arrival.xid, error = %e, "a reply could not be sent");
+        lnet::warn_seldom!(peer = %route.peer, xid = arrival.xid, error = %e, "cannot send reply");
     }
 }
 

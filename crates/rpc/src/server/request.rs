@@ -1,4 +1,4 @@
-//! A request on the server: as it arrived, and as its target sees it.
+//! Requests on the server: as they arrive, and as their target handles them.
 
 use super::Export;
 use crate::bulk::{all, base};
@@ -25,19 +25,19 @@ pub(crate) struct Arrival {
     pub(crate) body: PtlrpcBody,
     pub(crate) cpt: CptId,
     pub(crate) at: Instant,
-    /// When the client gives up waiting, unless it gets an early reply.
+    /// When the client stops waiting, unless it gets an early reply.
     pub(crate) deadline: Instant,
-    /// The service's estimate when the request was taken up: `pb_timeout` of the reply.
+    /// The service time estimate when execution began: `pb_timeout` of the reply.
     pub(crate) estimate_secs: u32,
 }
 
 impl Arrival {
-    /// Whether the client takes early replies, and the final one behind them.
+    /// Whether the client takes early replies, with the final reply behind them.
     pub(crate) fn takes_early(&self) -> bool {
         self.msg.flags & MSGHDR_AT_SUPPORT != 0
     }
 
-    /// The message, for who executes it; what its header says stays, for the reply.
+    /// Moves the buffers out for the handler; the header stays for the reply.
     pub(crate) fn take_message(&mut self) -> Message {
         Message {
             bufs: std::mem::take(&mut self.msg.bufs),
@@ -45,7 +45,7 @@ impl Arrival {
         }
     }
 
-    /// Where the reply goes while it is not known what was negotiated.
+    /// The reply's route without negotiated flags.
     pub(crate) fn route(&self) -> Route {
         Route {
             peer: self.from,
@@ -55,7 +55,7 @@ impl Arrival {
         }
     }
 
-    /// Where the reply goes, by what was negotiated.
+    /// The reply's route with the flags negotiated for `export`.
     pub(crate) fn route_of(&self, export: &Export) -> Route {
         let mbits = |granted: bool| if granted { self.body.pb_mbits } else { self.xid };
         Route {
@@ -66,7 +66,7 @@ impl Arrival {
     }
 }
 
-/// Where replies and bulk of a request go. A resent request takes it over.
+/// Where the reply and the bulk of a request go. A resent request replaces it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Route {
     pub(crate) peer: Nid,
@@ -76,13 +76,13 @@ pub(crate) struct Route {
     pub(crate) deadline: Instant,
 }
 
-/// A request that is being executed.
+/// A request in execution.
 #[derive(Debug)]
 pub(crate) struct Running {
     route: Mutex<Route>,
-    /// Bulk has begun, by the match bits of that time.
+    /// Bulk has started with the match bits of the current route.
     bulk: AtomicBool,
-    /// Bulk has failed: there is no reply.
+    /// Bulk has failed, so there is no reply.
     bulk_failed: AtomicBool,
     done: AtomicBool,
     ended: Notify,
@@ -103,7 +103,8 @@ impl Running {
         *self.route.lock()
     }
 
-    /// The client sent the request again and waits at `route` now. Not possible once bulk goes by the old match bits.
+    /// Redirects the reply to the resent request's `route`. Fails once bulk has started with the
+    /// old match bits.
     pub(crate) fn take_over(&self, route: Route) -> bool {
         let mut current = self.route.lock();
         if self.bulk.load(Ordering::Acquire) {
@@ -113,7 +114,7 @@ impl Running {
         true
     }
 
-    /// The client was told to wait longer.
+    /// An early reply has extended the client's deadline.
     pub(crate) fn extend(&self, deadline: Instant) {
         let mut route = self.route.lock();
         route.deadline = route.deadline.max(deadline);
@@ -138,7 +139,7 @@ impl Running {
         self.ended.notify_waiters();
     }
 
-    /// Resolves when it is no longer being executed.
+    /// Resolves when the execution has ended.
     pub(crate) async fn finished(&self) {
         let ended = self.ended.notified();
         if !self.done.load(Ordering::Acquire) {
@@ -147,23 +148,23 @@ impl Running {
     }
 }
 
-/// A request, as its target sees it.
+/// A request as its target handles it.
 pub struct ServerRequest {
-    /// The transaction id.
+    /// The xid.
     pub xid: u64,
     /// The opcode.
     pub opc: u32,
-    /// The message's body.
+    /// The parsed `ptlrpc_body`.
     pub body: PtlrpcBody,
     /// The message.
     pub msg: Message,
-    /// Who sent it.
+    /// The sender's NID.
     pub peer: Nid,
-    /// The portal it came by.
+    /// The portal that it arrived on.
     pub portal: u32,
-    /// The partition it is handled on.
+    /// The partition that handles it.
     pub cpt: CptId,
-    /// The client's connection.
+    /// The client's export.
     pub export: Arc<Export>,
     /// When it arrived.
     pub arrived: Instant,
@@ -183,7 +184,11 @@ impl fmt::Debug for ServerRequest {
 }
 
 impl ServerRequest {
-    /// The structure at the front of buffer `i`; `EPROTO` when it is too short.
+    /// The structure at the start of buffer `i`.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO` if the buffer is too short.
     pub fn get<T: WireStruct>(&self, i: usize) -> Result<T, Errno> {
         self.msg.get(i).map_err(|e| {
             warn_seldom!(peer = %self.peer, xid = self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
@@ -191,40 +196,44 @@ impl ServerRequest {
         })
     }
 
-    /// Buffer `i`; empty when it is not there.
+    /// Buffer `i`; empty if it is missing.
     pub fn buf(&self, i: usize) -> &[u8] {
         self.msg.buf(i)
     }
 
-    /// Buffer `i`, shared with the message.
+    /// Buffer `i`, sharing the message's memory.
     pub fn bytes(&self, i: usize) -> bytes::Bytes {
         self.msg.bytes(i)
     }
 
-    /// Whether the client has sent it before and got no reply.
+    /// Whether the client resent the request because it got no reply.
     pub fn is_resent(&self) -> bool {
         self.body.pb_flags & MSG_RESENT != 0
     }
 
-    /// Whether it was executed before the server lost it.
+    /// Whether the client replays a request that the server executed and then lost.
     pub fn is_replay(&self) -> bool {
         self.body.pb_flags & MSG_REPLAY != 0
     }
 
-    /// When the client gives up waiting; later once an early reply has been sent.
+    /// When the client stops waiting; early replies extend it.
     pub fn deadline(&self) -> Instant {
         self.running.route().deadline
     }
 
-    /// How many MDs the client has attached, of at most `max_brw` (a power of two: `ioo_max_brw >> 16`, plus one).
-    /// Transfers have to be started on all, if need be of nothing.
+    /// Number of MDs that the client attached, up to `max_brw`. `max_brw` is a power of two
+    /// (`ioo_max_brw >> 16`, plus one). Each MD needs a transfer, even an empty one.
     pub fn bulk_mds(&self, max_brw: usize) -> usize {
         let mask = (max_brw.max(1).next_power_of_two() - 1) as u64;
         usize::try_from(self.running.route().bulk_bits & mask).unwrap_or(0) + 1
     }
 
-    /// Fetches the client's data: one GET per MD of at most so many bytes. When it fails there will be no reply: the
-    /// client finds out by itself and sends the request again.
+    /// Fetches the client's data: one GET per MD of at most `md_lens` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if a transfer fails. The client then gets no reply: it times out and resends the
+    /// request.
     pub async fn bulk_get(&self, portal: u32, md_lens: &[u32]) -> Result<Vec<Payload>, Errno> {
         let route = self.running.begin_bulk();
         let first = base(route.bulk_bits, md_lens.len());
@@ -235,7 +244,12 @@ impl ServerRequest {
         self.bulk(route, gets).await
     }
 
-    /// Delivers data to the client: one PUT per MD, each acknowledged. When it fails there will be no reply.
+    /// Sends data to the client: one acknowledged PUT per MD.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if a transfer fails. The client then gets no reply: it times out and resends the
+    /// request.
     pub async fn bulk_put(&self, portal: u32, mds: Vec<Payload>) -> Result<(), Errno> {
         let route = self.running.begin_bulk();
         let first = base(route.bulk_bits, mds.len());
@@ -251,7 +265,7 @@ impl ServerRequest {
         route: Route,
         transfers: impl Iterator<Item = impl Future<Output = Result<T, LnetError>> + Send>,
     ) -> Result<Vec<T>, Errno> {
-        // The client has other match bits once it has connected again.
+        // A reconnected client waits at other match bits.
         let result = tokio::select! {
             result = timeout_at(route.deadline, all(transfers)) => result.map_err(|_| Errno::ETIMEDOUT),
             () = self.export.connection_changed(self.body.pb_conn_cnt) => Err(Errno::ENOTCONN),

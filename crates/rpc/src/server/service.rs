@@ -1,10 +1,12 @@
-//! A service: requests of one portal, queued on each partition and handled there, at most so many at once.
+//! Services: requests of one portal, queued and handled on each partition, with a limit of
+//! concurrent requests.
 //!
-//! LNet hands a request over on the partition that received it. It waits in that partition's queue (requests that let
-//! others go on in a queue of their own, which goes first and has a few places more) until one of the partition's slots
-//! is free. A slot is a task that lives as long as there is something to do. For a request of this node itself the sender begins it
-//! right where it is: what a target answers without waiting, nobody else is woken for. A full queue pushes back on the sender's
-//! connection; a request whose client has stopped waiting is dropped; one that waits long gets an early reply.
+//! LNet delivers a request on the partition that received it. It waits in that partition's queue
+//! until a slot is free; high-priority requests have a queue of their own, which goes first and has
+//! a few more slots. A slot is a task that lives while there are requests. For a request of this
+//! node itself, the sender's thread polls the slot once, so that a request that need not wait wakes
+//! no other thread. A full queue stalls the sender's connection. A request whose client has stopped
+//! waiting is dropped, and one that waits long gets an early reply.
 
 use super::nrs::Policy;
 use super::part::{LOOK_EVERY, Next, Part, ServiceStats, Todo};
@@ -27,7 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use wire::{Message, Nid, PTL_RPC_MSG_REQUEST};
 
-/// What a service does with a request.
+/// Handles a request.
 pub(crate) type Handler = fn(Arc<Ptlrpc>, Arrival) -> BoxFuture<'static, ()>;
 
 /// A service on all its partitions.
@@ -37,21 +39,21 @@ pub(crate) struct Service {
     cpts: Arc<CptTable>,
     handler: Handler,
     pub(super) parts: Vec<Arc<Part>>,
-    /// For each of the machine's partitions, whose part takes its requests.
+    /// For each partition of the machine, the index in `parts` of the one that takes its requests.
     part_of: Vec<usize>,
     bind: bool,
-    /// Threads of each partition that are there from the beginning, and those that the rule came to.
+    /// Minimum and computed limit of threads per partition.
     pub(super) threads_min: usize,
     pub(super) threads_rule: usize,
-    /// In which order requests go; only for who changes it or looks at it.
+    /// The scheduling policy, for display and changes; the queues have copies.
     pub(super) policy: Mutex<Policy>,
     pub(super) tbf_rate: u64,
     pub(super) tbf_depth: u32,
-    /// Since when it counts.
+    /// When the statistics were last reset.
     pub(super) since: Mutex<SystemTime>,
     room: Notify,
     guard: Mutex<Option<PortalGuard>>,
-    /// Its parameters.
+    /// The registered parameters.
     shown: Mutex<Option<Group>>,
     early_margin: Duration,
     early_extra: Duration,
@@ -106,7 +108,7 @@ impl Service {
         service
     }
 
-    /// Takes no more requests, and forgets those that wait.
+    /// Stops taking requests and drops those in the queues.
     pub(crate) fn stop(&self) {
         self.guard.lock().take();
         self.shown.lock().take();
@@ -124,7 +126,7 @@ impl Service {
         &self.parts[i.min(self.parts.len() - 1)]
     }
 
-    /// A slot: handles requests as long as there are any.
+    /// The task of a slot: handles requests while there are any.
     async fn work(self: Arc<Self>, part: Arc<Part>) {
         let slot = SlotGuard {
             service: &self,
@@ -153,7 +155,7 @@ impl Service {
         }
         let now = Instant::now();
         if now > arrival.deadline {
-            warn_seldom!(service = part.name, peer = %arrival.from, xid = arrival.xid, "request came too late");
+            warn_seldom!(service = part.name, peer = %arrival.from, xid = arrival.xid, "dropping request: its deadline passed in the queue");
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -162,7 +164,7 @@ impl Service {
         part.done(what, arrived, now);
     }
 
-    /// The partition that a slot is to work on.
+    /// The partition that a new slot runs on.
     fn next_cpt(&self, part: &Part) -> CptId {
         match self.bind {
             true => part.cpt,
@@ -175,7 +177,8 @@ impl Service {
         self.cpts.get(on).spawn(self.clone().work(part.clone()));
     }
 
-    /// A slot for a request that this thread has sent, which begins it if it works for that partition.
+    /// Opens a slot for a request that this thread sent, and polls it inline if it runs on this
+    /// thread's partition.
     fn begin_slot(self: &Arc<Self>, part: &Arc<Part>) {
         let on = self.next_cpt(part);
         let (cpt, work) = (self.cpts.get(on), self.clone().work(part.clone()));
@@ -185,7 +188,7 @@ impl Service {
         }
     }
 
-    /// Waits for tokens as long as something waits for one, and opens a slot for each.
+    /// Waits for tokens while requests wait for them, and opens slots.
     pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<Part>) {
         while let Some(at) = part.next_token() {
             tokio::select! {
@@ -196,19 +199,19 @@ impl Service {
         }
     }
 
-    /// Opens slots for what waits and may go.
+    /// Opens slots for queued requests that can run.
     pub(super) fn spawn_slots(self: &Arc<Self>, part: &Arc<Part>) {
         (0..part.open_slots()).for_each(|_| self.spawn_slot(part));
     }
 
-    /// Has somebody wait for tokens on a partition, if something waits for one.
+    /// Spawns a waiter for tokens on a partition.
     pub(super) fn spawn_await(self: &Arc<Self>, part: &Arc<Part>) {
         self.cpts
             .get(part.cpt)
             .spawn(self.clone().await_tokens(part.clone()));
     }
 
-    /// Looks after requests that wait: those whose client would soon stop waiting get an early reply.
+    /// Watches queued requests: sends early replies to clients that would soon stop waiting.
     async fn watch(self: Arc<Self>, part: Arc<Part>) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -225,7 +228,7 @@ impl Service {
     }
 }
 
-/// The partitions that a service runs on, of `n`; never none.
+/// The partitions that a service runs on, of `n`; at least one.
 fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
     let chosen: Vec<CptId> = match spread {
         Spread::All => (0..n).map(CptId).collect(),
@@ -241,7 +244,7 @@ impl PutSink for Service {
         let arrival = match read(&m, part.cpt) {
             Ok(arrival) => arrival,
             Err(why) => {
-                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request that is none is dropped: {why}");
+                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping malformed request: {why}");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
@@ -250,7 +253,7 @@ impl PutSink for Service {
             Ok(todo) => todo,
             Err(NoPlace::Full) => return Err(Full(m)),
             Err(NoPlace::Share) => {
-                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "a request is dropped: too many of its peer wait");
+                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping request: too many requests of its peer are queued");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
@@ -288,7 +291,7 @@ impl PutSink for Service {
     }
 }
 
-/// Reads a request; why it is none, or why its client does not wait for a reply.
+/// Parses a request; the reason if it is malformed or its client does not wait for a reply.
 fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
     let mut msg = Message::parse(&m.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
     if flavor::foreign(&msg).is_some() {
@@ -297,7 +300,7 @@ fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
     let body = msg.body().map_err(|e| e.to_string())?;
     if body.pb_type != PTL_RPC_MSG_REQUEST || body.pb_timeout == 0 {
         let (kind, secs) = (body.pb_type, body.pb_timeout);
-        return Err(format!("it is of type {kind}, and waited for {secs} s"));
+        return Err(format!("type {kind}, timeout {secs} s"));
     }
     let at = Instant::now();
     let deadline = at + Duration::from_secs(body.pb_timeout.into());
@@ -314,7 +317,7 @@ fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
     })
 }
 
-/// Gives a slot back, also when a handler panicked; then what waits gets another.
+/// Closes a slot, also after a panic; queued requests then get another.
 struct SlotGuard<'a> {
     service: &'a Arc<Service>,
     part: &'a Arc<Part>,

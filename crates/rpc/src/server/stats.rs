@@ -1,8 +1,8 @@
-//! What a partition of a service has done, as `stats` and `cpt_stats` show it: how long requests waited, how deep the queue
-//! was, how many were being handled, how long each operation took.
+//! Statistics of a service's partition, as `stats` and `cpt_stats` show them: wait time, queue
+//! depth, requests in execution, and service time of each operation.
 //!
-//! Each partition counts for itself; only who looks at it adds the partitions up. A test holds the form to what
-//! Lustre shows.
+//! Each partition has its own counters; readers add them up. A test compares the format with
+//! Lustre's.
 
 use super::request::Arrival;
 use crate::opname::NAMES;
@@ -13,7 +13,7 @@ use wire::{
     LDLM_ENQUEUE, LDLM_IBITS, LDLM_PLAIN, MDS_REINT, Message, REINT_RESYNC, REINT_SETATTR, REINT_SETXATTR,
 };
 
-/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`: those are counted, by kind, in place of the operation.
+/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`, which are counted in place of the operation.
 const KINDS: [&str; 13] = [
     "ldlm_glimpse_enqueue",
     "ldlm_plain_enqueue",
@@ -29,10 +29,10 @@ const KINDS: [&str; 13] = [
     "mds_reint_setxattr",
     "mds_reint_resync",
 ];
-/// How many types of locks there are.
+/// Number of lock types.
 const LDLM_TYPES: u32 = LDLM_IBITS - LDLM_PLAIN + 1;
 
-/// Places of opcodes in `NAMES`.
+/// Index in `NAMES` of each opcode.
 static PLACES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let last = NAMES.iter().map(|(opc, _)| *opc as usize).max().unwrap_or(0);
     let mut places = vec![u8::MAX; last + 1];
@@ -42,7 +42,7 @@ static PLACES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     places
 });
 
-/// One partition's counters.
+/// The counters of one partition.
 #[derive(Debug)]
 pub(super) struct PartStats {
     wait: Tally,
@@ -69,12 +69,12 @@ impl PartStats {
         }
     }
 
-    /// A request came; so many places were left.
+    /// A request was queued; `room` places are left.
     pub(super) fn came(&self, room: usize) {
         self.room.add(room as u64);
     }
 
-    /// A request was taken up after this time, with so many behind it and being handled.
+    /// A slot took a request, with `depth` requests left in the queue and `active` in execution.
     pub(super) fn taken(&self, waited: Duration, depth: usize, active: usize, estimate_secs: u32) {
         self.wait.add_time(waited);
         self.depth.add(depth as u64);
@@ -82,7 +82,7 @@ impl PartStats {
         self.timeout.add(estimate_secs.into());
     }
 
-    /// A request was handled in this time.
+    /// A request was handled.
     pub(super) fn handled(&self, what: What, took: Duration) {
         self.service.add_time(took);
         match what {
@@ -92,7 +92,7 @@ impl PartStats {
         }
     }
 
-    /// Begins to count anew.
+    /// Resets the counters.
     pub(super) fn clear(&self) {
         let own = [
             &self.wait,
@@ -108,7 +108,7 @@ impl PartStats {
             .for_each(Tally::clear);
     }
 
-    /// How long requests waited, how deep the queue was, and how long they took.
+    /// Wait time, queue depth, requests in execution, service time: name, unit and value.
     pub(super) fn shown(&self) -> [(&'static str, &'static str, Sums); 4] {
         [
             ("req_waittime", "usecs", self.wait.sums()),
@@ -119,7 +119,7 @@ impl PartStats {
     }
 }
 
-/// What a request is counted as.
+/// The counter of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Kind(usize),
@@ -151,13 +151,13 @@ impl What {
     }
 }
 
-/// A number in a request's first buffer behind the body.
+/// The number at offset `at` of the first buffer after the body.
 fn word(msg: &Message, at: usize) -> Option<u32> {
     let bytes = msg.buf(1).get(at..at + 4)?;
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// The `stats` of a service: its partitions together.
+/// The `stats` of a service, added up over its partitions.
 pub(super) fn show(parts: &[&PartStats], since: SystemTime) -> String {
     let mut out = stats_header(since);
     let all = |of: &dyn Fn(&PartStats) -> Sums| parts.iter().fold(Sums::default(), |sums, p| sums.and(of(p)));

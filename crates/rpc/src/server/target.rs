@@ -1,80 +1,94 @@
-//! What a server is to the RPC layer: something with a UUID that negotiates, and handles requests.
+//! The interface that servers (MGS, MDT, OST) implement.
 
 use super::{Export, Reply, ServerRequest};
 use crate::BoxFuture;
 use std::sync::Arc;
 use wire::{Errno, Nid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, ObdConnectData};
 
-/// What a peer is to a target.
+/// The role of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// A client: it uses what the target serves.
+    /// A client of the file system.
     Client,
     /// A server of the same file system: an MDT to an OST, any target to an MDT.
     Server,
 }
 
-/// A request to connect, as far as the target has a say in it.
+/// A connect request, as the target sees it.
 #[derive(Debug, Clone)]
 pub struct ConnectRequest {
-    /// Who wants to connect.
+    /// The client's UUID.
     pub client_uuid: String,
-    /// From where.
+    /// The client's NID.
     pub peer: Nid,
-    /// Whether it had a connection before, to this target or to one before its restart.
+    /// Whether the client was connected before, to this target or to it before a restart.
     pub reconnects: bool,
-    /// What it asks for.
+    /// The requested flags and fields.
     pub data: ObdConnectData,
 }
 
 impl ConnectRequest {
-    /// Whether `flag` of `ocd_connect_flags` is asked for.
+    /// Whether `flag` of `ocd_connect_flags` is requested.
     pub fn wants(&self, flag: u64) -> bool {
         self.data.ocd_connect_flags & flag == flag
     }
 
-    /// Whether `flag` of `ocd_connect_flags2` is asked for.
+    /// Whether `flag` of `ocd_connect_flags2` is requested.
     pub fn wants2(&self, flag: u64) -> bool {
         self.wants(wire::OBD_CONNECT_FLAGS2) && self.data.ocd_connect_flags2 & flag == flag
     }
 
-    /// Whether the peer says that it is a server. Anybody can say so: it proves nothing.
+    /// Whether the peer claims to be a server. The claim proves nothing: any peer can make it.
     pub fn claims_server(&self) -> bool {
         let server = OBD_CONNECT_MDS | OBD_CONNECT_LIGHTWEIGHT | OBD_CONNECT_MDS_MDS;
         self.data.ocd_connect_flags & server != 0
     }
 }
 
-/// A server: an MGS, an MDT or an OST.
+/// A target: an MGS, an MDT or an OST.
 pub trait Target: Send + Sync + 'static {
-    /// `testfs-MDT0000_UUID`, `MGS`.
+    /// The UUID, such as `testfs-MDT0000_UUID` or `MGS`.
     fn uuid(&self) -> &str;
 
-    /// Decides whether the peer may connect, and what it is to this target. The peer's NID decides, never what the
-    /// request says about the peer. Without an implementation of its own a target takes every peer for a client.
+    /// Decides whether the peer may connect, and in which role. The decision uses the peer's NID,
+    /// never its claims. By default every peer is admitted as a client.
+    ///
+    /// # Errors
+    ///
+    /// The negative status of the reply.
     fn admit(&self, _req: &ConnectRequest) -> Result<Role, Errno> {
         Ok(Role::Client)
     }
 
-    /// What is granted: what is asked for and implemented, with the fields that go with it. Flags that were not asked for
-    /// are taken out again.
+    /// Returns the connect data to grant: the requested flags that the target implements, with
+    /// their fields. The RPC layer removes flags that were not requested.
+    ///
+    /// # Errors
+    ///
+    /// The negative status of the reply.
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno>;
 
-    /// The highest transaction number below which everything is durable.
+    /// The transno up to which everything is committed.
     fn last_committed(&self) -> u64;
 
-    /// Whether transactions can be replayed (MDT, OST).
+    /// Whether requests can be replayed (MDT, OST).
     fn replayable(&self) -> bool;
 
-    /// Handles every request but connect, disconnect and ping. What there is no handler for is `Errno::ENOTSUPP`:
-    /// it is logged, and refused as its sender expects.
+    /// Handles every request but connect, disconnect and ping.
+    ///
+    /// # Errors
+    ///
+    /// The negative status of the reply. `ENOTSUPP` for an opcode without a handler: the layer logs
+    /// it and refuses the request.
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// A client is gone: its locks, open files and grants go too. It can connect again only when this is done.
+    /// Drops the locks, open files and grants of a client that disconnected or was evicted. It can
+    /// reconnect only afterwards.
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()>;
 
-    /// The last of the requests that were being handled when the client went has come to its end: what they left to the
-    /// export meanwhile (locks, open files) goes too. The client may have a new export by now.
+    /// Drops locks and open files that requests in execution left behind after
+    /// [`Target::export_gone`]. Called when the last of them has ended; the client may have a new
+    /// export by then.
     fn last_request_done<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }

@@ -1,4 +1,4 @@
-//! The targets of this node by UUID, the exports of each, and all exports by handle.
+//! The targets of this node by UUID, the exports of each by client, and all exports by handle.
 
 use super::active::Active;
 use super::{ConnectRequest, Export, Target};
@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::time::timeout;
 use wire::Nid;
 
-/// Clients that one peer may have at a target: a node has one for each of its mounts.
-const PER_PEER_MAX: usize = 1024;
-/// How long the end of a target waits for the requests that it is working on.
+/// Limit of clients that one peer has at a target; a node has one client per mount.
+pub(super) const CLIENTS_PER_PEER_MAX: usize = 1024;
+/// How long stopping a target waits for requests in execution.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// A target and its clients.
 pub struct TargetExports {
     target: Arc<dyn Target>,
     by_client: Mutex<HashMap<String, Arc<Export>>>,
-    /// How many clients came from each peer.
+    /// Number of clients by the NID of their first connect.
     by_origin: Mutex<HashMap<Nid, usize>>,
     stopping: AtomicBool,
     active: Arc<Active>,
@@ -41,27 +41,27 @@ impl TargetExports {
         &*self.target
     }
 
-    /// All clients that are connected.
+    /// All connected clients.
     pub fn all(&self) -> Vec<Arc<Export>> {
         self.by_client.lock().values().cloned().collect()
     }
 
-    /// How many clients are connected.
+    /// Number of connected clients.
     pub fn len(&self) -> usize {
         self.by_client.lock().len()
     }
 
-    /// Whether nobody is connected.
+    /// Whether no client is connected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The client with this UUID, if it is connected.
+    /// The connected client with this UUID.
     pub fn client(&self, uuid: &str) -> Option<Arc<Export>> {
         self.by_client.lock().get(uuid).cloned()
     }
 
-    /// Evicts the clients that the target does not admit any more.
+    /// Evicts the clients that the target no longer admits.
     pub fn review(&self) {
         for export in self.all() {
             let req = ConnectRequest {
@@ -71,18 +71,18 @@ impl TargetExports {
                 data: export.data(),
             };
             if self.target.admit(&req).is_err() {
-                export.evict_soon("the target does not admit it any more");
+                export.evict_soon("the target no longer admits it");
             }
         }
     }
 
-    /// `evict_client`, a parameter as Lustre has it: to be rid of a client, by its UUID or by `nid:` and its NID. When setting
-    /// it returns, the client's requests are refused; the target drops the client's state after that.
+    /// The parameter `evict_client`, as in Lustre: evicts a client by its UUID, or by `nid:` and
+    /// its NID. When a write returns, the client's requests are refused; the target drops the
+    /// client's state later.
     pub fn param_evict_client(self: &Arc<Self>) -> Param {
         let exports = Arc::downgrade(self);
         let set = move |who: &str| exports.upgrade().map_or(Ok(()), |e| e.evict_client(who.trim()));
-        Param::read_write(String::new, set)
-            .about("set to the UUID of a client, or `nid:` and its NID, to evict it")
+        Param::read_write(String::new, set).about("write a client's UUID, or `nid:` and its NID, to evict it")
     }
 
     fn evict_client(&self, who: &str) -> Result<(), String> {
@@ -98,7 +98,7 @@ impl TargetExports {
         }
         found
             .iter()
-            .for_each(|export| export.evict_soon("somebody asked for it"));
+            .for_each(|export| export.evict_soon("evict_client was set"));
         Ok(())
     }
 
@@ -124,32 +124,35 @@ impl TargetExports {
         }
     }
 
-    /// Counts one more client of a peer, until it is forgotten; `false` when the peer has as many as it may.
+    /// Counts another client of a peer; returns false if the peer has reached its limit.
     pub(crate) fn one_more_of(&self, peer: Nid) -> bool {
         let mut by_origin = self.by_origin.lock();
         let count = by_origin.entry(peer).or_default();
-        // Of this node itself there are as many as it has targets and mounts.
-        let more = peer == Nid::LO || *count < PER_PEER_MAX;
+        // This node itself has as many as it has targets and mounts.
+        let more = peer == Nid::LO || *count < CLIENTS_PER_PEER_MAX;
         *count += usize::from(more);
         more
     }
 
-    /// Whether the peer has as many clients as it may.
+    /// Whether the peer has reached its limit of clients.
     pub(crate) fn is_full_of(&self, peer: Nid) -> bool {
         let by_origin = self.by_origin.lock();
-        peer != Nid::LO && by_origin.get(&peer).is_some_and(|count| *count >= PER_PEER_MAX)
+        peer != Nid::LO
+            && by_origin
+                .get(&peer)
+                .is_some_and(|count| *count >= CLIENTS_PER_PEER_MAX)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The requests that the target is working on.
+    /// Counts requests in execution at the target.
     pub(crate) fn active(&self) -> &Arc<Active> {
         &self.active
     }
 
-    /// Refuses new connections, ends those there are, and waits for what is being worked on.
+    /// Refuses new connects, ends all connections, and waits for requests in execution.
     pub(crate) async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         for export in self.all() {
@@ -160,7 +163,7 @@ impl TargetExports {
             tracing::warn!(
                 target_uuid = self.target.uuid(),
                 active,
-                "stopped while requests were being handled"
+                "target stopped with requests still in execution"
             );
         }
     }
@@ -203,7 +206,7 @@ impl TargetTable {
 
 const SHARDS: usize = 64;
 
-/// All exports by handle, sharded: every request looks here.
+/// All exports by handle, sharded because every request looks up its export.
 pub(crate) struct ExportTable(Vec<RwLock<HashMap<u64, Arc<Export>>>>);
 
 impl Default for ExportTable {
@@ -213,7 +216,7 @@ impl Default for ExportTable {
 }
 
 impl ExportTable {
-    /// Handles are random in all their bits.
+    /// All bits of a handle are random.
     fn shard(&self, handle: u64) -> &RwLock<HashMap<u64, Arc<Export>>> {
         &self.0[(handle >> 58) as usize % SHARDS]
     }
@@ -228,7 +231,7 @@ impl ExportTable {
         self.shard(handle).read().get(&handle).cloned()
     }
 
-    /// Where the clients are connected from.
+    /// The NIDs of all clients.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Nid> {
         let of = |shard: &RwLock<HashMap<u64, Arc<Export>>>| {
             let exports: Vec<_> = shard.read().values().cloned().collect();

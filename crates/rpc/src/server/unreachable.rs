@@ -1,13 +1,14 @@
-//! Evicts clients that block others while nobody can reach them.
+//! Evicts unreachable clients that block other clients.
 //!
-//! A client blocks others while it owes the answer to a callback, or a lock that it was told to cancel. A client that is
-//! merely slow has a long time for that. But a client whose connection is lost, and that neither has connected again nor
-//! can be connected to for [`crate::RpcConfig::unreachable_timeout`], is dead or cut off: all exports of its node are evicted
-//! in one step. A refused port alone proves nothing, since a client need not listen; nor does a host that answers for a
-//! process that does not. Exports from before a restart of the node are evicted at once.
+//! A client blocks others while it owes a reply to a callback or the cancel of a revoked lock. A
+//! slow client has a long time for that. But a client whose connection is lost, and that neither
+//! reconnects nor can be connected to for [`crate::RpcConfig::unreachable_timeout`], is dead or
+//! partitioned: all exports of its node are evicted at once. A refused port alone proves nothing,
+//! because a client need not listen; neither does a host that answers for a hanging process.
+//! Exports from before a restart of the node are evicted immediately.
 //!
-//! While a node blocks others it is pinged: that connects to it again, and it makes a dead host known, which otherwise nothing
-//! would be sent to.
+//! A node that blocks others is pinged: this reconnects to it, and detects a dead host that no
+//! other message goes to.
 
 use super::Export;
 use crate::Ptlrpc;
@@ -20,11 +21,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::Nid;
 
-/// How often nodes are looked at, at most.
+/// Maximum of the interval between checks.
 const TICK: Duration = Duration::from_secs(1);
-/// How long a node is looked at after it was last said to block others; it is said once a second.
+/// How long a node is checked after its last report; a blocking node is reported once a second.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long a ping waits for its answer before there is another one.
+/// How long to wait for a ping before sending another.
 const PING: Duration = Duration::from_secs(2);
 
 /// The nodes whose clients block others.
@@ -34,10 +35,10 @@ pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
 /// A node whose clients block others.
 #[derive(Debug)]
 struct Node {
-    /// When it was first and last said to, without a pause.
+    /// First and last report, without a gap.
     first: Instant,
     last: Instant,
-    /// Time before this does not count: this process stood still.
+    /// Time before this does not count, because this process was suspended.
     not_before: Option<Instant>,
     pinging: Arc<AtomicBool>,
 }
@@ -52,7 +53,8 @@ impl Node {
         }
     }
 
-    /// For how long the node has not been reached, if that is `limit` or more and this server has tried.
+    /// For how long the node has been unreachable, if that is `limit` or more and this server has
+    /// tried to connect.
     fn unreachable_for(&self, link: &Link, now: Instant, limit: Duration) -> Option<Duration> {
         if link.up {
             return None;
@@ -66,7 +68,7 @@ impl Node {
 }
 
 impl Ptlrpc {
-    /// A client on `nid` blocks others at this moment.
+    /// Records that a client on `nid` blocks others now.
     fn is_blocked_by(self: &Arc<Self>, nid: Nid) {
         if self.lnet().is_local(nid) {
             return;
@@ -80,7 +82,7 @@ impl Ptlrpc {
         }
     }
 
-    /// Looks at the nodes. Whether there still are any.
+    /// Checks the nodes. Returns whether any are left.
     fn look_at_blockers(self: &Arc<Self>, slept: Duration, tick: Duration) -> bool {
         let (now, limit) = (Instant::now(), self.config().unreachable_timeout);
         let mut looked = Vec::new();
@@ -88,7 +90,7 @@ impl Ptlrpc {
             let mut nodes = self.blockers().0.lock();
             nodes.retain(|_, node| now - node.last < LEASE);
             for (nid, node) in nodes.iter_mut() {
-                // While this process stood still it heard nobody: it cannot say who is gone.
+                // While this process was suspended it heard from no node: silence proves nothing.
                 if slept > tick + limit / 2 {
                     node.not_before = Some(now);
                 }
@@ -107,12 +109,14 @@ impl Ptlrpc {
             if let Some(lost_for) = unreachable {
                 let secs = lost_for.as_secs();
                 let why = format!(
-                    "it blocks others, and its connection was lost {secs} s ago: neither it nor this server could connect again"
+                    "it blocks other clients, and its connection was lost {secs} s ago: neither it nor this server could reconnect"
                 );
                 of_node.for_each(|export| export.evict_soon(&why));
             } else {
                 let former = of_node.filter(|export| export.is_of_former_boot(&link));
-                former.for_each(|export| export.evict_soon("it blocks others, and its node has restarted"));
+                former.for_each(|export| {
+                    export.evict_soon("it blocks other clients, and its node has restarted")
+                });
             }
         }
         true
@@ -124,7 +128,7 @@ impl Ptlrpc {
         }
         let (lnet, pinging) = (self.lnet().clone(), node.pinging.clone());
         self.cpt_of(nid).spawn(async move {
-            // Whether it was reached is seen by its link.
+            // The result shows in the peer's link.
             let _ = lnet.ping(nid, PING).await;
             pinging.store(false, Ordering::Relaxed);
         });
@@ -149,8 +153,8 @@ async fn watch(rpc: Weak<Ptlrpc>) {
 }
 
 impl Export {
-    /// The client blocks others at this moment: should it be unreachable, it is evicted before its time is over. To be said
-    /// once a second.
+    /// Records that the client blocks others now: if it is unreachable, it is evicted before its
+    /// timeout. To be called once a second.
     pub fn blocks_others(&self) {
         if let Some(rpc) = self.rpc() {
             rpc.is_blocked_by(self.peer());
@@ -167,7 +171,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// When a node that blocks others from second 100 on counts as unreachable, in seconds; it is looked at until 300.
+    /// When a node that blocks others since second 100 counts as unreachable, in seconds, up to
+    /// 300.
     fn evicted_at(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
         let t = Instant::now();
         let at = |s: u64| t + Duration::from_secs(s);

@@ -1,12 +1,12 @@
-//! By what the token bucket filter tells requests apart.
+//! The classes of requests that the token bucket filter distinguishes.
 
 use std::fmt;
 use wire::{Nid, PtlrpcBody, Text};
 
-/// What a policy tells requests apart by: the argument of `tbf`.
+/// The field that distinguishes classes: the argument of `tbf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyKind {
-    /// All of it.
+    /// All fields.
     Generic,
     Nid,
     Jobid,
@@ -24,30 +24,30 @@ impl KeyKind {
         ("opcode", KeyKind::Opcode),
     ];
 
-    /// Reads the argument; none is `generic`.
+    /// Parses the argument; an empty one means `generic`.
     pub(crate) fn parse(text: &str) -> Result<KeyKind, String> {
         let of = |(name, kind): &(&str, KeyKind)| (*name == text).then_some(*kind);
         match text {
             "" | "generic" => Ok(KeyKind::Generic),
             _ => KeyKind::ALL.iter().find_map(of).ok_or_else(|| {
-                format!("tbf tells apart by nid, jobid, uid, gid, opcode, or without word all of these: not '{text}'")
+                format!("expected nid, jobid, uid, gid, opcode, or nothing after tbf, found '{text}'")
             }),
         }
     }
 
-    /// Its name.
+    /// The name of the kind.
     pub(crate) fn name(self) -> &'static str {
         let of = |(name, kind): &(&'static str, KeyKind)| (*kind == self).then_some(*name);
         KeyKind::ALL.iter().find_map(of).unwrap_or("generic")
     }
 
-    /// Whether rules may be about this.
+    /// Whether rules can use `field`.
     pub(super) fn has(self, field: &str) -> bool {
         let known = KeyKind::ALL.iter().any(|(name, _)| *name == field);
         known && (self == KeyKind::Generic || self.name() == field)
     }
 
-    /// What rules may be about.
+    /// The fields that rules can use.
     pub(super) fn fields(self) -> &'static str {
         match self {
             KeyKind::Generic => "nid, jobid, uid, gid, opcode",
@@ -68,7 +68,7 @@ impl KeyKind {
     }
 }
 
-/// A class of requests: what they have in common, as far as it is told apart.
+/// A class of requests: the values of the fields that distinguish classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Key {
     pub(crate) nid: Option<Nid>,
@@ -79,7 +79,7 @@ pub(crate) struct Key {
 }
 
 impl fmt::Display for Key {
-    /// As a rule would name it.
+    /// Formats the class like a rule's condition.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = [
             ("nid", self.nid.map(|n| n.to_string())),

@@ -1,8 +1,9 @@
-//! The network request scheduler: which request of those that wait on a partition of a service comes next.
+//! The network request scheduler (NRS): the order of ordinary requests in a partition's queue.
 //!
-//! There are two policies, as in Lustre: `fifo`, the order of arrival, and `tbf`, in which requests are told apart and go on
-//! at the rates of rules. They are for ordinary requests: what lets others go on is first in, first out, and never held
-//! back. Each partition has buckets of its own, so that a rate is one partition's, as in Lustre.
+//! There are two policies, as in Lustre: `fifo`, the order of arrival, and `tbf`, which limits
+//! classes of requests to the rates of rules. High-priority requests are always first in, first
+//! out, and never throttled. Each partition has its own buckets, so that a rate applies to each
+//! partition, as in Lustre.
 
 mod key;
 mod rule;
@@ -14,21 +15,21 @@ pub(super) use rule::Rules;
 pub(super) use show::{Load, show_classes, show_policies, show_rules};
 pub(super) use tbf::Tbf;
 
-/// A policy, as it was chosen.
+/// A policy with its settings.
 #[derive(Debug, Clone)]
 pub(super) enum Policy {
     /// The order of arrival.
     Fifo,
     /// Token buckets.
     Tbf {
-        /// What requests are told apart by.
+        /// The field that distinguishes classes.
         kind: KeyKind,
         rules: Rules,
     },
 }
 
 impl Policy {
-    /// Reads what `nrs_policies` is set to: a name, `reg` or nothing, and an argument.
+    /// Parses the value of `nrs_policies`: a name, optionally `reg`, and an argument.
     pub(super) fn parse(text: &str, default_rate: u64) -> Result<Policy, String> {
         let mut words = text.split_whitespace().peekable();
         let name = words.next().unwrap_or_default();
@@ -43,7 +44,7 @@ impl Policy {
         }
     }
 
-    /// Carries out a command on the rules (`nrs_tbf_rule`).
+    /// Executes a command on the rules (`nrs_tbf_rule`).
     pub(super) fn command(&mut self, text: &str, default_rate: u64) -> Result<(), String> {
         let mut words = text.split_whitespace().peekable();
         let first = words.peek().copied().unwrap_or_default();
@@ -60,10 +61,10 @@ impl Policy {
     }
 }
 
-/// Passes over a `reg`; refuses `hp`.
+/// Skips `reg`; refuses `hp`.
 fn ordinary<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<(), String> {
     if words.peek() == Some(&"hp") {
-        return Err("requests of high priority are first in, first out, and are not held back".into());
+        return Err("high-priority requests are always fifo and never throttled".into());
     }
     words.next_if_eq(&"reg");
     Ok(())
@@ -100,7 +101,7 @@ mod tests {
         assert!(
             tbf.command("hp start b uid={1}", 1)
                 .unwrap_err()
-                .contains("not held back")
+                .contains("never throttled")
         );
         assert!(
             Policy::Fifo

@@ -1,4 +1,5 @@
-//! The rules of the token bucket filter, and the commands that change them (`nrs_tbf_rule`), in Lustre's grammar:
+//! The rules of the token bucket filter, and the commands that change them (`nrs_tbf_rule`), in
+//! Lustre's grammar:
 //!
 //! ```text
 //! start NAME CONDITION [rate=N] [rank=OTHER]     change NAME [rate=N] [rank=OTHER]     stop NAME
@@ -6,42 +7,42 @@
 //! EXPRESSION: nid={NIDS} jobid={NAMES} uid={IDS} gid={IDS} opcode={NAMES}
 //! ```
 //!
-//! Rules are tried in order, the newest first unless `rank` puts one before another; what none matches is the last one's,
-//! `default`. Pure.
+//! Rules are tried in order, the newest first unless `rank` places one before another. The last
+//! one, `default`, matches all remaining requests. Pure.
 
 use super::key::{Key, KeyKind};
 use crate::opname;
 use wire::NidList;
 
-/// The name of the rule for what no other matches.
+/// The name of the rule that matches all remaining requests.
 const DEFAULT: &str = "default";
 /// The longest name of a rule.
 const NAME_MAX: usize = 15;
-/// The highest rate, a request each microsecond.
+/// The highest rate, one request per microsecond.
 const RATE_MAX: u64 = 999_999;
-/// The most rules.
+/// The maximum number of rules.
 const RULES_MAX: usize = 256;
 
 /// One rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) name: String,
-    /// As it was written.
+    /// The text of the condition.
     pub(crate) conditions: String,
-    /// Any of these, each of which is a number of expressions that all hold; none: everything.
+    /// The condition: any of these conjunctions; empty matches everything.
     any: Vec<Vec<Expression>>,
-    /// Requests in a second.
+    /// Requests per second.
     pub(crate) rate: u64,
 }
 
-/// The rules of a policy, in the order in which they are tried.
+/// The rules of a policy, in the order of matching.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules(Vec<Rule>);
 
 #[derive(Debug, Clone)]
 enum Expression {
     Nid(NidList),
-    /// Patterns in which `*` stands for anything.
+    /// Patterns in which `*` matches any text.
     Jobid(Vec<String>),
     Uid(Vec<u32>),
     Gid(Vec<u32>),
@@ -60,13 +61,13 @@ impl Rules {
         }])
     }
 
-    /// The rule of a class of requests.
+    /// The index of the rule that matches a class.
     pub(crate) fn of(&self, key: &Key) -> usize {
         let matches = |r: &Rule| r.any.is_empty() || r.any.iter().any(|all| all.iter().all(|e| e.holds(key)));
         self.0.iter().position(matches).unwrap_or(self.0.len() - 1)
     }
 
-    /// The rule at a place that [`Rules::of`] said.
+    /// The rule at an index from [`Rules::of`].
     pub(crate) fn at(&self, at: usize) -> &Rule {
         &self.0[at.min(self.0.len() - 1)]
     }
@@ -75,7 +76,8 @@ impl Rules {
         self.0.iter()
     }
 
-    /// Carries out a command for a policy that tells requests apart by `kind`; without a rate, a new rule has `rate`.
+    /// Executes a command of a policy whose classes `kind` distinguishes; `rate` is the default of
+    /// a new rule.
     pub(crate) fn command(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
         let (verb, rest) = word(text);
         let (name, rest) = word(rest);
@@ -85,7 +87,7 @@ impl Rules {
         }
         if name.is_empty() || !named {
             return Err(format!(
-                "'{name}' is not the name of a rule: letters, digits and _, at most {NAME_MAX}"
+                "'{name}' is not a rule name: expected letters, digits and _, at most {NAME_MAX}"
             ));
         }
         match verb {
@@ -98,11 +100,11 @@ impl Rules {
     fn start(&mut self, name: &str, rest: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
         if self.place(name).is_ok() {
             return Err(format!(
-                "there is a rule '{name}' already: stop it first, or change its rate"
+                "rule '{name}' exists already: stop it first, or change its rate"
             ));
         }
         if self.0.len() >= RULES_MAX {
-            return Err(format!("there are {RULES_MAX} rules already"));
+            return Err(format!("there are already {RULES_MAX} rules, the maximum"));
         }
         let end = rest
             .rfind('}')
@@ -135,7 +137,7 @@ impl Rules {
         }
         if let Some(other) = values.rank {
             if name == DEFAULT || other == name {
-                return Err(format!("rule '{name}' cannot be put before '{other}'"));
+                return Err(format!("rule '{name}' cannot be placed before '{other}'"));
             }
             self.place(&other)?;
             let rule = self.0.remove(at);
@@ -151,7 +153,7 @@ impl Rules {
 
     fn stop(&mut self, name: &str, rest: &str) -> Result<(), String> {
         if name == DEFAULT || !rest.trim().is_empty() {
-            return Err("expected stop NAME, and not of the default rule".into());
+            return Err("expected stop NAME, and a rule other than default".into());
         }
         let at = self.place(name)?;
         self.0.remove(at);
@@ -164,7 +166,7 @@ impl Rules {
     }
 }
 
-/// What follows the condition.
+/// The values after the condition.
 #[derive(Default)]
 struct Values {
     rate: Option<u64>,
@@ -204,11 +206,11 @@ fn expression(text: &str, kind: KeyKind) -> Result<Expression, String> {
         .ok_or_else(form)?;
     let field = field.trim();
     if set.trim().is_empty() {
-        return Err(format!("nothing is between the braces: '{text}'"));
+        return Err(format!("nothing between the braces: '{text}'"));
     }
     if !kind.has(field) {
         return Err(format!(
-            "'{field}' is not among what this policy tells apart: {}",
+            "field '{field}' is not available with this policy: expected {}",
             kind.fields()
         ));
     }
@@ -243,7 +245,7 @@ impl Expression {
     }
 }
 
-/// Whether a name is like a pattern in which `*` stands for anything, also nothing.
+/// Whether `name` matches a pattern in which `*` matches any text, including none.
 fn like(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
@@ -262,7 +264,7 @@ fn like(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// The first word, and what follows it.
+/// The first word, and the rest of the text.
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim();
     match text.split_once(char::is_whitespace) {
@@ -328,23 +330,23 @@ mod tests {
     fn each_kind_of_mistake_is_named() {
         for (command, why) in [
             ("begin a uid={1}", "expected start"),
-            ("start a-b uid={1}", "'a-b' is not the name"),
+            ("start a-b uid={1}", "'a-b' is not a rule name"),
             ("start a", "expected a condition"),
             ("start a uid={1}rate=5", "expected a space"),
             ("start a uid={1} rate=0", "rate from 1 to"),
             ("start a uid={1} speed=9", "found 'speed=9'"),
             ("start a uid={one}", "'one' is not a number"),
-            ("start a uid={}", "nothing is between"),
+            ("start a uid={}", "nothing between"),
             ("start a uid 1}", "expected an expression"),
             ("start a nid={10.0.0.300@tcp}", "10.0.0.300"),
             ("start a opcode={dance}", "'dance' is not an operation"),
-            ("start a shoe={44}", "'shoe' is not among"),
+            ("start a shoe={44}", "'shoe' is not available"),
             ("start a uid={1} rank=b", "no rule 'b'"),
             ("start default uid={1}", "already"),
             ("change a rate=1", "no rule 'a'"),
             ("change default", "expected rate=N"),
-            ("change default rank=default", "cannot be put"),
-            ("stop default", "not of the default rule"),
+            ("change default rank=default", "cannot be placed"),
+            ("stop default", "other than default"),
         ] {
             let said = Rules::new(1).command(command, KeyKind::Generic, 1).unwrap_err();
             assert!(said.contains(why), "{command}: {said}");
@@ -352,7 +354,7 @@ mod tests {
         let said = Rules::new(1)
             .command("start a uid={1}", KeyKind::Nid, 1)
             .unwrap_err();
-        assert!(said.contains("tells apart: nid"), "{said}");
+        assert!(said.contains("expected nid"), "{said}");
     }
 
     #[test]

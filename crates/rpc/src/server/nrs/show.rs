@@ -1,18 +1,18 @@
-//! Policies, rules and classes as `nrs_policies`, `nrs_tbf_rule` and `nrs_tbf_classes` show them. The first two are
-//! Lustre's formats to the blank.
+//! Formats policies, rules and classes for `nrs_policies`, `nrs_tbf_rule` and `nrs_tbf_classes`.
+//! The first two match Lustre's format exactly.
 
 use super::tbf::Tbf;
 use super::{KeyKind, Policy};
 use std::fmt::Write;
 
-/// How many requests wait and are being handled.
+/// Numbers of queued and running requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Load {
     pub(crate) queued: usize,
     pub(crate) active: usize,
 }
 
-/// The policies of a service, with its ordinary requests and those of high priority on all partitions.
+/// The policies of a service, with the loads of ordinary and high-priority requests.
 pub(crate) fn show_policies(policy: &Policy, ordinary: Load, high: Load) -> String {
     let none = Load::default();
     let (fifo, tbf, kind) = match policy {
@@ -41,7 +41,7 @@ fn entry(name: &str, started: bool, fallback: bool, load: Load) -> String {
     )
 }
 
-/// The rules on each partition, and how many classes go by each.
+/// The rules on each partition, with the number of classes of each rule.
 pub(crate) fn show_rules(partitions: &[(usize, String)]) -> String {
     let each: String = partitions
         .iter()
@@ -68,7 +68,7 @@ impl<W> Tbf<W> {
         rules.iter().zip(&used).map(line).collect()
     }
 
-    /// A line for each class, those that waited longest first.
+    /// A line for each class, the longest wait first.
     pub(crate) fn show_classes(&self) -> String {
         let mut out = String::new();
         for (key, rule, waiting, c) in self.classes() {

@@ -1,10 +1,11 @@
-//! The token bucket filter: requests wait in classes, and each class has a bucket into which tokens fall at the rate of
-//! its rule. A request takes a token; without one its class waits.
+//! The token bucket filter: requests wait in classes, and each class has a bucket that tokens drop
+//! into at the rate of its rule. A request takes a token; without a token the class waits.
 //!
-//! Pure: told the time. A bucket is one moment, that at which it would be full; it holds `depth` tokens at most. Classes
-//! that have a token are served by the time since when they have had it, so that none starves; within a class the order
-//! is that of arrival. A class that nothing waits in, and whose bucket is full, is like one that never was: such are
-//! forgotten when there are many. Beyond [`CLASSES_MAX`] new ones share a class.
+//! Pure: the time is an argument. A bucket is stored as the time at which it will be full; it holds
+//! at most `depth` tokens. Classes with a token are served in the order in which they got it, so
+//! that none starves; within a class the order is that of arrival. A class without requests and
+//! with a full bucket has no state worth keeping: such classes are dropped when there are many.
+//! Above [`CLASSES_MAX`], new classes share one.
 
 use super::key::Key;
 use super::rule::Rules;
@@ -12,19 +13,19 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Classes that are there at once, but for one that is shared.
+/// Maximum of classes, not counting the shared one.
 const CLASSES_MAX: usize = 8192;
-/// So many are kept whether they are needed or not, for their counters.
+/// This many classes are kept even if unused, for their counters.
 const CLASSES_KEPT: usize = 512;
 
-/// What became of the requests of a class.
+/// Counters of a class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Requests.
+    /// All requests.
     pub(crate) requests: u64,
-    /// Of these, those that had to wait for a token.
+    /// Requests that had to wait for a token.
     pub(crate) throttled: u64,
-    /// How long those waited, all together.
+    /// Total wait of those.
     pub(crate) waited: Duration,
 }
 
@@ -32,30 +33,31 @@ pub(crate) struct Counters {
 struct Waiting<W> {
     what: W,
     at: Instant,
-    /// There was no token for it when it came.
+    /// No token was available on arrival.
     throttled: bool,
 }
 
-/// Nanoseconds since the filter began.
+/// Nanoseconds since the filter was created.
 type Ns = i64;
 
-/// A class's place among those in which something waits: since or from when it has a token, and a number of its own.
+/// A class's position among classes with requests: since when it has had, or when it will get, a
+/// token; and a sequence number.
 type Place = (Ns, u64);
 
 #[derive(Debug)]
 struct Class<W> {
     waiting: VecDeque<Waiting<W>>,
     place: Option<Place>,
-    /// The place of its rule.
+    /// Index of its rule.
     rule: usize,
-    /// How long a token takes.
+    /// Nanoseconds per token.
     every: Ns,
-    /// When its bucket will be full.
+    /// When the bucket will be full.
     full_at: Ns,
     counters: Counters,
 }
 
-/// Requests that wait by class.
+/// Queued requests by class.
 #[derive(Debug)]
 pub(crate) struct Tbf<W> {
     began: Instant,
@@ -65,12 +67,12 @@ pub(crate) struct Tbf<W> {
     rules: Rules,
     depth: Ns,
     len: usize,
-    /// With so many classes those that are not needed are forgotten.
+    /// The number of classes at which unused ones are dropped.
     sweep_at: usize,
 }
 
 impl<W> Tbf<W> {
-    /// With these rules, and so many tokens in a bucket at most.
+    /// A filter with these rules and at most `depth` tokens per bucket.
     pub(crate) fn new(rules: Rules, depth: u32, now: Instant) -> Tbf<W> {
         Tbf {
             began: now,
@@ -84,12 +86,12 @@ impl<W> Tbf<W> {
         }
     }
 
-    /// How many requests wait.
+    /// Number of queued requests.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// A request of a class.
+    /// Queues a request of a class.
     pub(crate) fn push(&mut self, key: Key, what: W, now: Instant) {
         let (t, key) = (self.ns(now), self.admit(key, now));
         let (rules, depth) = (&self.rules, self.depth);
@@ -113,7 +115,7 @@ impl<W> Tbf<W> {
         }
     }
 
-    /// The next request for which there is a token, of a class whose first one `may` go.
+    /// The next request with a token, of a class whose first request `may` run.
     pub(crate) fn pop(&mut self, now: Instant, may: impl Fn(&W) -> bool) -> Option<W> {
         let (place, key) = self.first(now, may)?;
         let t = self.ns(now);
@@ -136,18 +138,18 @@ impl<W> Tbf<W> {
         Some(next.what)
     }
 
-    /// Whether [`Tbf::pop`] would have one.
+    /// Whether [`Tbf::pop`] would return a request.
     pub(crate) fn has_ready(&self, now: Instant, may: impl Fn(&W) -> bool) -> bool {
         self.first(now, may).is_some()
     }
 
-    /// When the first of the classes that wait for a token gets one.
+    /// When the first class that waits for a token gets it.
     pub(crate) fn next_at(&self, now: Instant) -> Option<Instant> {
         let later = self.order.range((self.ns(now) + 1, 0)..).next();
         later.map(|((at, _), _)| self.began + Duration::from_nanos(u64::try_from(*at).unwrap_or(0)))
     }
 
-    /// Takes other rules; what waits goes by them from now on.
+    /// Replaces the rules, also for queued requests.
     pub(crate) fn set_rules(&mut self, rules: Rules, now: Instant) {
         let t = self.ns(now);
         self.rules = rules;
@@ -165,7 +167,7 @@ impl<W> Tbf<W> {
         }
     }
 
-    /// All that waits, in the order of arrival within each class.
+    /// All queued requests, in the order of arrival within each class.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut W> {
         self.classes
             .values_mut()
@@ -173,7 +175,7 @@ impl<W> Tbf<W> {
             .map(|w| &mut w.what)
     }
 
-    /// Takes all that waits, in the order of arrival.
+    /// Removes all requests, in the order of arrival.
     pub(crate) fn drain(&mut self) -> Vec<W> {
         let mut all: Vec<Waiting<W>> = self
             .classes
@@ -187,7 +189,7 @@ impl<W> Tbf<W> {
         all.into_iter().map(|w| w.what).collect()
     }
 
-    /// The rules, and how many classes go by each.
+    /// The rules, and the number of classes of each.
     pub(crate) fn rules(&self) -> (&Rules, Vec<usize>) {
         let mut used = vec![0; self.rules.iter().count()];
         for class in self.classes.values() {
@@ -198,7 +200,7 @@ impl<W> Tbf<W> {
         (&self.rules, used)
     }
 
-    /// Each class with the name of its rule, how many wait, and its counters; those that waited longest first.
+    /// Each class with the name of its rule, its queue length and counters; the longest wait first.
     pub(crate) fn classes(&self) -> Vec<(Key, String, usize, Counters)> {
         let each = |(key, c): (&Key, &Class<W>)| {
             let rule = self.rules.at(c.rule).name.clone();
@@ -209,7 +211,7 @@ impl<W> Tbf<W> {
         all
     }
 
-    /// The first class that has a token and whose first request may go.
+    /// The first class with a token whose first request may run.
     fn first(&self, now: Instant, may: impl Fn(&W) -> bool) -> Option<(Place, Key)> {
         let ready = self.order.range(..=(self.ns(now), u64::MAX));
         let goes = |key: &Key| {
@@ -223,7 +225,7 @@ impl<W> Tbf<W> {
             .find(|(_, key)| goes(key))
     }
 
-    /// The class that a request of this one goes to; makes room for a new one.
+    /// The class to queue a request in: its own, or the shared one if there are too many classes.
     fn admit(&mut self, key: Key, now: Instant) -> Key {
         if self.classes.contains_key(&key) || self.classes.len() < self.sweep_at {
             return key;
@@ -264,7 +266,7 @@ impl<W> Class<W> {
         self.every = (1_000_000_000 + rate - 1) / rate;
     }
 
-    /// Since when, or from when on, it has a token.
+    /// Since when it has had a token, or when it gets one.
     fn ready_at(&self, depth: Ns) -> Ns {
         self.full_at - (depth - 1) * self.every
     }
@@ -362,8 +364,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes whenever: no class gets more than its bucket and its rate in any stretch of time, what has a token
-        /// goes, nothing is lost, and each class keeps its order.
+        /// For any arrivals: no class exceeds its bucket and rate in any interval, classes with a
+        /// token run, no request is lost, and each class keeps its order.
         #[test]
         fn the_rate_is_never_exceeded_and_nobody_starves(
             seed in any::<u64>(),
@@ -390,7 +392,7 @@ mod tests {
                 now += ms(wait);
                 take(&mut tbf, now, &mut taken);
             }
-            // Whoever still waits has a time, and none waits longer than the tokens before it take.
+            // Each queued request has a time, at most that of the tokens before it.
             while tbf.len() > 0 {
                 let next = tbf.next_at(now);
                 prop_assert!(next.is_some_and(|at| at > now && at <= now + ms(51)));

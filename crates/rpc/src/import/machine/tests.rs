@@ -1,0 +1,233 @@
+#![allow(clippy::unwrap_used)]
+
+use super::{Action, Attempt, Event, ImportState, Machine, Outcome};
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
+
+fn machine(nids: usize) -> Machine {
+    Machine::new(nids, Duration::from_secs(25), Duration::from_secs(7), 0)
+}
+
+fn attempt_of(actions: &[Action]) -> Attempt {
+    let found = actions.iter().find_map(|a| match a {
+        Action::Connect(attempt) => Some(*attempt),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+fn connected(conn_cnt: u32, handle: u64, op_flags: u32) -> Event {
+    Event::Connect {
+        conn_cnt,
+        outcome: Outcome::Connected { handle, op_flags },
+    }
+}
+
+fn full(t: Instant) -> Machine {
+    let mut m = machine(1);
+    assert_eq!(attempt_of(&m.on(Event::Open, t, false)).conn_cnt, 1);
+    assert_eq!(m.on(connected(1, 77, 0), t, false), [Action::AnnounceConnected]);
+    m.on(Event::Heard { ping: false }, t, false);
+    m
+}
+
+/// Breaks the connection; the server answers the next attempt with `handle` and `op_flags`.
+fn reconnected(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
+    let actions = m.on(
+        Event::Broken {
+            conn_cnt: m.conn_cnt(),
+        },
+        t,
+        false,
+    );
+    assert_eq!(actions[0], Action::AnnounceDisconnected);
+    let attempt = attempt_of(&actions);
+    m.on(connected(attempt.conn_cnt, handle, op_flags), t, false)
+}
+
+#[test]
+fn a_server_that_knows_us_lets_requests_go_on() {
+    let t = Instant::now();
+    let mut m = full(t);
+    assert_eq!(
+        reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT),
+        [Action::AnnounceConnected]
+    );
+    assert_eq!(
+        (m.state(), m.conn_cnt(), m.evictions()),
+        (ImportState::Full, 2, 0)
+    );
+}
+
+#[test]
+fn a_server_that_forgot_us_evicts() {
+    for (handle, flags) in [
+        (78, 0),
+        (78, MSG_CONNECT_RECONNECT),
+        (78, MSG_CONNECT_RECOVERING),
+        (77, MSG_CONNECT_RECONNECT | MSG_CONNECT_RECOVERING),
+    ] {
+        let t = Instant::now();
+        let mut m = full(t);
+        assert_eq!(
+            reconnected(&mut m, t, handle, flags),
+            [Action::Invalidate],
+            "{handle} {flags}"
+        );
+        assert_eq!((m.state(), m.evictions()), (ImportState::Evicted, 1));
+        assert_eq!(m.evictions_told(), 0);
+        assert_eq!(m.on(Event::Invalidated, t, false), [Action::AnnounceConnected]);
+        assert_eq!((m.state(), m.handle()), (ImportState::Full, handle));
+        assert_eq!(m.evictions_told(), 1);
+    }
+}
+
+/// Fails every attempt at once. Returns the NID of each, whether it was brief, and the time
+/// since the previous one.
+fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
+    let (mut now, mut begun) = (t, t);
+    let mut attempt = attempt_of(&m.on(Event::Open, t, false));
+    let mut made = Vec::new();
+    while made.len() < count {
+        made.push((attempt.nid, attempt.brief, now - begun));
+        begun = now;
+        let failed = Event::Connect {
+            conn_cnt: attempt.conn_cnt,
+            outcome: Outcome::Failed,
+        };
+        let mut actions = m.on(failed, now, false);
+        if actions.is_empty() {
+            now = m.wake_at(false).unwrap();
+            actions = m.on(Event::Tick, now, false);
+        }
+        attempt = attempt_of(&actions);
+    }
+    made
+}
+
+#[test]
+fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
+    let mut m = machine(3);
+    let made = failing_attempts(&mut m, Instant::now(), 7);
+    let ms = Duration::from_millis;
+    let expected = [
+        (0, false, ms(0)),
+        (1, false, ms(0)),
+        (2, false, ms(0)),
+        (0, true, ms(250)),
+        (1, true, ms(0)),
+        (2, true, ms(0)),
+        (0, true, ms(500)),
+    ];
+    assert_eq!(made, expected);
+    assert_eq!(m.failed_rounds(), 2);
+}
+
+#[test]
+fn a_server_that_is_away_for_long_is_tried_every_second_by_each_client_at_another_time() {
+    let pause = |jitter: u8| {
+        let mut m = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
+        let made = failing_attempts(&mut m, Instant::now(), 5000);
+        assert!(made.iter().all(|(.., pause)| *pause < Duration::from_secs(1)));
+        made[4999].2
+    };
+    let pauses: std::collections::BTreeSet<Duration> = (0..=255).map(pause).collect();
+    assert_eq!(pauses.len(), 256);
+    assert!(*pauses.first().unwrap() >= Duration::from_millis(800));
+}
+
+#[test]
+fn what_speaks_of_an_older_connection_is_ignored() {
+    let t = Instant::now();
+    let mut m = full(t);
+    reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
+    assert!(m.on(Event::Broken { conn_cnt: 1 }, t, false).is_empty());
+    assert!(m.on(connected(1, 99, 0), t, false).is_empty());
+    assert_eq!(m.state(), ImportState::Full);
+}
+
+#[test]
+fn a_connection_that_never_works_is_not_made_again_at_once() {
+    let t = Instant::now();
+    let mut m = full(t);
+    reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
+    assert_eq!(
+        m.on(Event::Broken { conn_cnt: 2 }, t, false),
+        [Action::AnnounceDisconnected]
+    );
+    assert_eq!(m.wake_at(false), Some(t + Duration::from_millis(250)));
+}
+
+#[test]
+fn one_whose_owner_doubts_that_it_is_known_pings_unless_it_was_heard_of() {
+    let t = Instant::now();
+    let mut m = full(t);
+    let quiet = Duration::from_secs(1);
+    let doubt =
+        |m: &mut Machine, after: u64| m.on(Event::Doubted { quiet }, t + Duration::from_millis(after), false);
+    assert_eq!(doubt(&mut m, 999), []);
+    assert_eq!(doubt(&mut m, 1000), [Action::Ping]);
+    assert_eq!(doubt(&mut m, 3000), [], "one is under way");
+    m.on(Event::PingDone, t + Duration::from_secs(3), false);
+    assert_eq!(doubt(&mut m, 3500), []);
+    assert_eq!(doubt(&mut m, 4000), [Action::Ping]);
+}
+
+#[test]
+fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
+    let t = Instant::now();
+    let mut m = full(t);
+    assert_eq!(m.wake_at(false), Some(t + Duration::from_secs(25)));
+    assert_eq!(m.wake_at(true), Some(t + Duration::from_secs(7)));
+    let later = t + Duration::from_secs(7);
+    assert!(m.on(Event::Tick, later, false).is_empty());
+    assert_eq!(m.on(Event::Tick, later, true), [Action::Ping]);
+    assert_eq!(m.wake_at(true), None);
+    m.on(Event::Heard { ping: true }, later, true);
+    m.on(Event::PingDone, later, true);
+    assert_eq!(m.wake_at(true), Some(later + Duration::from_secs(7)));
+}
+
+#[test]
+fn an_import_that_nobody_needs_takes_its_leave_and_begins_anew() {
+    let t = Instant::now();
+    let mut m = full(t);
+    m.set_idle_timeout(Some(Duration::from_secs(20)), t);
+    let used = t + Duration::from_secs(10);
+    m.on(Event::Heard { ping: false }, used, false);
+    m.on(Event::Heard { ping: true }, used + Duration::from_secs(9), false);
+    assert_eq!(m.wake_at(false), Some(used + Duration::from_secs(20)));
+    let late = used + Duration::from_secs(20);
+    assert_eq!(m.on(Event::Tick, late, false), [Action::OfferRest]);
+    // The owner holds locks: the machine checks again soon.
+    assert_eq!(m.wake_at(false), Some(late + Duration::from_secs(5)));
+    m.on(Event::Rest, late, false);
+    assert_eq!((m.state(), m.wake_at(false)), (ImportState::Idle, None));
+    let attempt = attempt_of(&m.on(Event::Open, late, false));
+    assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
+    assert_eq!(
+        m.on(connected(2, 99, 0), late, false),
+        [Action::AnnounceConnected]
+    );
+    assert_eq!(m.evictions(), 0);
+}
+
+#[test]
+fn a_request_that_the_goodbye_overtook_connects_again() {
+    let t = Instant::now();
+    let mut m = full(t);
+    m.on(Event::Rest, t, false);
+    let attempt = attempt_of(&m.on(Event::Broken { conn_cnt: 1 }, t, false));
+    assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
+}
+
+#[test]
+fn what_is_closed_stays_closed() {
+    let t = Instant::now();
+    let mut m = full(t);
+    assert_eq!(m.on(Event::Close, t, false), [Action::AnnounceClosed]);
+    assert!(m.on(Event::Close, t, false).is_empty());
+    assert!(m.on(Event::Open, t, false).is_empty());
+    assert_eq!(m.wake_at(false), None);
+}
