@@ -1,11 +1,11 @@
-//! Between the client's words and the kernel's: attributes, types, times, errors, flags.
+//! Converts types between the client library and `fuser`: attributes, file types, times, errors, open flags.
 
 use client::{Attr, BLKSIZE, OpenFlags, SetTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::UNIX_EPOCH;
 use wire::Time;
 
-/// A file's type, by its mode.
+/// The file type in a mode.
 pub(crate) fn kind(mode: u32) -> FileType {
     match mode & libc::S_IFMT {
         libc::S_IFDIR => FileType::Directory,
@@ -18,7 +18,7 @@ pub(crate) fn kind(mode: u32) -> FileType {
     }
 }
 
-/// Attributes, under an inode number.
+/// Attributes for the kernel, with this inode number.
 pub(crate) fn file_attr(ino: u64, a: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
@@ -39,13 +39,13 @@ pub(crate) fn file_attr(ino: u64, a: &Attr) -> FileAttr {
     }
 }
 
-/// An error, as the kernel takes it.
+/// An errno for the kernel.
 pub(crate) fn errno(e: wire::Errno) -> Errno {
     Errno::from_i32(e.for_programs().0)
 }
 
-/// A time to set. Before 1970 the kernel's nanoseconds go forward from the second, as everywhere; fuser takes them as going
-/// back from it (and does not when it answers), which is undone here.
+/// A time to set. For times before 1970 the kernel adds nanoseconds to the (negative) seconds. fuser subtracts them in
+/// requests, although not in replies; this undoes it.
 pub(crate) fn set_time(t: TimeOrNow) -> SetTime {
     match t {
         TimeOrNow::Now => SetTime::Now,
@@ -59,10 +59,10 @@ pub(crate) fn set_time(t: TimeOrNow) -> SetTime {
     }
 }
 
-/// How the kernel says that a file is opened to be executed.
+/// The kernel's open flag for execution.
 const FMODE_EXEC: i32 = 0x20;
 
-/// Flags of an open.
+/// The client's form of open(2) flags.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     OpenFlags {
         exec: flags & FMODE_EXEC != 0,
@@ -84,14 +84,14 @@ mod tests {
             let t = Time::secs(secs);
             assert_eq!(set_time(TimeOrNow::SpecificTime(t.into())), SetTime::At(t));
         }
-        // What fuser makes of half a second before 1970, which the kernel tells as -1 s and 500,000,000 ns.
-        let told = UNIX_EPOCH - Duration::new(1, 500_000_000);
+        // fuser's form of half a second before 1970; the kernel sends -1 s and 500,000,000 ns.
+        let parsed = UNIX_EPOCH - Duration::new(1, 500_000_000);
         let half = Time::new(-1, 500_000_000);
-        assert_eq!(set_time(TimeOrNow::SpecificTime(told)), SetTime::At(half));
+        assert_eq!(set_time(TimeOrNow::SpecificTime(parsed)), SetTime::At(half));
     }
 
     #[test]
-    fn types_follow_the_mode() {
+    fn mode_determines_the_file_type() {
         assert_eq!(kind(0o040_755), FileType::Directory);
         assert_eq!(kind(0o120_777), FileType::Symlink);
         assert_eq!(kind(0o644), FileType::RegularFile);

@@ -1,9 +1,9 @@
-//! Who asks: a FUSE request does not say its supplementary groups; they are in /proc.
+//! Credentials of a request's caller. A FUSE request carries no supplementary groups; /proc has them.
 
 use client::{Cred, Groups, ProcessStatus};
 use std::sync::Arc;
 
-/// The caller of a request. Its supplementary groups are looked up only when something depends on them.
+/// The credentials of a request's caller. Its supplementary groups are read only when an access check needs them.
 pub(crate) fn cred(req: &fuser::Request, umask: u32) -> Cred {
     let pid = req.pid();
     Cred {

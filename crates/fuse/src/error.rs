@@ -1,32 +1,32 @@
-//! Why a file system does not appear, or does not go away: what, where, and what to do.
+//! Errors of mounting and unmounting. Each message names the mount point, the reason, and a remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a mount or unmount failed.
+/// Mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
-    /// Nothing to mount on.
+    /// The mount point does not exist.
     #[error("mount point {path} does not exist: make it first (mkdir {path})")]
     Missing {
         /// The mount point.
         path: PathBuf,
     },
-    /// Not a directory.
+    /// The mount point is not a directory.
     #[error("mount point {path} is not a directory")]
     NotDir {
         /// The mount point.
         path: PathBuf,
     },
-    /// A mount whose server died is still there.
+    /// A mount of a dead process is still there.
     #[error(
-        "mount point {path} is left over from a mount whose process is gone: unmount it first (nacre umount {path})"
+        "mount point {path} is left over from a mount of a process that has ended: unmount it first (nacre umount {path})"
     )]
     Stale {
         /// The mount point.
         path: PathBuf,
     },
-    /// Something does not answer there.
+    /// A mount there does not respond.
     #[error(
         "mount point {path} does not answer: a mount there hangs; unmount it first (nacre umount {path})"
     )]
@@ -34,40 +34,40 @@ pub enum FuseError {
         /// The mount point.
         path: PathBuf,
     },
-    /// A file system of ours is already there.
+    /// A Nacre file system is already mounted there.
     #[error("mount point {path} is in use: {source_name} is mounted there")]
     Busy {
         /// The mount point.
         path: PathBuf,
-        /// What is mounted.
+        /// The source of that mount.
         source_name: String,
     },
-    /// The mount point cannot be looked at.
+    /// The mount point cannot be examined.
     #[error("cannot use mount point {path}: {source}")]
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// No FUSE here.
+    /// The system has no usable FUSE.
     #[error(
         "this system has no usable FUSE: {source} (load the module: modprobe fuse; in a container, pass /dev/fuse through)"
     )]
     NoFuse {
-        /// What opening /dev/fuse said.
+        /// The error of opening /dev/fuse.
         source: io::Error,
     },
-    /// The kernel or fusermount3 refused.
+    /// The kernel or fusermount3 refused the mount.
     #[error("cannot mount on {path}: {source}")]
     Mount {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// Files are open there.
-    #[error("{path} is in use: close what is open there, or unmount lazily (nacre umount --lazy {path})")]
+    /// Files are open in the mount.
+    #[error("{path} is in use: close its open files, or unmount lazily (nacre umount --lazy {path})")]
     InUse {
         /// The mount point.
         path: PathBuf,
@@ -77,10 +77,10 @@ pub enum FuseError {
     Unmount {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// Nothing is mounted there.
+    /// The path is no mount point.
     #[error("{path} is not a mount point")]
     NotMounted {
         /// The path.

@@ -1,4 +1,4 @@
-//! POSIX and BSD locks, as the kernel asks for them.
+//! POSIX and BSD file locks.
 
 use crate::state::State;
 use client::{Cred, FlockRange, FlockType, ProcessStatus};
@@ -8,28 +8,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use wire::Fid;
 
-/// Who has asked for locks through which open file. A process's locks go with its first close; those of an open file itself
-/// (flock(2), and fcntl(2)'s open file description locks, of whose end the kernel says nothing) with its last.
+/// The lock owners of each open file. The locks of a process end with its first close of the file. The locks of the
+/// open file itself (flock(2), and open file description locks, which the kernel does not release explicitly) end
+/// with its last close.
 #[derive(Default)]
-pub(crate) struct Lockers(Mutex<HashMap<u64, BTreeSet<u64>>>);
+pub(crate) struct FileLockOwners(Mutex<HashMap<u64, BTreeSet<u64>>>);
 
-impl Lockers {
-    /// An owner asks for a lock through an open file.
-    pub(crate) fn note(&self, fh: u64, owner: u64) {
+impl FileLockOwners {
+    /// Records that an owner requests a lock through an open file.
+    pub(crate) fn add(&self, fh: u64, owner: u64) {
         self.0.lock().entry(fh).or_default().insert(owner);
     }
 
-    /// All owners that asked through an open file, which is closed.
+    /// Removes and returns the owners of an open file that is being closed.
     pub(crate) fn take(&self, fh: u64) -> BTreeSet<u64> {
         self.0.lock().remove(&fh).unwrap_or_default()
     }
 }
 
-/// How often a process that waits for a lock is looked at for signals.
+/// The interval of checking a waiting process for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(250);
 
-/// A lock that the kernel asks for; `typ` is fcntl(2)'s.
-pub(crate) fn of_kernel(
+/// The client's form of a lock request; `typ` is fcntl(2)'s.
+pub(crate) fn lock_range(
     typ: i32,
     (start, end): (u64, u64),
     owner: LockOwner,
@@ -50,8 +51,8 @@ pub(crate) fn of_kernel(
     })
 }
 
-/// Answers with the lock that stands in the way of one on a range, or that none does.
-pub(crate) fn answer(held: Option<FlockRange>, (start, end): (u64, u64), reply: ReplyLock) {
+/// Replies with the conflicting lock, or that there is none.
+pub(crate) fn reply_conflict(held: Option<FlockRange>, (start, end): (u64, u64), reply: ReplyLock) {
     let Some(held) = held else {
         return reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0);
     };
@@ -63,36 +64,37 @@ pub(crate) fn answer(held: Option<FlockRange>, (start, end): (u64, u64), reply: 
     reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
 }
 
-/// Takes or gives up a lock, through an open file. `waits`: the process that waits until it is free, unless a signal ends the wait.
+/// Takes or releases a lock through an open file. With `waiter`, waiter until the lock is free, or until that process
+/// gets a signal (`EINTR`).
 pub(crate) async fn set(
     state: &State,
     cred: &Cred,
     (fid, fh): (Fid, FileHandle),
     want: FlockRange,
-    waits: Option<u32>,
+    waiter: Option<u32>,
 ) -> Result<(), wire::Errno> {
     if want.ty != FlockType::Unlock {
-        state.lockers.note(fh.0, want.owner);
+        state.lock_owners.add(fh.0, want.owner);
     }
-    // A directory's handle may have the number of another file's.
+    // The handle of a directory may equal the handle of another file.
     let file = state.files.get(fh.0).filter(|file| file.fid == fid);
     let set = async {
         match &file {
-            Some(file) => state.client.setlk_through(file, want, waits.is_some()).await,
-            None => state.client.setlk(cred, fid, want, waits.is_some()).await,
+            Some(file) => state.client.setlk_through(file, want, waiter.is_some()).await,
+            None => state.client.setlk(cred, fid, want, waiter.is_some()).await,
         }
     };
-    let Some(caller) = waits else {
+    let Some(caller) = waiter else {
         return set.await;
     };
     tokio::select! {
         done = set => done,
-        () = signalled(caller) => Err(wire::Errno::EINTR),
+        () = wait_for_signal(caller) => Err(wire::Errno::EINTR),
     }
 }
 
-/// Returns when the waiting process has a signal, whichever: fcntl(2) says that it ends the wait for a lock.
-async fn signalled(pid: u32) {
+/// Returns when the process has a signal. Any signal ends the wait, as fcntl(2) requires.
+async fn wait_for_signal(pid: u32) {
     loop {
         tokio::time::sleep(SIGNAL_POLL).await;
         if ProcessStatus::of(pid).is_signalled() {

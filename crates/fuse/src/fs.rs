@@ -1,17 +1,17 @@
-//! The kernel's requests: each becomes a call of the client.
+//! The FUSE operations: each request of the kernel becomes a call of the client.
 //!
-//! Permissions: the kernel checks modes and ACLs with the attributes it has (`default_permissions`), because it walks along
-//! names that it keeps without asking anybody; the servers check again whatever reaches them.
+//! The kernel checks modes and ACLs with the attributes that it has cached (`default_permissions`), because it walks cached
+//! names without a request. The servers check every request again.
 
 use crate::convert::{open_flags, set_time};
 use crate::creds::cred;
 use crate::flock;
 use crate::init;
-use crate::opened::Opened;
+use crate::pending_open::PendingOpen;
 use crate::readdir;
 use crate::reply::xattr;
+use crate::requester::Requester;
 use crate::state::State;
-use crate::wait::Asker;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, DirItem, Fallocate, Found, Seek, SetAttr, StatFs};
 use fuser::{
@@ -27,10 +27,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The file system that the kernel sees.
+/// The FUSE file system of one mount.
 pub(crate) struct Fs(pub(crate) Arc<State>);
 
-/// Gives the value, or answers with the error and returns.
+/// Unwraps the value, or replies with the error and returns.
 macro_rules! or_reply {
     ($value:expr, $reply:ident) => {
         match $value {
@@ -40,32 +40,32 @@ macro_rules! or_reply {
     };
 }
 
-/// The program that made a request.
-fn program(req: &Request) -> Asker {
-    Asker::Program(req.pid())
+/// The program that sent a request.
+fn requester(req: &Request) -> Requester {
+    Requester::Program(req.pid())
 }
 
-/// Answers with the file of a name in this directory.
-fn entry_of(dir: INodeNo) -> impl FnOnce(&State, Found, ReplyEntry) + Send + 'static {
+/// Replies with the file of a name in this directory.
+fn reply_entry(dir: INodeNo) -> impl FnOnce(&State, Found, ReplyEntry) + Send + 'static {
     move |state, found, reply| state.entry(dir, found, reply)
 }
 
-/// The error for a directory that the kernel has found before and that is gone: by a path, the kernel looks it up again; by a
-/// file handle, that is what the caller is to be told.
-fn stale_if_gone(e: wire::Errno) -> wire::Errno {
+/// Turns ENOENT into ESTALE for a directory that the kernel has looked up before. With a path, the kernel then
+/// looks it up again; with a file handle, ESTALE is the error that programs expect.
+fn enoent_to_estale(e: wire::Errno) -> wire::Errno {
     match e {
         wire::Errno::ENOENT => wire::Errno::ESTALE,
         e => e,
     }
 }
 
-/// Answers that it is done.
-fn done(_: &State, (): (), reply: ReplyEmpty) {
+/// Replies with success.
+fn reply_ok(_: &State, (): (), reply: ReplyEmpty) {
     reply.ok();
 }
 
 impl Fs {
-    /// The arguments of most calls of the client.
+    /// The first arguments of most calls of the client: client, credentials, name.
     fn call(&self, req: &Request, umask: u32, name: &OsStr) -> (Arc<Client>, Cred, Vec<u8>) {
         (self.0.client.clone(), cred(req, umask), name.as_bytes().to_vec())
     }
@@ -78,10 +78,10 @@ impl Filesystem for Fs {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let dir = or_reply!(self.0.dir_of_lookup(parent, name.as_bytes()), reply);
+        let dir = or_reply!(self.0.lookup_dir(parent, name.as_bytes()), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
-        let work = async move { state.look_up(&cred, dir, &name).await };
-        self.0.run(program(req), reply, work, entry_of(parent));
+        let work = async move { state.lookup(&cred, dir, &name).await };
+        self.0.run(requester(req), reply, work, reply_entry(parent));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -92,7 +92,7 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { Ok((ino, client.getattr(&cred, fid).await?)) };
-        self.0.run(program(req), reply, work, State::attr);
+        self.0.run(requester(req), reply, work, State::attr);
     }
 
     fn setattr(
@@ -115,7 +115,7 @@ impl Filesystem for Fs {
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let set = SetAttr {
-            // With a size it is the kernel's wish that set-ID bits go: the server takes them at a truncation.
+            // A mode together with a size is the kernel's request to clear set-ID bits; the server does that on truncate.
             mode: mode.filter(|_| size.is_none()).map(|m| m & 0o7777),
             uid,
             gid,
@@ -130,10 +130,10 @@ impl Filesystem for Fs {
         let (state, cred) = (self.0.clone(), cred(req, 0));
         let work = async move {
             let found = state.client.setattr(&cred, fid, &set, file.as_ref()).await?;
-            state.changed(ino, None).await;
+            state.invalidate_alias(ino, None).await;
             Ok((ino, found))
         };
-        self.0.run_to_end(program(req), reply, work, State::attr);
+        self.0.run_to_completion(requester(req), reply, work, State::attr);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -141,7 +141,7 @@ impl Filesystem for Fs {
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.readlink(&cred, fid).await };
         let answer = |_: &State, target: Bytes, reply: ReplyData| reply.data(&target);
-        self.0.run(program(req), reply, work, answer);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn mknod(
@@ -154,19 +154,19 @@ impl Filesystem for Fs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let answer = entry_of(parent);
+        let answer = reply_entry(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
         let (client, cred, name) = self.call(req, umask, name);
         let work = async move { client.mknod(&cred, parent, &name, mode, rdev).await };
-        self.0.run_to_end(program(req), reply, work, answer);
+        self.0.run_to_completion(requester(req), reply, work, answer);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let answer = entry_of(parent);
+        let answer = reply_entry(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
         let (client, cred, name) = self.call(req, umask, name);
         let work = async move { client.mkdir(&cred, parent, &name, mode).await };
-        self.0.run_to_end(program(req), reply, work, answer);
+        self.0.run_to_completion(requester(req), reply, work, answer);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -174,10 +174,10 @@ impl Filesystem for Fs {
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move {
             let done = state.client.unlink(&cred, fid, &name).await;
-            state.changed(parent, Some(&name)).await;
+            state.invalidate_alias(parent, Some(&name)).await;
             done
         };
-        self.0.run_to_end(program(req), reply, work, done);
+        self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -185,19 +185,19 @@ impl Filesystem for Fs {
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move {
             let done = state.client.rmdir(&cred, fid, &name).await;
-            state.changed(parent, Some(&name)).await;
+            state.invalidate_alias(parent, Some(&name)).await;
             done
         };
-        self.0.run_to_end(program(req), reply, work, done);
+        self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let answer = entry_of(parent);
+        let answer = reply_entry(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
         let (client, cred, name) = self.call(req, 0, link_name);
         let target = target.as_os_str().as_bytes().to_vec();
         let work = async move { client.symlink(&cred, parent, &name, &target).await };
-        self.0.run_to_end(program(req), reply, work, answer);
+        self.0.run_to_completion(requester(req), reply, work, answer);
     }
 
     fn rename(
@@ -210,7 +210,7 @@ impl Filesystem for Fs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // The protocol's rename has no flags; who asked for more than a rename must learn that he did not get it.
+        // The protocol's rename has no flags: fail instead of ignoring one.
         if !flags.is_empty() {
             return reply.error(Errno::EINVAL);
         }
@@ -222,11 +222,11 @@ impl Filesystem for Fs {
         let newname = newname.as_bytes().to_vec();
         let work = async move {
             let done = state.client.rename(&cred, (from, &name), (to, &newname)).await;
-            state.changed(parent, Some(&name)).await;
-            state.changed(newparent, Some(&newname)).await;
+            state.invalidate_alias(parent, Some(&name)).await;
+            state.invalidate_alias(newparent, Some(&newname)).await;
             done
         };
-        self.0.run_to_end(program(req), reply, work, done);
+        self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
@@ -236,7 +236,8 @@ impl Filesystem for Fs {
         );
         let (client, cred, name) = self.call(req, 0, newname);
         let work = async move { client.link(&cred, fid, parent, &name).await };
-        self.0.run_to_end(program(req), reply, work, entry_of(newparent));
+        self.0
+            .run_to_completion(requester(req), reply, work, reply_entry(newparent));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -244,12 +245,12 @@ impl Filesystem for Fs {
         let (state, cred, flags) = (self.0.clone(), cred(req, 0), open_flags(flags.0));
         let work = async move {
             let file = state.client.open(&cred, fid, flags).await?;
-            Ok(Opened::new(state, file))
+            Ok(PendingOpen::new(state, file))
         };
-        let answer = move |state: &State, opened: Opened, reply: ReplyOpen| {
+        let answer = move |state: &State, opened: PendingOpen, reply: ReplyOpen| {
             reply.opened(opened.handle(), state.fopen_flags(&flags));
         };
-        self.0.run_to_end(program(req), reply, work, answer);
+        self.0.run_to_completion(requester(req), reply, work, answer);
     }
 
     fn create(
@@ -267,15 +268,15 @@ impl Filesystem for Fs {
         let flags = open_flags(flags);
         let work = async move {
             let (found, file) = state.client.create(&cred, dir, &name, mode, flags).await?;
-            Ok((found, Opened::new(state, file)))
+            Ok((found, PendingOpen::new(state, file)))
         };
-        let answer = move |state: &State, (found, opened): (Found, Opened), reply: ReplyCreate| {
-            let node = state.node(parent, &found);
+        let answer = move |state: &State, (found, opened): (Found, PendingOpen), reply: ReplyCreate| {
+            let node = state.entry_attr(parent, &found);
             let (ttl, fopen) = (node.attr_ttl.min(node.name_ttl), state.fopen_flags(&flags));
             let generation = state.nodes.generation(found.attr.fid);
             reply.created(&ttl, &node.attr, generation, opened.handle(), fopen);
         };
-        self.0.run_to_end(program(req), reply, work, answer);
+        self.0.run_to_completion(requester(req), reply, work, answer);
     }
 
     fn read(
@@ -291,14 +292,14 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let state = self.0.clone();
-        // The kernel itself wakes a killed program that waits for one of its pages.
-        let asker = lock_owner.map_or(Asker::Kernel, |_| program(req));
+        // For page reads the kernel itself wakes a killed program.
+        let requester = lock_owner.map_or(Requester::Kernel, |_| requester(req));
         let work = async move { state.read(&file, offset, size as usize, lock_owner).await };
         let answer = |_: &State, pieces: Vec<Bytes>, reply: ReplyData| match &pieces[..] {
             [one] => reply.data(one),
             many => reply.data(&many.concat()),
         };
-        self.0.run(asker, reply, work, answer);
+        self.0.run(requester, reply, work, answer);
     }
 
     fn write(
@@ -315,15 +316,15 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let (state, cred, data) = (self.0.clone(), cred(req, 0), Bytes::copy_from_slice(data));
-        // The kernel does not try again to write a page: its data would be lost.
-        let asker = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            Asker::Kernel
+        // The kernel does not retry a failed page write: the data would be lost.
+        let requester = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            Requester::Kernel
         } else {
-            program(req)
+            requester(req)
         };
         let work = async move { state.write(&cred, &file, offset, data, write_flags).await };
         let answer = |_: &State, n: usize, reply: ReplyWrite| reply.written(n as u32);
-        self.0.run(asker, reply, work, answer);
+        self.0.run(requester, reply, work, answer);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -334,7 +335,8 @@ impl Filesystem for Fs {
             let unlocked = client.release_locks(&cred, fid, lock_owner.0, cred.pid).await;
             client.write_back(&file).await.and(unlocked)
         };
-        self.0.run_to_end(Asker::Closer(req.pid()), reply, work, done);
+        self.0
+            .run_to_completion(Requester::Closer(req.pid()), reply, work, reply_ok);
     }
 
     fn release(
@@ -352,31 +354,31 @@ impl Filesystem for Fs {
         };
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let owners = self.0.lockers.take(fh.0);
+        let owners = self.0.lock_owners.take(fh.0);
         let work = async move {
             for owner in owners {
                 let _ = client.release_locks(&cred, fid, owner, cred.pid).await;
             }
             client.release(&file).await
         };
-        self.0.run_to_end(Asker::Kernel, reply, work, done);
+        self.0.run_to_completion(Requester::Kernel, reply, work, reply_ok);
     }
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let file = or_reply!(self.0.file(fh), reply);
         let client = self.0.client.clone();
         let work = async move { client.fsync(&file, datasync).await };
-        self.0.run(program(req), reply, work, done);
+        self.0.run(requester(req), reply, work, reply_ok);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { client.opendir(&cred, fid).await.map_err(stale_if_gone) };
+        let work = async move { client.opendir(&cred, fid).await.map_err(enoent_to_estale) };
         let answer = |state: &State, dir: Arc<DirHandle>, reply: ReplyOpen| {
             reply.opened(FileHandle(state.dirs.insert(dir)), FopenFlags::empty());
         };
-        self.0.run(program(req), reply, work, answer);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
@@ -384,8 +386,8 @@ impl Filesystem for Fs {
         let (client, of) = (self.0.client.clone(), dir.clone());
         let work = async move { client.readdir(&dir, offset).await };
         let answer =
-            move |state: &State, items: Vec<DirItem>, reply| readdir::plain(state, &of, &items, reply);
-        self.0.run(program(req), reply, work, answer);
+            move |state: &State, items: Vec<DirItem>, reply| readdir::reply_names(state, &of, &items, reply);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn readdirplus(
@@ -398,9 +400,9 @@ impl Filesystem for Fs {
     ) {
         let dir = or_reply!(self.0.dir(fh), reply);
         let (state, cred, of) = (self.0.clone(), cred(req, 0), dir.clone());
-        let work = async move { readdir::found(&state, &cred, &dir, offset).await };
-        let answer = move |state: &State, found, reply| readdir::plus(state, ino, &of, found, reply);
-        self.0.run(program(req), reply, work, answer);
+        let work = async move { readdir::lookup_entries(&state, &cred, &dir, offset).await };
+        let answer = move |state: &State, found, reply| readdir::reply_entries(state, ino, &of, found, reply);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn releasedir(
@@ -419,7 +421,7 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(ino), reply);
         let client = self.0.client.clone();
         let work = async move { client.fsyncdir(fid).await };
-        self.0.run(program(req), reply, work, done);
+        self.0.run(requester(req), reply, work, reply_ok);
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -430,7 +432,7 @@ impl Filesystem for Fs {
                 s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.bsize,
             );
         };
-        self.0.run(program(req), reply, work, answer);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn setxattr(
@@ -448,10 +450,10 @@ impl Filesystem for Fs {
         let (value, flags) = (value.to_vec(), flags as u32);
         let work = async move {
             let done = state.client.setxattr(&cred, fid, &name, &value, flags).await;
-            state.changed(ino, None).await;
+            state.invalidate_alias(ino, None).await;
             done
         };
-        self.0.run_to_end(program(req), reply, work, done);
+        self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -459,7 +461,7 @@ impl Filesystem for Fs {
         let (client, cred, name) = self.call(req, 0, name);
         let work = async move { client.getxattr(&cred, fid, &name).await };
         let answer = move |_: &State, value, reply| xattr(&value, size, reply);
-        self.0.run(program(req), reply, work, answer);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
@@ -467,7 +469,7 @@ impl Filesystem for Fs {
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.listxattr(&cred, fid).await };
         let answer = move |_: &State, names, reply| xattr(&names, size, reply);
-        self.0.run(program(req), reply, work, answer);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -475,10 +477,10 @@ impl Filesystem for Fs {
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move {
             let done = state.client.removexattr(&cred, fid, &name).await;
-            state.changed(ino, None).await;
+            state.invalidate_alias(ino, None).await;
             done
         };
-        self.0.run_to_end(program(req), reply, work, done);
+        self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
 
     fn getlk(
@@ -494,11 +496,11 @@ impl Filesystem for Fs {
         reply: ReplyLock,
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let want = or_reply!(flock::of_kernel(typ, (start, end), lock_owner, pid), reply);
+        let want = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.getlk(&cred, fid, want).await };
-        let answer = move |_: &State, held, reply| flock::answer(held, (start, end), reply);
-        self.0.run(program(req), reply, work, answer);
+        let answer = move |_: &State, held, reply| flock::reply_conflict(held, (start, end), reply);
+        self.0.run(requester(req), reply, work, answer);
     }
 
     fn setlk(
@@ -515,11 +517,11 @@ impl Filesystem for Fs {
         reply: ReplyEmpty,
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let want = or_reply!(flock::of_kernel(typ, (start, end), lock_owner, pid), reply);
+        let want = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
-        let waits = sleep.then_some(caller);
-        let work = async move { flock::set(&state, &cred, (fid, fh), want, waits).await };
-        self.0.run(program(req), reply, work, done);
+        let waiter = sleep.then_some(caller);
+        let work = async move { flock::set(&state, &cred, (fid, fh), want, waiter).await };
+        self.0.run(requester(req), reply, work, reply_ok);
     }
 
     fn fallocate(
@@ -545,7 +547,7 @@ impl Filesystem for Fs {
             client.kill_priv(&cred, &file).await?;
             client.fallocate(&file, what, offset, length).await
         };
-        self.0.run_to_end(program(req), reply, work, done);
+        self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
 
     fn lseek(
@@ -569,6 +571,6 @@ impl Filesystem for Fs {
         let client = self.0.client.clone();
         let work = async move { client.seek(&file, what, offset).await };
         let answer = |_: &State, at: u64, reply: ReplyLseek| reply.offset(at as i64);
-        self.0.run(program(req), reply, work, answer);
+        self.0.run(requester(req), reply, work, answer);
     }
 }

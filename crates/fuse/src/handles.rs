@@ -1,4 +1,4 @@
-//! Open files and directories by the number that the kernel knows them by.
+//! File handles: maps the numbers that the kernel has to open files and directories.
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 
-/// Numbers and what they stand for.
+/// A sharded map from handle to open file. Handles are never reused.
 pub(crate) struct Handles<T> {
     next: AtomicU64,
     shards: Vec<Mutex<HashMap<u64, Arc<T>>>>,
@@ -25,24 +25,24 @@ impl<T> Handles<T> {
         &self.shards[fh as usize % SHARDS]
     }
 
-    /// A number for it.
+    /// Adds an open file; returns its handle.
     pub(crate) fn insert(&self, t: Arc<T>) -> u64 {
         let fh = self.next.fetch_add(1, Ordering::Relaxed);
         self.shard(fh).lock().insert(fh, t);
         fh
     }
 
-    /// What a number stands for.
+    /// The open file of a handle.
     pub(crate) fn get(&self, fh: u64) -> Option<Arc<T>> {
         self.shard(fh).lock().get(&fh).cloned()
     }
 
-    /// The number is given back.
+    /// Removes a handle; returns its open file.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<T>> {
         self.shard(fh).lock().remove(&fh)
     }
 
-    /// All that are open, closed at once (the mount is gone).
+    /// Removes all handles at the end of the mount; returns the open files.
     pub(crate) fn drain(&self) -> Vec<Arc<T>> {
         self.shards
             .iter()
@@ -57,7 +57,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_number_stands_for_one_thing_until_it_is_given_back() {
+    fn handle_is_valid_until_removed() {
         let h = Handles::new();
         let (a, b) = (h.insert(Arc::new("a")), h.insert(Arc::new("b")));
         assert_ne!(a, b);

@@ -1,18 +1,18 @@
-//! What is agreed with the kernel when a session begins.
+//! FUSE_INIT: the features negotiated with the kernel at the start of a session.
 
 use crate::state::State;
 use fuser::{InitFlags, KernelConfig};
 use std::time::Duration;
 
-/// Bytes of one write request.
+/// The most bytes in one write request.
 const MAX_WRITE: u32 = 1 << 20;
-/// Requests that the kernel may have under way in the background (pages of mappings, asynchronous direct I/O, closes): more
-/// than those that can be expected to wait for a target that does not answer.
+/// The most background requests of the kernel (page I/O, asynchronous direct I/O, releases). Large, because requests to an
+/// unresponsive target occupy their slots.
 const MAX_BACKGROUND: u16 = 4096;
 
-/// Asks the kernel for what makes the mount what it is; an old kernel does not have all of it.
+/// Enables the features that the mount needs. Old kernels lack some of them.
 pub(crate) fn negotiate(state: &State, config: &mut KernelConfig) {
-    let wanted = [
+    let features = [
         InitFlags::FUSE_POSIX_LOCKS,
         InitFlags::FUSE_FLOCK_LOCKS,
         InitFlags::FUSE_ATOMIC_O_TRUNC,
@@ -24,29 +24,29 @@ pub(crate) fn negotiate(state: &State, config: &mut KernelConfig) {
         InitFlags::FUSE_ASYNC_DIO,
         InitFlags::FUSE_AUTO_INVAL_DATA,
         InitFlags::FUSE_CACHE_SYMLINKS,
-        // The kernel would keep the set-group-ID bit at a write of a user outside the group.
+        // Without this, the kernel keeps the set-group-ID bit on a write by a user outside the group.
         InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         InitFlags::FUSE_EXPORT_SUPPORT,
     ];
-    for flag in wanted {
+    for flag in features {
         if config.add_capabilities(flag).is_err() {
-            tracing::debug!("this kernel has no {flag:?}");
+            tracing::debug!("the kernel does not support {flag:?}");
         }
     }
-    let mapped = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-    if state.past_pages() && config.add_capabilities(mapped).is_err() {
+    let mmap_direct_io = InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+    if state.direct_io() && config.add_capabilities(mmap_direct_io).is_err() {
         tracing::info!(
-            "this kernel is older than 6.6 and maps only files that it keeps pages of: \
-             what other clients append may be seen late by who has a file open"
+            "the kernel is older than 6.6 and cannot combine direct I/O with mmap, so I/O uses its page cache: \
+             a program with an open file may see appends of other clients late"
         );
-        state.keep_pages();
+        state.use_page_cache();
     }
     let _ = config.set_max_write(MAX_WRITE);
     let _ = config.set_max_background(MAX_BACKGROUND);
-    let finest = if state.client.has_nanoseconds() {
+    let granularity = if state.client.has_nanoseconds() {
         Duration::from_nanos(1)
     } else {
         Duration::from_secs(1)
     };
-    let _ = config.set_time_granularity(finest);
+    let _ = config.set_time_granularity(granularity);
 }

@@ -1,7 +1,7 @@
-//! The kernel's side of a mount: mount(2) by root, its flags, and `mount -o remount`.
+//! The kernel's part of a mount: mount(2), mount flags, and `mount -o remount`.
 //!
-//! Root mounts by itself, with the type `fuse.nacre` that `fusermount3` gives to the mounts of other users. The kernel changes
-//! the flags of a mount without a word to FUSE; but it wakes pollers of the mount table.
+//! Root calls mount(2) directly, with the type `fuse.nacre`, which `fusermount3` also uses for other users. The kernel does
+//! not tell FUSE about changed mount flags, but it wakes pollers of the mount table.
 
 use crate::mountpoint::{self, SUBTYPE};
 use client::{Atime, Client};
@@ -17,10 +17,11 @@ use std::sync::Arc;
 /// The mount table of this process.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// Mounts with the caller's own rights; gives the open device.
+/// Mounts with the caller's privileges; returns the open FUSE device.
 ///
 /// # Errors
-/// `PermissionDenied` where the caller may not mount.
+///
+/// `PermissionDenied` if the caller may not mount.
 pub(crate) fn mount(path: &Path, source: &str, flags: MountFlags, allow_other: bool) -> io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let mode = path.metadata()?.permissions().mode();
@@ -41,63 +42,64 @@ pub(crate) fn mount(path: &Path, source: &str, flags: MountFlags, allow_other: b
     }
 }
 
-/// Gives a mount of Nacre other flags, as `mount -o remount` does. Flags that are not given are off.
+/// Changes the flags of a Nacre mount, as `mount -o remount` does. Flags that are not in `flags` are cleared.
 ///
 /// # Errors
-/// There is no mount of Nacre; the caller may not; `ResourceBusy` for a mount that becomes read-only while files are open
-/// for writing.
+///
+/// There is no Nacre mount at `path`; the caller may not mount; `ResourceBusy` if the mount would become read-only while
+/// files are open for writing.
 pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
     match mountpoint::mounted_at(path) {
-        Some(mount) if mount.is_ours() => Ok(rustix::mount::mount_remount(path, flags, c"")?),
+        Some(mount) if mount.is_nacre() => Ok(rustix::mount::mount_remount(path, flags, c"")?),
         Some(mount) => Err(io::Error::other(format!("{} is mounted there", mount.source))),
         None => Err(io::Error::other("nothing is mounted there")),
     }
 }
 
-/// The flags that stand for a rule of access times.
+/// The mount flags for an access time policy.
 pub fn atime_flags(atime: Atime, directories: bool) -> MountFlags {
-    let rule = match atime {
+    let policy = match atime {
         Atime::Relative => MountFlags::RELATIME,
         Atime::Strict => MountFlags::STRICTATIME,
         Atime::Never => MountFlags::NOATIME,
     };
     match directories {
-        true => rule,
-        false => rule | MountFlags::NODIRATIME,
+        true => policy,
+        false => policy | MountFlags::NODIRATIME,
     }
 }
 
-/// The rule of access times by a mount's options in the mount table, and whether it holds for directories.
-fn atime_of(options: &[String]) -> (Atime, bool) {
+/// The access time policy in a mount's options, and whether it applies to directories.
+fn parse_atime(options: &[String]) -> (Atime, bool) {
     let has = |option: &str| options.iter().any(|o| o == option);
-    let rule = if has("ro") || has("noatime") {
+    let policy = if has("ro") || has("noatime") {
         Atime::Never
     } else if has("relatime") {
         Atime::Relative
     } else {
         Atime::Strict
     };
-    (rule, !has("nodiratime"))
+    (policy, !has("nodiratime"))
 }
 
-/// Has the client follow the flags of its mount from the next change of them on: by a thread that ends with the mount.
-pub(crate) fn follow_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io::Result<()> {
+/// Starts a thread that applies changes of the mount's flags to the client. It ends with the mount.
+pub(crate) fn watch_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io::Result<()> {
     let table = File::open(TABLE)?;
-    let follow = move || {
-        if let Err(e) = until_unmounted(&table, &client, &path, minor) {
+    let watch = move || {
+        if let Err(e) = poll_flags(&table, &client, &path, minor) {
             tracing::warn!(
-                "changed options of the mount {} are not seen: {e}",
+                "mount {}: cannot watch for changed mount options, remount has no effect on access times: {e}",
                 path.display()
             );
         }
     };
     std::thread::Builder::new()
         .name("mount-flags".into())
-        .spawn(follow)?;
+        .spawn(watch)?;
     Ok(())
 }
 
-fn until_unmounted(table: &File, client: &Client, path: &Path, minor: u32) -> io::Result<()> {
+fn poll_flags(table: &File, client: &Client, path: &Path, minor: u32) -> io::Result<()> {
     let options = || {
         let mounts = mountpoint::mounts()?;
         let ours = mounts.into_iter().find(|m| m.minor == minor && m.path == path);
@@ -105,14 +107,14 @@ fn until_unmounted(table: &File, client: &Client, path: &Path, minor: u32) -> io
     };
     let mut known = options()?;
     while let Some(before) = known {
-        // The table is always readable; what counts is that it changed.
+        // The table is always readable; PRI signals a change.
         match poll(&mut [PollFd::new(table, PollFlags::PRI)], None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
         known = options()?;
         if let Some(now) = known.as_ref().filter(|now| **now != before) {
-            let (atime, directories) = atime_of(now);
+            let (atime, directories) = parse_atime(now);
             client.set_atime(atime, directories);
         }
     }
@@ -121,16 +123,16 @@ fn until_unmounted(table: &File, client: &Client, path: &Path, minor: u32) -> io
 
 #[cfg(test)]
 mod tests {
-    use super::atime_of;
+    use super::parse_atime;
     use client::Atime;
 
     #[test]
-    fn the_rule_of_access_times_follows_the_mount_table() {
-        let rule = |options: &str| atime_of(&options.split(',').map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(rule("rw,nosuid,relatime"), (Atime::Relative, true));
-        assert_eq!(rule("rw,nosuid,nodev"), (Atime::Strict, true));
-        assert_eq!(rule("rw,noatime"), (Atime::Never, true));
-        assert_eq!(rule("ro,relatime"), (Atime::Never, true));
-        assert_eq!(rule("rw,nodiratime,relatime"), (Atime::Relative, false));
+    fn atime_policy_follows_the_mount_options() {
+        let policy = |options: &str| parse_atime(&options.split(',').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(policy("rw,nosuid,relatime"), (Atime::Relative, true));
+        assert_eq!(policy("rw,nosuid,nodev"), (Atime::Strict, true));
+        assert_eq!(policy("rw,noatime"), (Atime::Never, true));
+        assert_eq!(policy("ro,relatime"), (Atime::Never, true));
+        assert_eq!(policy("rw,nodiratime,relatime"), (Atime::Relative, false));
     }
 }

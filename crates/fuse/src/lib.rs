@@ -1,33 +1,31 @@
-//! A mount for the kernel: FUSE over the client library.
+//! The FUSE mount, on top of the client library.
 //!
-//! Thin: a request becomes a call of [`client::Client`], its answer a reply. What the caches answer is answered on the
-//! thread that read the request; the rest runs on the client's runtime. The kernel may keep names and attributes for as
-//! long as the client's locks cover them, and is told when that ends ([`client::KernelCache`]), by threads of its own.
+//! Each FUSE request becomes a call of [`client::Client`]. The thread that read a request also replies if the caches have
+//! the answer; otherwise the request runs on the client's runtime. The kernel caches names and attributes as long as the
+//! client's locks cover them; separate threads send its invalidations ([`client::KernelCache`]).
 
-mod apart;
-mod by_fid;
+mod busy_poll;
 mod convert;
 mod creds;
 mod error;
 mod flock;
 mod fs;
 mod handles;
-mod hover;
 mod init;
 mod kernel_mount;
+mod lookup;
 mod mountpoint;
 mod nodes;
 mod notify;
-mod opened;
+mod pending_open;
 mod readdir;
 mod reply;
+mod requester;
 mod session;
 mod state;
-mod wait;
+mod unshare_fds;
 
 pub use error::FuseError;
 pub use kernel_mount::{atime_flags, remount};
-pub use mountpoint::{
-    MountEntry, MountState, abandon, mounted_at, mounts, real_path, state as mount_state, unmount,
-};
-pub use session::{FuseOptions, Mounted, mount};
+pub use mountpoint::{MountEntry, MountState, abort, mount_state, mounted_at, mounts, real_path, unmount};
+pub use session::{FuseMount, FuseOptions, mount};

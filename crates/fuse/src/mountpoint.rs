@@ -1,4 +1,4 @@
-//! Mount points: whether one can be mounted on, and how to unmount one.
+//! Mount points: reads the mount table, probes mount points, and unmounts.
 
 use crate::error::FuseError;
 use rustix::mount::UnmountFlags;
@@ -10,36 +10,40 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The type of our mounts, as the kernel shows it.
+/// The FUSE subtype of Nacre mounts: the kernel shows them as `fuse.nacre`.
 pub(crate) const SUBTYPE: &str = "nacre";
-/// How long a mount point may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
+/// A mount point that takes longer than this to respond counts as hung.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A mounted file system, as /proc/self/mountinfo shows it.
+/// A mounted file system: a line of /proc/self/mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Minor number of its device; of a FUSE mount, the number of its connection.
+    /// Minor device number; for FUSE, the number of the connection.
     pub minor: u32,
-    /// Where it is.
+    /// The mount point.
     pub path: PathBuf,
-    /// `fuse.nacre`, `ext4`, ...
+    /// The file system type: `fuse.nacre`, `ext4`, ...
     pub fstype: String,
-    /// What is mounted.
+    /// The mount source: a device or `10.0.0.1@tcp:/testfs`.
     pub source: String,
     /// The options of this mount, not of its file system: `rw`, `nosuid`, `relatime`, ...
     pub options: Vec<String>,
-    /// The user who mounted it, where its type says so, as FUSE does.
+    /// The user that mounted it, for types that record the user, such as FUSE.
     pub user: Option<u32>,
 }
 
 impl MountEntry {
-    /// Whether it is a mount of this program.
-    pub fn is_ours(&self) -> bool {
+    /// Whether this is a Nacre mount.
+    pub fn is_nacre(&self) -> bool {
         self.fstype.strip_prefix("fuse.") == Some(SUBTYPE)
     }
 }
 
 /// All mounts, the latest last.
+///
+/// # Errors
+///
+/// The mount table cannot be read.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(std::fs::read("/proc/self/mountinfo")?
         .split(|b| *b == b'\n')
@@ -47,7 +51,7 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
         .collect())
 }
 
-/// A line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
+/// Parses a line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut words = line.split(|b| *b == b' ');
     let device = std::str::from_utf8(words.nth(2)?).ok()?;
@@ -57,8 +61,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let options = words.next()?.split(|b| *b == b',').map(text).collect();
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
     let (fstype, source) = (rest.next()?, rest.next()?);
-    let of_fs = rest.next().unwrap_or_default().split(|b| *b == b',');
-    let user = of_fs.filter_map(|o| o.strip_prefix(b"user_id=")).next();
+    let fs_options = rest.next().unwrap_or_default().split(|b| *b == b',');
+    let user = fs_options.filter_map(|o| o.strip_prefix(b"user_id=")).next();
     Some(MountEntry {
         user: user.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
         minor,
@@ -69,7 +73,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Blanks and the like are written as a backslash and three octal digits.
+/// Replaces escapes (backslash and three octal digits) for blanks and other special bytes.
 fn unescape(word: &[u8]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::with_capacity(word.len()), word);
     while let Some((&b, tail)) = rest.split_first() {
@@ -91,13 +95,17 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What is mounted on this very path, if anything: the last mounted is on top.
+/// The topmost mount at exactly this path.
 pub fn mounted_at(path: &Path) -> Option<MountEntry> {
     mounts().ok()?.into_iter().rev().find(|m| m.path == path)
 }
 
-/// The mount point's real path, made without asking a mount that may hang on it for anything. Fails where the directory that it
-/// is in does not exist.
+/// The canonical path of a mount point. Resolves only the parent directory, because a hung mount at the path itself would
+/// block.
+///
+/// # Errors
+///
+/// The parent directory does not exist or cannot be read.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match (path.parent(), path.file_name()) {
@@ -106,43 +114,47 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// How whoever looks at a mount point fares.
+/// The result of probing a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountState {
-    /// It answers, whatever is there.
-    Answers,
-    /// A mount is there whose process is gone.
+    /// The file system there responds.
+    Responds,
+    /// A mount of a dead process.
     Dead,
-    /// It does not answer.
-    Hangs,
+    /// No response within five seconds.
+    Hung,
 }
 
-/// How a mount point is; says so in bounded time.
-pub fn state(path: &Path) -> io::Result<MountState> {
+/// Probes a mount point, for at most five seconds.
+///
+/// # Errors
+///
+/// The probing thread cannot be started.
+pub fn mount_state(path: &Path) -> io::Result<MountState> {
     use rustix::io::Errno;
-    Ok(match look(path, |path| rustix::fs::statfs(path))? {
+    Ok(match with_timeout(path, |path| rustix::fs::statfs(path))? {
         Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => MountState::Dead,
-        Some(_) => MountState::Answers,
-        None => MountState::Hangs,
+        Some(_) => MountState::Responds,
+        None => MountState::Hung,
     })
 }
 
-/// Looks at a path that whoever looks at may hang; nothing when it does.
-fn look<T: Send + 'static>(path: &Path, look: fn(&Path) -> T) -> io::Result<Option<T>> {
+/// Calls `probe` in a thread, because a hung mount blocks it. `None` if it does not return in time.
+fn with_timeout<T: Send + 'static>(path: &Path, probe: fn(&Path) -> T) -> io::Result<Option<T>> {
     let (path, (tx, rx)) = (path.to_owned(), mpsc::channel());
-    let looks = move || {
-        let _ = tx.send(look(&path));
+    let run = move || {
+        let _ = tx.send(probe(&path));
     };
     std::thread::Builder::new()
         .name("mount-point".into())
-        .spawn(looks)?;
-    Ok(rx.recv_timeout(ANSWER).ok())
+        .spawn(run)?;
+    Ok(rx.recv_timeout(PROBE_TIMEOUT).ok())
 }
 
-/// Refuses a path that cannot be mounted on, with the reason; else gives its real path.
+/// Checks that a path can be mounted on; returns its canonical path.
 pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
     let path = path.to_owned();
-    let found = match look(&path, |path| std::fs::metadata(path)) {
+    let found = match with_timeout(&path, |path| std::fs::metadata(path)) {
         Ok(Some(found)) => found,
         Ok(None) => return Err(FuseError::Hung { path }),
         Err(source) => return Err(FuseError::MountPoint { path, source }),
@@ -160,7 +172,7 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
         source,
     })?;
     match mounted_at(&real) {
-        Some(m) if m.is_ours() => Err(FuseError::Busy {
+        Some(m) if m.is_nacre() => Err(FuseError::Busy {
             path,
             source_name: m.source,
         }),
@@ -168,9 +180,13 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
     }
 }
 
-/// Unmounts whatever is on top of a mount point: of this process, of another, or of one that died.
+/// Unmounts the topmost mount at a path, of this process, another one, or a dead one.
 ///
-/// `lazy`: it goes from the tree at once, and ends when what is open there is closed.
+/// `lazy`: detaches the mount at once; it ends when its last file is closed.
+///
+/// # Errors
+///
+/// Nothing is mounted there, the mount is in use, or the caller may not unmount it.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     detach(
         path,
@@ -182,10 +198,13 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     )
 }
 
-/// Ends a mount whose process will never answer: it goes from the tree, and who waits for it gets an error.
+/// Aborts the mount of an unresponsive process: detaches it, and fails all waiting requests. Without root's privileges, the
+/// latter needs write access to `/sys/fs/fuse/connections`.
 ///
-/// Without root's rights the second needs `/sys/fs/fuse/connections`.
-pub fn abandon(path: &Path) -> Result<(), FuseError> {
+/// # Errors
+///
+/// As for [`unmount`].
+pub fn abort(path: &Path) -> Result<(), FuseError> {
     detach(path, UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
 
@@ -201,12 +220,15 @@ fn detach(path: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => {
             if flags.contains(UnmountFlags::FORCE) {
-                let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.minor);
-                if let Err(e) = std::fs::write(&abort, "1") {
-                    tracing::warn!("who waits for {} goes on waiting: {abort}: {e}", real.display());
+                let control = format!("/sys/fs/fuse/connections/{}/abort", mount.minor);
+                if let Err(e) = std::fs::write(&control, "1") {
+                    tracing::warn!(
+                        "cannot abort FUSE connection of {}: its users stay blocked: {control}: {e}",
+                        real.display()
+                    );
                 }
             }
-            by_fusermount(real, flags.contains(UnmountFlags::DETACH))
+            unmount_by_fusermount(real, flags.contains(UnmountFlags::DETACH))
         }
         Err(rustix::io::Errno::BUSY) => Err(FuseError::InUse { path: real }),
         Err(e) => Err(FuseError::Unmount {
@@ -216,8 +238,8 @@ fn detach(path: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
     }
 }
 
-/// Who is not root asks the helper that is.
-fn by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
+/// Unmounts with `fusermount3`, for users other than root.
+fn unmount_by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
     let mut command = Command::new("fusermount3");
     command.arg("-u");
     if lazy {
@@ -226,13 +248,13 @@ fn by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
     match command.arg("--").arg(&path).output() {
         Ok(out) if out.status.success() => Ok(()),
         Ok(out) => {
-            let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-            if said.contains("busy") {
+            let message = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+            if message.contains("busy") {
                 return Err(FuseError::InUse { path });
             }
             Err(FuseError::Unmount {
                 path,
-                source: io::Error::other(said),
+                source: io::Error::other(message),
             })
         }
         Err(source) => Err(FuseError::Unmount { path, source }),
@@ -247,28 +269,28 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_line_of_mountinfo_is_read_with_its_blanks() {
+    fn mountinfo_line_with_escaped_blanks_parses() {
         let line =
             b"36 35 0:50 / /mnt/my\\040files rw,nosuid shared:1 master:2 - fuse.nacre 10.0.0.1@tcp:/fs rw,user_id=12,group_id=0";
         let m = parse_line(line).unwrap();
         assert_eq!((m.minor, m.path.as_path()), (50, Path::new("/mnt/my files")));
         assert_eq!((m.source.as_str(), m.user), ("10.0.0.1@tcp:/fs", Some(12)));
-        assert!(m.is_ours());
+        assert!(m.is_nacre());
         assert!(parse_line(b"").is_none());
         assert_eq!(m.options, ["rw", "nosuid"]);
         let other = parse_line(b"36 35 0:50 / /m rw - fuse.sshfs host:/x rw").unwrap();
-        assert!(!other.is_ours());
+        assert!(!other.is_nacre());
     }
 
     #[test]
-    fn proc_is_mounted_and_not_ours() {
+    fn proc_is_mounted_and_not_nacre() {
         let m = mounted_at(Path::new("/proc")).unwrap();
         assert_eq!(m.fstype, "proc");
-        assert!(!m.is_ours());
+        assert!(!m.is_nacre());
     }
 
     #[test]
-    fn what_cannot_be_mounted_on_is_refused_with_its_reason() {
+    fn unusable_mount_points_are_errors_with_a_reason() {
         assert!(matches!(
             check(Path::new("/nonexistent/x")),
             Err(FuseError::Missing { .. })

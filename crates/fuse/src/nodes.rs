@@ -1,14 +1,14 @@
-//! Inode numbers: 1 is the root, any other the flattened FID; each known as long as the kernel counts references to it.
+//! Inode numbers: 1 for the root, the flattened FID for other files. A node exists while the kernel holds references to it.
 //!
-//! Flattening is not one to one. A FID whose number is taken gets another, beyond those that flattening gives.
+//! Several FIDs can flatten to the same shown_ino. The first one gets it; the others get numbers above [`SPARE`].
 //!
-//! File handles (`open_by_handle_at`, NFS) hold a number and a generation. They outlive what the kernel knows of a file, and a
-//! mount: almost all FIDs can be had back from their numbers ([`Fid::of_flat`]). The generation tells file systems apart, and
-//! files of one number.
+//! File handles (`open_by_handle_at`, NFS) hold an inode shown_ino and a generation. They outlive the kernel's nodes and a
+//! mount: [`Fid::of_flat`] restores almost every FID from its shown_ino. The generation distinguishes file systems, and files
+//! that have the same shown_ino.
 //!
-//! The kernel gives a directory one path. One that is found by its FID in `.lustre/fid` would lose its own, and could not be
-//! one above that. So a directory that is reached that way, and all below it, have a second number there: an alias. The
-//! kernel keeps nothing of aliases.
+//! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would move there, and could
+//! not be an ancestor of `.lustre/fid`. Directories reached that way, and all directories below them, therefore get a
+//! second shown_ino: an alias. The kernel caches nothing for aliases.
 
 use crate::convert::file_attr;
 use client::Found;
@@ -18,28 +18,28 @@ use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use wire::{Fid, Time};
 
-/// The root directory's number.
+/// The root directory's shown_ino.
 pub(crate) const ROOT_INO: u64 = 1;
 const SHARDS: usize = 16;
-/// Numbers for FIDs whose own is taken start here.
+/// Numbers for FIDs with a taken shown_ino, and for aliases, are above this.
 const SPARE: u64 = 1 << 63;
 
-/// How long after an answer the kernel may not have taken in what the answer said.
-const SETTLE: Duration = Duration::from_millis(50);
+/// The kernel may take this long to process a reply.
+const REPLY_SETTLE_TIME: Duration = Duration::from_millis(50);
 
 struct Node {
     fid: Fid,
     lookups: u64,
     alias: bool,
-    /// When an answer last named it.
-    answered: Instant,
-    /// What the kernel was last told of its data.
-    told: Option<ToldData>,
+    /// Time of the last reply that named the node.
+    last_reply: Instant,
+    /// The data attributes that the kernel last got.
+    last_sent: Option<DataAttr>,
 }
 
-/// The attributes of a file that its data determines.
+/// The attributes that depend on a file's data.
 #[derive(Clone, Copy)]
-struct ToldData {
+struct DataAttr {
     size: u64,
     blocks: u64,
     times: [Time; 3],
@@ -51,82 +51,82 @@ impl Node {
             fid,
             lookups: 0,
             alias: false,
-            answered: Instant::now(),
-            told: None,
+            last_reply: Instant::now(),
+            last_sent: None,
         }
     }
 
-    fn named(&mut self) {
+    fn add_reference(&mut self) {
         self.lookups += 1;
-        self.answered = Instant::now();
+        self.last_reply = Instant::now();
     }
 }
 
-/// The nodes that the kernel knows.
+/// The nodes that the kernel has references to.
 pub(crate) struct Nodes {
     root: Fid,
-    /// The same for all mounts of a file system, and another one for other file systems.
+    /// Hash of the root's FID and birth time: equal in all mounts of a file system, different in other file systems.
     generation: u32,
     shards: Vec<Mutex<HashMap<u64, Node>>>,
-    spare: Mutex<Spare>,
+    spare: Mutex<SpareNumbers>,
 }
 
-/// Numbers that flattening does not give.
-struct Spare {
-    /// The last one.
+/// Allocates the numbers above [`SPARE`].
+struct SpareNumbers {
+    /// The last shown_ino allocated.
     last: u64,
-    /// Those of FIDs, and of their aliases.
+    /// The numbers of FIDs (false) and of their aliases (true).
     by_fid: HashMap<(Fid, bool), u64>,
 }
 
 impl Nodes {
-    /// `born`: when the root directory was made, if that is known.
+    /// `born`: birth time of the root directory, if ino_of.
     pub(crate) fn new(root: Fid, born: Time) -> Nodes {
         Nodes {
             root,
-            generation: hashed([root.f_seq, root.ver_oid(), born.sec as u64, born.ns.into()]),
+            generation: stable_hash([root.f_seq, root.ver_oid(), born.sec as u64, born.ns.into()]),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            spare: Mutex::new(Spare {
+            spare: Mutex::new(SpareNumbers {
                 last: SPARE,
                 by_fid: HashMap::default(),
             }),
         }
     }
 
-    /// What tells a file from those that have its number in other file systems, or have it after each other.
+    /// The generation of a file. Distinguishes it from files with the same shown_ino, in this file system or another.
     pub(crate) fn generation(&self, fid: Fid) -> Generation {
         Generation(match fid {
-            // The kernel has its own for the root.
+            // The kernel uses generation 0 for the root.
             fid if fid == self.root => 0,
             fid if Fid::of_flat(fid.flatten()) == fid => self.generation.into(),
-            fid => hashed([self.generation.into(), fid.f_seq, fid.ver_oid()]).into(),
+            fid => stable_hash([self.generation.into(), fid.f_seq, fid.ver_oid()]).into(),
         })
     }
 
-    /// The file of a number that the kernel may have forgotten, and has from a file handle.
+    /// The file of a shown_ino from a file handle. The kernel may have no node for it.
     pub(crate) fn fid_of_handle(&self, ino: u64) -> Option<Fid> {
         self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::of_flat(ino)))
     }
 
-    /// Whether what is looked up in a directory is reached by a FID.
-    pub(crate) fn is_by_fid(&self, dir: u64) -> bool {
+    /// Whether lookups in this directory go by FID: in `.lustre/fid` or in an alias.
+    pub(crate) fn resolves_fids(&self, dir: u64) -> bool {
         let node = |ino| Some(self.shard(ino).lock().get(&ino)?.fid == Fid::DOT_LUSTRE_FID);
         self.is_alias(dir) || node(dir).unwrap_or(false)
     }
 
-    /// Whether a number is a directory's second one.
+    /// Whether a shown_ino is an alias.
     pub(crate) fn is_alias(&self, ino: u64) -> bool {
         ino > SPARE && self.shard(ino).lock().get(&ino).is_some_and(|n| n.alias)
     }
 
-    /// The kernel is given a reference to a directory by its second number.
+    /// Adds a reference to a directory's alias; returns the alias.
     pub(crate) fn reference_alias(&self, fid: Fid) -> u64 {
         self.reference_spare(fid, true)
     }
 
     fn reference_spare(&self, fid: Fid, alias: bool) -> u64 {
         let mut spare = self.spare.lock();
-        let Spare { last, by_fid } = &mut *spare;
+        let SpareNumbers { last, by_fid } = &mut *spare;
         let ino = *by_fid.entry((fid, alias)).or_insert_with(|| {
             *last += 1;
             *last
@@ -136,7 +136,7 @@ impl Nodes {
             alias,
             ..Node::new(fid)
         });
-        node.named();
+        node.add_reference();
         ino
     }
 
@@ -144,7 +144,7 @@ impl Nodes {
         &self.shards[(ino ^ ino >> 24) as usize % SHARDS]
     }
 
-    /// The file of a number.
+    /// The file of a shown_ino that the kernel has a reference to.
     pub(crate) fn fid(&self, ino: u64) -> Option<Fid> {
         if ino == ROOT_INO {
             return Some(self.root);
@@ -152,16 +152,16 @@ impl Nodes {
         self.shard(ino).lock().get(&ino).map(|n| n.fid)
     }
 
-    /// The number to show for a file that the kernel is not given a reference to.
-    pub(crate) fn number(&self, fid: Fid) -> u64 {
+    /// The shown_ino to show for a file, without adding a reference.
+    pub(crate) fn shown_ino(&self, fid: Fid) -> u64 {
         if fid == self.root {
             return ROOT_INO;
         }
-        self.known(fid).unwrap_or_else(|| fid.flatten())
+        self.ino_of(fid).unwrap_or_else(|| fid.flatten())
     }
 
-    /// The number under which the kernel knows a file.
-    pub(crate) fn known(&self, fid: Fid) -> Option<u64> {
+    /// The shown_ino of a file that the kernel has a reference to.
+    pub(crate) fn ino_of(&self, fid: Fid) -> Option<u64> {
         if fid == self.root {
             return Some(ROOT_INO);
         }
@@ -172,13 +172,13 @@ impl Nodes {
         self.spare.lock().by_fid.get(&(fid, false)).copied()
     }
 
-    /// Whether an answer named this file so lately that the kernel may not have taken it in yet.
+    /// Whether a reply named this file so recently that the kernel may still process it.
     pub(crate) fn is_settling(&self, fid: Fid) -> bool {
-        let node = |ino| Some(self.shard(ino).lock().get(&ino)?.answered.elapsed() < SETTLE);
-        self.known(fid).and_then(node).unwrap_or(false)
+        let node = |ino| Some(self.shard(ino).lock().get(&ino)?.last_reply.elapsed() < REPLY_SETTLE_TIME);
+        self.ino_of(fid).and_then(node).unwrap_or(false)
     }
 
-    /// The kernel is given a reference to a file.
+    /// Adds a reference to a file; returns its shown_ino.
     pub(crate) fn reference(&self, fid: Fid) -> u64 {
         if fid == self.root {
             return ROOT_INO;
@@ -188,37 +188,37 @@ impl Nodes {
             let mut shard = self.shard(ino).lock();
             let node = shard.entry(ino).or_insert_with(|| Node::new(fid));
             if node.fid == fid && ino > ROOT_INO {
-                node.named();
+                node.add_reference();
                 return ino;
             }
         }
         self.reference_spare(fid, false)
     }
 
-    /// The attributes to tell the kernel of a file. It takes a size that it is told for true, and programs that have mapped
-    /// the file then get SIGBUS beyond it: where the size is not known now, it is told the last one again.
+    /// The attributes to send to the kernel. The kernel trusts the size: programs with a mapping get SIGBUS beyond it. So if
+    /// the size is unknown now, this repeats the last one sent.
     pub(crate) fn attr(&self, ino: u64, found: &Found) -> FileAttr {
         let mut attr = found.attr.clone();
         if attr.is_file()
             && let Some(node) = self.shard(ino).lock().get_mut(&ino)
         {
             if found.size_known {
-                node.told = Some(ToldData {
+                node.last_sent = Some(DataAttr {
                     size: attr.size,
                     blocks: attr.blocks,
                     times: [attr.atime, attr.mtime, attr.ctime],
                 });
-            } else if let Some(told) = node.told {
-                (attr.size, attr.blocks) = (told.size, told.blocks);
-                [attr.atime, attr.mtime, attr.ctime] = told.times;
+            } else if let Some(last_sent) = node.last_sent {
+                (attr.size, attr.blocks) = (last_sent.size, last_sent.blocks);
+                [attr.atime, attr.mtime, attr.ctime] = last_sent.times;
             }
         }
         file_attr(ino, &attr)
     }
 
-    /// The kernel gives back `count` references.
+    /// Drops `count` references of the kernel.
     pub(crate) fn forget(&self, ino: u64, count: u64) {
-        let gone = {
+        let removed = {
             let mut shard = self.shard(ino).lock();
             match shard.get_mut(&ino) {
                 Some(node) if node.lookups > count => {
@@ -229,14 +229,14 @@ impl Nodes {
                 None => None,
             }
         };
-        if let (Some(named), true) = (gone, ino > SPARE) {
-            self.spare.lock().by_fid.remove(&named);
+        if let (Some(key), true) = (removed, ino > SPARE) {
+            self.spare.lock().by_fid.remove(&key);
         }
     }
 }
 
-/// A hash that stays the same, since file handles have it.
-fn hashed(words: impl IntoIterator<Item = u64>) -> u32 {
+/// A hash that never changes between versions, because file handles contain it.
+fn stable_hash(words: impl IntoIterator<Item = u64>) -> u32 {
     let mix = |hash: u64, word: u64| {
         let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^ hash >> 32
@@ -252,7 +252,7 @@ mod tests {
     const A: Fid = Fid::new(0x2_0000_0401, 7, 0);
 
     #[test]
-    fn a_number_is_known_until_the_last_reference_is_forgotten() {
+    fn node_exists_until_its_last_reference_is_dropped() {
         let nodes = Nodes::new(Fid::ROOT, Time::default());
         let ino = nodes.reference(A);
         assert_eq!((ino, nodes.reference(A)), (A.flatten(), ino));
@@ -260,11 +260,11 @@ mod tests {
         assert_eq!(nodes.fid(ino), Some(A));
         nodes.forget(ino, 1);
         assert_eq!(nodes.fid(ino), None);
-        assert_eq!(nodes.known(A), None);
+        assert_eq!(nodes.ino_of(A), None);
     }
 
     #[test]
-    fn the_root_is_always_one() {
+    fn root_is_always_inode_one() {
         let nodes = Nodes::new(Fid::ROOT, Time::default());
         assert_eq!(nodes.reference(Fid::ROOT), ROOT_INO);
         nodes.forget(ROOT_INO, 1);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_leads_to_its_file_in_each_mount_and_to_no_other_file() {
+    fn file_handle_resolves_in_every_mount_of_its_file_system_only() {
         let mount = |born| Nodes::new(Fid::ROOT, Time::secs(born));
         let (one, again, other) = (mount(1), mount(1), mount(2));
         let ino = one.reference(A);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(one.generation(A), again.generation(A));
         assert_ne!(one.generation(A), other.generation(A));
         assert_eq!(one.generation(Fid::ROOT).0, 0);
-        // These cannot be had back: what has their numbers has another generation.
+        // These FIDs cannot be restored; the files that have their numbers have another generation.
         for odd in [
             Fid::new(A.f_seq, A.f_oid, 1),
             Fid::new(12, 1 << 30, 0),
@@ -297,18 +297,18 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_reached_by_its_fid_has_a_second_number() {
+    fn directory_reached_by_fid_gets_an_alias() {
         let nodes = Nodes::new(Fid::ROOT, Time::default());
         let by_fid = nodes.reference(Fid::DOT_LUSTRE_FID);
         let (ino, alias) = (nodes.reference(A), nodes.reference_alias(A));
         assert_ne!(ino, alias);
-        assert_eq!((nodes.fid(alias), nodes.known(A)), (Some(A), Some(ino)));
+        assert_eq!((nodes.fid(alias), nodes.ino_of(A)), (Some(A), Some(ino)));
         assert_eq!(nodes.reference_alias(A), alias);
-        assert!(nodes.is_by_fid(by_fid) && nodes.is_by_fid(alias) && nodes.is_alias(alias));
-        assert!(!nodes.is_by_fid(ino) && !nodes.is_alias(by_fid) && !nodes.is_by_fid(ROOT_INO));
+        assert!(nodes.resolves_fids(by_fid) && nodes.resolves_fids(alias) && nodes.is_alias(alias));
+        assert!(!nodes.resolves_fids(ino) && !nodes.is_alias(by_fid) && !nodes.resolves_fids(ROOT_INO));
         let root = nodes.reference_alias(Fid::ROOT);
         assert_eq!(
-            (nodes.fid(root), nodes.known(Fid::ROOT)),
+            (nodes.fid(root), nodes.ino_of(Fid::ROOT)),
             (Some(Fid::ROOT), Some(ROOT_INO))
         );
         nodes.forget(alias, 2);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_flat_number_get_different_ones() {
+    fn fids_that_flatten_alike_get_different_numbers() {
         let nodes = Nodes::new(Fid::ROOT, Time::default());
         let twin = Fid::new(A.f_seq, A.f_oid, 1);
         assert_eq!(A.flatten(), twin.flatten());
@@ -324,8 +324,8 @@ mod tests {
         assert_ne!(a, b);
         assert!(b > SPARE);
         assert_eq!((nodes.fid(a), nodes.fid(b)), (Some(A), Some(twin)));
-        assert_eq!(nodes.number(twin), b);
+        assert_eq!(nodes.shown_ino(twin), b);
         nodes.forget(b, 1);
-        assert_eq!((nodes.fid(b), nodes.known(twin)), (None, None));
+        assert_eq!((nodes.fid(b), nodes.ino_of(twin)), (None, None));
     }
 }

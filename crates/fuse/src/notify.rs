@@ -1,15 +1,15 @@
-//! Telling the kernel to forget.
+//! Invalidations of the kernel's caches (`FUSE_NOTIFY_INVAL_*`).
 //!
-//! A notification about a name or about pages can wait, in the kernel, for a request on the same directory or page that
-//! this process has not answered yet. So it is written by threads that do nothing else: never by one that answers
-//! requests, and never with a lock held; they have nothing else open ([`apart`]), so that they keep nothing from ending when
-//! the process is killed while they wait. One about attributes alone waits for nothing and is written at once.
+//! Writing an invalidation of a name or of pages can block in the kernel behind a request for the same directory or page
+//! that this process has not answered yet. Only dedicated threads write those, without any lock held; their file table
+//! holds only the device ([`unshare_fds`]), so that a blocked one keeps nothing else open when the process is killed. An
+//! invalidation of attributes alone never blocks and is written at once.
 //!
-//! A name is let expire, not dropped: the kernel asks again when it next needs it. Dropped, a directory that somebody works
-//! in would be without a path (`getcwd` fails) although nobody removed it.
+//! Names are expired, not dropped: the kernel looks them up again on next use. Dropping the name of a directory that is some
+//! program's working directory would make `getcwd` fail although the directory still exists.
 
-use crate::apart;
 use crate::nodes::Nodes;
+use crate::unshare_fds;
 use client::KernelCache;
 use cpt::BoxFuture;
 use std::io;
@@ -20,48 +20,48 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use wire::Fid;
 
-/// Threads that write notifications: so many may be waiting for the kernel at once.
+/// Threads that write invalidations: the most that can block in the kernel at once.
 const THREADS: usize = 4;
-/// Notifications that may be waiting to be written; who has more waits.
+/// The most queued invalidations; further senders wait.
 const QUEUE: usize = 1024;
-/// When the kernel is told again of an inode that it does not know, although it was given a reference: the answer that it
-/// is to forget may not have been taken in yet. (Of an inode that it knows it drops answers to requests from before.)
-const AGAIN: [Duration; 4] = [
+/// Delays of retries for an inode that the kernel does not know although it got a reference: it may still process the
+/// reply with the attributes to invalidate. (For an inode that it knows, the kernel drops outdated replies itself.)
+const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
     Duration::from_millis(60),
     Duration::from_millis(200),
 ];
 
-/// When the kernel is told again of a name that was looked up just before.
-const SETTLED: Duration = Duration::from_millis(60);
+/// Delay of repeating the invalidation of a name that was just looked up.
+const REPEAT_DELAY: Duration = Duration::from_millis(60);
 
-/// `FUSE_NOTIFY_*`.
+/// `FUSE_NOTIFY_*` codes.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
-/// Flag of a name's (`FUSE_EXPIRE_ONLY`; kernels before 6.2 do not know it, and drop the name).
+/// `FUSE_EXPIRE_ONLY`: expire the name. Kernels before 6.2 ignore it and drop the name.
 const EXPIRE_ONLY: u32 = 1;
-/// Bytes of `fuse_out_header`.
+/// Size of `fuse_out_header`, bytes.
 const HEADER: usize = 16;
 
 #[derive(Clone)]
-enum What {
+enum Invalidation {
     Entry { parent: u64, name: Vec<u8> },
     Inode { ino: u64, offset: i64, len: i64 },
 }
 
 struct Job {
-    what: What,
-    /// Whether the kernel knew what it is about.
+    invalidation: Invalidation,
+    /// Receives whether the kernel is_known the inode or name.
     done: oneshot::Sender<bool>,
-    /// Its place among those that wait.
-    _place: OwnedSemaphorePermit,
+    /// Its slot in the queue.
+    _slot: OwnedSemaphorePermit,
 }
 
-/// A job, and what the kernel said.
-type Told = (Job, Result<(), rustix::io::Errno>);
+/// A job, and the result of writing it.
+type Written = (Job, Result<(), rustix::io::Errno>);
 
-/// The kernel's caches of one mount.
+/// Invalidates the kernel's caches of one mount.
 pub(crate) struct Invalidator {
     nodes: Arc<Nodes>,
     writer: Writer,
@@ -69,110 +69,128 @@ pub(crate) struct Invalidator {
 }
 
 impl Invalidator {
-    /// Starts the threads; they end when this is dropped.
+    /// Starts the threads. They end when the result is dropped.
     pub(crate) fn start(
         device: OwnedFd,
         nodes: Arc<Nodes>,
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Invalidator> {
         let (jobs, rx) = mpsc::channel();
-        let (tell, told) = mpsc::channel::<Told>();
-        // What threads have open is what the one has that starts them.
+        let (written_tx, written_rx) = mpsc::channel::<Written>();
+        // Threads inherit the file table of the thread that starts them.
         thread::scope(|scope| {
-            let begin = || write_all(apart::with_a_clone_alone(device.as_fd())?, rx, tell);
-            let first = thread::Builder::new().spawn_scoped(scope, begin)?;
-            let panicked = |_| Err(io::Error::other("a thread failed at its start"));
+            let start_writers = || {
+                spawn_writers(
+                    unshare_fds::unshare_fds_keep_device(device.as_fd())?,
+                    rx,
+                    written_tx,
+                )
+            };
+            let first = thread::Builder::new().spawn_scoped(scope, start_writers)?;
+            let panicked = |_| Err(io::Error::other("a thread panicked at its start"));
             first.join().unwrap_or_else(panicked)
         })?;
         thread::Builder::new()
-            .name("fuse-told".into())
-            .spawn(move || told.into_iter().for_each(answer))?;
+            .name("fuse-notified".into())
+            .spawn(move || written_rx.into_iter().for_each(wake_sender))?;
         Ok(Invalidator {
             nodes,
             writer: Writer {
                 device: Arc::new(device),
                 jobs,
-                places: Arc::new(Semaphore::new(QUEUE)),
+                slots: Arc::new(Semaphore::new(QUEUE)),
             },
             runtime,
         })
     }
 }
 
-/// Starts the threads that write, from one that has only the device open.
-fn write_all(device: OwnedFd, jobs: mpsc::Receiver<Job>, tell: mpsc::Sender<Told>) -> io::Result<()> {
+/// Starts the writing threads, from a thread that has only the device open.
+fn spawn_writers(
+    device: OwnedFd,
+    jobs: mpsc::Receiver<Job>,
+    written_tx: mpsc::Sender<Written>,
+) -> io::Result<()> {
     let (device, jobs) = (Arc::new(device), Arc::new(parking_lot::Mutex::new(jobs)));
     for i in 0..THREADS {
-        let (device, jobs, tell) = (device.clone(), jobs.clone(), tell.clone());
-        let writes = move || {
+        let (device, jobs, written_tx) = (device.clone(), jobs.clone(), written_tx.clone());
+        let run = move || {
             loop {
                 let job = jobs.lock().recv();
                 let Ok(job) = job else { return };
-                let said = write(&device, &job.what);
-                if tell.send((job, said)).is_err() {
+                let result = write(&device, &job.invalidation);
+                if written_tx.send((job, result)).is_err() {
                     return;
                 }
             }
         };
         thread::Builder::new()
             .name(format!("fuse-notify-{i}"))
-            .spawn(writes)?;
+            .spawn(run)?;
     }
     Ok(())
 }
 
-/// Wakes who waits for a notification: what wakes a runtime is open to this thread, not to those that write.
-fn answer((job, said): Told) {
-    let _ = job.done.send(knew(said));
+/// Wakes the sender of an invalidation. Not called by the writing threads, which cannot wake a runtime: its event
+/// file descriptor is not in their file table.
+fn wake_sender((job, result): Written) {
+    let _ = job.done.send(is_known(result));
 }
 
-/// Where notifications are written.
+/// The device and the queue of the writing threads.
 #[derive(Clone)]
 struct Writer {
     device: Arc<OwnedFd>,
     jobs: mpsc::Sender<Job>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 impl Writer {
-    /// Returns when the kernel has taken it; whether it knew what it is about.
-    async fn write(&self, what: What) -> bool {
-        if matches!(what, What::Inode { offset, .. } if offset < 0) {
-            return knew(write(&self.device, &what));
+    /// Returns when the kernel has taken the invalidation; whether it is_known the inode or name.
+    async fn write(&self, invalidation: Invalidation) -> bool {
+        if matches!(invalidation, Invalidation::Inode { offset, .. } if offset < 0) {
+            return is_known(write(&self.device, &invalidation));
         }
-        let Ok(_place) = self.places.clone().acquire_owned().await else {
+        let Ok(_slot) = self.slots.clone().acquire_owned().await else {
             return false;
         };
         let (done, rx) = oneshot::channel();
-        self.jobs.send(Job { what, done, _place }).is_ok() && rx.await.unwrap_or(false)
+        self.jobs
+            .send(Job {
+                invalidation,
+                done,
+                _slot,
+            })
+            .is_ok()
+            && rx.await.unwrap_or(false)
     }
 }
 
-fn write(device: &OwnedFd, what: &What) -> Result<(), rustix::io::Errno> {
-    rustix::io::write(device.as_fd(), &what.message()).map(drop)
+fn write(device: &OwnedFd, invalidation: &Invalidation) -> Result<(), rustix::io::Errno> {
+    rustix::io::write(device.as_fd(), &invalidation.message()).map(drop)
 }
 
-fn knew(said: Result<(), rustix::io::Errno>) -> bool {
-    match said {
+fn is_known(result: Result<(), rustix::io::Errno>) -> bool {
+    match result {
         Ok(()) => true,
         Err(rustix::io::Errno::NOENT) => false,
         Err(e) => {
-            tracing::debug!("the kernel did not take a notification: {e}");
+            tracing::debug!("the kernel refused an invalidation: {e}");
             true
         }
     }
 }
 
-impl What {
+impl Invalidation {
     /// `fuse_out_header` (len, error = the notification's number, unique = 0), then `fuse_notify_inval_inode_out` (ino, off,
     /// len) or `fuse_notify_inval_entry_out` (parent, namelen, flags) and the name with a NUL.
     fn message(&self) -> Vec<u8> {
         let (number, body) = match self {
-            What::Inode { ino, offset, len } => {
+            Invalidation::Inode { ino, offset, len } => {
                 let words = [ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
                 (INVAL_INODE, words.concat())
             }
-            What::Entry { parent, name } => {
+            Invalidation::Entry { parent, name } => {
                 let mut body = parent.to_ne_bytes().to_vec();
                 body.extend((name.len() as u32).to_ne_bytes());
                 body.extend(EXPIRE_ONLY.to_ne_bytes());
@@ -193,19 +211,19 @@ impl What {
 impl KernelCache for Invalidator {
     fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], child: Fid) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            if let Some(parent) = self.nodes.known(parent) {
-                let what = What::Entry {
+            if let Some(parent) = self.nodes.ino_of(parent) {
+                let invalidation = Invalidation::Entry {
                     parent,
                     name: name.to_vec(),
                 };
-                self.writer.write(what.clone()).await;
-                // Who looks a name up again that he has holds no lock on the directory: what he was told last may be
-                // taken in after this.
+                self.writer.write(invalidation.clone()).await;
+                // A program that looks up a cached name again takes no lock on the directory, so the
+                // kernel may process that reply after this invalidation.
                 if self.nodes.is_settling(child) {
                     let writer = self.writer.clone();
                     self.runtime.spawn(async move {
-                        tokio::time::sleep(SETTLED).await;
-                        writer.write(what).await;
+                        tokio::time::sleep(REPEAT_DELAY).await;
+                        writer.write(invalidation).await;
                     });
                 }
             }
@@ -214,16 +232,16 @@ impl KernelCache for Invalidator {
 
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let Some(ino) = self.nodes.known(fid) else { return };
-            if self.writer.write(What::Inode { ino, offset, len }).await {
+            let Some(ino) = self.nodes.ino_of(fid) else { return };
+            if self.writer.write(Invalidation::Inode { ino, offset, len }).await {
                 return;
             }
             let (nodes, writer) = (self.nodes.clone(), self.writer.clone());
             self.runtime.spawn(async move {
-                for wait in AGAIN {
+                for wait in RETRY_DELAYS {
                     tokio::time::sleep(wait).await;
-                    let known = nodes.known(fid) == Some(ino);
-                    if !known || writer.write(What::Inode { ino, offset, len }).await {
+                    let known = nodes.ino_of(fid) == Some(ino);
+                    if !known || writer.write(Invalidation::Inode { ino, offset, len }).await {
                         return;
                     }
                 }

@@ -1,4 +1,4 @@
-//! Directories listed, with and without attributes.
+//! Lists directories, with attributes (readdirplus) and without.
 
 use crate::convert::{errno, file_attr, kind};
 use crate::state::State;
@@ -13,17 +13,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
-/// Names whose attributes are asked for at once.
-const AHEAD: usize = 128;
+/// Names to look up together.
+const LOOKUP_BATCH: usize = 128;
 
-/// Entries of a directory, each with its file's attributes or why they are not known; none for `.` and `..`.
+/// Directory entries, each with its file's attributes or the error of their lookup; `None` for `.` and `..`.
 pub(crate) type Entries = Vec<(DirItem, Option<Result<Found, Errno>>)>;
 
-/// Answers with names and types, as many as there is room for.
-pub(crate) fn plain(state: &State, dir: &DirHandle, items: &[DirItem], mut reply: ReplyDirectory) {
+/// Replies with as many names and types as fit.
+pub(crate) fn reply_names(state: &State, dir: &DirHandle, items: &[DirItem], mut reply: ReplyDirectory) {
     let has_room = |item: &&DirItem| {
         let e = &item.entry;
-        let ino = INodeNo(state.nodes.number(e.fid));
+        let ino = INodeNo(state.nodes.shown_ino(e.fid));
         let kind = kind(u32::from(e.mode.unwrap_or(0)));
         !reply.add(ino, item.next, kind, OsStr::from_bytes(&e.name))
     };
@@ -36,9 +36,10 @@ fn is_dot(item: &DirItem) -> bool {
     matches!(&item.entry.name[..], b"." | b"..")
 }
 
-/// The attributes of some entries, asked for together. What is held for one answer must not wait for another: somebody's
-/// change of the first may be in the way of the second. So they are let go, and taken again as far as that needs no wait.
-async fn look_up(
+/// Looks up some entries together. A lock held for one result must not wait for another: another client's change of the
+/// first file may be blocking the second lookup. So each result's lock is released at once, and taken again where that
+/// needs no wait.
+async fn lookup_batch(
     state: &Arc<State>,
     cred: &Cred,
     dir: Fid,
@@ -53,12 +54,12 @@ async fn look_up(
     let mut found: Vec<_> = items.iter().map(|_| None).collect();
     let mut tasks = JoinSet::new();
     for (i, item) in items.iter().enumerate().filter(|(_, item)| !is_dot(item)) {
-        let (asker, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
-        let ask = async move {
-            let asked = asker.client.lookup(&cred, dir, &name).await;
-            (i, asked.map(Found::let_go))
+        let (task_state, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
+        let lookup = async move {
+            let result = task_state.client.lookup(&cred, dir, &name).await;
+            (i, result.map(Found::let_go))
         };
-        tasks.spawn_on(ask, &state.runtime);
+        tasks.spawn_on(lookup, &state.runtime);
     }
     while let Some(done) = tasks.join_next().await {
         if let Ok((i, result)) = done {
@@ -67,7 +68,7 @@ async fn look_up(
     }
     for (item, found) in items.iter().zip(&mut found) {
         if let Some(Ok(found)) = found
-            && let Some(Ok(again)) = at_once(state.client.lookup(cred, dir, &item.entry.name))
+            && let Some(Ok(again)) = poll_once(state.client.lookup(cred, dir, &item.entry.name))
         {
             *found = again;
         }
@@ -75,16 +76,16 @@ async fn look_up(
     found
 }
 
-/// What a future comes to, if it does not wait.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+/// The result of a future that is ready at once.
+fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),
         Poll::Pending => None,
     }
 }
 
-/// Some entries from `place` on, with the attributes of their files.
-pub(crate) async fn found(
+/// Some entries from cookie `place` on, with the attributes of their files.
+pub(crate) async fn lookup_entries(
     state: &Arc<State>,
     cred: &Cred,
     dir: &DirHandle,
@@ -96,10 +97,10 @@ pub(crate) async fn found(
         let Some(last) = items.last() else {
             return Ok(Vec::new());
         };
-        for batch in items.chunks(AHEAD) {
-            let found = look_up(state, cred, dir.fid, batch).await;
-            // An empty answer would be the directory's end.
-            if found.iter().all(is_gone) {
+        for batch in items.chunks(LOOKUP_BATCH) {
+            let found = lookup_batch(state, cred, dir.fid, batch).await;
+            // An empty reply would mean the end of the directory.
+            if found.iter().all(was_removed) {
                 dir.took(batch, batch.len());
                 continue;
             }
@@ -109,13 +110,13 @@ pub(crate) async fn found(
     }
 }
 
-/// Whether a name is gone since it was listed.
-fn is_gone(found: &Option<Result<Found, Errno>>) -> bool {
+/// Whether a file was removed since its name was listed.
+fn was_removed(found: &Option<Result<Found, Errno>>) -> bool {
     matches!(found, Some(Err(Errno::ENOENT | Errno::ESTALE)))
 }
 
-/// Answers with names and attributes, as many as there is room for: the kernel gets a reference to each file but `.` and `..`.
-pub(crate) fn plus(
+/// Replies with as many names and attributes as fit. The kernel gets a reference to each file except `.` and `..`.
+pub(crate) fn reply_entries(
     state: &State,
     ino: INodeNo,
     dir: &DirHandle,
@@ -123,31 +124,31 @@ pub(crate) fn plus(
     mut reply: ReplyDirectoryPlus,
 ) {
     let (items, found): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-    let (mut taken, mut given) = (0, false);
+    let (mut taken, mut replied) = (0, false);
     for (item, found) in items.iter().zip(&found) {
         let full = match found {
             None => add_dot(state, item, &mut reply),
             Some(Ok(found)) => add(state, ino, item, found, &mut reply),
-            gone if is_gone(gone) => {
+            removed if was_removed(removed) => {
                 taken += 1;
                 continue;
             }
-            Some(Err(e)) if !given => return reply.error(errno(*e)),
+            Some(Err(e)) if !replied => return reply.error(errno(*e)),
             Some(Err(_)) => true,
         };
         if full {
             break;
         }
-        (taken, given) = (taken + 1, true);
+        (taken, replied) = (taken + 1, true);
     }
     dir.took(&items, taken);
     reply.ok();
-    // The kernel has it now: what was said to stay true may be called back.
+    // The kernel has the reply now: the locks that cover it may be revoked.
     drop(found);
 }
 
 fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> bool {
-    let ino = state.nodes.number(item.entry.fid);
+    let ino = state.nodes.shown_ino(item.entry.fid);
     let attr = Attr {
         mode: u32::from(item.entry.mode.unwrap_or(0)),
         ..Attr::default()
@@ -165,7 +166,7 @@ fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> boo
 }
 
 fn add(state: &State, dir: INodeNo, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryPlus) -> bool {
-    let node = state.node(dir, found);
+    let node = state.entry_attr(dir, found);
     let ino = node.attr.ino;
     let full = reply.add(
         ino,

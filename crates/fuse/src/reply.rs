@@ -1,4 +1,4 @@
-//! Answers that several requests share.
+//! Replies that several requests share.
 
 use bytes::Bytes;
 use fuser::{
@@ -6,23 +6,23 @@ use fuser::{
     ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
-/// A request's answer that can be an error.
-pub(crate) trait Refuse: Send + 'static {
-    /// Answers with an error.
-    fn refuse(self, why: Errno);
+/// A reply that can be an error.
+pub(crate) trait ReplyError: Send + 'static {
+    /// Replies with an error.
+    fn reply_error(self, errno: Errno);
 }
 
-macro_rules! refuse {
+macro_rules! reply_error {
     ($($reply:ty),*) => {
-        $(impl Refuse for $reply {
-            fn refuse(self, why: Errno) {
-                self.error(why);
+        $(impl ReplyError for $reply {
+            fn reply_error(self, errno: Errno) {
+                self.error(errno);
             }
         })*
     };
 }
 
-refuse!(
+reply_error!(
     ReplyAttr,
     ReplyCreate,
     ReplyData,
@@ -38,7 +38,7 @@ refuse!(
     ReplyXattr
 );
 
-/// An extended attribute, or a list of their names: the bytes, or how many they are when the caller has no room yet.
+/// Replies with an extended attribute or a list of names: the bytes, or only their number if `size` is 0.
 pub(crate) fn xattr(value: &Bytes, size: u32, reply: ReplyXattr) {
     if size == 0 {
         reply.size(value.len() as u32);

@@ -1,8 +1,8 @@
-//! A mount from its making to its end.
+//! A mount from mounting to its end.
 
+use crate::busy_poll::BusyPoll;
 use crate::error::FuseError;
 use crate::fs::Fs;
-use crate::hover::Hover;
 use crate::kernel_mount;
 use crate::mountpoint::{self, SUBTYPE};
 use crate::notify::Invalidator;
@@ -21,29 +21,30 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use wire::Time;
 
-/// How long the end of a session is waited for once it is unmounted.
-const END: Duration = Duration::from_secs(10);
+/// The longest wait for the session's end after an unmount.
+const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How to mount.
+/// Options of a FUSE mount.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
-    /// What the mount table shows as the source: `10.0.0.1@tcp:/testfs`.
+    /// The source in the mount table, such as `10.0.0.1@tcp:/testfs`.
     pub source: String,
-    /// Whether other users may come in. As root: yes; else only where `/etc/fuse.conf` has `user_allow_other`.
+    /// Whether other users may use the mount. Root may always set this; other users need `user_allow_other` in
+    /// `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Read-only, `nosuid` and the like. Only root can have set-user-ID programs and device files that count.
+    /// Mount flags: read-only, `nosuid` and so on. Only root's mounts can honour set-user-ID programs and device files.
     pub flags: MountFlags,
     /// Threads that read requests.
     pub threads: usize,
-    /// Whether reads and writes go past the kernel's pages, where the kernel can map such files (from 6.6 on). Without,
-    /// who has a file open may see late what other clients append.
-    pub past_pages: bool,
+    /// Whether reads and writes bypass the kernel's page cache, where the kernel can still map such files (6.6 and later).
+    /// Without it, a program with an open file may see appends of other clients late.
+    pub direct_io: bool,
 }
 
 impl FuseOptions {
-    /// The defaults: open to other users when mounted by root; no set-user-ID programs and no devices, since whoever can
-    /// write to the servers could make them; as many threads as CPUs, from two to sixteen: they do
-    /// what the servers of this process are asked for, too.
+    /// The defaults: for root's mounts, open to other users. `nosuid` and `nodev`, because a user with access to the
+    /// servers could create such files. One thread for each CPU, from two to sixteen, because these threads also run the
+    /// requests of servers in this process.
     pub fn new(source: impl Into<String>) -> FuseOptions {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
         FuseOptions {
@@ -51,7 +52,7 @@ impl FuseOptions {
             allow_other: rustix::process::geteuid().is_root(),
             flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RELATIME,
             threads: cpus.clamp(2, 16),
-            past_pages: true,
+            direct_io: true,
         }
     }
 
@@ -78,14 +79,14 @@ impl FuseOptions {
     }
 }
 
-/// A file system that the kernel has mounted.
-pub struct Mounted {
+/// A mounted file system. Dropping it unmounts lazily.
+pub struct FuseMount {
     path: PathBuf,
     state: Arc<State>,
     ended: watch::Receiver<bool>,
-    /// It is no longer in the tree, but may still be in use.
+    /// Detached from the tree, but possibly still in use.
     detached: AtomicBool,
-    /// Unmounts when it is dropped, if that has not been done.
+    /// Unmounts on drop if the session has not ended.
     _session: Mutex<Option<SessionGuard>>,
 }
 
@@ -102,38 +103,42 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Mounts a client's file system on a directory. The kernel's requests are answered on the current runtime.
-pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<Mounted, FuseError> {
+/// Mounts a client's file system on a directory. The current runtime handles the kernel's requests.
+///
+/// # Errors
+///
+/// See [`FuseError`]: a missing or busy mount point, no usable FUSE, or no permission to mount.
+pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<FuseMount, FuseError> {
     let (runtime, path) = (Handle::current(), path.to_owned());
     let root = client.getattr(&Cred::root(), client.root()).await;
     let born = root.map_or(Time::default(), |root| root.attr.btime);
-    let making = tokio::task::spawn_blocking(move || make(client, born, &path, &opts, runtime));
-    making.await.unwrap_or_else(|e| {
+    let mounting = tokio::task::spawn_blocking(move || mount_blocking(client, born, &path, &opts, runtime));
+    mounting.await.unwrap_or_else(|e| {
         Err(FuseError::NoFuse {
             source: io::Error::other(e),
         })
     })
 }
 
-fn make(
+fn mount_blocking(
     client: Arc<Client>,
     born: Time,
     path: &Path,
     opts: &FuseOptions,
     runtime: Handle,
-) -> Result<Mounted, FuseError> {
+) -> Result<FuseMount, FuseError> {
     let path = mountpoint::check(path)?;
     let failed = |source| mount_error(&path, source);
-    let state = Arc::new(State::new(client.clone(), born, runtime.clone(), opts.past_pages));
-    let session = begin(Fs(state.clone()), &path, opts).map_err(failed)?;
+    let state = Arc::new(State::new(client.clone(), born, runtime.clone(), opts.direct_io));
+    let session = open_session(Fs(state.clone()), &path, opts).map_err(failed)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
-    let hover = Hover::new(session.as_fd().try_clone_to_owned().map_err(failed)?);
-    state.hover.get_or_init(|| hover);
+    let busy_poll = BusyPoll::new(session.as_fd().try_clone_to_owned().map_err(failed)?);
+    state.busy_poll.get_or_init(|| busy_poll);
     let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(failed)?;
     let kernel = state.kernel.get_or_init(|| Arc::new(kernel)).clone();
     client.set_kernel(kernel);
     if let Some(mount) = mountpoint::mounted_at(&path) {
-        kernel_mount::follow_flags(client, path.clone(), mount.minor).map_err(failed)?;
+        kernel_mount::watch_flags(client, path.clone(), mount.minor).map_err(failed)?;
     }
     let session = session.spawn().map_err(failed)?;
     let ended = watch_end(session).map_err(failed)?;
@@ -141,7 +146,7 @@ fn make(
         path: path.clone(),
         ended: ended.clone(),
     };
-    Ok(Mounted {
+    Ok(FuseMount {
         path,
         state,
         ended,
@@ -150,8 +155,8 @@ fn make(
     })
 }
 
-/// Mounts by mount(2), or by the helper of users who may not do that, and greets the kernel.
-fn begin(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<Fs>> {
+/// Mounts by mount(2), or by fusermount3 for users without that privilege, and negotiates with the kernel.
+fn open_session(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<Fs>> {
     let config = opts.config();
     match kernel_mount::mount(path, &opts.source, opts.flags, opts.allow_other) {
         Ok(device) => Session::from_fd(fs, device, config.acl, config)
@@ -161,7 +166,7 @@ fn begin(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<Fs>> {
     }
 }
 
-/// Why mounting failed, as well as can be told.
+/// Distinguishes a missing FUSE from other mount errors.
 fn mount_error(path: &Path, source: io::Error) -> FuseError {
     match std::fs::File::open("/dev/fuse") {
         Err(e) => FuseError::NoFuse { source: e },
@@ -172,7 +177,7 @@ fn mount_error(path: &Path, source: io::Error) -> FuseError {
     }
 }
 
-/// A thread that waits for the session's end, however it comes about.
+/// Starts a thread that waits for the session's end.
 fn watch_end(session: BackgroundSession) -> io::Result<watch::Receiver<bool>> {
     let (tx, rx) = watch::channel(false);
     std::thread::Builder::new()
@@ -186,35 +191,43 @@ fn watch_end(session: BackgroundSession) -> io::Result<watch::Receiver<bool>> {
     Ok(rx)
 }
 
-impl Mounted {
-    /// Where it is mounted.
+impl FuseMount {
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is unmounted, by us or by anybody.
+    /// Whether the mount has ended, for any reason.
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Returns when it is unmounted, by us or by anybody.
+    /// Waits until the mount has ended, for any reason.
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();
         let _ = ended.wait_for(|e| *e).await;
     }
 
-    /// Unmounts: with `lazy`, also when files are open there. Then closes what was open, so that the client can go.
+    /// Unmounts; with `lazy`, also while files are open. Then closes all open files, so that the client can unmount.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if files are open and `lazy` is false; `Unmount` if the kernel or fusermount3 refuses.
     pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         if !self.has_ended() && !self.detached.load(Ordering::Relaxed) {
             let path = self.path.clone();
             let done = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, lazy)).await;
             match done.unwrap_or(Ok(())) {
-                // What may be mounted there next is not this one.
+                // Another mount may appear at this path later: never unmount it again.
                 Ok(()) | Err(FuseError::NotMounted { .. }) => self.detached.store(true, Ordering::Relaxed),
                 Err(e) => return Err(e),
             }
-            if !lazy && tokio::time::timeout(END, self.ended()).await.is_err() {
-                tracing::warn!(path = %self.path.display(), "the kernel has not let go of the mount");
+            if !lazy
+                && tokio::time::timeout(SESSION_END_TIMEOUT, self.ended())
+                    .await
+                    .is_err()
+            {
+                tracing::warn!(path = %self.path.display(), "the mount is detached, but the kernel has not ended it after 10 s");
             }
         }
         for file in self.state.files.drain() {

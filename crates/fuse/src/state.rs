@@ -1,13 +1,13 @@
-//! What all requests of a mount share, and how a request is run.
+//! The state shared by all requests of a mount, and the execution of a request.
 
+use crate::busy_poll::BusyPoll;
 use crate::convert::errno;
-use crate::flock::Lockers;
+use crate::flock::FileLockOwners;
 use crate::handles::Handles;
-use crate::hover::Hover;
 use crate::nodes::Nodes;
 use crate::notify::Invalidator;
-use crate::reply::Refuse;
-use crate::wait::Asker;
+use crate::reply::ReplyError;
+use crate::requester::Requester;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
@@ -19,84 +19,84 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wire::{Fid, Time};
 
-/// How long the kernel may believe what a lock covers: until it is told otherwise.
-const COVERED: Duration = Duration::from_secs(24 * 3600);
+/// Cache lifetime of data under a lock: effectively until it is invalidated.
+const LOCKED_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the kernel may believe an answer.
-pub(crate) fn ttl(covered: bool) -> Duration {
-    if covered { COVERED } else { Duration::ZERO }
+/// Cache lifetime of a reply.
+pub(crate) fn ttl(locked: bool) -> Duration {
+    if locked { LOCKED_TTL } else { Duration::ZERO }
 }
 
-/// Works that may go on although nobody waits for them any more.
-const LEFT_BEHIND: usize = 4096;
+/// The most operations that run on after their requester was interrupted.
+const DETACHED_MAX: usize = 4096;
 
-/// What all requests of a mount share.
+/// The state shared by all requests of a mount.
 pub(crate) struct State {
     pub(crate) client: Arc<Client>,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) files: Handles<OpenFile>,
     pub(crate) dirs: Handles<DirHandle>,
-    pub(crate) lockers: Lockers,
+    pub(crate) lock_owners: FileLockOwners,
     pub(crate) runtime: Handle,
-    /// Whether reads and writes go past the kernel's pages, which then are for mappings only.
-    past_pages: AtomicBool,
-    /// Places for works that nobody waits for any more.
-    left_behind: Arc<Semaphore>,
+    /// Whether reads and writes bypass the kernel's page cache, which then serves only mappings.
+    direct_io: AtomicBool,
+    /// Permits for operations that run on after their requester was interrupted.
+    detached: Arc<Semaphore>,
     /// Set once the device is open.
-    pub(crate) hover: OnceLock<Hover>,
+    pub(crate) busy_poll: OnceLock<BusyPoll>,
     /// Set once the device is open.
     pub(crate) kernel: OnceLock<Arc<Invalidator>>,
 }
 
 impl State {
-    /// `born`: when the root directory was made, if that is known.
-    pub(crate) fn new(client: Arc<Client>, born: Time, runtime: Handle, past_pages: bool) -> State {
+    /// `born`: birth time of the root directory, if known.
+    pub(crate) fn new(client: Arc<Client>, born: Time, runtime: Handle, direct_io: bool) -> State {
         State {
             nodes: Arc::new(Nodes::new(client.root(), born)),
             client,
             files: Handles::new(),
             dirs: Handles::new(),
-            lockers: Lockers::default(),
+            lock_owners: FileLockOwners::default(),
             runtime,
-            past_pages: AtomicBool::new(past_pages),
-            left_behind: Arc::new(Semaphore::new(LEFT_BEHIND)),
-            hover: OnceLock::new(),
+            direct_io: AtomicBool::new(direct_io),
+            detached: Arc::new(Semaphore::new(DETACHED_MAX)),
+            busy_poll: OnceLock::new(),
             kernel: OnceLock::new(),
         }
     }
 
-    pub(crate) fn past_pages(&self) -> bool {
-        self.past_pages.load(Ordering::Relaxed)
+    pub(crate) fn direct_io(&self) -> bool {
+        self.direct_io.load(Ordering::Relaxed)
     }
 
-    /// The kernel cannot map what it has no pages of: reads and writes use them too.
-    pub(crate) fn keep_pages(&self) {
-        self.past_pages.store(false, Ordering::Relaxed);
+    /// Uses the page cache for all I/O, because this kernel cannot map files opened for direct I/O.
+    pub(crate) fn use_page_cache(&self) {
+        self.direct_io.store(false, Ordering::Relaxed);
     }
 
-    /// How the kernel is to treat an open file. Pages that it has of it stay good: they were read under a lock, and it is
-    /// told when that lock goes.
+    /// The flags of an open file for the kernel. Its cached pages stay valid: they were read under a lock, and are
+    /// invalidated when that lock is cancelled.
     ///
-    /// Reads and writes go past them. A read that ends at the file's end ends, in the kernel's pages, at the size that the
-    /// kernel believes; and it drops the answer that would tell it another when it is told, at that moment, to forget the
-    /// last one (`attr_version` in fs/fuse/inode.c), so that who reads while somebody else appends would miss what was
-    /// there before. A write through the pages would lock them while it waits for its extent lock, and giving back a lock
-    /// waits for the kernel to let go of such pages. Appends go where the servers say that the end is, so one after another.
+    /// Reads and writes bypass the page cache. A read through the page cache ends at the size that the kernel has cached. If
+    /// an invalidation arrives while it handles a reply with a newer size, it drops that reply (`attr_version` in
+    /// fs/fuse/inode.c), so that a reader could miss data appended by another client. A write through the page cache would
+    /// hold page locks while it waits for its extent lock, and cancelling a lock waits for the kernel to release such pages.
+    /// Appends are not parallel, because each one needs the end of the file from the servers.
     pub(crate) fn fopen_flags(&self, flags: &OpenFlags) -> FopenFlags {
-        let kept = FopenFlags::FOPEN_KEEP_CACHE;
+        let keep_cache = FopenFlags::FOPEN_KEEP_CACHE;
         if flags.append {
-            kept | FopenFlags::FOPEN_DIRECT_IO
-        } else if self.past_pages() || flags.direct {
-            kept | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+            keep_cache | FopenFlags::FOPEN_DIRECT_IO
+        } else if self.direct_io() || flags.direct {
+            keep_cache | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
         } else {
-            kept
+            keep_cache
         }
     }
 
-    /// Answers a request that changes nothing: its work is dropped when the asker gives up the wait.
-    pub(crate) fn run<T, R: Refuse>(
+    /// Runs a request that changes nothing. Drops `work` when the requester is interrupted.
+    pub(crate) fn run<T, R: ReplyError>(
         self: &Arc<Self>,
-        asker: Asker,
+        requester: Requester,
         reply: R,
         work: impl Future<Output = Result<T, wire::Errno>> + Send + 'static,
         answer: impl FnOnce(&State, T, R) + Send + 'static,
@@ -104,24 +104,24 @@ impl State {
         T: Send,
     {
         let state = self.clone();
-        self.begin(async move {
+        self.start(async move {
             let result = tokio::select! {
                 biased;
                 result = work => result,
-                () = asker.gave_up() => Err(wire::Errno::EINTR),
+                () = requester.interrupted() => Err(wire::Errno::EINTR),
             };
             match result {
                 Ok(value) => answer(&state, value, reply),
-                Err(e) => reply.refuse(errno(e)),
+                Err(e) => reply.reply_error(errno(e)),
             }
         });
     }
 
-    /// Answers a request that may change something: its work is done to its end, also when the asker gives up the wait. Too
-    /// many such works are not left behind: then the asker goes on waiting.
-    pub(crate) fn run_to_end<T, R: Refuse>(
+    /// Runs a request that may change something. If the requester is interrupted, it gets EINTR and `work` runs on, up to
+    /// [`DETACHED_MAX`] such operations; beyond that the requester waits.
+    pub(crate) fn run_to_completion<T, R: ReplyError>(
         self: &Arc<Self>,
-        asker: Asker,
+        requester: Requester,
         reply: R,
         work: impl Future<Output = Result<T, wire::Errno>> + Send + 'static,
         answer: impl FnOnce(&State, T, R) + Send + 'static,
@@ -129,41 +129,41 @@ impl State {
         T: Send,
     {
         let state = self.clone();
-        self.begin(async move {
+        self.start(async move {
             let mut work = pin!(work);
             let result = tokio::select! {
                 biased;
                 result = &mut work => result,
-                place = state.leave_behind(asker) => {
-                    reply.refuse(Errno::EINTR);
+                permit = state.detach(requester) => {
+                    reply.reply_error(Errno::EINTR);
                     drop(work.await);
-                    return drop(place);
+                    return drop(permit);
                 }
             };
             match result {
                 Ok(value) => answer(&state, value, reply),
-                Err(e) => reply.refuse(errno(e)),
+                Err(e) => reply.reply_error(errno(e)),
             }
         });
     }
 
-    /// Returns when the asker gives up the wait for a work that may be left behind. A close always may: there are no more of
-    /// them than open files.
-    async fn leave_behind(&self, asker: Asker) -> Option<OwnedSemaphorePermit> {
-        asker.gave_up().await;
-        match asker {
-            Asker::Closer(_) => None,
-            _ => self.left_behind.clone().acquire_owned().await.ok(),
+    /// Returns when the requester is interrupted and may leave the operation running. A close always may: there are no
+    /// more of them than open files.
+    async fn detach(&self, requester: Requester) -> Option<OwnedSemaphorePermit> {
+        requester.interrupted().await;
+        match requester {
+            Requester::Closer(_) => None,
+            _ => self.detached.clone().acquire_owned().await.ok(),
         }
     }
 
-    /// Runs a request: as far as it goes without waiting right here, on the thread that read it, the rest on the runtime.
-    /// What the caches can answer, or a server of this process, is thus answered without a change of thread.
-    fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let begin = || cpt::begin_here(&self.runtime, work);
-        match self.hover.get() {
-            Some(hover) => hover.around(begin),
-            None => begin(),
+    /// Starts a request on the thread that read it. If it has to wait, it continues on the runtime. Replies from the
+    /// caches, or from a server in this process, thus need no thread switch.
+    fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let start = || cpt::begin_here(&self.runtime, work);
+        match self.busy_poll.get() {
+            Some(busy_poll) => busy_poll.run_and_poll(start),
+            None => start(),
         }
     }
 
@@ -182,7 +182,7 @@ impl State {
         self.dirs.get(fh.0).ok_or(Errno::EBADF)
     }
 
-    /// Reads for `reader`. Pages are read in nobody's name: where reads go past the pages, for a mapping.
+    /// Reads for `reader`. `None`: the kernel reads pages, with direct I/O always for a mapping.
     pub(crate) async fn read(
         &self,
         file: &OpenFile,
@@ -190,14 +190,14 @@ impl State {
         len: usize,
         reader: Option<LockOwner>,
     ) -> Result<Vec<Bytes>, wire::Errno> {
-        if reader.is_none() && self.past_pages() {
+        if reader.is_none() && self.direct_io() {
             self.client.read_mapped(file, offset, len).await
         } else {
             self.client.read(file, offset, len).await
         }
     }
 
-    /// Writes what a program wrote, or what it changed in a mapping.
+    /// Writes data of a program's write, or of a mapping.
     pub(crate) async fn write(
         &self,
         cred: &Cred,
@@ -215,18 +215,18 @@ impl State {
         self.client.write(file, offset, data).await
     }
 
-    /// Answers with the file of a name in this directory: the kernel gets a reference to it.
+    /// Replies with a file found in this directory. The kernel gets a reference to it.
     pub(crate) fn entry(&self, dir: INodeNo, found: Found, reply: ReplyEntry) {
-        let node = self.node(dir, &found);
+        let node = self.entry_attr(dir, &found);
         let generation = self.nodes.generation(found.attr.fid);
         reply.entry_with_ttls(&node.attr_ttl, &node.name_ttl, &node.attr, generation);
     }
 
-    /// Answers with attributes.
+    /// Replies with attributes.
     pub(crate) fn attr(&self, (ino, found): (INodeNo, Found), reply: ReplyAttr) {
         if self.nodes.is_alias(ino.0) {
-            // To programs it is the same directory.
-            let number = self.nodes.number(found.attr.fid);
+            // Programs must see the directory's own number.
+            let number = self.nodes.shown_ino(found.attr.fid);
             return reply.attr(&Duration::ZERO, &self.nodes.attr(number, &found));
         }
         reply.attr(&ttl(found.attr_cached), &self.nodes.attr(ino.0, &found));

@@ -1,6 +1,6 @@
-//! A file system in one process, mounted twice, used through the kernel.
+//! A file system in one process, mounted twice and used through the kernel.
 //!
-//! Needs /dev/fuse and the right to mount; where these are missing the tests fail and say so.
+//! Needs /dev/fuse and permission to mount; otherwise the tests fail with that reason.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@
 mod cluster;
 
 use cluster::{Cluster, FSNAME};
-use fuse::{FuseOptions, Mounted};
+use fuse::{FuseMount, FuseOptions};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 struct Mounts {
     cluster: Cluster,
     clients: Vec<Arc<client::Client>>,
-    mounts: Vec<Mounted>,
+    mounts: Vec<FuseMount>,
     _dirs: Vec<tempfile::TempDir>,
 }
 
@@ -28,7 +28,7 @@ impl Mounts {
         Mounts::start_with(osts, count, true).await
     }
 
-    async fn start_with(osts: u32, count: usize, past_pages: bool) -> Mounts {
+    async fn start_with(osts: u32, count: usize, direct_io: bool) -> Mounts {
         if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
             panic!("/dev/fuse cannot be opened, so nothing can be mounted: {e}");
         }
@@ -42,7 +42,7 @@ impl Mounts {
         for _ in 0..count {
             let (client, dir) = (all.cluster.mount().await, tempfile::tempdir().unwrap());
             let opts = FuseOptions {
-                past_pages,
+                direct_io,
                 ..FuseOptions::new(format!("0@lo:/{FSNAME}"))
             };
             all.mounts
@@ -81,12 +81,12 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_written_through_one_mount_are_read_through_the_other() {
-    for past_pages in [true, false] {
-        written_here_read_there(Mounts::start_with(2, 2, past_pages).await).await;
+    for direct_io in [true, false] {
+        write_here_read_there(Mounts::start_with(2, 2, direct_io).await).await;
     }
 }
 
-async fn written_here_read_there(m: Mounts) {
+async fn write_here_read_there(m: Mounts) {
     m.run(|a, b| {
         fs::create_dir(a.join("d")).unwrap();
         fs::write(a.join("d/f"), b"hello").unwrap();
@@ -105,19 +105,19 @@ async fn written_here_read_there(m: Mounts) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_files_survive_random_writes() {
-    for past_pages in [true, false] {
-        random_writes(Mounts::start_with(2, 2, past_pages).await).await;
+    for direct_io in [true, false] {
+        random_writes(Mounts::start_with(2, 2, direct_io).await).await;
     }
 }
 
-/// Says where two contents begin and end to differ.
-fn same(read: &[u8], expected: &[u8], what: &str) {
+/// Asserts equality; the message has the first and last different byte.
+fn assert_same(read: &[u8], expected: &[u8], what: &str) {
     assert_eq!(read.len(), expected.len(), "{what}");
     let differs = |i: &usize| read[*i] != expected[*i];
     if let Some(first) = (0..read.len()).find(differs) {
         let last = (0..read.len()).rfind(differs).unwrap_or(first);
         panic!(
-            "{what}: not from byte {first} to {last}: read {:?}",
+            "{what}: differs from byte {first} to {last}: read {:?}",
             &read[first..(first + 16).min(last + 1)]
         );
     }
@@ -141,19 +141,19 @@ async fn random_writes(m: Mounts) {
         }
         f.set_len(9 << 20).unwrap();
         drop(f);
-        same(
+        assert_same(
             &fs::read(b.join("big")).unwrap(),
             &model,
             "the other mount reads what was written",
         );
-        same(&fs::read(a.join("big")).unwrap(), &model, "and so does this one");
+        assert_same(&fs::read(a.join("big")).unwrap(), &model, "and so does this one");
     })
     .await;
     m.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_links_modes_and_times_are_those_of_posix() {
+async fn names_links_modes_and_times_follow_posix() {
     let m = Mounts::start(1, 2).await;
     m.run(|a, b| {
         fs::write(a.join("f"), b"x").unwrap();
@@ -185,7 +185,7 @@ async fn names_links_modes_and_times_are_those_of_posix() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_file_outlives_its_name() {
+async fn open_file_outlives_its_name() {
     let m = Mounts::start(1, 2).await;
     m.run(|a, b| {
         fs::write(a.join("f"), b"still here").unwrap();
@@ -225,7 +225,7 @@ async fn appends_of_two_mounts_do_not_overwrite_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_mount_on_a_mount_point_in_use_is_refused() {
+async fn mounting_on_a_busy_mount_point_fails() {
     let m = Mounts::start(0, 1).await;
     let client = m.cluster.mount().await;
     let again = fuse::mount(client.clone(), m.mounts[0].path(), FuseOptions::new("x")).await;
@@ -241,7 +241,7 @@ async fn a_second_mount_on_a_mount_point_in_use_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_a_file_open_sees_at_once_what_another_mount_appends_and_cuts() {
+async fn open_file_sees_appends_and_truncates_of_another_mount_at_once() {
     let m = Mounts::start(2, 2).await;
     m.run(|a, b| {
         for round in 0..60usize {
@@ -278,7 +278,7 @@ async fn who_has_a_file_open_sees_at_once_what_another_mount_appends_and_cuts() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abandoned_mount_fails_whoever_waits_for_it() {
+async fn abort_fails_all_waiting_requests() {
     let m = Mounts::start(1, 1).await;
     m.run(|a, _| {
         let open = || fs::File::create(a.join("f")).unwrap();
@@ -296,7 +296,7 @@ async fn an_abandoned_mount_fails_whoever_waits_for_it() {
             std::thread::yield_now();
         }
         assert!(!waits.is_finished(), "{:?}", waits.join());
-        fuse::abandon(&a).unwrap();
+        fuse::abort(&a).unwrap();
         let error = waits.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
         assert_eq!(fuse::mounted_at(&a), None);
@@ -305,26 +305,26 @@ async fn an_abandoned_mount_fails_whoever_waits_for_it() {
     m.stop().await;
 }
 
-/// Linux lets the file system cut the file before it looks whether that may be.
+/// Linux lets the file system truncate a file on O_TRUNC before it checks whether the file is being executed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_runs_is_not_cut_by_who_opens_it_to_read() {
+async fn open_with_o_trunc_fails_while_the_file_is_executed() {
     let m = Mounts::start(1, 2).await;
     m.run(|a, b| {
         let (program, size) = (
             a.join("sleep"),
             fs::copy("/usr/bin/sleep", a.join("sleep")).unwrap(),
         );
-        let mut runs = std::process::Command::new(&program).arg("600").spawn().unwrap();
+        let mut child = std::process::Command::new(&program).arg("600").spawn().unwrap();
         for mount in [a, b] {
-            let mut to_cut = fs::File::options();
-            to_cut.read(true).custom_flags(libc::O_TRUNC);
-            let refused = to_cut.open(mount.join("sleep")).unwrap_err();
+            let mut truncating = fs::File::options();
+            truncating.read(true).custom_flags(libc::O_TRUNC);
+            let refused = truncating.open(mount.join("sleep")).unwrap_err();
             assert_eq!(refused.kind(), std::io::ErrorKind::ExecutableFileBusy);
             assert_eq!(fs::metadata(mount.join("sleep")).unwrap().len(), size);
         }
-        assert_eq!(runs.try_wait().unwrap(), None);
-        runs.kill().unwrap();
-        runs.wait().unwrap();
+        assert_eq!(child.try_wait().unwrap(), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
     })
     .await;
     m.stop().await;

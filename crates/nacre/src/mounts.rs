@@ -14,11 +14,11 @@ const NAMED_MAX: usize = 5;
 pub(crate) fn answers(path: &Path) -> Result<()> {
     let here = path.display();
     match state(path)? {
-        MountState::Answers => Ok(()),
+        MountState::Responds => Ok(()),
         MountState::Dead => bail!(
             "mount point {here} is left over from a process that died: run `nacre umount {here}`, then try again"
         ),
-        MountState::Hangs => {
+        MountState::Hung => {
             bail!(
                 "mount point {here} does not answer: the file system mounted there hangs; unmount it, then try again"
             )
@@ -65,10 +65,10 @@ pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
 /// Detaches the mount of a killed process, even if that process is blocked in the kernel on its own
 /// mount and can neither answer nor exit.
 pub(crate) fn detach_of_dead(path: &Path) -> Result<bool> {
-    if state(path)? != MountState::Hangs {
+    if state(path)? != MountState::Hung {
         return detach_stale(path);
     }
-    fuse::abandon(path)?;
+    fuse::abort(path)?;
     Ok(true)
 }
 

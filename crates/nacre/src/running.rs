@@ -260,11 +260,11 @@ fn settled(records: impl Fn() -> Vec<Running>) -> Vec<Running> {
     loop {
         let found = records();
         let unknown = |m: &MountEntry| {
-            m.is_ours() && m.user == Some(uid()) && !found.iter().any(|r| r.has_mount(&m.path))
+            m.is_nacre() && m.user == Some(uid()) && !found.iter().any(|r| r.has_mount(&m.path))
         };
         let mounts = fuse::mounts().unwrap_or_default();
         let mut lost = mounts.iter().filter(|m| unknown(m));
-        let lost = lost.any(|m| fuse::mount_state(&m.path).is_ok_and(|s| s == MountState::Answers));
+        let lost = lost.any(|m| fuse::mount_state(&m.path).is_ok_and(|s| s == MountState::Responds));
         if !lost || Instant::now() > deadline {
             return found;
         }

@@ -367,7 +367,7 @@ impl Life {
     }
 
     /// Removes a mount that the kernel has already ended.
-    async fn undo(self: &Arc<Self>, kernel: &Arc<fuse::Mounted>) {
+    async fn undo(self: &Arc<Self>, kernel: &Arc<fuse::FuseMount>) {
         let Some(end) = self.node.lock().await.take_mount(kernel) else {
             return;
         };

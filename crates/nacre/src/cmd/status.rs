@@ -88,20 +88,20 @@ fn stale_mounts(found: &[Running]) -> Vec<(MountEntry, MountState)> {
     };
     let mounts = fuse::mounts().unwrap_or_default().into_iter();
     let looking: Vec<_> = mounts
-        .filter(|m| m.is_ours() && !known(m))
+        .filter(|m| m.is_nacre() && !known(m))
         .map(|m| std::thread::spawn(move || fuse::mount_state(&m.path).map(|state| (m, state))))
         .collect();
     let looked = looking.into_iter().filter_map(|l| l.join().ok()?.ok());
     looked
-        .filter(|(_, state)| *state != MountState::Answers)
+        .filter(|(_, state)| *state != MountState::Responds)
         .collect()
 }
 
 fn state_name(state: MountState) -> &'static str {
     match state {
-        MountState::Answers => "answers",
+        MountState::Responds => "answers",
         MountState::Dead => "is left over from a process that died",
-        MountState::Hangs => "does not answer",
+        MountState::Hung => "does not answer",
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
             };
             let ends = match control::ask(&owner.control, &request, STOP_MAX) {
                 Ok(answer) => answer["ends"].as_bool() == Some(true),
-                Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_ours()) => return Err(e),
+                Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_nacre()) => return Err(e),
                 // It exited before its answer left.
                 Err(_) => true,
             };
@@ -44,7 +44,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
         None => match fuse::mounted_at(&path) {
             None => bail!("{} is not a mount point", path.display()),
             // The process exits when its last mount ends.
-            Some(m) if m.is_ours() => {
+            Some(m) if m.is_nacre() => {
                 fuse::unmount(&path, args.lazy).map_err(|e| mounts::in_use(e, &path))?;
             }
             Some(_) => bail!("{} is not a mount of nacre", path.display()),

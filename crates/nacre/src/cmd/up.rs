@@ -136,7 +136,7 @@ fn mount_again(
     let (here, pid) = (dir.display(), process.pid);
     let unmounted = mountpoint.filter(|path| {
         let real = fuse::real_path(path).unwrap_or_else(|_| path.to_path_buf());
-        !fuse::mounted_at(&real).is_some_and(|m| m.is_ours())
+        !fuse::mounted_at(&real).is_some_and(|m| m.is_nacre())
     });
     let Some(mountpoint) = unmounted.filter(|_| process.role == "up") else {
         bail!("{here} is up already (process {pid}): see `nacre status`; stop it with `nacre down`");

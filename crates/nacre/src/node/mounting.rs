@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use client::{Atime, Client, Cred, MountOptions, parse_source};
-use fuse::{FuseOptions, Mounted};
+use fuse::{FuseMount, FuseOptions};
 use mgc::Mgc;
 use params::Registry;
 use rpc::Ptlrpc;
@@ -37,7 +37,7 @@ pub(crate) struct MountRequest {
 pub(super) struct MountHere {
     pub(super) record: MountRecord,
     pub(super) client: Arc<Client>,
-    pub(super) kernel: Arc<Mounted>,
+    pub(super) kernel: Arc<FuseMount>,
 }
 
 /// The mounts of a node, and the number of those in progress.
@@ -168,7 +168,7 @@ impl Node {
 
     /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
     /// wait for its end.
-    pub(crate) fn end_mount(&mut self, made: Result<Made>) -> Result<Arc<Mounted>> {
+    pub(crate) fn end_mount(&mut self, made: Result<Made>) -> Result<Arc<FuseMount>> {
         self.mounts.making -= 1;
         let Made { mount, mgc } = made?;
         if self.mounts.closed {
@@ -187,14 +187,14 @@ impl Node {
     }
 
     /// The FUSE session of the mount at a path.
-    pub(crate) fn mounted(&self, path: &Path) -> Option<Arc<Mounted>> {
+    pub(crate) fn mounted(&self, path: &Path) -> Option<Arc<FuseMount>> {
         let found = self.mounts.made.iter().rfind(|m| m.record.mountpoint == path);
         found.map(|m| m.kernel.clone())
     }
 
     /// Removes a mount that the kernel has ended. Returns the remaining cleanup; `None` if another
     /// task does it.
-    pub(crate) fn take_mount(&mut self, kernel: &Arc<Mounted>) -> Option<impl Future<Output = ()> + use<>> {
+    pub(crate) fn take_mount(&mut self, kernel: &Arc<FuseMount>) -> Option<impl Future<Output = ()> + use<>> {
         let at = self
             .mounts
             .made

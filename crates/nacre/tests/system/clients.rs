@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use client::{Client, MountOptions};
 use cpt::{CptConfig, CptTable};
-use fuse::{FuseOptions, Mounted};
+use fuse::{FuseMount, FuseOptions};
 use lnet::{Lnet, LnetConfig};
 use rpc::{Ptlrpc, RpcConfig};
 
@@ -274,7 +274,7 @@ fn a_client_beside_the_servers_and_one_elsewhere_work_together() {
 }
 
 /// A client of its own, mounted by the process of this test.
-async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc<Client>, Mounted) {
+async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc<Client>, FuseMount) {
     fs::create_dir(at).unwrap();
     let mgs = fs.addresses.nid(1).parse().unwrap();
     let client = Client::mount(rpc, MountOptions::new(vec![mgs], "lus", seed))

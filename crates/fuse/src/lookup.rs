@@ -1,5 +1,5 @@
-//! What is looked up beyond a directory's names: `.` and `..`, by which the kernel finds the files of file handles; and what
-//! `.lustre/fid` leads to.
+//! Lookups that are more than a name in a directory: `.` and `..`, which the kernel uses to resolve file handles, and
+//! FIDs in `.lustre/fid`.
 
 use crate::state::{State, ttl};
 use client::{Cred, Found, KernelCache};
@@ -7,27 +7,27 @@ use fuser::{Errno, FileAttr, INodeNo};
 use std::time::Duration;
 use wire::Fid;
 
-/// How long a change through an alias waits for the kernel to forget what it changed.
-const KERNEL_WAIT: Duration = Duration::from_millis(500);
+/// The longest time that a change through an alias waits for the kernel to invalidate its cache.
+const INVALIDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A file, as the kernel is told of it and given a reference.
-pub(crate) struct Node {
+/// The attributes and cache lifetimes of a lookup's reply. The kernel gets a reference to the file.
+pub(crate) struct EntryAttr {
     pub(crate) attr: FileAttr,
     pub(crate) attr_ttl: Duration,
     pub(crate) name_ttl: Duration,
 }
 
 impl State {
-    /// The directory in which a name is looked up. The dots are asked of files that the kernel may have forgotten.
-    pub(crate) fn dir_of_lookup(&self, dir: INodeNo, name: &[u8]) -> Result<Fid, Errno> {
+    /// The directory of a lookup. For `.` and `..`, it may be one that the kernel has forgotten.
+    pub(crate) fn lookup_dir(&self, dir: INodeNo, name: &[u8]) -> Result<Fid, Errno> {
         match name {
             b"." | b".." => self.nodes.fid_of_handle(dir.0).ok_or(Errno::ESTALE),
             _ => self.fid(dir),
         }
     }
 
-    /// Finds a name in a directory, or the directory itself, or the one that it is in.
-    pub(crate) async fn look_up(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Found, wire::Errno> {
+    /// Looks up a name in a directory; `.` is the directory itself, `..` its parent.
+    pub(crate) async fn lookup(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Found, wire::Errno> {
         match name {
             b"." => self.client.getattr(cred, dir).await,
             b".." => {
@@ -38,12 +38,12 @@ impl State {
         }
     }
 
-    /// A file that was found in this directory; the kernel is given a reference to it.
-    pub(crate) fn node(&self, dir: INodeNo, found: &Found) -> Node {
+    /// The reply for a file found in this directory. The kernel gets a reference to the file.
+    pub(crate) fn entry_attr(&self, dir: INodeNo, found: &Found) -> EntryAttr {
         let fid = found.attr.fid;
         let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
-        if !self.nodes.is_by_fid(dir.0) {
-            return Node {
+        if !self.nodes.resolves_fids(dir.0) {
+            return EntryAttr {
                 attr: self.nodes.attr(self.nodes.reference(fid), found),
                 attr_ttl,
                 name_ttl,
@@ -54,16 +54,16 @@ impl State {
             true => self.nodes.reference_alias(fid),
             false => self.nodes.reference(fid),
         };
-        Node {
+        EntryAttr {
             attr: self.nodes.attr(ino, found),
             attr_ttl: if is_dir { Duration::ZERO } else { attr_ttl },
             name_ttl: Duration::ZERO,
         }
     }
 
-    /// A directory, or a name in it, was changed. Where the kernel did that through an alias, it goes on believing what it
-    /// keeps under the directory's own number, so it is told.
-    pub(crate) async fn changed(&self, dir: INodeNo, name: Option<&[u8]>) {
+    /// Invalidates the kernel's cache after a change through an alias: the kernel caches the directory under its
+    /// own inode number, not under the alias.
+    pub(crate) async fn invalidate_alias(&self, dir: INodeNo, name: Option<&[u8]>) {
         if !self.nodes.is_alias(dir.0) {
             return;
         }
@@ -72,8 +72,8 @@ impl State {
         };
         kernel.inval_inode(fid, -1, 0).await;
         if let Some(name) = name {
-            let forgotten = kernel.inval_entry(fid, name, Fid::ZERO);
-            let _ = tokio::time::timeout(KERNEL_WAIT, forgotten).await;
+            let invalidated = kernel.inval_entry(fid, name, Fid::ZERO);
+            let _ = tokio::time::timeout(INVALIDATE_TIMEOUT, invalidated).await;
         }
     }
 }

@@ -1,35 +1,35 @@
-//! A file that was opened for a program that may have given up the wait.
+//! An open file until the kernel takes its handle: the program may stop waiting for the open.
 
 use crate::state::State;
 use client::OpenFile;
 use fuser::FileHandle;
 use std::sync::Arc;
 
-/// Closes the file again unless the kernel is given a handle of it.
-pub(crate) struct Opened {
+/// An open file that is closed on drop unless the kernel got its handle.
+pub(crate) struct PendingOpen {
     state: Arc<State>,
     file: Arc<OpenFile>,
-    /// Whether the kernel has a handle of it.
+    /// Whether the kernel got the handle.
     handed_over: bool,
 }
 
-impl Opened {
-    pub(crate) fn new(state: Arc<State>, file: Arc<OpenFile>) -> Opened {
-        Opened {
+impl PendingOpen {
+    pub(crate) fn new(state: Arc<State>, file: Arc<OpenFile>) -> PendingOpen {
+        PendingOpen {
             state,
             file,
             handed_over: false,
         }
     }
 
-    /// The handle by which the kernel knows the file from now on.
+    /// Allocates the handle for the kernel.
     pub(crate) fn handle(mut self) -> FileHandle {
         self.handed_over = true;
         FileHandle(self.state.files.insert(self.file.clone()))
     }
 }
 
-impl Drop for Opened {
+impl Drop for PendingOpen {
     fn drop(&mut self) {
         if self.handed_over {
             return;
@@ -37,7 +37,7 @@ impl Drop for Opened {
         let (client, file) = (self.state.client.clone(), self.file.clone());
         self.state.runtime.spawn(async move {
             if let Err(e) = client.release(&file).await {
-                tracing::debug!(fid = %file.fid, "closing a file that nobody waited for: {e}");
+                tracing::debug!(fid = %file.fid, "cannot close a file whose open was interrupted: {e}");
             }
         });
     }

@@ -1,0 +1,74 @@
+//! Requesters of operations, and signals that interrupt their wait.
+//!
+//! The kernel waits for the reply to a request that this process has read, even if the program gets SIGKILL. So that fatal
+//! signals work, a waiting request periodically checks the signals of its program, and ends with `EINTR`. The kernel's
+//! own message for this (`FUSE_INTERRUPT`) does not contain the signal, and `fuser` answers it with `ENOSYS`. Since
+//! timers and similar signals must not interrupt I/O, the signals have to be checked in any case.
+
+use client::{ProcessStatus, is_exiting};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The interval of checking a program's signals.
+const SIGNAL_POLL: Duration = Duration::from_millis(200);
+/// A signal that the program handles ends a wait after this time.
+const HANDLED_SIGNAL_DELAY: Duration = Duration::from_secs(1);
+
+/// The requester that waits for a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requester {
+    /// A program: the thread that sent the request.
+    Program(u32),
+    /// A program that closes a file: its thread. Nothing waits for the reply if the program is exiting.
+    Closer(u32),
+    /// The kernel itself: an interruption would lose data or break a mapping.
+    Kernel,
+}
+
+impl Requester {
+    /// Whether this requester's wait ends, after `after`.
+    fn is_interrupted(self, after: Duration) -> bool {
+        let has_fatal_signal = |pid| {
+            let status = ProcessStatus::of(pid);
+            status.is_being_ended() || after >= HANDLED_SIGNAL_DELAY && status.is_asked_to_end()
+        };
+        match self {
+            // Pid 0: the program is in a pid namespace that is invisible to this process.
+            Requester::Program(0) | Requester::Closer(0) | Requester::Kernel => false,
+            Requester::Program(pid) => has_fatal_signal(pid),
+            Requester::Closer(pid) => is_exiting(pid) || has_fatal_signal(pid),
+        }
+    }
+
+    /// Returns when a signal ends the requester's wait.
+    pub(crate) async fn interrupted(self) {
+        if self == Requester::Kernel {
+            return std::future::pending().await;
+        }
+        let begun = Instant::now();
+        loop {
+            sleep(SIGNAL_POLL).await;
+            if self.is_interrupted(begun.elapsed()) {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HANDLED_SIGNAL_DELAY, Requester};
+
+    #[test]
+    fn program_without_signals_keeps_waiting() {
+        let pid = std::process::id();
+        for requester in [
+            Requester::Program(pid),
+            Requester::Closer(pid),
+            Requester::Program(0),
+            Requester::Kernel,
+        ] {
+            assert!(!requester.is_interrupted(HANDLED_SIGNAL_DELAY), "{requester:?}");
+        }
+    }
+}
