@@ -1,5 +1,7 @@
-//! What creates and removals of files with one object cost a target's own stack, in one directory and in a directory for
-//! each thread: CPU time, and the rate in one directory as a part of that in own directories, medians of rounds in turn.
+//! Measures the cost of creating and removing files with one object each on the MDT's own stack:
+//! all threads in one shared directory against one directory per thread. Prints the CPU time per
+//! operation for both cases, and the rate in the shared directory relative to the rate in separate
+//! ones; medians over alternating rounds.
 //!
 //! `cargo run --release -p mdt --example names [memory|DIRECTORY] [THREADS] [FILES] [ROUNDS]`
 
@@ -21,7 +23,7 @@ use wire::{Errno, Fid, Text, Time};
 const FILE: u32 = 0o100_644;
 const DIRECTORY: u32 = 0o040_755;
 
-/// What one round came to, for each operation.
+/// The cost of one operation in one round.
 struct Cost {
     wall: Duration,
     cpu: Duration,
@@ -62,7 +64,7 @@ impl Load<'_> {
         unlink(self.store, &Cred::root(), what).map(drop)
     }
 
-    /// Each thread does this with its own files, in its directory of these.
+    /// Runs `each` for every file of every thread; thread n works in `dirs[n]`.
     fn run(&self, dirs: &[Fid], each: impl Fn(Fid, &str) -> Result<(), Errno> + Sync) -> Cost {
         let start = Barrier::new(dirs.len() + 1);
         let (begun, cpu) = std::thread::scope(|scope| {
@@ -86,7 +88,7 @@ impl Load<'_> {
     }
 }
 
-/// Of the process; the kernel counts in hundredths of a second.
+/// CPU time of the process; the kernel counts hundredths of a second.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("the process's own state");
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -135,7 +137,7 @@ async fn main() {
         }
     }
     println!(
-        "{threads} threads, {place}: CPU us each, in one directory and in own ones; rate in one of that in own"
+        "{threads} threads, {place}: CPU us per operation (shared, separate directories); rate shared/separate"
     );
     for (at, name) in ["create", "unlink"].into_iter().enumerate() {
         let operations = f64::from(files) * threads as f64;

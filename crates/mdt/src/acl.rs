@@ -1,8 +1,9 @@
-//! POSIX access control lists, in the form of the `system.posix_acl_*` attributes.
+//! POSIX access control lists, in the format of the `system.posix_acl_*` attributes.
 //!
-//! An ACL is kept as it came (version 2, entries of tag, permissions and id), checked when it is set. Rules of POSIX
-//! 1003.1e as Linux has them: the owner's, group's and others' entries mirror the mode, the mask limits named users and
-//! all groups, and an ACL without named entries is the mode and nothing else.
+//! An ACL is checked when it is set and stored unchanged (version 2; entries of tag, permissions
+//! and id). The rules are those of POSIX 1003.1e as implemented by Linux: the entries of owner,
+//! group and others mirror the mode; the mask limits named users and all groups; an ACL without
+//! named entries is equivalent to the mode.
 
 use bytes::Bytes;
 use wire::{
@@ -12,17 +13,17 @@ use wire::{
 
 use crate::{cred::Cred, store::Inode};
 
-/// Entries in one ACL at most: what a client's reply buffer holds.
+/// Maximum number of entries: the size of a client's reply buffer.
 const MAX_ENTRIES: usize = 8 * 1024;
 
-/// The attribute that holds the ACL that decides about access.
+/// The attribute with the access ACL.
 pub(crate) const XATTR_ACCESS: &[u8] = wire::XATTR_NAME_ACL_ACCESS.as_bytes();
-/// The attribute of a directory that holds the ACL that its new children begin with.
+/// The attribute of a directory with the default ACL of its new children.
 pub(crate) const XATTR_DEFAULT: &[u8] = wire::XATTR_NAME_ACL_DEFAULT.as_bytes();
 
 type Entry = PosixAclXattrEntry;
 
-/// Reads and checks an ACL.
+/// Parses and checks an ACL.
 fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
     let entries = PosixAcl::parse(bytes).map_err(|_| Errno::EINVAL)?.entries;
     if entries.len() > MAX_ENTRIES {
@@ -56,7 +57,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
     Ok(entries)
 }
 
-/// Checks an attribute that is kept.
+/// Checks the ACL in a stored attribute.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Errno> {
     parse(bytes).map(drop)
 }
@@ -72,7 +73,7 @@ fn perm(entries: &[Entry], tag: u16) -> Option<u32> {
         .map(|e| u32::from(e.e_perm))
 }
 
-/// The permission bits that a mode and an ACL have in common: the group's are the mask's when there is one.
+/// The permission bits of an ACL's mode; the mask, if present, provides the group bits.
 fn mode_bits(entries: &[Entry]) -> u32 {
     let group = perm(entries, ACL_MASK)
         .or(perm(entries, ACL_GROUP_OBJ))
@@ -80,14 +81,15 @@ fn mode_bits(entries: &[Entry]) -> u32 {
     perm(entries, ACL_USER_OBJ).unwrap_or(0) << 6 | group << 3 | perm(entries, ACL_OTHER).unwrap_or(0)
 }
 
-/// An ACL without named entries and mask says what the mode says.
+/// Whether an ACL is equivalent to a mode: no named entries, no mask.
 fn is_mode_only(entries: &[Entry]) -> bool {
     entries
         .iter()
         .all(|e| matches!(e.e_tag, ACL_USER_OBJ | ACL_GROUP_OBJ | ACL_OTHER))
 }
 
-/// What an ACL grants of `want` to somebody who is not the owner; `None` when there is no ACL.
+/// The permissions of `want` that an ACL grants to a user other than the owner; `None` without an
+/// ACL.
 pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Option<u32> {
     if acl.is_empty() {
         return None;
@@ -105,14 +107,15 @@ pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Opti
         ACL_GROUP => cred.in_group(e.e_id),
         _ => false,
     });
-    // One matching group that grants everything is enough; only when none matches, others count.
+    // One matching group that grants everything suffices; the entry of others applies only if no
+    // group matches.
     let best = groups
         .map(|e| u32::from(e.e_perm) & mask)
         .reduce(|a, b| if a & want == want { a } else { b });
     best.or_else(|| perm(&entries, ACL_OTHER))
 }
 
-/// Sets an inode's access ACL: the mode follows it, and one that is only the mode is not kept.
+/// Sets an inode's access ACL and updates the mode; an ACL equivalent to the mode is not stored.
 pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     if acl.is_empty() {
         inode.acl_access = Bytes::new();
@@ -141,7 +144,7 @@ pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// After a change of mode: the ACL's owner, mask (or group) and others follow it.
+/// Updates the access ACL after a change of mode: the entries of owner, mask (or group) and others.
 pub(crate) fn follow_mode(inode: &mut Inode) {
     let Ok(mut entries) = parse(&inode.acl_access) else {
         return;
@@ -160,7 +163,7 @@ pub(crate) fn follow_mode(inode: &mut Inode) {
     inode.acl_access = build(entries);
 }
 
-/// A new inode's mode and ACLs under a parent: its default ACL takes the place of the umask.
+/// Sets the mode and ACLs of a new inode: the parent's default ACL, if any, replaces the umask.
 pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
     if child.is_symlink() {
         return;
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_user_is_granted_under_the_mask_and_the_mode_shows_the_mask() {
+    fn mask_limits_a_named_user_and_is_the_group_mode() {
         let mut f = Inode {
             mode: 0o100640,
             uid: 1,
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acl_that_is_only_a_mode_is_not_kept() {
+    fn acl_equivalent_to_the_mode_is_not_stored() {
         let mut f = Inode {
             mode: 0o100600,
             ..Inode::default()
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_acls_are_refused() {
+    fn malformed_acls_are_errors() {
         let mut f = Inode {
             mode: 0o100600,
             ..Inode::default()
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_acl_takes_the_place_of_the_umask() {
+    fn default_acl_replaces_the_umask() {
         let none = u32::MAX;
         let default = acl(&[
             (ACL_USER_OBJ, 7, none),
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_default_acl_the_umask_counts() {
+    fn umask_applies_without_a_default_acl() {
         let mut f = Inode {
             mode: 0o100666,
             ..Inode::default()

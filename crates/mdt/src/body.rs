@@ -1,7 +1,7 @@
-//! Attributes as replies carry them: `mdt_body` and the buffers that it tells the length of.
+//! Attributes in replies: `mdt_body`, and the buffers whose lengths it contains.
 //!
-//! What is set is what a real server sets (captures b1, d2, d3, i4, k2): a striped file's size is never sent as its
-//! size, only as the lazy one, because the client must ask the OSTs.
+//! The valid bits are those of a Lustre server (captures b1, d2, d3, i4, k2). The size of a striped
+//! file is never sent as its size, only as the lazy size, because the client must query the OSTs.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{
@@ -14,7 +14,7 @@ use wire::{
 
 use crate::store::Inode;
 
-/// What every reply with attributes has.
+/// Valid bits of every reply with attributes.
 const ALWAYS: u64 = OBD_MD_FLID
     | OBD_MD_FLATIME
     | OBD_MD_FLMTIME
@@ -27,7 +27,7 @@ const ALWAYS: u64 = OBD_MD_FLID
     | OBD_MD_FLNLINK
     | OBD_MD_FLFLAGS
     | OBD_MD_FLBTIME;
-/// Bytes in a block, as `st_blocks` counts.
+/// Unit of `st_blocks`, bytes.
 const BLOCK: u64 = 512;
 
 /// A reply's attributes: the body, and the buffers MDT_MD and ACL.
@@ -41,16 +41,16 @@ pub(crate) struct Attrs {
     pub acl: Bytes,
 }
 
-/// What a request wants beside the plain attributes (`mbo_valid`), and what the reply may carry.
+/// The attributes that a request asks for, and the limits of the reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// `OBD_MD_*` of the request.
+    /// The request's `OBD_MD_*` bits (`mbo_valid`).
     pub valid: u64,
-    /// The longest layout of this filesystem (`mbo_max_mdsize`).
+    /// Size of the longest layout of this file system, bytes (`mbo_max_mdsize`).
     pub max_mdsize: u32,
     /// Whether the client understands ACLs.
     pub acl: bool,
-    /// How fine the times are that the client understands.
+    /// The precision of times that the client supports.
     pub precision: Precision,
 }
 
@@ -60,7 +60,7 @@ impl Asked {
     }
 }
 
-/// The plain attributes of an inode.
+/// The attributes of an inode without layout, link target and ACL.
 pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
     let mut body = MdtBody {
         mbo_fid1: fid,
@@ -92,7 +92,7 @@ pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
     body
 }
 
-/// The attributes that a request asked for.
+/// The requested attributes of an inode.
 pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
     let mut out = Attrs {
         body: plain(fid, inode, asked.precision),
@@ -103,7 +103,8 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
         body.mbo_valid |= OBD_MD_FLEASIZE;
         out.md = inode.lov.clone();
     }
-    // Clients that ask for the layout of a directory's entries over MDTs do not mean its files' default layout.
+    // A client that requests a directory's layout over MDTs does not mean the default layout of its
+    // files.
     let default_lov = asked.has(OBD_MD_FLDIREA) && asked.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
     if inode.is_dir() && default_lov && !inode.lov.is_empty() {
         body.mbo_valid |= OBD_MD_FLDIREA;
@@ -145,7 +146,7 @@ mod tests {
     };
 
     #[test]
-    fn who_does_not_know_nanoseconds_gets_lustres_bytes() {
+    fn client_without_nanoseconds_gets_lustre_wire_format() {
         let t = Time::new(7, 8);
         let inode = Inode {
             mode: 0o040755,
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_valid_bits_are_those_of_a_real_server() {
+    fn valid_bits_match_captures_of_a_lustre_server() {
         let dir = Inode {
             mode: 0o040755,
             nlink: 2,
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlinks_target_ends_with_a_nul() {
+    fn symlink_target_is_nul_terminated() {
         let symlink = Bytes::from_static(b"../dir1/file1");
         let link = Inode {
             mode: 0o120777,
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_layout_is_shown_only_to_who_asks_for_it_alone() {
+    fn default_layout_is_sent_only_on_its_own_request() {
         let lov = Bytes::from_static(&[7; 32]);
         let dir = Inode {
             mode: 0o040755,

@@ -1,9 +1,11 @@
-//! Capabilities for objects: what a client may do to the objects of a file, signed for the object targets (docs/security.md).
+//! Object capabilities: signed permissions for a client on the objects of a file, checked by the
+//! OSTs (docs/security.md).
 //!
-//! A client asks for one object of one file at a time, by MDS_GETATTR with `OBD_MD_FLOSSCAPA` and the object in
-//! `RMF_CAPA1`, as Lustre's clients renewed theirs. It gets the rights of the user in the request, those of the files that
-//! the client has open, and those of the capability that it shows: data that waits in a cache can be written after the file
-//! was closed, or its mode changed.
+//! A client requests a capability for one object by MDS_GETATTR with `OBD_MD_FLOSSCAPA` and the
+//! object in `RMF_CAPA1`, like Lustre's clients did to renew theirs. The capability combines the
+//! permissions of the request's user, of the client's open files, and of the capability that the
+//! client presents. So a client can write back cached data after the file was closed or its mode
+//! changed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,11 +26,11 @@ use crate::{
     target::{Handled, Mdt, reply},
 };
 
-/// Who may write the data.
+/// The operations of a writer.
 const WRITER: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
 
 impl Mdt {
-    /// Gives a client a capability for an object of a file.
+    /// Grants a client a capability for an object of a file.
     pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> Handled {
         let asked: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
         let file = body.mbo_fid1;
@@ -57,7 +59,7 @@ impl Mdt {
             lc_expiry: (self.clock.now().sec as u32).saturating_add(lifetime),
             ..LustreCapa::default()
         };
-        // An MGS of Lustre has no keys; its file systems have no capabilities.
+        // A Lustre MGS has no keys, so its file systems have no capabilities.
         let signed = self.capa_keys.sign(of, capa).ok_or(Errno::EOPNOTSUPP)?;
         let answer = MdtBody {
             mbo_fid1: file,
@@ -71,10 +73,12 @@ impl Mdt {
         ))
     }
 
-    /// What a client may do to the objects of a file: what this user may, and what its open files let it.
+    /// The operations that the client may do on the file's objects, by the user's permissions and
+    /// by open files.
     fn object_rights(&self, req: &ServerRequest, file: Fid, inode: &Inode, cred: &Cred) -> u64 {
         let open = self.handles(&req.export).modes_of(file);
-        // Who may not read the data may still see how much there is: attributes need no permission either.
+        // Reading attributes needs no permission on the file, so the object's attributes need none
+        // either.
         let mut rights = CAPA_OPC_META_READ;
         if cred.check(inode, MAY_READ).is_ok() || open.has(MDS_FMODE_READ | MDS_FMODE_EXEC) {
             rights |= CAPA_OPC_OSS_READ;

@@ -1,5 +1,5 @@
-//! What the walks have counted is judged: links, names and parents of each inode, and whether each directory is below the
-//! root. Of inodes that are not in order, the names are collected by a second walk.
+//! Evaluates the counts of the walks: links, names and parents of each inode, and whether each
+//! directory is below the root. A second walk collects the names of inconsistent inodes.
 
 use std::collections::HashMap;
 
@@ -19,16 +19,16 @@ use crate::{
     store::{Store, decode_entry, dot_lustre, keys, links},
 };
 
-/// A name: its directory, and itself.
+/// A name: its directory and the name itself.
 type Name = (Fid, Bytes);
 
-/// Judges every inode.
+/// Checks every inode.
 pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     if found.table.find(Fid::ROOT).is_none() {
         found.problems.push(Problem::NoRoot);
     }
     let loops = loops(&mut found.table);
-    // Inodes whose names are to be looked at one by one.
+    // Inodes whose names the second walk collects.
     let mut watched: HashMap<Fid, Vec<Name>> = loops.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &found.table.rows {
         progress.add(0)?;
@@ -37,7 +37,7 @@ pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) ->
         }
         let (fid, is_root) = (row.fid, row.fid.is_root());
         if row.names == 0 && fid.is_dot_lustre() {
-            // The next start gives it its name again.
+            // The next start of the target restores its name.
             continue;
         }
         if row.names == 0 && !is_root {
@@ -79,7 +79,7 @@ pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) ->
     Ok(())
 }
 
-/// One directory of each loop of directories that leads nowhere.
+/// One directory of each cycle that is not connected to the root.
 fn loops(table: &mut Table) -> Vec<Fid> {
     let mut found = Vec::new();
     let mut way = Vec::new();
@@ -109,7 +109,7 @@ fn loops(table: &mut Table) -> Vec<Fid> {
     found
 }
 
-/// Collects the names of some inodes.
+/// Collects the names of the suspect inodes.
 fn collect(
     store: &Store,
     progress: &Progress,
@@ -131,7 +131,7 @@ fn collect(
     Ok(())
 }
 
-/// Looks at an inode and the names that lead to it.
+/// Checks one inode against the names that lead to it.
 fn look(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &mut Examined) {
     let Ok(Some(inode)) = store.find(fid) else { return };
     let extra = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
@@ -153,7 +153,7 @@ fn look(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &
             );
             return;
         }
-        // The name that the directory knows stays.
+        // Keep the name that the directory's links record.
         let keep = names.iter().position(|n| known.links.contains(n)).unwrap_or(0);
         if keep < names.len() {
             names.swap(0, keep);
@@ -165,7 +165,7 @@ fn look(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &
     names.sort();
     let mut is: Vec<Name> = known.links.clone();
     is.sort();
-    // Names that did not fit are not there; those that are must be right.
+    // After an overflow the recorded links may be incomplete, but each must be right.
     let right = match known.overflow_time {
         0 => is == names,
         _ => is.iter().all(|link| names.binary_search(link).is_ok()),

@@ -1,11 +1,13 @@
-//! Is the store of a metadata target consistent? Every name leads to an inode that knows it, every link is counted, every
-//! directory is below the root, nothing is lost; and repairing what is not so.
+//! Checks the store of an MDT, and repairs it. In a consistent store every name leads to an inode
+//! that records it, every link is counted, every directory is below the root, and no inode is
+//! unreachable.
 //!
-//! [`examine`] walks the store record by record, in the order of keys, and keeps 48 bytes for each inode ([`table`]) and 32
-//! for each object of a file; names are compared as sums of their hashes. Only of what is damaged does a second walk collect
-//! the names. It changes nothing. What is found is a [`Problem`], which tells itself and repairs itself ([`repair`]); after
-//! repairs the store is examined again, since one damage may have hidden another. What concerns objects (does each have
-//! one file, is it there?) is examined by who sees the object targets too, from the [`Claim`]s.
+//! [`examine`] walks the store record by record in the order of keys and changes nothing. It keeps
+//! 48 bytes per inode ([`table`]) and 32 per object of a file, and compares names as sums of
+//! hashes. Only for inconsistent inodes a second walk collects the names. Each [`Problem`]
+//! describes itself, and [`repair`] repairs it; then the store is examined again, because one
+//! problem can hide another. The comparison with the OSTs' objects is left to the caller, who gets
+//! the [`Claim`]s.
 
 mod judge;
 mod problem;
@@ -27,20 +29,20 @@ pub use repair::Repairer;
 use crate::store::Store;
 use table::Table;
 
-/// An object that a file's layout names.
+/// A stripe's claim on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     /// The OST.
     pub ost: OstIndex,
     /// The object's sequence and id.
     pub object: (u64, u32),
-    /// Which stripe of the file it is.
+    /// The index of the stripe in the file.
     pub stripe: u16,
-    /// The file's place in the table of inodes.
+    /// The file's row in the table of inodes.
     file: u32,
 }
 
-/// What the store holds, in numbers.
+/// Numbers of records in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Inodes of all kinds.
@@ -49,36 +51,41 @@ pub struct Counts {
     pub directories: u64,
     /// Names.
     pub names: u64,
-    /// Inodes that were removed while open, which the next start destroys.
+    /// Inodes removed while open; the next start of the target destroys them.
     pub orphans: u64,
 }
 
-/// What an examination brings.
+/// The result of examining a store.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// What is wrong.
+    /// The problems found.
     pub problems: Vec<Problem>,
-    /// The objects of all files, in no order.
+    /// The objects of all files, unsorted.
     pub claims: Vec<Claim>,
-    /// For each OST the sequence of its objects, and the id that none in use is above.
+    /// For each OST: the sequence of its objects and the last used id.
     pub marks: BTreeMap<OstIndex, (u64, u32)>,
-    /// Objects that are queued to be destroyed, by OST; sorted.
+    /// Objects queued for destruction, by OST; sorted.
     pub destroyed: Vec<(OstIndex, Fid)>,
-    /// Whose sequences are whose.
+    /// The ranges of the FLDB.
     pub located: Vec<LuSeqRange>,
-    /// Numbers.
+    /// Numbers of records.
     pub counts: Counts,
     table: Table,
 }
 
 impl Examined {
-    /// The file that a claim is of.
+    /// The file of a claim.
     pub fn file(&self, claim: &Claim) -> Fid {
         self.table.rows[claim.file as usize].fid
     }
 }
 
-/// Examines the store of the MDT of this index.
+/// Examines the store of the MDT with index `mdt_index`.
+///
+///
+/// # Errors
+///
+/// [`OsdError::Stopping`] if the check is to stop, or an error of reading the index.
 pub fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examined, OsdError> {
     let mut found = Examined::default();
     walk::inodes(store, mdt_index, progress, &mut found)?;

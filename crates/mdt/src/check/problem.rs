@@ -1,4 +1,4 @@
-//! What can be wrong in the store, and how each is told.
+//! The kinds of problems in an MDT's store, and their descriptions.
 
 use bytes::Bytes;
 use osd::check::Finding;
@@ -14,68 +14,68 @@ use crate::{
 pub enum Part {
     /// The layout.
     Layout,
-    /// The ACL that decides about access.
+    /// The access ACL.
     AccessAcl,
-    /// The ACL that new children begin with.
+    /// The default ACL.
     DefaultAcl,
 }
 
-/// Something that is wrong.
+/// A problem in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A record cannot be read.
+    /// A malformed record.
     BadRecord {
-        /// Its key.
+        /// The record's key.
         key: Bytes,
-        /// What it should be.
+        /// The kind of the record.
         what: &'static str,
-        /// Why it is not.
+        /// The reason.
         why: String,
     },
-    /// A record of a kind that there is not.
+    /// A record of an unknown kind.
     UnknownRecord {
-        /// Its key.
+        /// The record's key.
         key: Bytes,
     },
-    /// There is no root directory.
+    /// The root directory is missing.
     NoRoot,
-    /// Names are in a directory that is none.
+    /// Entries below a FID that is no directory.
     NoDirectory {
-        /// Where they are.
+        /// The FID.
         dir: Fid,
-        /// What that is instead: a type, or nothing at all.
+        /// The type of the inode with this FID; `None` if it is missing.
         is: Option<u32>,
     },
-    /// A name that cannot be.
+    /// An invalid name.
     BadName {
-        /// Its directory.
+        /// The directory.
         dir: Fid,
         /// The entry's key.
         key: Bytes,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// An entry that is not where its name is looked for.
+    /// An entry whose key does not match the hash of its name.
     Misplaced {
-        /// Its directory.
+        /// The directory.
         dir: Fid,
         /// The entry's key.
         key: Bytes,
         /// The entry.
         entry: Entry,
     },
-    /// A name leads to no inode.
+    /// A name leads to a missing inode.
     Dangling {
-        /// Its directory.
+        /// The directory.
         dir: Fid,
         /// The name.
         name: Bytes,
-        /// Where it leads.
+        /// The missing inode.
         fid: Fid,
     },
-    /// A name says another type than the inode's.
+    /// An entry has another type than its inode.
     WrongType {
-        /// Its directory.
+        /// The directory.
         dir: Fid,
         /// The name.
         name: Bytes,
@@ -84,95 +84,95 @@ pub enum Problem {
         /// The inode's type.
         is: u32,
     },
-    /// A directory has a name that is one too many.
+    /// A directory has more than one name.
     ExtraName {
-        /// The directory that has it.
+        /// The directory with the extra name.
         fid: Fid,
-        /// Where the name is.
+        /// The directory that contains the extra name.
         dir: Fid,
         /// The name.
         name: Bytes,
     },
-    /// A directory is below itself.
+    /// A directory is its own ancestor.
     Loop {
         /// The directory.
         fid: Fid,
-        /// Where its name is.
+        /// The directory that contains its name.
         dir: Fid,
         /// Its name.
         name: Bytes,
     },
-    /// An inode has no name.
+    /// An inode has links but no name.
     NoName {
         /// The inode.
         fid: Fid,
         /// Its type.
         is: u32,
-        /// Its links.
+        /// Its link count.
         nlink: u32,
     },
-    /// An inode was removed, and nothing will destroy it.
+    /// An inode without links has no orphan record, so it would never be destroyed.
     Forgotten {
         /// The inode.
         fid: Fid,
     },
-    /// What is noted as removed while open is not.
+    /// An orphan record of a missing inode, or of one with names.
     NoOrphan {
-        /// What is noted.
+        /// The FID of the orphan record.
         fid: Fid,
-        /// Whether it is there, with names.
+        /// Whether the inode exists.
         exists: bool,
     },
-    /// The links are not as many as the names.
+    /// The link count differs from the number of names.
     WrongCount {
         /// The inode.
         fid: Fid,
-        /// Its links.
+        /// The stored link count.
         stored: u32,
-        /// What they should be.
+        /// The number of links by the names found.
         expected: u32,
     },
-    /// The inode knows other names than those that lead to it.
+    /// The links recorded in the inode differ from the names that lead to it.
     WrongLinks {
         /// The inode.
         fid: Fid,
         /// The names that lead to it.
         names: Vec<(Fid, Bytes)>,
     },
-    /// Extended attributes of no inode.
+    /// Extended attributes of a missing inode.
     LostXattrs {
-        /// Whose they were.
+        /// The FID of the missing inode.
         fid: Fid,
     },
-    /// Extended attributes of an inode that says that it has none.
+    /// Extended attributes of an inode without the flag for them.
     HiddenXattrs {
         /// The inode.
         fid: Fid,
     },
-    /// A part of an inode cannot be what it should be.
+    /// A part of an inode's record is invalid.
     BadPart {
         /// The inode.
         fid: Fid,
-        /// Which part.
+        /// The part.
         part: Part,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// An inode is of a sequence that is not known to be this target's.
+    /// An inode's sequence is not in the FLDB as one of this MDT.
     UnknownSequence {
         /// The sequence.
         seq: u64,
-        /// Whose it is.
+        /// The FLDB entry of the sequence, which names another target.
         whose: Option<LuSeqRange>,
     },
-    /// An inode is of a sequence that was not handed out.
+    /// An inode's sequence is in the part of the super-sequence that is not allocated yet.
     SequenceNotGiven {
         /// The sequence.
         seq: u64,
     },
 }
 
-/// A type as people call it.
+/// The name of a file type.
 fn kind(mode: u32) -> &'static str {
     match mode {
         S_IFDIR => "a directory",
@@ -186,7 +186,7 @@ fn kind(mode: u32) -> &'static str {
     }
 }
 
-/// Text that fits into a line, whatever the bytes are.
+/// Text on one line; control characters are escaped.
 fn show(bytes: &[u8]) -> String {
     let mut out = String::new();
     for c in String::from_utf8_lossy(bytes).chars() {
@@ -198,7 +198,7 @@ fn show(bytes: &[u8]) -> String {
     out
 }
 
-/// The path of an inode as it knows it itself; without one, nothing.
+/// The path of an inode by its recorded links; empty if there is none.
 pub fn show_path(store: &Store, fid: Fid) -> String {
     match fid2path::path(store, fid, 0, Fid::ROOT) {
         Ok((path, _)) => format!("/{}", show(&path)),
@@ -232,7 +232,7 @@ fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
 }
 
 impl Problem {
-    /// As it is told.
+    /// Describes the problem.
     pub fn finding(&self, store: &Store) -> Finding {
         let new = |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
             kind,
@@ -249,9 +249,9 @@ impl Problem {
                 "unreadable record",
                 keys::fid(key),
                 format!("record {}", show(&key.escape_ascii().collect::<Vec<_>>())),
-                format!("that of {what}"),
+                format!("a record of kind: {what}"),
                 why.clone(),
-                "removes it",
+                "removes the record",
             ),
             Problem::UnknownRecord { key } => Finding {
                 repair: None,
@@ -259,8 +259,8 @@ impl Problem {
                     "unknown record",
                     None,
                     format!("record {}", show(&key.escape_ascii().collect::<Vec<_>>())),
-                    "records that this version writes".into(),
-                    "another".into(),
+                    "a record kind that this version knows".into(),
+                    "an unknown kind".into(),
                     "",
                 )
             },
@@ -270,29 +270,29 @@ impl Problem {
                 "/".into(),
                 "a directory".into(),
                 "no inode".into(),
-                "makes it",
+                "creates the root directory",
             ),
             Problem::NoDirectory { dir, is: None } => new(
                 "lost directory",
                 Some(*dir),
                 String::new(),
-                "the inode of a directory that names are in".into(),
-                "none".into(),
-                "makes it, in lost+found",
+                "the inode of a directory that has entries".into(),
+                "no inode".into(),
+                "creates it in lost+found",
             ),
             Problem::NoDirectory { dir, is: Some(is) } => new(
                 "names in no directory",
                 Some(*dir),
                 at(*dir),
-                "no names, since it is no directory".into(),
-                format!("names in what is {}", kind(*is)),
-                "removes the names",
+                "no entries, since it is not a directory".into(),
+                format!("entries below {}", kind(*is)),
+                "removes the entries",
             ),
             Problem::BadName { dir, key, why } => new(
                 "illegal name",
                 Some(*dir),
                 show_name(store, *dir, &name_of(key)),
-                "a name that a file can have".into(),
+                "a valid file name".into(),
                 why.clone(),
                 "removes the name",
             ),
@@ -300,32 +300,32 @@ impl Problem {
                 "misplaced name",
                 Some(*dir),
                 show_name(store, *dir, &name_of(key)),
-                "an entry under its name's hash".into(),
-                "under another".into(),
-                "moves it there",
+                "an entry with the hash of its name".into(),
+                "another hash".into(),
+                "moves the entry",
             ),
             Problem::Dangling { dir, name, fid } => new(
                 "dangling name",
                 Some(*fid),
                 show_name(store, *dir, name),
                 "an inode".into(),
-                "none".into(),
+                "no inode".into(),
                 "removes the name",
             ),
             Problem::WrongType { dir, name, entry, is } => new(
                 "wrong type",
                 Some(entry.fid),
                 show_name(store, *dir, name),
-                format!("a name of what is {}", kind(*is)),
+                format!("an entry for {}", kind(*is)),
                 kind(entry.kind).into(),
-                "sets the name's type to the inode's",
+                "sets the entry's type to the inode's",
             ),
             Problem::ExtraName { fid, dir, name } => new(
                 "second name of a directory",
                 Some(*fid),
                 show_name(store, *dir, name),
-                format!("only {}", at(*fid)),
-                "a further name".into(),
+                format!("only the name {}", at(*fid)),
+                "a second name".into(),
                 "removes the name",
             ),
             Problem::Loop { fid, dir, name } => new(
@@ -340,25 +340,30 @@ impl Problem {
                 "no name",
                 Some(*fid),
                 at(*fid),
-                format!("a name of what is {}", kind(*is)),
-                format!("none, and {nlink} links"),
-                "names it in lost+found",
+                format!("a name of {}", kind(*is)),
+                format!("no name, link count {nlink}"),
+                "adds a name in lost+found",
             ),
             Problem::Forgotten { fid } => new(
                 "forgotten inode",
                 Some(*fid),
                 at(*fid),
-                "a note that it was removed while open".into(),
-                "no name, no link and no note".into(),
-                "destroys it",
+                "an orphan record".into(),
+                "no name, no link and no orphan record".into(),
+                "destroys the inode",
             ),
             Problem::NoOrphan { fid, exists } => new(
                 "wrong orphan",
                 Some(*fid),
                 at(*fid),
-                "an inode without names, which is noted as removed while open".into(),
-                if *exists { "one with names" } else { "no inode" }.into(),
-                "removes the note",
+                "an orphan record of an inode without names".into(),
+                if *exists {
+                    "an inode with names"
+                } else {
+                    "no inode"
+                }
+                .into(),
+                "removes the orphan record",
             ),
             Problem::WrongCount {
                 fid,
@@ -368,54 +373,54 @@ impl Problem {
                 "wrong link count",
                 Some(*fid),
                 at(*fid),
-                format!("{expected} links"),
+                format!("link count {expected}"),
                 stored.to_string(),
-                "sets it",
+                "sets the link count",
             ),
             Problem::WrongLinks { fid, names } => new(
                 "wrong links",
                 Some(*fid),
                 show_names(store, names),
-                "an inode that knows these names".into(),
-                "it knows others".into(),
-                "writes them into it",
+                "an inode that records these names".into(),
+                "it records other names".into(),
+                "records the names in the inode",
             ),
             Problem::LostXattrs { fid } => new(
                 "lost attributes",
                 Some(*fid),
                 String::new(),
-                "an inode of these extended attributes".into(),
-                "none".into(),
-                "removes them",
+                "the inode of these extended attributes".into(),
+                "no inode".into(),
+                "removes the attributes",
             ),
             Problem::HiddenXattrs { fid } => new(
                 "hidden attributes",
                 Some(*fid),
                 at(*fid),
-                "an inode that says that it has extended attributes".into(),
-                "it says that it has none".into(),
-                "makes it say so",
+                "an inode with the flag for extended attributes".into(),
+                "the flag is not set".into(),
+                "sets the flag",
             ),
             Problem::BadPart { fid, part, why } => {
                 let (what, expected, repair) = match part {
-                    Part::Layout => ("bad layout", "a layout of this file", "takes it away"),
-                    Part::AccessAcl => ("bad ACL", "an access ACL", "takes it away: the mode decides"),
-                    Part::DefaultAcl => ("bad ACL", "a default ACL", "takes it away"),
+                    Part::Layout => ("bad layout", "a layout of this file", "removes the layout"),
+                    Part::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
+                    Part::DefaultAcl => ("bad ACL", "a default ACL", "removes the ACL"),
                 };
                 new(what, Some(*fid), at(*fid), expected.into(), why.clone(), repair)
             }
             Problem::UnknownSequence { seq, whose } => {
                 let found = match whose {
-                    None => "no range in the location database".to_owned(),
-                    Some(r) => format!("one of target {} (flags {:#x})", r.lsr_index, r.lsr_flags),
+                    None => "no range in the FLDB".to_owned(),
+                    Some(r) => format!("a range of target {} (flags {:#x})", r.lsr_index, r.lsr_flags),
                 };
                 let finding = new(
                     "unknown sequence",
                     None,
                     format!("sequence {seq:#x}"),
-                    "a range of this target for the sequence of an inode".into(),
+                    "a range of this target that contains the inode's sequence".into(),
                     found,
-                    "notes the sequence as this target's",
+                    "adds the sequence to the FLDB as this target's",
                 );
                 match whose {
                     None => finding,
@@ -429,9 +434,9 @@ impl Problem {
                 "sequence in use twice",
                 None,
                 format!("sequence {seq:#x}"),
-                "inodes only of sequences that were handed out".into(),
-                "it is still to be handed out".into(),
-                "hands out none up to it any more",
+                "inodes only in allocated sequences".into(),
+                "the sequence is not allocated yet".into(),
+                "marks all sequences up to it as allocated",
             ),
         }
     }

@@ -1,4 +1,5 @@
-//! Which sequences are whose, as the location database says, and which this target has not handed out yet.
+//! The owners of sequences according to the FLDB, and the sequences that this MDT has not allocated
+//! yet.
 
 use bytes::Bytes;
 use osd::{
@@ -17,14 +18,14 @@ pub(super) struct Ranges {
     mdt_index: u32,
     /// Sorted by start.
     pub(super) located: Vec<LuSeqRange>,
-    /// What is left of the target's own super-sequence.
+    /// The unallocated part of the MDT's own super-sequence.
     left: Option<LuSeqRange>,
-    /// Records that cannot be used, and why.
+    /// Keys of malformed records, with the reasons.
     pub(super) bad: Vec<(Bytes, String)>,
 }
 
 impl Ranges {
-    /// Reads them.
+    /// Reads the records.
     pub(super) fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
         let mut found = Ranges {
             mdt_index,
@@ -42,13 +43,13 @@ impl Ranges {
                 Some(range) => found.bad.push((
                     key,
                     format!(
-                        "a range that is not its key's, or overlaps: {:#x}",
+                        "a range that does not match its key or overlaps another: {:#x}",
                         range.lsr_start
                     ),
                 )),
                 None => found
                     .bad
-                    .push((key, format!("{} bytes that are no range", value.len()))),
+                    .push((key, format!("{} bytes that are not a range", value.len()))),
             }
             Ok::<(), OsdError>(())
         })?;
@@ -59,25 +60,25 @@ impl Ranges {
                 Ok(range) if range.lsr_start <= range.lsr_end => found.left = Some(range),
                 _ => found
                     .bad
-                    .push((own, format!("{} bytes that are no range", value.len()))),
+                    .push((own, format!("{} bytes that are not a range", value.len()))),
             }
         }
         Ok(found)
     }
 
-    /// The range that a sequence is in.
+    /// The range that contains a sequence.
     pub(super) fn of(&self, seq: u64) -> Option<&LuSeqRange> {
         let at = self.located.partition_point(|r| r.lsr_start <= seq);
         let found = at.checked_sub(1).and_then(|i| self.located.get(i));
         found.filter(|r| seq < r.lsr_end)
     }
 
-    /// Whether it is this target's.
+    /// Whether the range belongs to this MDT.
     pub(super) fn is_own(&self, range: &LuSeqRange) -> bool {
         range.lsr_flags == LU_SEQ_RANGE_MDT && range.lsr_index == self.mdt_index
     }
 
-    /// Whether a sequence is still to be handed out.
+    /// Whether a sequence is not allocated yet.
     pub(super) fn is_left(&self, seq: u64) -> bool {
         self.left.is_some_and(|l| (l.lsr_start..l.lsr_end).contains(&seq))
     }

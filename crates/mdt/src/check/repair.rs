@@ -1,5 +1,4 @@
-//! Repairing what was found, each problem in one transaction. What is lost gets a name in `lost+found` in the root, for
-//! people to look at. After repairs the store is examined again.
+//! Repairs problems, each in one transaction. Unreachable inodes get a name in `/lost+found`.
 
 use std::sync::Arc;
 
@@ -21,22 +20,22 @@ use crate::{
     target::wall_clock,
 };
 
-/// Where what is lost is put.
+/// The directory for unreachable inodes.
 const LOST_FOUND: &[u8] = b"lost+found";
-/// Records that are removed in one transaction.
+/// Records removed in one transaction.
 const ROWS: usize = 1024;
 
 /// Repairs a store.
 pub struct Repairer {
     store: Arc<Store>,
     mdt_index: u32,
-    /// The last FID that was used for something new.
+    /// The last FID allocated for a new inode.
     last: Option<Fid>,
     now: Time,
 }
 
 impl Repairer {
-    /// A repairer of the store of the MDT of this index.
+    /// Creates a repairer for the store of the MDT with index `mdt_index`.
     pub fn new(store: Arc<Store>, mdt_index: u32) -> Repairer {
         Repairer {
             store,
@@ -46,7 +45,12 @@ impl Repairer {
         }
     }
 
-    /// Repairs what can be repaired.
+    /// Repairs a problem; does nothing for one that cannot be repaired.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of reading or changing the store.
     pub async fn repair(&mut self, problem: &Problem) -> Result<(), Errno> {
         self.store.index().throttle().await;
         let store = self.store.clone();
@@ -126,7 +130,12 @@ impl Repairer {
         }
     }
 
-    /// Gives a file another object in the place of one that cannot be its.
+    /// Replaces the object of a stripe.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the file has no such stripe, or the error of reading or changing the store.
     pub fn replace_object(&self, file: Fid, stripe: u16, object: Object) -> Result<(), Errno> {
         let inode = self.store.inode(file)?;
         let mut layout = PlainLayout::parse(&inode.lov)?;
@@ -136,7 +145,12 @@ impl Repairer {
         self.change(file, |inode| inode.lov = lov)
     }
 
-    /// Makes a file in `lost+found` of an object that is no file's; gives the file.
+    /// Creates a file in `lost+found` with an orphan object as its only stripe; returns its FID.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `ENOTDIR` if `lost+found` is no directory, or the error of changing the store.
     pub async fn file_of_object(
         &mut self,
         object: Object,
@@ -162,7 +176,12 @@ impl Repairer {
         Ok(fid)
     }
 
-    /// The sequence of an OST's objects, and the id that none in use is above.
+    /// The sequence of an OST's objects and the last used id; `None` if the MDT never used the OST.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of reading the store.
     pub fn mark(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
         let value = self.store.index().get(&keys::objects(ost))?;
         Ok(value
@@ -171,22 +190,42 @@ impl Repairer {
             .map(|m| (m.seq, m.used)))
     }
 
-    /// Notes up to which id objects of an OST may be in use.
+    /// Sets the sequence and the last used id of an OST's objects.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of changing the store.
     pub fn set_mark(&self, ost: OstIndex, (seq, used): (u64, u32)) -> Result<(), Errno> {
         self.put(keys::objects(ost), Mark { seq, used }.encode())
     }
 
-    /// Has a new sequence be used for objects on an OST.
+    /// Forgets an OST's sequence, so that the MDT requests a new one.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of changing the store.
     pub fn forget_mark(&self, ost: OstIndex) -> Result<(), Errno> {
         self.remove(keys::objects(ost))
     }
 
-    /// Notes whose a range of sequences is.
+    /// Adds a range of sequences to the FLDB.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of changing the store.
     pub fn locate(&self, range: LuSeqRange) -> Result<(), Errno> {
         self.put(keys::location(range.lsr_start), range.to_bytes())
     }
 
-    /// An object that is queued to be destroyed is in use, and stays.
+    /// Removes an object from the OST's destroy queue.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of reading or changing the store.
     pub fn do_not_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let from = keys::work_from(ost, 0);
         let mut rows = Vec::new();
@@ -200,7 +239,7 @@ impl Repairer {
         rows.into_iter().try_for_each(|key| self.remove(key))
     }
 
-    /// An inode gets a name in `lost+found`; of a directory, the only one.
+    /// Adds a name in `lost+found` to an inode; for a directory it replaces all others.
     async fn name_in_lost_found(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
         let dir = self.lost_found().await?;
         let name = format!("{:#x}:{:#x}:{:#x}", fid.f_seq, fid.f_oid, fid.f_ver);
@@ -220,7 +259,7 @@ impl Repairer {
         tx.commit().map(drop)
     }
 
-    /// `lost+found`, made when it is not there.
+    /// The directory `lost+found`, created if missing.
     async fn lost_found(&mut self) -> Result<Fid, Errno> {
         let root = Cred::root();
         if self.store.find(Fid::ROOT)?.is_none() {
@@ -242,7 +281,7 @@ impl Repairer {
         }
     }
 
-    /// A FID that nothing has.
+    /// Allocates a new FID.
     async fn new_fid(&mut self) -> Result<Fid, Errno> {
         let fid = match self.last {
             Some(last) => Fid::new(last.f_seq, last.f_oid + 1, 0),

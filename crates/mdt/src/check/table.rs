@@ -1,4 +1,4 @@
-//! What is remembered of each inode while the names are walked: 48 bytes.
+//! The table of inodes that the walk over names fills: 48 bytes per inode.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -9,33 +9,33 @@ use crate::store::S_IFDIR;
 /// No row.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The record cannot be read; names may lead to it all the same.
+/// The record is malformed; names may lead to the inode nevertheless.
 pub(super) const BAD: u8 = 1;
-/// It is noted as removed while open.
+/// The inode has an orphan record.
 pub(super) const ORPHAN: u8 = 2;
-/// A directory in which there are names.
+/// The directory has entries.
 pub(super) const HAS_NAMES: u8 = 4;
-/// It says that it has attributes in records of their own.
+/// The inode has the flag for extended attributes.
 pub(super) const HAS_XATTRS: u8 = 8;
-/// Its links cannot be compared as a sum: too many for the attribute, or not readable.
+/// The links cannot be compared as a sum of hashes: they overflowed or are malformed.
 pub(super) const LINKS_APART: u8 = 16;
-/// A directory that is known to be below the root, or below what has no name.
+/// The directory is known to be connected to the root, or to an inode without a name.
 pub(super) const SAFE: u8 = 32;
-/// A directory on the way that is being followed.
+/// The directory is on the path of the current search for cycles.
 pub(super) const ON_THE_WAY: u8 = 64;
 
-/// An inode.
+/// The state of one inode.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) fid: Fid,
-    /// Names that the inode knows less those that lead to it, as a sum of hashes: 0 when they are the same.
+    /// Sum of the hashes of the recorded links minus those of the names found: 0 if they are equal.
     pub(super) links: u64,
     pub(super) nlink: u32,
-    /// Names that lead to it.
+    /// Number of names that lead to the inode.
     pub(super) names: u32,
-    /// Names in it that lead to directories.
+    /// Number of its entries that lead to directories.
     pub(super) subdirs: u32,
-    /// A directory's parent: where the first name that leads to it is.
+    /// The row of the parent, by the first name found.
     pub(super) parent: u32,
     /// The four type bits of the mode.
     kind: u8,
@@ -76,7 +76,7 @@ impl Row {
         self.is &= !mark;
     }
 
-    /// The links that it should have.
+    /// The link count by the names found.
     pub(super) fn nlink_expected(&self) -> u32 {
         if self.is_dir() {
             2 + self.subdirs
@@ -85,7 +85,7 @@ impl Row {
         }
     }
 
-    /// Removed while open: no name, no link, nothing in it.
+    /// Whether it was removed while open: no name, no link, no entries.
     pub(super) fn is_removed(&self) -> bool {
         self.names == 0 && self.nlink == 0 && !self.is(HAS_NAMES)
     }
@@ -103,7 +103,7 @@ impl Table {
         self.rows.binary_search_by_key(&fid, |r| r.fid).ok()
     }
 
-    /// A name's part in the sum of names.
+    /// The hash of a name, one summand of `links`.
     pub(super) fn sum(&self, parent: Fid, name: &[u8]) -> u64 {
         self.hasher.hash_one((parent, name))
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::Row;
 
     #[test]
-    fn a_row_is_as_small_as_is_said() {
+    fn rows_and_claims_have_the_documented_size() {
         assert_eq!(size_of::<Row>(), 48);
         assert_eq!(size_of::<super::super::Claim>(), 32);
     }

@@ -1,4 +1,4 @@
-//! Each kind of damage is done on purpose, found, told, and repaired.
+//! Tests of each kind of damage: it is found, described and repaired.
 
 #![allow(clippy::unwrap_used)]
 
@@ -59,9 +59,9 @@ impl Tree {
         tx.commit().unwrap();
     }
 
-    /// What is wrong, each kind and the place.
+    /// The kind and place of each problem.
     fn findings(&self) -> Vec<(&'static str, String)> {
-        // As another process would see it: nothing of what was damaged is remembered.
+        // A new store, so that no cached inode hides the damage.
         let store = crate::store::Store::new(self.f.store.index().clone());
         let found = examine(&store, 0, &Progress::default()).unwrap();
         let told = found.problems.iter().map(|p| p.finding(&store));
@@ -74,7 +74,7 @@ impl Tree {
         what
     }
 
-    /// Repairs until nothing is found any more; what paths there are then.
+    /// Repairs until no problem is left; returns the paths that exist then.
     async fn repaired(&self) -> Vec<String> {
         let store = std::sync::Arc::new(crate::store::Store::new(self.f.store.index().clone()));
         for _ in 0..5 {
@@ -114,7 +114,7 @@ fn keys_start() -> crate::store::NameHash {
 const WHOLE: [&str; 5] = ["/a", "/a/b", "/a/b/f", "/a/g", "/link"];
 
 #[tokio::test]
-async fn a_whole_tree_has_no_finding_and_is_counted() {
+async fn consistent_tree_has_no_finding_and_is_counted() {
     let mut t = Tree::new();
     t.f.open(t.g, MDS_FMODE_READ).unwrap();
     t.f.unlink(t.a, "g").unwrap();
@@ -125,13 +125,13 @@ async fn a_whole_tree_has_no_finding_and_is_counted() {
         (counts.inodes, counts.directories, counts.names, counts.orphans),
         (5, 3, 4, 1)
     );
-    // Also what is open without a name has an object.
+    // An open inode without a name also has an object.
     assert_eq!(found.claims.len(), 2);
     assert_eq!(found.file(&found.claims[0]), t.file);
 }
 
 #[tokio::test]
-async fn names_that_lead_nowhere_are_removed() {
+async fn dangling_names_are_removed() {
     let t = Tree::new();
     t.damage(|b| {
         b.delete(keys::inode(t.g));
@@ -141,7 +141,7 @@ async fn names_that_lead_nowhere_are_removed() {
 }
 
 #[tokio::test]
-async fn an_inode_that_cannot_be_read_is_removed_with_its_names() {
+async fn malformed_inode_is_removed_with_its_names() {
     let t = Tree::new();
     t.damage(|b| {
         b.put(keys::inode(t.file), "not an inode");
@@ -151,7 +151,7 @@ async fn an_inode_that_cannot_be_read_is_removed_with_its_names() {
 }
 
 #[tokio::test]
-async fn a_directory_without_inode_comes_back_in_lost_found_with_what_is_in_it() {
+async fn directory_without_inode_is_restored_in_lost_found_with_its_entries() {
     let t = Tree::new();
     t.damage(|b| {
         b.delete(keys::inode(t.b));
@@ -164,7 +164,7 @@ async fn a_directory_without_inode_comes_back_in_lost_found_with_what_is_in_it()
 }
 
 #[tokio::test]
-async fn what_has_no_name_gets_one_in_lost_found() {
+async fn inode_without_a_name_gets_one_in_lost_found() {
     let t = Tree::new();
     t.damage(|b| {
         b.delete(keys::entry(t.a, b"b")).delete(keys::entry(t.a, b"g"));
@@ -179,7 +179,7 @@ async fn what_has_no_name_gets_one_in_lost_found() {
 }
 
 #[tokio::test]
-async fn link_counts_are_those_of_the_names() {
+async fn wrong_link_counts_are_corrected() {
     let t = Tree::new();
     t.change(t.file, |i| i.nlink = 7);
     t.change(t.a, |i| i.nlink = 2);
@@ -202,7 +202,7 @@ async fn link_counts_are_those_of_the_names() {
 }
 
 #[tokio::test]
-async fn an_inode_knows_its_names() {
+async fn wrong_recorded_links_are_corrected() {
     let t = Tree::new();
     t.change(t.file, |i| i.links = links::add(b"", t.a, b"other", 0));
     t.change(t.b, |i| i.links = links::add(b"", ROOT, b"b", 0));
@@ -213,7 +213,7 @@ async fn an_inode_knows_its_names() {
 }
 
 #[tokio::test]
-async fn names_left_out_of_a_full_attribute_are_no_finding() {
+async fn links_that_overflowed_are_no_finding() {
     let mut t = Tree::new();
     for i in 0..300 {
         t.f.link(t.g, t.b, &format!("a-rather-long-name-{i}")).unwrap();
@@ -227,7 +227,7 @@ async fn names_left_out_of_a_full_attribute_are_no_finding() {
 }
 
 #[tokio::test]
-async fn a_directory_keeps_the_name_that_it_knows() {
+async fn directory_with_two_names_keeps_the_recorded_one() {
     let t = Tree::new();
     t.entry(ROOT, "again", t.b, S_IFDIR);
     t.entry(t.b, "root", ROOT, S_IFDIR);
@@ -244,10 +244,10 @@ async fn a_directory_keeps_the_name_that_it_knows() {
 }
 
 #[tokio::test]
-async fn directories_below_themselves_are_cut_off_and_kept() {
+async fn directory_cycles_are_broken_and_kept_in_lost_found() {
     let mut t = Tree::new();
     let c = t.f.dir(t.b, "c");
-    // /a/b is moved below /a/b/c, as no rename would.
+    // /a/b is moved below /a/b/c, which no rename would do.
     t.damage(|b| {
         b.delete(keys::entry(t.a, b"b"));
     });
@@ -263,7 +263,7 @@ async fn directories_below_themselves_are_cut_off_and_kept() {
 }
 
 #[tokio::test]
-async fn a_names_type_is_its_inodes() {
+async fn wrong_entry_type_is_corrected() {
     let t = Tree::new();
     t.entry(t.a, "g", t.g, S_IFDIR);
     assert_eq!(t.findings(), [("wrong type", "/a/g".into())]);
@@ -272,7 +272,7 @@ async fn a_names_type_is_its_inodes() {
 }
 
 #[tokio::test]
-async fn names_are_legal_and_where_they_are_looked_for() {
+async fn invalid_names_are_removed_and_misplaced_entries_moved() {
     let t = Tree::new();
     let value = t.f.store.index().get(&keys::entry(t.a, b"g")).unwrap().unwrap();
     let mut misplaced = keys::entries_from(t.a, crate::store::NameHash(77));
@@ -296,7 +296,7 @@ async fn names_are_legal_and_where_they_are_looked_for() {
 }
 
 #[tokio::test]
-async fn names_in_what_is_no_directory_are_removed() {
+async fn entries_below_a_file_are_removed() {
     let t = Tree::new();
     t.entry(t.g, "below-a-file", t.file, S_IFREG);
     assert_eq!(t.findings(), [("names in no directory", "/a/g".into())]);
@@ -304,7 +304,7 @@ async fn names_in_what_is_no_directory_are_removed() {
 }
 
 #[tokio::test]
-async fn a_lost_root_is_made_again() {
+async fn missing_root_is_created() {
     let t = Tree::new();
     t.damage(|b| {
         b.delete(keys::inode(ROOT));
@@ -315,7 +315,7 @@ async fn a_lost_root_is_made_again() {
 }
 
 #[tokio::test]
-async fn what_was_removed_while_open_is_noted_and_nothing_else() {
+async fn orphan_records_match_removed_open_inodes() {
     let mut t = Tree::new();
     t.f.open(t.g, MDS_FMODE_READ).unwrap();
     t.f.unlink(t.a, "g").unwrap();
@@ -337,7 +337,7 @@ async fn what_was_removed_while_open_is_noted_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn extended_attributes_belong_to_inodes_that_know_of_them() {
+async fn xattrs_without_inode_or_flag_are_repaired() {
     let t = Tree::new();
     t.damage(|b| {
         b.put(keys::xattr(t.g, b"user.x"), "1");
@@ -353,7 +353,7 @@ async fn extended_attributes_belong_to_inodes_that_know_of_them() {
 }
 
 #[tokio::test]
-async fn parts_of_inodes_are_what_they_should_be() {
+async fn invalid_layouts_and_acls_are_removed() {
     let t = Tree::new();
     let lov = t.f.store.inode(t.g).unwrap().lov;
     t.change(t.file, |i| i.lov = lov);
@@ -373,7 +373,7 @@ async fn parts_of_inodes_are_what_they_should_be() {
 }
 
 #[tokio::test]
-async fn sequences_are_located_and_were_handed_out() {
+async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
     let mut t = Tree::new();
     let left = LuSeqRange {
         lsr_start: 0x2_0000_0400,
@@ -394,7 +394,7 @@ async fn sequences_are_located_and_were_handed_out() {
     });
     assert_eq!(t.what(), ["unknown sequence", "unreadable record"]);
     assert_eq!(t.repaired().await, WHOLE);
-    // Of another target: who is right is not for the program to say.
+    // The range of another target: the check cannot know which of the two is right.
     let other = LuSeqRange {
         lsr_index: 3,
         lsr_flags: LU_SEQ_RANGE_MDT,
@@ -409,7 +409,7 @@ async fn sequences_are_located_and_were_handed_out() {
 }
 
 #[test]
-fn records_of_no_known_kind_are_told_and_left() {
+fn unknown_records_are_reported_and_kept() {
     let t = Tree::new();
     t.damage(|b| {
         b.put("zebra", "stripes");
@@ -418,7 +418,7 @@ fn records_of_no_known_kind_are_told_and_left() {
 }
 
 #[tokio::test]
-async fn dot_lustre_is_in_order_without_an_entry_in_the_root() {
+async fn dot_lustre_needs_no_entry_in_the_root() {
     let t = Tree::new();
     let make = || {
         let store = crate::store::Store::new(t.f.store.index().clone());
@@ -429,7 +429,7 @@ async fn dot_lustre_is_in_order_without_an_entry_in_the_root() {
     let mut tx = t.f.store.begin();
     tx.delete_entry(Fid::DOT_LUSTRE, b"fid");
     tx.commit().unwrap();
-    assert_eq!(t.repaired().await, WHOLE, "it is not taken for lost");
+    assert_eq!(t.repaired().await, WHOLE, "not moved to lost+found");
     make();
     assert_eq!(t.findings(), []);
 }

@@ -1,4 +1,4 @@
-//! The walks over the store, one kind of record each.
+//! The walks over the store, one per kind of record.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ use crate::{
     store::{Entry, Inode, NameHash, Store, Work, decode_entry, dot_lustre, keys},
 };
 
-/// Types of files.
+/// Valid file types.
 const KINDS: [u32; 7] = [
     0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000,
 ];
-/// Tags of keys that the store has.
+/// Key tags of known records.
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
 fn bad(found: &mut Examined, key: Bytes, what: &'static str, why: impl ToString) {
@@ -32,7 +32,7 @@ fn bad(found: &mut Examined, key: Bytes, what: &'static str, why: impl ToString)
     found.problems.push(Problem::BadRecord { key, what, why });
 }
 
-/// Inodes with what is in their records, layouts among it; and whether their sequences are known to be this target's.
+/// Walks the inodes: checks their records and layouts, and that their sequences belong to this MDT.
 pub(super) fn inodes(
     store: &Store,
     mdt_index: u32,
@@ -58,7 +58,7 @@ pub(super) fn inodes(
             .and_then(|inode| match KINDS.contains(&inode.kind()) {
                 true => Ok(inode),
                 false => Err(format!(
-                    "expected the mode of a file's type, found {:o}",
+                    "expected a mode with a valid file type, found {:o}",
                     inode.mode
                 )),
             });
@@ -113,11 +113,11 @@ fn inode_row(fid: Fid, inode: &Inode, found: &mut Examined) -> Row {
         if !acl.is_empty()
             && let Err(e) = acl::check(acl)
         {
-            part(name, format!("{} bytes that are none: {e}", acl.len()));
+            part(name, format!("{} malformed bytes: {e}", acl.len()));
         }
     }
     if inode.is_dir() && !inode.lov.is_empty() && Wanted::parse(&inode.lov).is_err() {
-        part(Part::Layout, format!("{} bytes that are none", inode.lov.len()));
+        part(Part::Layout, format!("{} malformed bytes", inode.lov.len()));
     }
     if inode.is_file() && !inode.lov.is_empty() {
         match claims_of(fid, found.table.rows.len() as u32, &inode.lov) {
@@ -128,7 +128,7 @@ fn inode_row(fid: Fid, inode: &Inode, found: &mut Examined) -> Row {
     row
 }
 
-/// The objects of a file's layout, or why it cannot be one.
+/// The objects of a file's layout; the error says why the layout is invalid.
 fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
     let layout = PlainLayout::parse(lov).map_err(|e| e.to_string())?;
     if usize::from(layout.stripe_count) != layout.objects.len() || layout.objects.is_empty() {
@@ -137,7 +137,7 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
     }
     let of = Fid::new(layout.oi.oi_seq, layout.oi.oi_id as u32, 0);
     if of != fid {
-        return Err(format!("the layout of {of}"));
+        return Err(format!("the layout of file {of}"));
     }
     let objects = layout::objects(lov).map_err(|e| e.to_string())?;
     let claim = |(stripe, o): (usize, layout::Object)| Claim {
@@ -149,12 +149,13 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
     Ok(objects.into_iter().enumerate().map(claim).collect())
 }
 
-/// Names: each is legal, where it is looked for, and leads to an inode of its type.
+/// Walks the entries: each name must be valid, match its key's hash, and lead to an inode of the
+/// same type.
 pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     let mut dir: Option<(Fid, Option<usize>)> = None;
     for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
-            bad(found, key, "name", "the key is not that of a name");
+            bad(found, key, "name", "the key is not that of an entry");
             return Ok(());
         };
         if dir.is_none_or(|(at, _)| at != fid) {
@@ -190,7 +191,7 @@ pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) ->
     Ok(())
 }
 
-/// `.lustre` has a name without a record, and is not counted among the root's directories.
+/// Counts the name of `.lustre`, which has no record and does not count in the root's links.
 fn dot_lustre_name(found: &mut Examined) {
     let (dir, name) = dot_lustre::own_name();
     let sum = found.table.sum(dir, &Bytes::from_static(name));
@@ -203,7 +204,7 @@ fn dot_lustre_name(found: &mut Examined) {
     }
 }
 
-/// The row of the directory that names are in; reports one that is none.
+/// The row of the directory of some entries; reports a FID that is no directory.
 fn of_directory(dir: Fid, found: &mut Examined) -> Option<usize> {
     let at = found.table.find(dir);
     match at.map(|at| &mut found.table.rows[at]) {
@@ -244,12 +245,17 @@ fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut 
     }
 }
 
-/// Extended attributes with records of their own: each is of an inode that knows that it has some.
+/// Walks the extended attributes: each must belong to an inode with the flag for them.
 pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     let mut last = None;
     for_each_entry(&**store.index(), b"x", progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
-            bad(found, key, "attribute", "the key is not that of an attribute");
+            bad(
+                found,
+                key,
+                "attribute",
+                "the key is not that of an extended attribute",
+            );
             return Ok(());
         };
         if last.replace(fid) == Some(fid) {
@@ -267,7 +273,7 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -
     })
 }
 
-/// What is noted as removed while open.
+/// Walks the orphan records.
 pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), keys::ORPHANS, progress, |key, _| {
         let Some(fid) = keys::fid(&key) else {
@@ -282,13 +288,13 @@ pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examined) 
     })
 }
 
-/// What OSTs are to do, and which of their objects may be in use.
+/// Walks the work queued for OSTs, and their last used object ids.
 pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), b"q", progress, |key, value| {
         match (keys::work_parts(&key), Work::decode(&value)) {
             (Some((ost, object)), Ok(Work::Destroy)) => found.destroyed.push((ost, object)),
             (Some(_), Ok(_)) => {}
-            _ => bad(found, key, "work for an OST", "it cannot be read"),
+            _ => bad(found, key, "work for an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
@@ -299,7 +305,7 @@ pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> 
             (Some(ost), Ok(mark)) => {
                 marks.insert(ost, (mark.seq, mark.used));
             }
-            _ => bad(found, key, "objects of an OST", "it cannot be read"),
+            _ => bad(found, key, "objects of an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
@@ -307,7 +313,7 @@ pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> 
     Ok(())
 }
 
-/// Records of kinds that this version does not have.
+/// Walks the records of unknown kinds.
 pub(super) fn unknown(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
     for tag in (0..osd::KEY_RESERVED).filter(|tag| !KNOWN_TAGS.contains(tag)) {
         for_each_entry::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
