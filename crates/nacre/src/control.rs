@@ -50,7 +50,7 @@ pub(crate) enum Request {
     /// Mount in this process for a command with these start parameters in this mount namespace.
     Mount {
         mount: MountRequest,
-        told: Vec<String>,
+        start_params: Vec<String>,
         mount_ns: String,
     },
     /// Unmount; fails while the mount is in use, unless `lazy`.
@@ -96,7 +96,7 @@ pub(crate) enum Request {
 
 impl Request {
     /// Whether only root and the owner may send this request.
-    fn for_owner(&self) -> bool {
+    fn requires_owner(&self) -> bool {
         match self {
             Request::Mount { .. } | Request::Umount { .. } => true,
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
@@ -127,7 +127,7 @@ enum Answer {
 
 /// The caller's credentials, from `SO_PEERCRED`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker {
+pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) pid: u32,
@@ -136,14 +136,14 @@ pub(crate) struct Asker {
 /// Answers the requests of a control socket.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request; the caller's permission has been checked.
-    fn handle(self: Arc<Self>, request: Request, asker: Asker) -> BoxFuture<'static, Result<Value>>;
+    fn handle(self: Arc<Self>, request: Request, caller: Caller) -> BoxFuture<'static, Result<Value>>;
 }
 
 /// Listens at `path` until the task is aborted.
 pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::task::JoinHandle<()>> {
     let cannot = || format!("cannot listen at the control socket {}", path.display());
     let listener = tokio::net::UnixListener::bind(path).with_context(cannot)?;
-    let mode = if is_for_everybody() { 0o666 } else { 0o600 };
+    let mode = if serves_all_users() { 0o666 } else { 0o600 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(cannot)?;
     let limits = Arc::<Limits>::default();
     Ok(tokio::spawn(async move {
@@ -161,31 +161,31 @@ pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::ta
 
 /// Serves a connection in its own task, or answers with an error.
 fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dyn Handler>) {
-    let asker = match stream.peer_cred() {
-        Ok(c) => Asker {
+    let caller = match stream.peer_cred() {
+        Ok(c) => Caller {
             uid: c.uid(),
             gid: c.gid(),
             pid: c.pid().map_or(0, |pid| pid as u32),
         },
         Err(e) => return refuse(stream, &format!("cannot identify the calling user: {e}")),
     };
-    let owner = is_owner(asker.uid);
-    if !owner && !is_for_everybody() {
+    let owner = is_owner(caller.uid);
+    if !owner && !serves_all_users() {
         return refuse(
             stream,
             "only the user that runs this process, or root, may use its control socket",
         );
     }
-    match limits.enter((!owner).then_some(asker.uid)) {
+    match limits.admit((!owner).then_some(caller.uid)) {
         Ok(counted) => {
             let handler = handler.clone();
             tokio::spawn(async move {
-                serve(stream, asker, handler).await;
+                serve(stream, caller, handler).await;
                 drop(counted);
             });
         }
         Err(full) => {
-            lnet::warn_seldom!(uid = asker.uid, "control socket: connection refused: {full}");
+            lnet::warn_seldom!(uid = caller.uid, "control socket: connection refused: {full}");
             refuse(stream, &format!("{full}: try again"));
         }
     }
@@ -201,7 +201,7 @@ fn refuse(stream: tokio::net::UnixStream, why: &str) {
         .and_then(|mut stream| stream.write(line.as_bytes()));
 }
 
-async fn serve(mut stream: tokio::net::UnixStream, asker: Asker, handler: Arc<dyn Handler>) {
+async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<dyn Handler>) {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reader.take(LINE_MAX));
@@ -211,11 +211,11 @@ async fn serve(mut stream: tokio::net::UnixStream, asker: Asker, handler: Arc<dy
     }
     let answer = match serde_json::from_str::<Request>(&line) {
         Err(e) => Err(anyhow!("request not understood: {e}")),
-        Ok(request) if is_owner(asker.uid) => handler.handle(request, asker).await,
-        Ok(request) if request.for_owner() => Err(anyhow!(
+        Ok(request) if is_owner(caller.uid) => handler.handle(request, caller).await,
+        Ok(request) if request.requires_owner() => Err(anyhow!(
             "only the user that runs this file system, or root, may do this"
         )),
-        Ok(request) => timeout(ANSWER_MAX, handler.handle(request, asker))
+        Ok(request) => timeout(ANSWER_MAX, handler.handle(request, caller))
             .await
             .unwrap_or_else(|_| Err(anyhow!("no answer within {ANSWER_MAX:?}"))),
     };
@@ -232,17 +232,17 @@ fn to_line(answer: &Answer) -> String {
 
 /// Whether a user may change the state of this process.
 fn is_owner(uid: u32) -> bool {
-    uid == 0 || uid == crate::running::uid()
+    uid == 0 || uid == crate::process::uid()
 }
 
 /// Whether other users may send requests: every user may use a mount of root; a user's own mount
 /// serves that user alone.
-fn is_for_everybody() -> bool {
-    crate::running::uid() == 0
+fn serves_all_users() -> bool {
+    crate::process::uid() == 0
 }
 
 /// Sends a request to the process behind a control socket and waits for its answer.
-pub(crate) fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result<Value> {
+pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Value> {
     let cannot = || format!("no answer at the control socket {}", socket.display());
     let mut stream = with_short_path(socket, |path| UnixStream::connect(path)).with_context(cannot)?;
     stream.set_read_timeout(Some(timeout)).with_context(cannot)?;
@@ -270,7 +270,7 @@ mod tests {
 
     struct Echo;
     impl Handler for Echo {
-        fn handle(self: Arc<Self>, request: Request, _: Asker) -> BoxFuture<'static, Result<Value>> {
+        fn handle(self: Arc<Self>, request: Request, _: Caller) -> BoxFuture<'static, Result<Value>> {
             Box::pin(async move {
                 match request {
                     Request::GetParam { pattern } => Ok(Value::String(pattern)),
@@ -281,20 +281,20 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_request_gets_its_answer_or_its_error() {
+    async fn request_returns_answer_or_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let task = listen(&path, Arc::new(Echo)).unwrap();
         let asked = tokio::task::spawn_blocking(move || {
             let wait = Duration::from_secs(10);
-            let got = ask(
+            let got = call(
                 &path,
                 &Request::GetParam {
                     pattern: "a.*".to_owned(),
                 },
                 wait,
             );
-            (got, ask(&path, &Request::Status, wait))
+            (got, call(&path, &Request::Status, wait))
         });
         let (got, refused) = asked.await.unwrap();
         assert_eq!(got.unwrap(), Value::String("a.*".to_owned()));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn too_many_connections_are_refused_with_a_reason() {
+    async fn too_many_connections_are_rejected_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let task = listen(&path, Arc::new(Echo)).unwrap();

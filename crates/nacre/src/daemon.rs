@@ -5,7 +5,7 @@
 //! line to its standard output when it is ready or has failed. The parent prints that line and
 //! exits. The child's standard error is its log file.
 
-use crate::output::{self, say};
+use crate::output::{self, outln};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 const CHILD: &str = "NACRE_BACKGROUND";
 
 /// How often the child checks that its parent still exists.
-const PARENT_LOOK: Duration = Duration::from_millis(200);
+const PARENT_POLL: Duration = Duration::from_millis(200);
 
 /// The child's report to its parent.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Word {
+enum Report {
     Ready(String),
     /// The process exits.
     Failed(String),
@@ -56,15 +56,15 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
             .context("cannot read the report of the background process")?;
     }
     match serde_json::from_str(&line) {
-        Ok(Word::Ready(text)) => {
-            say!("{text}");
+        Ok(Report::Ready(text)) => {
+            outln!("{text}");
             Ok(ExitCode::SUCCESS)
         }
-        Ok(Word::Failed(why)) => {
+        Ok(Report::Failed(why)) => {
             let _ = child.wait();
             bail!(why)
         }
-        Ok(Word::Refused(why)) => bail!(why),
+        Ok(Report::Refused(why)) => bail!(why),
         Err(_) => {
             let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
             bail!(
@@ -87,40 +87,40 @@ pub(crate) fn detach() {
 
 /// Resolves when the waiting parent has exited, as after Ctrl-C. Never resolves in the foreground,
 /// where no parent waits.
-pub(crate) async fn parent_has_ended() {
+pub(crate) async fn parent_exited() {
     let parent = rustix::process::getppid();
     while !is_child() || rustix::process::getppid() == parent {
-        tokio::time::sleep(PARENT_LOOK).await;
+        tokio::time::sleep(PARENT_POLL).await;
     }
 }
 
 /// Reports readiness to the waiting parent; in the foreground, prints the text.
-pub(crate) fn ready(text: &str) {
+pub(crate) fn report_ready(text: &str) {
     if is_child() {
-        say(&Word::Ready(text.to_owned()))
+        send(&Report::Ready(text.to_owned()))
     } else {
-        say!("{text}")
+        outln!("{text}")
     }
 }
 
 /// Reports to the waiting parent why this process failed; in the foreground, the caller returns the
 /// error.
-pub(crate) fn failed(error: &anyhow::Error) {
+pub(crate) fn report_failed(error: &anyhow::Error) {
     if is_child() {
-        say(&Word::Failed(output::describe(error)));
+        send(&Report::Failed(output::describe(error)));
     }
 }
 
 /// Reports to the waiting parent why its request failed, although this process continues.
-pub(crate) fn refused(error: &anyhow::Error) {
+pub(crate) fn report_refused(error: &anyhow::Error) {
     if is_child() {
-        say(&Word::Refused(output::describe(error)));
+        send(&Report::Refused(output::describe(error)));
     }
 }
 
-fn say(word: &Word) {
+fn send(report: &Report) {
     let mut out = std::io::stdout();
-    if let Ok(text) = serde_json::to_string(word) {
+    if let Ok(text) = serde_json::to_string(report) {
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
     // Release the pipe, and keep descriptor 1 in use so that no other file gets it.

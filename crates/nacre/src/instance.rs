@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 use wire::Nid;
 
 use crate::cmd::mkfs;
-use crate::running::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
+use crate::process::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
 /// The format that this version writes, and the newest one that it reads.
 const FORMAT_VERSION: u32 = 1;
-const DONE: &str = "instance.json";
-const BEGUN: &str = "instance.new";
-/// Name of [`DONE`] while `nacre destroy` deletes the rest.
-const DESTROYED: &str = "instance.destroyed";
-const LOCK: &str = "nacre.lock";
+const INSTANCE_FILE: &str = "instance.json";
+const INCOMPLETE_FILE: &str = "instance.new";
+/// Name of [`INSTANCE_FILE`] while `nacre destroy` deletes the rest.
+const DESTROYED_FILE: &str = "instance.destroyed";
+const LOCK_FILE: &str = "nacre.lock";
 
 /// Where a file system stores its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -55,7 +55,7 @@ pub(crate) struct Instance {
 }
 
 /// The command line's values; `None` keeps the present value or takes the default.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct InstanceOptions<'a> {
     pub(crate) fsname: Option<&'a str>,
     pub(crate) store: Option<Store>,
     pub(crate) osts: Option<u32>,
@@ -65,44 +65,44 @@ pub(crate) struct Wanted<'a> {
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] fs::File);
 
 /// The state of a directory.
-enum Found {
-    Nothing,
-    Made(Instance),
+enum DirState {
+    Empty,
+    Instance(Instance),
 }
 
 impl Instance {
-    /// The instance that this directory will have after applying `wanted`. Changes nothing.
+    /// The instance that this directory will have after applying `options`. Changes nothing.
     ///
     /// # Errors
     /// The present instance cannot be changed in this way.
-    pub(crate) fn plan(dir: &Path, wanted: &Wanted) -> Result<Instance> {
+    pub(crate) fn plan(dir: &Path, options: &InstanceOptions) -> Result<Instance> {
         let here = dir.display();
-        match look(dir)? {
-            Found::Nothing => {
-                let fsname = wanted.fsname.unwrap_or("nacre");
+        match inspect(dir)? {
+            DirState::Empty => {
+                let fsname = options.fsname.unwrap_or("nacre");
                 mkfs::check_fsname(fsname)?;
                 Ok(Instance {
                     format_version: FORMAT_VERSION,
                     fsname: fsname.to_owned(),
-                    store: wanted.store.unwrap_or(Store::Local),
-                    osts: wanted.osts.unwrap_or(1),
+                    store: options.store.unwrap_or(Store::Local),
+                    osts: options.osts.unwrap_or(1),
                     nid: None,
                     start: Vec::new(),
                 })
             }
-            Found::Made(is) => {
-                if wanted.fsname.is_some_and(|name| name != is.fsname) {
+            DirState::Instance(is) => {
+                if options.fsname.is_some_and(|name| name != is.fsname) {
                     bail!(
                         "the file system in {here} is named '{}': leave out --fsname",
                         is.fsname
                     );
                 }
-                if wanted.store.is_some_and(|store| store != is.store) {
+                if options.store.is_some_and(|store| store != is.store) {
                     bail!(
                         "the file system in {here} has another kind of store: leave out --store, or use another --dir"
                     );
                 }
-                let osts = wanted.osts.unwrap_or(is.osts);
+                let osts = options.osts.unwrap_or(is.osts);
                 if osts < is.osts {
                     bail!(
                         "the file system in {here} has {} OSTs, and an OST cannot be removed",
@@ -116,34 +116,34 @@ impl Instance {
 
     /// The instance in this directory, if there is one.
     pub(crate) fn find(dir: &Path) -> Result<Option<Instance>> {
-        if !dir.join(DONE).exists() && !dir.join(BEGUN).exists() {
+        if !dir.join(INSTANCE_FILE).exists() && !dir.join(INCOMPLETE_FILE).exists() {
             return Ok(None);
         }
-        match look(dir)? {
-            Found::Made(instance) => Ok(Some(instance)),
-            Found::Nothing => Ok(None),
+        match inspect(dir)? {
+            DirState::Instance(instance) => Ok(Some(instance)),
+            DirState::Empty => Ok(None),
         }
     }
 
     /// Whether `nacre up` created this directory, even if it is incomplete or half destroyed.
-    pub(crate) fn is_in(dir: &Path) -> bool {
-        let names = [DONE, BEGUN, DESTROYED];
+    pub(crate) fn exists_in(dir: &Path) -> bool {
+        let names = [INSTANCE_FILE, INCOMPLETE_FILE, DESTROYED_FILE];
         names.iter().any(|name| dir.join(name).is_file())
     }
 
     /// Marks the instance as destroyed: it cannot start any more.
-    pub(crate) fn begin_to_destroy(dir: &Path) -> Result<()> {
-        match fs::rename(dir.join(DONE), dir.join(DESTROYED)) {
+    pub(crate) fn mark_destroyed(dir: &Path) -> Result<()> {
+        match fs::rename(dir.join(INSTANCE_FILE), dir.join(DESTROYED_FILE)) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
-                Err(e).with_context(|| format!("cannot rename {}", dir.join(DONE).display()))
+                Err(e).with_context(|| format!("cannot rename {}", dir.join(INSTANCE_FILE).display()))
             }
             _ => Ok(()),
         }
     }
 
     /// Removes the mark, the last file of the instance.
-    pub(crate) fn end_to_destroy(dir: &Path) -> Result<()> {
-        for name in [BEGUN, ".instance.json.new", DESTROYED] {
+    pub(crate) fn remove_destroyed_mark(dir: &Path) -> Result<()> {
+        for name in [INCOMPLETE_FILE, ".instance.json.new", DESTROYED_FILE] {
             match fs::remove_file(dir.join(name)) {
                 Err(e) if e.kind() != ErrorKind::NotFound => {
                     return Err(e).with_context(|| format!("cannot remove {}", dir.join(name).display()));
@@ -160,7 +160,7 @@ impl Instance {
     }
 
     /// The same instance at this NID.
-    pub(crate) fn now_at(self, nid: Nid) -> Instance {
+    pub(crate) fn with_nid(self, nid: Nid) -> Instance {
         Instance {
             nid: Some(nid.to_string()),
             ..self
@@ -168,18 +168,18 @@ impl Instance {
     }
 
     /// The same instance with these start parameters.
-    pub(crate) fn started_with(self, start: Vec<String>) -> Instance {
+    pub(crate) fn with_start_params(self, start: Vec<String>) -> Instance {
         Instance { start, ..self }
     }
 
     /// Creates the missing targets. Returns the directories of all targets: MGS, MDT, then OSTs.
-    pub(crate) fn make(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+    pub(crate) fn create_missing(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
-        let new = !dir.join(DONE).exists();
+        let new = !dir.join(INSTANCE_FILE).exists();
         // Targets that existed at the last start must still exist: never replace one by an empty
         // one.
-        let there = match look(dir)? {
-            Found::Made(before) if before.store == Store::Local => before.target_dirs(dir),
+        let there = match inspect(dir)? {
+            DirState::Instance(before) if before.store == Store::Local => before.target_dirs(dir),
             _ => Vec::new(),
         };
         for path in there {
@@ -192,7 +192,7 @@ impl Instance {
             }
         }
         if new {
-            let begun = dir.join(BEGUN);
+            let begun = dir.join(INCOMPLETE_FILE);
             fs::write(&begun, &text).with_context(|| format!("cannot write {}", begun.display()))?;
         }
         let dirs = self.target_dirs(dir);
@@ -203,9 +203,9 @@ impl Instance {
                 }
             }
         }
-        write_atomically(&dir.join(DONE), &text)?;
+        write_atomically(&dir.join(INSTANCE_FILE), &text)?;
         if new {
-            let _ = fs::remove_file(dir.join(BEGUN));
+            let _ = fs::remove_file(dir.join(INCOMPLETE_FILE));
         }
         Ok(dirs)
     }
@@ -233,7 +233,7 @@ impl Instance {
 /// stays, since the mount point may be in it.
 pub(crate) fn restrict(dir: &Path) -> Result<()> {
     let mut changed = 0;
-    for name in [DONE, LOCK, "nacre.log", RECORD_IN_DIR] {
+    for name in [INSTANCE_FILE, LOCK_FILE, "nacre.log", RECORD_IN_DIR] {
         let path = dir.join(name);
         let restricted = osd::files::restrict(&path);
         changed +=
@@ -255,7 +255,7 @@ pub(crate) fn warn_restricted(dir: &Path, changed: u64) {
 
 /// Locks the directory for this process.
 pub(crate) fn lock(dir: &Path) -> Result<Lock> {
-    let path = dir.join(LOCK);
+    let path = dir.join(LOCK_FILE);
     let mut options = osd::files::options();
     let file = options.write(true).create(true).truncate(false).open(&path);
     // `nacre fsck` on a read-only file system can still lock a file or directory open for reading.
@@ -273,30 +273,30 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     Ok(Lock(file))
 }
 
-fn look(dir: &Path) -> Result<Found> {
+fn inspect(dir: &Path) -> Result<DirState> {
     let here = dir.display();
     let names = match fs::read_dir(dir) {
         Ok(entries) => entries
             .flatten()
             .map(|e| e.file_name().to_string_lossy().into_owned()),
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(DirState::Empty),
         Err(e) if e.kind() == ErrorKind::NotADirectory => {
             bail!("{here} is not a directory: choose another with --dir")
         }
         Err(e) => return Err(e).with_context(|| format!("cannot read {here}")),
     };
     let names: Vec<String> = names.collect();
-    if names.iter().any(|n| n == DESTROYED) {
+    if names.iter().any(|n| n == DESTROYED_FILE) {
         bail!("{here} is half deleted (`nacre destroy` was interrupted): run `nacre destroy {here}` again");
     }
-    if !names.iter().any(|n| n == DONE) {
-        if names.iter().any(|n| n == BEGUN) {
+    if !names.iter().any(|n| n == INSTANCE_FILE) {
+        if names.iter().any(|n| n == INCOMPLETE_FILE) {
             bail!(
                 "{here} is incomplete (`nacre up` was interrupted; no data is in it yet): remove it and try again"
             );
         }
         let ours = [
-            LOCK,
+            LOCK_FILE,
             "nacre.log",
             "mnt",
             RECORD_IN_DIR,
@@ -304,13 +304,13 @@ fn look(dir: &Path) -> Result<Found> {
             ".run.json.new",
         ];
         return match names.iter().find(|n| !ours.contains(&n.as_str())) {
-            None => Ok(Found::Nothing),
+            None => Ok(DirState::Empty),
             Some(other) => bail!(
                 "{here} is not a Nacre file system and not empty ('{other}' is in it): choose an empty or new directory with --dir"
             ),
         };
     }
-    let path = dir.join(DONE);
+    let path = dir.join(INSTANCE_FILE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     // Check the version first: a newer description may have unknown fields.
     let value: serde_json::Value =
@@ -324,7 +324,7 @@ fn look(dir: &Path) -> Result<Found> {
         );
     }
     let instance = serde_json::from_value(value).with_context(|| format!("{} is damaged", path.display()))?;
-    Ok(Found::Made(instance))
+    Ok(DirState::Instance(instance))
 }
 
 #[cfg(test)]
@@ -332,31 +332,31 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const ANY: Wanted = Wanted {
+    const ANY: InstanceOptions = InstanceOptions {
         fsname: None,
         store: None,
         osts: None,
     };
 
-    fn refused(dir: &Path, wanted: &Wanted) -> String {
-        Instance::plan(dir, wanted).unwrap_err().to_string()
+    fn refused(dir: &Path, options: &InstanceOptions) -> String {
+        Instance::plan(dir, options).unwrap_err().to_string()
     }
 
     #[test]
-    fn what_was_made_is_found_again_and_grows() {
+    fn created_instance_is_found_and_can_grow() {
         let dir = tempfile::tempdir().unwrap();
-        let two = Wanted { osts: Some(2), ..ANY };
+        let two = InstanceOptions { osts: Some(2), ..ANY };
         let made = Instance::plan(dir.path(), &two).unwrap();
-        assert_eq!(made.make(dir.path()).unwrap().len(), 4);
+        assert_eq!(made.create_missing(dir.path()).unwrap().len(), 4);
         assert_eq!(Instance::plan(dir.path(), &ANY).unwrap(), made);
-        let three = Instance::plan(dir.path(), &Wanted { osts: Some(3), ..ANY }).unwrap();
-        let dirs = three.make(dir.path()).unwrap();
+        let three = Instance::plan(dir.path(), &InstanceOptions { osts: Some(3), ..ANY }).unwrap();
+        let dirs = three.create_missing(dir.path()).unwrap();
         assert!(dirs[4].ends_with("ost0002") && dirs[4].is_dir());
         assert!(refused(dir.path(), &two).contains("3 OSTs"));
         assert!(
             refused(
                 dir.path(),
-                &Wanted {
+                &InstanceOptions {
                     fsname: Some("other"),
                     ..ANY
                 }
@@ -366,7 +366,7 @@ mod tests {
         assert!(
             refused(
                 dir.path(),
-                &Wanted {
+                &InstanceOptions {
                     store: Some(Store::Memory),
                     ..ANY
                 }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_other_things_is_left_alone() {
+    fn directory_with_foreign_files_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.tex"), "x").unwrap();
         assert!(refused(dir.path(), &ANY).contains("thesis.tex"));
@@ -385,21 +385,25 @@ mod tests {
     }
 
     #[test]
-    fn a_half_made_directory_is_known_as_such() {
+    fn incomplete_directory_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(BEGUN), "{}").unwrap();
+        fs::write(dir.path().join(INCOMPLETE_FILE), "{}").unwrap();
         assert!(refused(dir.path(), &ANY).contains("is incomplete"));
     }
 
     #[test]
-    fn a_newer_format_is_refused() {
+    fn newer_format_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(DONE), r#"{"format_version": 99, "unknown": 1}"#).unwrap();
+        fs::write(
+            dir.path().join(INSTANCE_FILE),
+            r#"{"format_version": 99, "unknown": 1}"#,
+        )
+        .unwrap();
         assert!(refused(dir.path(), &ANY).contains("newer Nacre (format 99"));
     }
 
     #[test]
-    fn only_one_process_has_the_directory() {
+    fn second_lock_on_a_directory_fails() {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();
         assert!(lock(dir.path()).is_err());

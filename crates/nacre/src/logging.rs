@@ -25,15 +25,15 @@ pub(crate) fn start() {
         .with_writer(std::io::stderr)
         .with_ansi(!daemon::is_child() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .finish()
-        .with(NotInterruptions)
+        .with(DropInterruptedReplies)
         .try_init();
 }
 
 /// Drops fuser's error for a reply to a caller that was killed while it waited. The kernel then
 /// rejects the reply with `ENOENT`, which is normal.
-struct NotInterruptions;
+struct DropInterruptedReplies;
 
-impl<S: Subscriber> Layer<S> for NotInterruptions {
+impl<S: Subscriber> Layer<S> for DropInterruptedReplies {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let mut message = Message::default();
         event.record(&mut message);
@@ -74,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_killed_caller_is_not_logged() {
+    fn reply_to_a_killed_caller_is_not_logged() {
         let written = Written::default();
         let writer = written.clone();
         let log = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .finish();
-        tracing::subscriber::with_default(log.with(NotInterruptions), || {
+        tracing::subscriber::with_default(log.with(DropInterruptedReplies), || {
             tracing::error!("Failed to send FUSE reply: No such file or directory (os error 2)");
             tracing::error!("Failed to send FUSE reply: Invalid argument (os error 22)");
             tracing::error!("the target fails: No such file or directory (os error 2)");

@@ -1,31 +1,31 @@
 //! The `nacre` command: a parallel file system in one binary.
 //!
 //! Each command is a module below [`cmd`]. The modules beside it are shared by the commands: the
-//! record of a running process ([`running`]), the control socket ([`control`]), and starting in the
+//! record of a running process ([`process`]), the control socket ([`control`]), and starting in the
 //! background ([`daemon`]). A command that fails prints one message: the operation, the object, the
 //! reason and, where possible, a remedy.
 
-mod answers;
 mod cli;
 mod cmd;
 mod control;
 mod daemon;
 mod decode;
-mod files;
+mod fd_limit;
 mod instance;
-mod joining;
+mod lifecycle;
 mod logging;
 mod mount_options;
 mod mounts;
 mod net;
 mod node;
+mod node_requests;
 mod output;
-mod own_config;
-mod own_params;
+mod process;
+mod process_params;
 mod publish;
+mod registration;
 mod replace;
-mod running;
-mod session;
+mod saved_config;
 mod start;
 mod token;
 

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use client::Atime;
 use std::process::ExitCode;
 
-use crate::{output, running};
+use crate::{output, process};
 
 /// Parsed mount options. By default, programs can be executed, set-user-ID bits are ignored and
 /// device files cannot be opened.
@@ -28,7 +28,7 @@ pub(crate) struct MountFlags {
 }
 
 /// Options from the mount table, which mount(8) passes on with `-o remount`.
-const OF_THE_TABLE: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
+const MOUNT_TABLE_OPTIONS: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
 
 impl MountFlags {
     /// Parses options; a later option overrides an earlier one that contradicts it.
@@ -36,7 +36,7 @@ impl MountFlags {
     /// # Errors
     /// An option is unknown or needs root.
     pub(crate) fn parse(options: &[String]) -> Result<MountFlags> {
-        MountFlags::parse_as(options, running::uid() == 0)
+        MountFlags::parse_as(options, process::uid() == 0)
     }
 
     fn parse_as(options: &[String], root: bool) -> Result<MountFlags> {
@@ -63,7 +63,7 @@ impl MountFlags {
                 "nofail" => flags.nofail = true,
                 "remount" if !root => bail!("mount option 'remount' needs root"),
                 "remount" => flags.remount = true,
-                known if OF_THE_TABLE.iter().any(|o| known.starts_with(o)) => {}
+                known if MOUNT_TABLE_OPTIONS.iter().any(|o| known.starts_with(o)) => {}
                 "user_fid2path" => flags.user_fid2path = true,
                 "nouser_fid2path" => flags.user_fid2path = false,
                 "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
@@ -88,7 +88,7 @@ impl MountFlags {
     }
 
     /// The result of a command that mounts: with `nofail`, a failed mount is only reported.
-    pub(crate) fn outcome(&self, ended: Result<ExitCode>) -> Result<ExitCode> {
+    pub(crate) fn apply_nofail(&self, ended: Result<ExitCode>) -> Result<ExitCode> {
         match ended {
             Err(e) if self.nofail => {
                 eprintln!(
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn suid_and_dev_are_off_unless_root_asks_for_them() {
+    fn suid_and_dev_are_off_by_default_and_need_root() {
         let flags = parse("defaults", true).unwrap();
         assert!(!flags.suid && !flags.dev && !flags.no_exec);
         let flags = parse("suid,dev,noexec", true).unwrap();
@@ -131,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_none_with_nofail() {
+    fn nofail_ignores_a_failed_mount() {
         let failed = || Err(anyhow::anyhow!("no answer"));
-        assert!(parse("nofail", false).unwrap().outcome(failed()).is_ok());
-        assert!(parse("rw", false).unwrap().outcome(failed()).is_err());
+        assert!(parse("nofail", false).unwrap().apply_nofail(failed()).is_ok());
+        assert!(parse("rw", false).unwrap().apply_nofail(failed()).is_err());
     }
 }

@@ -11,7 +11,7 @@ const NAMED_MAX: usize = 5;
 
 /// Fails if the mount at this path does not answer. Other accesses to such a path may block
 /// forever.
-pub(crate) fn answers(path: &Path) -> Result<()> {
+pub(crate) fn check_responsive(path: &Path) -> Result<()> {
     let here = path.display();
     match state(path)? {
         MountState::Responds => Ok(()),
@@ -39,7 +39,7 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
              the container the device; servers alone need neither (nacre up --no-mount, nacre serve)"
         );
     }
-    answers(path)?;
+    check_responsive(path)?;
     if let Some(mount) = fuse::mounted_at(path) {
         bail!(
             "mount point {here} is busy: {} ({}) is mounted there; unmount it, or choose another mount point",
@@ -64,7 +64,7 @@ pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
 
 /// Detaches the mount of a killed process, even if that process is blocked in the kernel on its own
 /// mount and can neither answer nor exit.
-pub(crate) fn detach_of_dead(path: &Path) -> Result<bool> {
+pub(crate) fn detach_dead(path: &Path) -> Result<bool> {
     if state(path)? != MountState::Hung {
         return detach_stale(path);
     }
@@ -73,7 +73,7 @@ pub(crate) fn detach_of_dead(path: &Path) -> Result<bool> {
 }
 
 /// Adds the processes that use the mount to an error about a mount in use.
-pub(crate) fn in_use(error: FuseError, path: &Path) -> anyhow::Error {
+pub(crate) fn busy_error(error: FuseError, path: &Path) -> anyhow::Error {
     if !matches!(error, FuseError::InUse { .. }) {
         return error.into();
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_a_file_open_is_found() {
+    fn process_with_an_open_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         let _open = std::fs::File::create(path.join("f")).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_mount_point_is_refused_with_the_reason() {
+    fn invalid_mount_point_is_rejected_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
         std::fs::write(&file, "").unwrap();

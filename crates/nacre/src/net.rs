@@ -27,17 +27,17 @@ impl Net {
 
 /// Preferences for a server's address, if the command line sets none.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Expected {
+pub(crate) struct AddressPreference {
     /// This address only.
-    pub(crate) at: Option<Nid>,
+    pub(crate) required: Option<Nid>,
     /// This address if it is free.
-    pub(crate) rather: Option<Nid>,
+    pub(crate) preferred: Option<Nid>,
     /// None of these addresses: other processes will use them.
-    pub(crate) not: Vec<Nid>,
+    pub(crate) reserved: Vec<Nid>,
 }
 
 /// The address of a server, which must listen.
-pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, expected: &Expected) -> Result<Place> {
+pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, preference: &AddressPreference) -> Result<Place> {
     net.check(lnet)?;
     if let Some(place) = net.wish().on_networks(lnet, place::own_port)? {
         // If the address is in use, LNet reports it when it begins to listen.
@@ -47,11 +47,11 @@ pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, expected: &Expected) -> R
         });
     }
     let port = net.port.unwrap_or_else(place::own_port);
-    let nid = match net.listen.or(expected.at) {
+    let nid = match net.listen.or(preference.required) {
         Some(nid) => place::try_listen(nid, port).map(|()| nid),
-        None => match expected.rather {
+        None => match preference.preferred {
             Some(nid) if place::try_listen(nid, port).is_ok() => Ok(nid),
-            _ => place::free_loopback(port, &expected.not),
+            _ => place::free_loopback(port, &preference.reserved),
         },
     };
     let listen = true;
@@ -69,7 +69,7 @@ pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Pl
 }
 
 /// The requested address of a client, which another process uses.
-pub(crate) struct Taken {
+pub(crate) struct AddressInUse {
     pub(crate) nid: Nid,
     pub(crate) port: u16,
     /// The process that uses it, if it is a Nacre process.
@@ -77,11 +77,11 @@ pub(crate) struct Taken {
 }
 
 /// Checks the address of a client. Returns its user if another process has it.
-pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<Taken>> {
+pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<AddressInUse>> {
     net.check(lnet)?;
     match net.wish().for_client(lnet, mgs) {
         Ok(_) => Ok(None),
-        Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(Taken { nid, port, by })),
+        Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(AddressInUse { nid, port, by })),
         Err(e) => Err(advise(e)),
     }
 }
@@ -125,15 +125,15 @@ mod tests {
             listen: None,
             port: Some(17988),
         };
-        let first = for_server(&net, &LnetConfig::default(), &Expected::default()).unwrap();
+        let first = for_server(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
         let _taken = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
-        let second = for_server(&net, &LnetConfig::default(), &Expected::default()).unwrap();
+        let second = for_server(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
     }
 
     #[test]
-    fn a_taken_port_and_a_foreign_address_are_explained() {
+    fn port_in_use_and_foreign_address_are_explained() {
         let _taken = TcpListener::bind(("127.9.9.9", 17989)).unwrap();
         let at = |nid: &str| Net {
             listen: Some(nid.parse().unwrap()),
@@ -141,7 +141,12 @@ mod tests {
         };
         let taken = format!(
             "{:#}",
-            for_server(&at("127.9.9.9@tcp"), &LnetConfig::default(), &Expected::default()).unwrap_err()
+            for_server(
+                &at("127.9.9.9@tcp"),
+                &LnetConfig::default(),
+                &AddressPreference::default()
+            )
+            .unwrap_err()
         );
         assert!(
             taken.contains("127.9.9.9@tcp port 17989") && taken.contains("another process"),
@@ -149,7 +154,12 @@ mod tests {
         );
         let foreign = format!(
             "{:#}",
-            for_server(&at("192.0.2.1@tcp"), &LnetConfig::default(), &Expected::default()).unwrap_err()
+            for_server(
+                &at("192.0.2.1@tcp"),
+                &LnetConfig::default(),
+                &AddressPreference::default()
+            )
+            .unwrap_err()
         );
         assert!(foreign.contains("no interface"), "{foreign}");
     }

@@ -5,9 +5,9 @@
 //! time limit: after it, the node logs a warning and goes on, so a dead peer cannot keep the
 //! process from exiting.
 
-mod mounting;
+mod mount;
 
-pub(crate) use mounting::MountRequest;
+pub(crate) use mount::MountRequest;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -30,28 +30,28 @@ use rpc::{Ptlrpc, RpcConfig, services};
 use tokio::sync::watch;
 use wire::{Nid, OstIndex};
 
-use crate::answers::Parts;
 use crate::cmd::mkfs;
-use crate::files;
+use crate::fd_limit;
 use crate::instance;
-use crate::joining::Joining;
 use crate::net::Place;
-use crate::own_config::{self, Copy};
-use crate::own_params::own_params;
-use crate::running::MountRecord;
-use crate::start::Start;
+use crate::node_requests::NodeHandles;
+use crate::process::MountRecord;
+use crate::process_params::process_params;
+use crate::registration::Registration;
+use crate::saved_config::{self, SavedConfig};
+use crate::start::StartConfig;
 use crate::token;
-use mounting::Mounts;
+use mount::Mounts;
 
 /// Time for the answer to the command that ended a selftest session to leave this process.
-const TELL: Duration = Duration::from_millis(100);
+const REPLY_TIME: Duration = Duration::from_millis(100);
 /// The configuration log with the parameters that the MGS keeps for every node.
 const PARAMS: &str = "params";
 /// Time limit of one stop step.
 const STEP_MAX: Duration = Duration::from_secs(20);
 
 /// A target to run in this process.
-pub(crate) enum Here {
+pub(crate) enum LocalTarget {
     /// Stored in a directory, which this process has locked.
     Dir(TargetDir),
     /// Stored in memory, with at most this many bytes.
@@ -60,7 +60,7 @@ pub(crate) enum Here {
 
 /// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together get
 /// half of the memory that the process may use.
-pub(crate) fn memory_of(kind: TargetKind, osts: u32) -> u64 {
+pub(crate) fn memory_store_bytes(kind: TargetKind, osts: u32) -> u64 {
     let memory = cpt::memory_bytes();
     match kind {
         TargetKind::Ost => memory / 2 / u64::from(osts.max(1)),
@@ -69,26 +69,26 @@ pub(crate) fn memory_of(kind: TargetKind, osts: u32) -> u64 {
     }
 }
 
-impl Here {
+impl LocalTarget {
     pub(crate) fn label(&self) -> &TargetLabel {
         match self {
-            Here::Dir(dir) => dir.label(),
-            Here::Memory(label, _) => label,
+            LocalTarget::Dir(dir) => dir.label(),
+            LocalTarget::Memory(label, _) => label,
         }
     }
 
     /// The directory of its store, if any.
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
-            Here::Dir(dir) => Some(dir.path()),
-            Here::Memory(..) => None,
+            LocalTarget::Dir(dir) => Some(dir.path()),
+            LocalTarget::Memory(..) => None,
         }
     }
 
     fn store(&self) -> StoreKind {
         match self {
-            Here::Dir(dir) => StoreKind::Local(dir.path().to_owned()),
-            Here::Memory(_, bytes) => StoreKind::Memory(*bytes),
+            LocalTarget::Dir(dir) => StoreKind::Local(dir.path().to_owned()),
+            LocalTarget::Memory(_, bytes) => StoreKind::Memory(*bytes),
         }
     }
 
@@ -96,27 +96,29 @@ impl Here {
     /// register.
     pub(crate) fn token(&self) -> Result<Option<JoinToken>> {
         match self {
-            Here::Dir(dir) if dir.label().kind == TargetKind::Mgs => token::of_mgs(dir.path()).map(Some),
-            Here::Dir(dir) => token::read(dir.path()),
-            Here::Memory(..) => Ok(None),
+            LocalTarget::Dir(dir) if dir.label().kind == TargetKind::Mgs => {
+                token::mgs_token(dir.path()).map(Some)
+            }
+            LocalTarget::Dir(dir) => token::read(dir.path()),
+            LocalTarget::Memory(..) => Ok(None),
         }
     }
 
     /// Name and place, for error messages.
     fn describe(&self) -> String {
         match self {
-            Here::Dir(dir) => format!("{} in {}", dir.label().svname(), dir.path().display()),
-            Here::Memory(label, _) => label.svname(),
+            LocalTarget::Dir(dir) => format!("{} in {}", dir.label().svname(), dir.path().display()),
+            LocalTarget::Memory(label, _) => label.svname(),
         }
     }
 }
 
 /// A target that is ready to start: registered with the MGS, or with a saved configuration.
-struct Joined {
-    joining: Joining,
+struct TargetStart {
+    registration: Registration,
     mgc: Arc<Mgc>,
     /// The saved configuration, if the target is not registered.
-    copy: Option<Copy>,
+    copy: Option<SavedConfig>,
 }
 
 /// A running node.
@@ -151,12 +153,12 @@ impl Node {
     /// first.
     pub(crate) async fn start(
         cpts: Arc<CptTable>,
-        start: &Start,
+        start: &StartConfig,
         chosen_freely: bool,
         choose: impl Fn() -> Result<Place>,
     ) -> Result<Node> {
         start.rpc.services.check(cpts.len())?;
-        let connections = files::connections();
+        let connections = fd_limit::connection_limits();
         let config = LnetConfig {
             accept_host_max: connections.host_max,
             accept_max: connections.max,
@@ -170,7 +172,7 @@ impl Node {
             ..start.rpc.clone()
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
-        let mut params = own_params(&registry, &cpts, &rpc);
+        let mut params = process_params(&registry, &cpts, &rpc);
         params.extend(lnet.show_in(&registry));
         params.extend(start.show(&registry));
         let locks = Arc::<LockLimits>::default();
@@ -206,10 +208,10 @@ impl Node {
     /// once and retries much sooner than after a timeout.
     ///
     /// A target that cannot start without the MGS waits for it at most `wait`.
-    pub(crate) async fn serve_all(&mut self, mut targets: Vec<Here>, wait: Duration) -> Result<()> {
-        files::enough_for(targets.len())?;
+    pub(crate) async fn serve_all(&mut self, mut targets: Vec<LocalTarget>, wait: Duration) -> Result<()> {
+        fd_limit::check(targets.len())?;
         for target in &mut targets {
-            if let Here::Dir(dir) = target {
+            if let LocalTarget::Dir(dir) = target {
                 dir.check_stores()?;
                 instance::warn_restricted(dir.path(), dir.restrict()?);
                 dir.raise_format()?;
@@ -220,13 +222,13 @@ impl Node {
                 TargetKind::Ost => services::OSS,
             })?;
         }
-        let (mgs, others): (Vec<Here>, Vec<Here>) = targets
+        let (mgs, others): (Vec<LocalTarget>, Vec<LocalTarget>) = targets
             .into_iter()
             .partition(|t| t.label().kind == TargetKind::Mgs);
         for target in mgs {
             let label = target.label().clone();
             let started = self.start_mgs(&label, &target.store(), target.token()?).await;
-            self.keep(target, started)?;
+            self.keep_locked(target, started)?;
         }
         // MDT0 registers before the OSTs: `open_dirs` has sorted the targets.
         let mut joined = Vec::new();
@@ -237,16 +239,16 @@ impl Node {
         joined.sort_by_key(|(_, target)| target.label().kind == TargetKind::Mdt);
         for (joined, target) in joined {
             let started = self.start_target(&target, joined).await;
-            self.keep(target, started)?;
+            self.keep_locked(target, started)?;
         }
         Ok(())
     }
 
     /// Keeps the lock on a target's directory, even if the start failed: its store may be open.
-    fn keep(&mut self, target: Here, started: Result<()>) -> Result<()> {
+    fn keep_locked(&mut self, target: LocalTarget, started: Result<()>) -> Result<()> {
         let svname = target.label().svname();
         let mut started = started.with_context(|| target.describe());
-        if let Here::Dir(mut dir) = target {
+        if let LocalTarget::Dir(mut dir) = target {
             started = started.and_then(|()| Ok(dir.set_initialised()?));
             self.dirs.push(dir);
         }
@@ -278,34 +280,38 @@ impl Node {
     }
 
     /// Registers a target, or loads its saved configuration if the MGS does not answer.
-    async fn join(&mut self, target: &Here, wait: Duration) -> Result<Joined> {
+    async fn join(&mut self, target: &LocalTarget, wait: Duration) -> Result<TargetStart> {
         let mgc = self.mgc_of(target.label())?;
         let copy = target
             .dir()
-            .and_then(|dir| own_config::read(dir, &target.label().fsname));
-        let joining = Joining::new(target, &self.nids())?;
-        let registered = joining.join(&mgc, copy.is_some(), wait).await?;
+            .and_then(|dir| saved_config::read(dir, &target.label().fsname));
+        let registration = Registration::new(target, &self.nids())?;
+        let registered = registration.register_at_start(&mgc, copy.is_some(), wait).await?;
         if registered {
             // Applies the parameters before the target starts.
-            keep_params(&self.registry, &mgc.follow(PARAMS).await?.borrow());
+            apply_params(&self.registry, &mgc.follow(PARAMS).await?.borrow());
         }
-        Ok(Joined {
+        Ok(TargetStart {
             copy: copy.filter(|_| !registered),
-            joining,
+            registration,
             mgc,
         })
     }
 
-    async fn start_target(&mut self, target: &Here, joined: Joined) -> Result<()> {
+    async fn start_target(&mut self, target: &LocalTarget, joined: TargetStart) -> Result<()> {
         let (label, store) = (target.label(), target.store());
         let (fsname, index) = (label.fsname.clone(), label.index);
-        let Joined { joining, mgc, copy } = joined;
+        let TargetStart {
+            registration,
+            mgc,
+            copy,
+        } = joined;
         let registered = copy.is_none();
-        let Learned {
+        let MgsData {
             log,
             nodemaps,
             capa_keys,
-        } = learn(&mgc, &fsname, copy).await?;
+        } = load_mgs_data(&mgc, &fsname, copy).await?;
         nodemaps.show_in(&self.registry);
         match label.kind {
             TargetKind::Mgs => {}
@@ -336,9 +342,9 @@ impl Node {
             }
         }
         if let Some(dir) = target.dir() {
-            tokio::spawn(own_config::keep(dir.to_owned(), log.clone(), nodemaps));
+            tokio::spawn(saved_config::keep(dir.to_owned(), log.clone(), nodemaps));
         }
-        tokio::spawn(joining.stay(registered, self.rpc.clone(), mgc, log));
+        tokio::spawn(registration.keep_registered(registered, self.rpc.clone(), mgc, log));
         Ok(())
     }
 
@@ -381,7 +387,7 @@ impl Node {
             bounded("the session of LNet selftest", console.end()).await;
         }
         self.selftest = None;
-        for mount in self.mounts.made.drain(..) {
+        for mount in self.mounts.active.drain(..) {
             mount.end().await;
         }
         for mdt in self.mdts.drain(..) {
@@ -427,7 +433,7 @@ impl Node {
 
     /// The mounts of this node.
     pub(crate) fn mount_records(&self) -> Vec<MountRecord> {
-        self.mounts.made.iter().map(|m| m.record.clone()).collect()
+        self.mounts.active.iter().map(|m| m.record.clone()).collect()
     }
 
     /// Begins an LNet selftest session with its console in this process. Returns the console's
@@ -458,7 +464,7 @@ impl Node {
                 Some(session) => {
                     session.await;
                     // Let the command that ended the session receive its answer.
-                    tokio::time::sleep(TELL).await;
+                    tokio::time::sleep(REPLY_TIME).await;
                 }
                 None => std::future::pending().await,
             }
@@ -466,15 +472,15 @@ impl Node {
     }
 
     /// The parts of the node that answer control requests.
-    pub(crate) fn parts(&self) -> Parts {
+    pub(crate) fn handles(&self) -> NodeHandles {
         let mgcs = self.mgcs.iter().map(|(_, m)| m.clone()).collect();
         let clients = self
             .mounts
-            .made
+            .active
             .iter()
             .map(|m| (m.record.mountpoint.clone(), m.client.clone()))
             .collect();
-        Parts {
+        NodeHandles {
             clients,
             registry: self.registry.clone(),
             lnet: self.lnet.clone(),
@@ -491,13 +497,13 @@ impl Node {
 async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Result<Arc<Mgc>> {
     let mgc = Mgc::connect(rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
     let mut changes = mgc.follow(PARAMS).await?;
-    keep_params(registry, &changes.borrow_and_update());
+    apply_params(registry, &changes.borrow_and_update());
     follow_params(changes, registry);
     Ok(mgc)
 }
 
 /// Applies the parameters that the MGS keeps for every node.
-fn keep_params(registry: &Registry, config: &FsConfig) {
+fn apply_params(registry: &Registry, config: &FsConfig) {
     let params = config.params.iter();
     let values: Vec<_> = params.map(|p| (p.name.clone(), p.value.clone())).collect();
     for refused in registry.keep(&values) {
@@ -510,13 +516,13 @@ fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registr
     let registry = registry.clone();
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {
-            keep_params(&registry, &changes.borrow_and_update().clone());
+            apply_params(&registry, &changes.borrow_and_update().clone());
         }
     });
 }
 
 /// Configuration that a target receives from the MGS.
-struct Learned {
+struct MgsData {
     log: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
     capa_keys: Arc<CapaKeyring>,
@@ -524,16 +530,16 @@ struct Learned {
 
 /// The configuration that a target needs, kept up to date: from the saved copy, or from the MGS if
 /// there is no copy.
-async fn learn(mgc: &Mgc, fsname: &str, copy: Option<Copy>) -> Result<Learned> {
+async fn load_mgs_data(mgc: &Mgc, fsname: &str, copy: Option<SavedConfig>) -> Result<MgsData> {
     let logname = format!("{fsname}-client");
     Ok(match copy {
-        Some(Copy { config, nodemaps }) => Learned {
+        Some(SavedConfig { config, nodemaps }) => MgsData {
             log: mgc.watch_from(&logname, config),
             nodemaps: mgc.nodemaps_from(nodemaps).await,
             // Keys are never saved: clients that need capabilities wait for the MGS.
             capa_keys: mgc.capa_keys_later().await,
         },
-        None => Learned {
+        None => MgsData {
             log: mgc.follow(&logname).await?,
             nodemaps: mgc.nodemaps().await?,
             capa_keys: mgc.capa_keys().await?,

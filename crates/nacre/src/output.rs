@@ -13,10 +13,10 @@ pub(crate) fn write(text: Arguments<'_>) {
 }
 
 /// Prints a line on standard output.
-macro_rules! say {
+macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
-pub(crate) use say;
+pub(crate) use outln;
 
 /// An error and its causes in one line, without causes that the text already contains.
 pub(crate) fn describe(error: &anyhow::Error) -> String {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn repeated_cause_is_printed_once() {
         let error = anyhow::anyhow!("port 988 is taken")
             .context("cannot start: port 988 is taken")
             .context("serve");

@@ -16,22 +16,22 @@ use rustix::fs::{Mode, OFlags, open};
 use tokio::task::JoinHandle;
 
 use crate::control::{self, Handler};
-use crate::running::{self, RECORD_IN_DIR, Running, SOCKET_IN_DIR, write_atomically};
+use crate::process::{self, ProcessRecord, RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
 /// The places in which a process publishes its record.
 pub(crate) struct Publisher {
-    places: Vec<Place>,
+    places: Vec<Publication>,
 }
 
 /// One directory with a record and a socket.
-struct Place {
-    home: Home,
+struct Publication {
+    location: Location,
     record: String,
     socket: String,
-    listening: Option<Listening>,
+    listener: Option<ControlListener>,
 }
 
-enum Home {
+enum Location {
     /// A directory that the process serves, held open: the descriptor follows the directory when it
     /// is renamed, and never refers to a directory put in its place.
     Dir(PathBuf, OwnedFd),
@@ -39,8 +39,8 @@ enum Home {
     RunDir,
 }
 
-/// A listening socket and the identity (device, inode) of its file.
-struct Listening {
+/// A listener socket and the identity (device, inode) of its file.
+struct ControlListener {
     task: JoinHandle<()>,
     file: (u64, u64),
 }
@@ -52,31 +52,31 @@ impl Publisher {
         for dir in dirs {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let held = open(dir, flags, Mode::empty()).with_context(|| dir.display().to_string())?;
-            places.push(Place {
-                home: Home::Dir(dir.clone(), held),
+            places.push(Publication {
+                location: Location::Dir(dir.clone(), held),
                 record: RECORD_IN_DIR.to_owned(),
                 socket: SOCKET_IN_DIR.to_owned(),
-                listening: None,
+                listener: None,
             });
         }
-        places.push(Place {
-            home: Home::RunDir,
+        places.push(Publication {
+            location: Location::RunDir,
             record: format!("{pid}.json"),
             socket: format!("{pid}.sock"),
-            listening: None,
+            listener: None,
         });
         Ok(Publisher { places })
     }
 
     /// Publishes a record everywhere. Fails if no place succeeds; one is enough.
-    pub(crate) fn publish(&mut self, record: &Running, handler: &Arc<dyn Handler>) -> Result<()> {
+    pub(crate) fn publish(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
         let (mut published, mut failed) = (false, None);
         for place in &mut self.places {
             match place.publish(&text, handler) {
                 Ok(()) => published = true,
                 Err(e) => {
-                    tracing::warn!("cannot publish the process record in {}: {e:#}", place.home);
+                    tracing::warn!("cannot publish the process record in {}: {e:#}", place.location);
                     failed = failed.or(Some(e));
                 }
             }
@@ -88,13 +88,13 @@ impl Publisher {
     }
 
     /// Publishes again where the record or the socket was removed.
-    pub(crate) fn restore(&mut self, record: &Running, handler: &Arc<dyn Handler>) -> Result<()> {
+    pub(crate) fn restore(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
-        for place in self.places.iter_mut().filter(|p| !p.is_whole()) {
+        for place in self.places.iter_mut().filter(|p| !p.is_intact()) {
             match place.publish(&text, handler) {
-                Ok(()) => tracing::info!("published the process record again in {}", place.home),
+                Ok(()) => tracing::info!("published the process record again in {}", place.location),
                 // The directory was probably removed for good.
-                Err(e) => tracing::debug!("cannot publish the process record in {}: {e:#}", place.home),
+                Err(e) => tracing::debug!("cannot publish the process record in {}: {e:#}", place.location),
             }
         }
         Ok(())
@@ -103,11 +103,11 @@ impl Publisher {
     /// Removes all records and sockets.
     pub(crate) fn withdraw(&mut self) {
         for place in &mut self.places {
-            let Some(listening) = place.listening.take() else {
+            let Some(listener) = place.listener.take() else {
                 continue;
             };
-            listening.task.abort();
-            if let Ok(dir) = place.home.path() {
+            listener.task.abort();
+            if let Ok(dir) = place.location.path() {
                 let _ = fs::remove_file(dir.join(&place.record));
                 let _ = fs::remove_file(dir.join(&place.socket));
             }
@@ -115,55 +115,55 @@ impl Publisher {
     }
 }
 
-impl Place {
+impl Publication {
     fn publish(&mut self, text: &str, handler: &Arc<dyn Handler>) -> Result<()> {
-        let dir = self.home.path()?;
+        let dir = self.location.path()?;
         if !self.is_listening(&dir) {
             let path = dir.join(&self.socket);
             // Left over from a dead process, or from a socket of this process that was replaced.
             let _ = fs::remove_file(&path);
             let task = control::listen(&path, handler.clone())?;
             let file = identity(&path).context("the control socket")?;
-            if let Some(old) = self.listening.replace(Listening { task, file }) {
+            if let Some(old) = self.listener.replace(ControlListener { task, file }) {
                 old.task.abort();
             }
         }
         let path = dir.join(&self.record);
-        match self.home {
-            Home::Dir(..) => write_atomically(&path, text),
+        match self.location {
+            Location::Dir(..) => write_atomically(&path, text),
             // Commands of other users find the socket of a mount's process here, so the record is
             // world-readable.
-            Home::RunDir => osd::files::replace(&path, text.as_bytes(), 0o644)
+            Location::RunDir => osd::files::replace(&path, text.as_bytes(), 0o644)
                 .with_context(|| format!("cannot write {}", path.display())),
         }
     }
 
     fn is_listening(&self, dir: &Path) -> bool {
         let there = identity(&dir.join(&self.socket)).ok();
-        there.is_some() && there == self.listening.as_ref().map(|l| l.file)
+        there.is_some() && there == self.listener.as_ref().map(|l| l.file)
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_intact(&self) -> bool {
         let whole = |dir: PathBuf| self.is_listening(&dir) && dir.join(&self.record).exists();
-        self.home.path().is_ok_and(whole)
+        self.location.path().is_ok_and(whole)
     }
 }
 
-impl Home {
+impl Location {
     /// A valid path of the directory, short enough for the address of a Unix socket.
     fn path(&self) -> Result<PathBuf> {
         match self {
-            Home::Dir(_, held) => Ok(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
-            Home::RunDir => running::run_dir(),
+            Location::Dir(_, held) => Ok(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
+            Location::RunDir => process::run_dir(),
         }
     }
 }
 
-impl std::fmt::Display for Home {
+impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Home::Dir(path, _) => write!(f, "{}", path.display()),
-            Home::RunDir => f.write_str("the run directory"),
+            Location::Dir(path, _) => write!(f, "{}", path.display()),
+            Location::RunDir => f.write_str("the run directory"),
         }
     }
 }

@@ -16,12 +16,12 @@ pub(crate) fn mark(dir: &Path) -> io::Result<()> {
 }
 
 /// Whether the target in this directory replaces another one.
-pub(crate) fn is_wanted(dir: &Path) -> bool {
+pub(crate) fn is_marked(dir: &Path) -> bool {
     dir.join(NAME).exists()
 }
 
 /// Removes the mark after the MGS has registered the target, and syncs the directory.
-pub(crate) fn done(dir: &Path) -> Result<()> {
+pub(crate) fn unmark(dir: &Path) -> Result<()> {
     let file = dir.join(NAME);
     let removed = match fs::remove_file(&file) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),

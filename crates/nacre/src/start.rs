@@ -18,7 +18,7 @@ use rpc::RpcConfig;
 use crate::cli::StartArgs;
 
 /// Similarity from which an unknown name is taken for a typing error of a known one.
-const NEAR: f64 = 0.7;
+const SUGGESTION_SIMILARITY: f64 = 0.7;
 
 /// The start parameters of CPU partitions.
 const CPT: &[StartParam<CptConfig>] = &[
@@ -63,50 +63,50 @@ const CPT: &[StartParam<CptConfig>] = &[
 
 /// The configurations of all layers, and the settings behind them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Start {
+pub(crate) struct StartConfig {
     pub(crate) cpt: CptConfig,
     pub(crate) lnet: LnetConfig,
     pub(crate) rpc: RpcConfig,
     pub(crate) lst: lst::Settings,
-    told: BTreeMap<String, String>,
+    settings: BTreeMap<String, String>,
 }
 
-impl Start {
+impl StartConfig {
     /// Combines settings; the command line overrides the options file, which overrides the `kept`
     /// settings. An empty value removes a setting.
-    pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<Start> {
-        let mut settings: Vec<String> = kept.to_vec();
+    pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<StartConfig> {
+        let mut given: Vec<String> = kept.to_vec();
         if let Some(path) = &args.options_file {
-            settings.extend(options::read(path)?);
+            given.extend(options::read(path)?);
         }
-        settings.extend(
+        given.extend(
             args.cpu_npartitions
                 .as_ref()
                 .map(|n| format!("cpu_npartitions={n}")),
         );
-        settings.extend(args.cpu_pattern.as_ref().map(|p| format!("cpu_pattern={p}")));
-        settings.extend(args.force_partitions.then(|| "force_partitions=1".to_owned()));
-        settings.extend_from_slice(&args.param);
-        let mut told = BTreeMap::new();
-        for setting in settings {
+        given.extend(args.cpu_pattern.as_ref().map(|p| format!("cpu_pattern={p}")));
+        given.extend(args.force_partitions.then(|| "force_partitions=1".to_owned()));
+        given.extend_from_slice(&args.param);
+        let mut settings = BTreeMap::new();
+        for setting in given {
             let (name, value) = setting
                 .split_once('=')
                 .with_context(|| format!("start parameter '{setting}' is not of the form NAME=VALUE"))?;
             // An empty cpu_pattern is a value: partitions by the number of CPUs.
             if value.is_empty() && name != "cpu_pattern" {
-                told.remove(name);
+                settings.remove(name);
             } else {
-                told.insert(name.to_owned(), value.to_owned());
+                settings.insert(name.to_owned(), value.to_owned());
             }
             check_name(name)?;
         }
-        let mut start = Start::default();
-        for (name, value) in &told {
+        let mut start = StartConfig::default();
+        for (name, value) in &settings {
             start
                 .set(name, value)
                 .with_context(|| format!("cannot set start parameter {name}='{value}'"))?;
         }
-        Ok(Start { told, ..start })
+        Ok(StartConfig { settings, ..start })
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
@@ -121,8 +121,8 @@ impl Start {
     }
 
     /// All settings, `NAME=VALUE`, to be kept.
-    pub(crate) fn told(&self) -> Vec<String> {
-        self.told
+    pub(crate) fn settings(&self) -> Vec<String> {
+        self.settings
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect()
@@ -159,7 +159,7 @@ fn check_name(name: &str) -> Result<()> {
         .max_by(|a, b| a.0.total_cmp(&b.0));
     match near {
         Some((_, known)) if known == name => Ok(()),
-        Some((likeness, known)) if likeness >= NEAR => {
+        Some((likeness, known)) if likeness >= SUGGESTION_SIMILARITY => {
             bail!("there is no start parameter '{name}': is '{known}' meant?")
         }
         _ => bail!("there is no start parameter '{name}': `nacre lctl help_param 'module.*'` lists them"),
@@ -169,10 +169,10 @@ fn check_name(name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::Start;
+    use super::StartConfig;
     use crate::cli::StartArgs;
 
-    fn told(params: &[&str]) -> StartArgs {
+    fn args(params: &[&str]) -> StartArgs {
         StartArgs {
             param: params.iter().map(|p| (*p).to_owned()).collect(),
             ..StartArgs::default()
@@ -180,17 +180,17 @@ mod tests {
     }
 
     fn refused(params: &[&str]) -> String {
-        format!("{:#}", Start::new(&told(params), &[]).unwrap_err())
+        format!("{:#}", StartConfig::new(&args(params), &[]).unwrap_err())
     }
 
     #[test]
-    fn every_layer_is_told() {
+    fn settings_reach_every_layer() {
         let args = StartArgs {
             cpu_npartitions: Some("4".to_owned()),
             force_partitions: true,
-            ..told(&["peer_credits=16", "mds_num_cpts=[1-3]", "cpu_pattern="])
+            ..args(&["peer_credits=16", "mds_num_cpts=[1-3]", "cpu_pattern="])
         };
-        let start = Start::new(&args, &[]).unwrap();
+        let start = StartConfig::new(&args, &[]).unwrap();
         assert_eq!((start.cpt.cpu_npartitions, start.cpt.force_partitions), (4, true));
         assert_eq!(start.cpt.cpu_pattern.as_deref(), Some(""));
         assert_eq!(
@@ -200,17 +200,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_holds_until_something_else_is_said() {
-        let kept = Start::new(&told(&["peer_credits=16", "credits=64"]), &[])
+    fn kept_settings_hold_until_changed() {
+        let kept = StartConfig::new(&args(&["peer_credits=16", "credits=64"]), &[])
             .unwrap()
-            .told();
-        let again = Start::new(&told(&["credits=", "peer_credits=4"]), &kept).unwrap();
-        assert_eq!(again.told(), ["peer_credits=4"]);
+            .settings();
+        let again = StartConfig::new(&args(&["credits=", "peer_credits=4"]), &kept).unwrap();
+        assert_eq!(again.settings(), ["peer_credits=4"]);
         assert_eq!(again.lnet.credits, 256);
     }
 
     #[test]
-    fn a_slip_is_pointed_out() {
+    fn typing_error_gets_a_suggestion() {
         assert!(refused(&["mds_num_cpt=[0]"]).contains("is 'mds_num_cpts' meant?"));
         assert!(refused(&["xyzzy=1"]).contains("lists them"));
         assert!(refused(&["credits"]).contains("NAME=VALUE"));

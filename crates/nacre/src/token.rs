@@ -30,7 +30,7 @@ pub(crate) fn read_file(path: &Path) -> Result<JoinToken> {
 
 /// The token of the MGS in this directory. Creates one if it is missing, for a directory of an
 /// older version or after the administrator has removed the token to revoke it.
-pub(crate) fn of_mgs(dir: &Path) -> Result<JoinToken> {
+pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
     if let Some(token) = read(dir)? {
         return Ok(token);
     }
@@ -70,16 +70,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn an_mgs_keeps_its_token_and_gets_a_new_one_when_it_has_none() {
+    fn mgs_token_is_kept_and_recreated_when_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let first = of_mgs(dir.path()).unwrap();
-        assert_eq!(of_mgs(dir.path()).unwrap(), first);
+        let first = mgs_token(dir.path()).unwrap();
+        assert_eq!(mgs_token(dir.path()).unwrap(), first);
         let path = dir.path().join(NAME);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_file(&path).unwrap();
-        assert_ne!(of_mgs(dir.path()).unwrap(), first);
+        assert_ne!(mgs_token(dir.path()).unwrap(), first);
         fs::write(&path, "nonsense").unwrap();
-        let why = format!("{:#}", of_mgs(dir.path()).unwrap_err());
+        let why = format!("{:#}", mgs_token(dir.path()).unwrap_err());
         assert!(
             why.contains("join-token") && why.contains("64 hexadecimal"),
             "{why}"

@@ -14,7 +14,7 @@ use super::survey::MdsSurvey;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    pub(crate) exercise: Option<Exercise>,
+    pub(crate) command: Option<BenchCommand>,
     /// Directory on the disk to measure; everything created in it is removed again
     #[arg(long, value_name = "D", required = true)]
     pub(crate) dir: Option<PathBuf>,
@@ -51,7 +51,7 @@ pub(crate) struct Bench {
 
 /// Benchmarks with their own load.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Exercise {
+pub(crate) enum BenchCommand {
     /// Repeat the published demonstrations at the given size on temporary servers; write rows and a
     /// page
     #[command(subcommand)]

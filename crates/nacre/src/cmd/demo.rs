@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::served::Served;
+use super::temp_instance::TempInstance;
 use crate::cli::Demo;
 use crate::daemon;
-use crate::output::say;
-use crate::running;
+use crate::output::outln;
+use crate::process;
 use tree::Count;
 
 /// Size of the file for the bandwidth test, in bytes.
@@ -30,21 +30,21 @@ const SHOWN_MAX: usize = 10;
 pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     let trees = trees(&args)?;
     let dir = std::env::temp_dir().join(format!("nacre-demo-{}", std::process::id()));
-    let mut served = Served::new(dir.clone());
-    let ended = show(&mut served, &trees, args.osts);
+    let mut instance = TempInstance::new(dir.clone());
+    let ended = show(&mut instance, &trees, args.osts);
     if ended.is_ok() && args.keep {
-        served.leave();
-        say!(
+        instance.keep_running();
+        outln!(
             "\nThe file system stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
             dir.join("mnt").display(),
             dir.display()
         );
         return ended.map(|()| ExitCode::SUCCESS);
     }
-    served.clear()?;
+    instance.stop_if_running()?;
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     ended?;
-    say!(
+    outln!(
         "\nTo start your own file system:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              running file systems and mounts\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
     );
     Ok(ExitCode::SUCCESS)
@@ -72,7 +72,7 @@ fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
 }
 
 fn line(what: &str, took: Duration, found: &str) {
-    say!("{what:<22} {:>9.1} ms   {found}", took.as_secs_f64() * 1000.0);
+    outln!("{what:<22} {:>9.1} ms   {found}", took.as_secs_f64() * 1000.0);
 }
 
 fn per_second(n: u64, took: Duration) -> u64 {
@@ -83,9 +83,9 @@ fn mib_per_second(bytes: u64, took: Duration) -> u64 {
     per_second(bytes, took) >> 20
 }
 
-fn show(served: &mut Served, trees: &[PathBuf], osts: u32) -> Result<()> {
-    let mount = served.dir().join("mnt");
-    let took = served.up(osts)?;
+fn show(instance: &mut TempInstance, trees: &[PathBuf], osts: u32) -> Result<()> {
+    let mount = instance.dir().join("mnt");
+    let took = instance.up(osts)?;
     line(
         "nacre up",
         took,
@@ -106,13 +106,13 @@ fn show(served: &mut Served, trees: &[PathBuf], osts: u32) -> Result<()> {
         line("copy in", took, &found);
     }
     compare_all(trees, &mount)?;
-    let took = served.down()? + served.up(osts)?;
+    let took = instance.down()? + instance.up(osts)?;
     line("nacre down, nacre up", took, "the data is still there:");
     compare_all(trees, &mount)?;
     small_files(&mount.join("small"))?;
     big_file(&mount.join("big"))?;
-    if let Some(bytes) = running::in_dir(served.dir())?.and_then(|r| bench::resident_bytes(r.pid)) {
-        say!(
+    if let Some(bytes) = process::in_dir(instance.dir())?.and_then(|r| bench::resident_bytes(r.pid)) {
+        outln!(
             "{:<22} {:>9.1} MiB",
             "memory of the process",
             bytes as f64 / f64::from(1 << 20)

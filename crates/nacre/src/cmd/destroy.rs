@@ -1,7 +1,7 @@
 //! `nacre destroy`: stops a file system or a target and deletes it. Removes only files that Nacre
 //! created; reports other files and leaves them.
 //!
-//! The command first renames the description, so a half destroyed file system cannot start. Running
+//! The command first renames the description, so a half destroyed file system cannot start. ProcessRecord
 //! the command again completes an interrupted one.
 
 use std::fs;
@@ -15,14 +15,14 @@ use osd::target::{TargetDir, TargetLabel};
 use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
-use crate::output::say;
-use crate::{daemon, own_config, replace, running, token};
+use crate::output::outln;
+use crate::{daemon, process, replace, saved_config, token};
 
 /// Files of a process in a directory that it serves.
-const OF_PROCESSES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
+const PROCESS_FILES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
 
 /// A file system or target to destroy.
-struct Found {
+struct DestroyPlan {
     /// Description for the confirmation prompt.
     what: String,
     /// Directories of the targets.
@@ -34,11 +34,11 @@ struct Found {
 /// Runs the command.
 pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     let dir = daemon::absolute(&args.dir)?;
-    let found = look(&dir)?;
+    let plan = inspect(&dir)?;
     if !args.yes {
-        confirm(&found.what, &dir)?;
+        confirm(&plan.what, &dir)?;
     }
-    if let Some(process) = running::in_dir(&dir)? {
+    if let Some(process) = process::in_dir(&dir)? {
         if let Some(other) = process.dirs.iter().find(|d| **d != dir) {
             bail!(
                 "process {} also serves {}: stop it first with nacre down --dir {}",
@@ -54,14 +54,14 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
         }
     }
     let _lock = instance::lock(&dir)?;
-    if found.instance {
-        Instance::begin_to_destroy(&dir)?;
+    if plan.instance {
+        Instance::mark_destroyed(&dir)?;
     }
     let mut kept = Vec::new();
-    for target in &found.targets {
+    for target in &plan.targets {
         TargetDir::destroy(target)?;
-        remove(target, &OF_PROCESSES)?;
-        for name in [token::NAME, own_config::NAME, mgs::CAPA_KEYS_FILE] {
+        remove(target, &PROCESS_FILES)?;
+        for name in [token::NAME, saved_config::NAME, mgs::CAPA_KEYS_FILE] {
             remove(target, &[name, &osd::files::temporary_name(name)])?;
         }
         remove(target, &[replace::NAME])?;
@@ -69,24 +69,24 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
             kept.extend(remove_dir(target));
         }
     }
-    remove(&dir, &OF_PROCESSES)?;
-    if found.instance {
+    remove(&dir, &PROCESS_FILES)?;
+    if plan.instance {
         kept.extend(remove_dir(&dir.join("mnt")));
-        Instance::end_to_destroy(&dir)?;
+        Instance::remove_destroyed_mark(&dir)?;
     }
     let here = remove_dir(&dir);
     // If a directory in it remains, that message has the reason.
     kept.extend(here.filter(|_| kept.is_empty()));
-    say!("destroyed {}", dir.display());
+    outln!("destroyed {}", dir.display());
     for why in kept {
-        say!("{why}");
+        outln!("{why}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Finds the targets in the directory. Fails for a directory that Nacre did not create.
-fn look(dir: &Path) -> Result<Found> {
-    if Instance::is_in(dir) {
+fn inspect(dir: &Path) -> Result<DestroyPlan> {
+    if Instance::exists_in(dir) {
         let mut targets = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
             let path = entry?.path();
@@ -100,7 +100,7 @@ fn look(dir: &Path) -> Result<Found> {
             true => "the file system".to_owned(),
             false => format!("the file system with {}", names.join(" ")),
         };
-        return Ok(Found {
+        return Ok(DestroyPlan {
             what,
             targets,
             instance: true,
@@ -108,7 +108,7 @@ fn look(dir: &Path) -> Result<Found> {
     }
     if TargetDir::is_target(dir) {
         let what = TargetLabel::read(dir).map_or_else(|_| "a target".to_owned(), |label| label.svname());
-        return Ok(Found {
+        return Ok(DestroyPlan {
             what,
             targets: vec![dir.to_owned()],
             instance: false,

@@ -6,26 +6,26 @@ use anyhow::{Result, bail};
 
 use super::{clean_up_after, dir_or_default, stop};
 use crate::cli::Down;
-use crate::output::say;
-use crate::running;
+use crate::output::outln;
+use crate::process;
 
 /// Runs the command.
 pub(crate) fn run(args: Down) -> Result<ExitCode> {
     let dir = dir_or_default(args.dir.as_deref())?;
-    let Some(running) = running::in_dir(&dir)? else {
+    let Some(running) = process::in_dir(&dir)? else {
         bail!(
             "no nacre process runs in {} (`nacre status` lists them)",
             dir.display()
         );
     };
     if !running.up() {
-        say!("nacre (process {}) had died; cleaned up after it", running.pid);
+        outln!("nacre (process {}) had died; cleaned up after it", running.pid);
         for line in clean_up_after(&running)? {
-            say!("{line}");
+            outln!("{line}");
         }
         return Ok(ExitCode::SUCCESS);
     }
     stop(&running, args.lazy)?;
-    say!("down: {}", dir.display());
+    outln!("down: {}", dir.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::cli::Fsck;
 use crate::instance::{self, Instance, Store};
-use crate::output::say;
-use crate::running;
+use crate::output::outln;
+use crate::process;
 
 /// Interval of the progress line on a terminal.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
@@ -58,7 +58,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     let mut findings = Vec::new();
     let mut print = |report: Report<'_>| match args.json {
         true => findings.push(as_json(&report)),
-        false => say!("{}", line(&report)),
+        false => outln!("{}", line(&report)),
     };
     let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut print));
     runtime.shutdown_background();
@@ -68,11 +68,11 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     }
     let summary = summary?;
     match args.json {
-        true => say!(
+        true => outln!(
             "{}",
             serde_json::to_string_pretty(&summary_json(&summary, findings))?
         ),
-        false => say!("{}", summary_text(&summary, args.repair)),
+        false => outln!("{}", summary_text(&summary, args.repair)),
     }
     Ok(match summary.left {
         0 => ExitCode::SUCCESS,
@@ -82,7 +82,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
 
 /// The targets of an instance; fails while the instance is running.
 fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
-    if let Some(process) = running::in_dir(dir)?.filter(|r| r.up()) {
+    if let Some(process) = process::in_dir(dir)?.filter(|r| r.up()) {
         bail!(
             "{} is up (process {}): stop it first with nacre down --dir {}",
             dir.display(),

@@ -12,15 +12,15 @@ use serde_json::Value;
 use crate::cli::{Lctl, LctlCommand};
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::output::say;
-use crate::running::{self, Running};
+use crate::output::outln;
+use crate::process::{self, ProcessRecord};
 
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
     let process = find(args.dir.as_deref(), args.mount.as_deref())?;
-    let ask = |request: Request| control::ask(&process.control, &request, ANSWER_MAX);
+    let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
     match args.command {
         LctlCommand::GetParam {
             values_only,
@@ -35,7 +35,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                     bail!("no parameter matches '{pattern}'");
                 }
                 for (name, value) in found {
-                    say!("{}", show(&name, &value, values_only, names_only));
+                    outln!("{}", show(&name, &value, values_only, names_only));
                 }
             }
         }
@@ -54,19 +54,19 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             recursive,
             patterns,
         } => {
-            for item in listed(&ask, &patterns, recursive)? {
+            for item in list_params(&ask, &patterns, recursive)? {
                 let mark = match (classify, item.is_level, item.writable) {
                     (true, true, _) => "/",
                     (true, _, true) => "=",
                     _ => "",
                 };
-                say!("{}{mark}", item.name);
+                outln!("{}{mark}", item.name);
             }
         }
         LctlCommand::HelpParam { patterns } => {
-            for item in listed(&ask, &patterns, true)?.iter().filter(|i| !i.is_level) {
+            for item in list_params(&ask, &patterns, true)?.iter().filter(|i| !i.is_level) {
                 let set = if item.writable { " (can be set)" } else { "" };
-                say!("{}: {}{set}", item.name, item.about);
+                outln!("{}: {}{set}", item.name, item.about);
             }
         }
         LctlCommand::Nodemap(change) => drop(ask(Request::Nodemap(change))?),
@@ -77,11 +77,11 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             };
             list::<String>(ask(request)?)
                 .iter()
-                .for_each(|line| say!("{line}"));
+                .for_each(|line| outln!("{line}"));
         }
         LctlCommand::Dl => {
             for (i, line) in list::<String>(ask(Request::Devices)?).iter().enumerate() {
-                say!("{i:3} {line}");
+                outln!("{i:3} {line}");
             }
         }
     }
@@ -90,21 +90,21 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
 
 /// A parameter or a level of the parameter tree.
 #[derive(Deserialize)]
-struct Listed {
+struct ParamEntry {
     name: String,
     is_level: bool,
     writable: bool,
     about: String,
 }
 
-fn listed(
+fn list_params(
     ask: &dyn Fn(Request) -> Result<Value>,
     patterns: &[String],
     recursive: bool,
-) -> Result<Vec<Listed>> {
+) -> Result<Vec<ParamEntry>> {
     let mut all = Vec::new();
     for pattern in patterns {
-        let found: Vec<Listed> = list(ask(Request::ListParam {
+        let found: Vec<ParamEntry> = list(ask(Request::ListParam {
             pattern: pattern.clone(),
             recursive,
         })?);
@@ -142,7 +142,7 @@ fn set(
         value,
     })?);
     for (name, value) in set {
-        say!("{}", show(&name, &value, values_only, false));
+        outln!("{}", show(&name, &value, values_only, false));
     }
     Ok(())
 }
@@ -163,21 +163,21 @@ fn list<T: DeserializeOwned>(value: Value) -> Vec<T> {
 }
 
 /// The process that serves the directory or has the mount; without both, the only running process.
-pub(super) fn find(dir: Option<&Path>, mount: Option<&Path>) -> Result<Running> {
+pub(super) fn find(dir: Option<&Path>, mount: Option<&Path>) -> Result<ProcessRecord> {
     if let Some(dir) = dir {
         let dir = daemon::absolute(dir)?;
-        let found = running::in_dir(&dir)?.filter(Running::alive);
+        let found = process::in_dir(&dir)?.filter(ProcessRecord::alive);
         return found.with_context(|| format!("no nacre process runs in {}", dir.display()));
     }
     if let Some(mount) = mount {
-        return running::by_path(mount).map(|(r, _)| r);
+        return process::by_path(mount).map(|(r, _)| r);
     }
-    let mut all = running::all();
+    let mut all = process::all();
     match all.len() {
         0 => bail!("no nacre is running here: start one with `nacre up`"),
         1 => Ok(all.remove(0)),
         _ => {
-            let name = |r: &Running| match (r.dirs.first(), r.mounts.first()) {
+            let name = |r: &ProcessRecord| match (r.dirs.first(), r.mounts.first()) {
                 (Some(dir), _) => format!("--dir {}", dir.display()),
                 (None, Some(mount)) => format!("--mount {}", mount.mountpoint.display()),
                 (None, None) => format!("process {}", r.pid),

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::cli::Lfs;
 use crate::control::{self, Request};
-use crate::output::say;
-use crate::running::{self, MountRecord, Running};
+use crate::output::outln;
+use crate::process::{self, MountRecord, ProcessRecord};
 
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,8 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             delete,
             paths,
         } => {
-            let wanted = layout::Wanted::new(stripe_count, stripe_size.as_deref(), stripe_index, delete)?;
+            let wanted =
+                layout::LayoutRequest::new(stripe_count, stripe_size.as_deref(), stripe_index, delete)?;
             paths.iter().try_for_each(|path| layout::set(path, &wanted))?;
         }
         Lfs::Getstripe {
@@ -40,7 +41,7 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             directory,
             paths,
         } => {
-            let only = layout::Only {
+            let only = layout::FieldFilter {
                 stripe_count,
                 stripe_size,
                 stripe_index,
@@ -61,13 +62,13 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             paths,
         } => path2fid(&paths)?,
         Lfs::Fid2path { path, fids } => {
-            let (running, mount) = running::by_path(&path)?;
+            let (running, mount) = process::by_path(&path)?;
             let request = Request::Fid2path {
                 mountpoint: mount.mountpoint.clone(),
                 fids,
             };
             for found in lists(ask(&running, &request)?).into_iter().flatten() {
-                say!(
+                outln!(
                     "{}",
                     mount.mountpoint.join(found.trim_start_matches('/')).display()
                 );
@@ -81,13 +82,13 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
 
 fn parents(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        let (running, mount) = running::by_path(path)?;
+        let (running, mount) = process::by_path(path)?;
         let request = Request::Parents {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![below(path, &mount)?],
         };
         for name in lists(ask(&running, &request)?).into_iter().flatten() {
-            say!("{name}");
+            outln!("{name}");
         }
     }
     Ok(())
@@ -95,7 +96,7 @@ fn parents(paths: &[PathBuf]) -> Result<()> {
 
 /// Removes files by FID and prints an error for each failure.
 fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
-    let (running, mount) = running::by_path(path)?;
+    let (running, mount) = process::by_path(path)?;
     let request = Request::Rmfid {
         mountpoint: mount.mountpoint,
         fids,
@@ -121,7 +122,7 @@ fn rm_entry(paths: &[PathBuf]) -> Result<()> {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        let (running, mount) = running::by_path(dir)?;
+        let (running, mount) = process::by_path(dir)?;
         let request = Request::RmEntry {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![below(dir, &mount)?.join(name)],
@@ -133,7 +134,7 @@ fn rm_entry(paths: &[PathBuf]) -> Result<()> {
 
 fn path2fid(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        let (running, mount) = running::by_path(path)?;
+        let (running, mount) = process::by_path(path)?;
         let request = Request::Path2fid {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![below(path, &mount)?],
@@ -142,7 +143,7 @@ fn path2fid(paths: &[PathBuf]) -> Result<()> {
             if paths.len() > 1 {
                 crate::output::write(format_args!("{}: ", path.display()));
             }
-            say!("{fid}");
+            outln!("{fid}");
         }
     }
     Ok(())
@@ -157,8 +158,8 @@ fn below(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
         .unwrap_or_default())
 }
 
-fn ask(running: &Running, request: &Request) -> Result<Value> {
-    control::ask(&running.control, request, ANSWER_MAX)
+fn ask(running: &ProcessRecord, request: &Request) -> Result<Value> {
+    control::call(&running.control, request, ANSWER_MAX)
 }
 
 fn lists(value: Value) -> Vec<Vec<String>> {

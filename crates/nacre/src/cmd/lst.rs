@@ -15,12 +15,12 @@ use super::stop;
 use crate::cli::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::net::{self, Expected};
+use crate::lifecycle::DaemonSpec;
+use crate::net::{self, AddressPreference};
 use crate::node::Node;
-use crate::output::{self, say};
-use crate::running::{self, Running};
-use crate::session::Session;
-use crate::start::Start;
+use crate::output::{self, outln};
+use crate::process::{self, ProcessRecord};
+use crate::start::StartConfig;
 
 /// Exceeds the duration of every console command.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
@@ -79,9 +79,9 @@ pub(crate) fn run(command: Lst) -> Result<ExitCode> {
                 nodes: (active || invalid).then_some(Listed { active, invalid }),
             }
         }
-        Lst::AddTest(args) => Command::AddTest(test_wanted(args)?),
+        Lst::AddTest(args) => Command::AddTest(test_spec(args)?),
     };
-    Ok(tell(&ask(&console()?, command)?))
+    Ok(print_output(&ask(&console()?, command)?))
 }
 
 /// The key of the session, from `LST_SESSION` as for Lustre's `lst`.
@@ -93,13 +93,13 @@ fn key() -> Result<u32> {
         .context("LST_SESSION does not name a session: export LST_SESSION=$$ (any number but 0)")
 }
 
-/// Running consoles with their session keys.
-fn consoles() -> Vec<(u32, Running)> {
-    let all = running::all().into_iter().filter(|r| r.role == CONSOLE);
+/// ProcessRecord consoles with their session keys.
+fn consoles() -> Vec<(u32, ProcessRecord)> {
+    let all = process::all().into_iter().filter(|r| r.role == CONSOLE);
     all.filter_map(|r| Some((r.session?, r))).collect()
 }
 
-fn console() -> Result<Running> {
+fn console() -> Result<ProcessRecord> {
     let key = key()?;
     let found = consoles().into_iter().find(|(of, _)| *of == key);
     found.map(|(_, running)| running).with_context(|| {
@@ -107,12 +107,12 @@ fn console() -> Result<Running> {
     })
 }
 
-fn ask(console: &Running, command: Command) -> Result<Said> {
-    let answer = control::ask(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
+fn ask(console: &ProcessRecord, command: Command) -> Result<Said> {
+    let answer = control::call(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
     serde_json::from_value(answer).context("cannot decode the console's answer")
 }
 
-fn tell(said: &Said) -> ExitCode {
+fn print_output(said: &Said) -> ExitCode {
     output::write(format_args!("{}", said.out));
     eprint!("{}", said.err);
     if said.ok {
@@ -126,32 +126,32 @@ fn tell(said: &Said) -> ExitCode {
 fn node(args: LstNode) -> Result<ExitCode> {
     if args.stop {
         let at = args.net.listen.map(|nid| nid.to_string());
-        let wanted = |r: &Running| r.role == NODE && at.as_ref().is_none_or(|at| r.nids.contains(at));
-        let nodes: Vec<Running> = running::all().into_iter().filter(wanted).collect();
+        let wanted = |r: &ProcessRecord| r.role == NODE && at.as_ref().is_none_or(|at| r.nids.contains(at));
+        let nodes: Vec<ProcessRecord> = process::all().into_iter().filter(wanted).collect();
         if nodes.is_empty() {
             bail!("no such node is running (`nacre status` lists them)");
         }
         for running in nodes {
             stop(&running, true)?;
-            say!("stopped: {}", running.nids.join(" "));
+            outln!("stopped: {}", running.nids.join(" "));
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut start = Start::new(&args.start, &[])?;
+    let mut start = StartConfig::new(&args.start, &[])?;
     start.lst.enabled = true;
-    let expected = Expected::default();
+    let preference = AddressPreference::default();
     if !daemon::is_child() {
-        net::for_server(&args.net, &start.lnet, &expected)?;
+        net::for_server(&args.net, &start.lnet, &preference)?;
     }
-    let session = Session {
+    let session = DaemonSpec {
         role: NODE,
         dirs: Vec::new(),
-        log: running::run_dir()?.join("lst-node.log"),
+        log: process::run_dir()?.join("lst-node.log"),
         foreground: args.foreground,
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let place = node.place();
         Ok((
@@ -171,9 +171,9 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
         force: args.force,
         feats: features()?,
     };
-    let mut start = Start::new(&args.start, &[])?;
+    let mut start = StartConfig::new(&args.start, &[])?;
     start.lst.enabled = true;
-    let expected = Expected::default();
+    let preference = AddressPreference::default();
     if !daemon::is_child() {
         if let Some((_, old)) = consoles().into_iter().find(|(of, _)| *of == key) {
             if !args.force {
@@ -183,17 +183,17 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
             }
             end(&old)?;
         }
-        net::for_server(&args.net, &start.lnet, &expected)?;
+        net::for_server(&args.net, &start.lnet, &preference)?;
     }
-    let session = Session {
+    let session = DaemonSpec {
         role: CONSOLE,
         dirs: Vec::new(),
-        log: running::run_dir()?.join("lst-console.log"),
+        log: process::run_dir()?.join("lst-console.log"),
         foreground: false,
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         match node.begin_session(wanted) {
             Ok(said) => Ok((node, said)),
@@ -224,12 +224,12 @@ fn features() -> Result<u32> {
 
 /// `USER@HOST`, truncated to the maximum length of a name.
 fn default_name() -> String {
-    let user = std::env::var("USER").unwrap_or_else(|_| running::uid().to_string());
+    let user = std::env::var("USER").unwrap_or_else(|_| process::uid().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     wire::Text::<{ wire::LST_NAME_SIZE as usize }>::truncated(&format!("{user}@{host}")).to_string()
 }
 
-fn end(console: &Running) -> Result<Said> {
+fn end(console: &ProcessRecord) -> Result<Said> {
     let said = ask(console, Command::EndSession)?;
     if !console.gone_within(END_MAX) {
         bail!(
@@ -242,7 +242,7 @@ fn end(console: &Running) -> Result<Said> {
 }
 
 fn end_session() -> Result<ExitCode> {
-    Ok(tell(&end(&console()?)?))
+    Ok(print_output(&end(&console()?)?))
 }
 
 /// Shows the session of the key; without a key, all sessions.
@@ -256,7 +256,7 @@ fn show_session() -> Result<ExitCode> {
         bail!("no session exists: begin one with `nacre lst new_session`");
     }
     for (_, console) in found {
-        tell(&ask(&console, Command::ShowSession)?);
+        print_output(&ask(&console, Command::ShowSession)?);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -288,7 +288,7 @@ fn update_group(args: UpdateGroup) -> Result<Command> {
     Ok(Command::UpdateGroup { name: args.name, how })
 }
 
-fn test_wanted(args: AddTest) -> Result<TestWanted> {
+fn test_spec(args: AddTest) -> Result<TestWanted> {
     let ratio = args
         .distribute
         .split_once(':')
@@ -331,7 +331,7 @@ fn query(args: &LstQuery) -> Result<ExitCode> {
             timeout_s: args.timeout,
             verbose: one_by_one.then_some(shown),
         };
-        code = tell(&ask(&console, command)?);
+        code = print_output(&ask(&console, command)?);
     }
     Ok(code)
 }
@@ -344,7 +344,7 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
             names: args.names.clone(),
             timeout_s: args.timeout,
         };
-        let answer = control::ask(&console.control, &request, ANSWER_MAX)?;
+        let answer = control::call(&console.control, &request, ANSWER_MAX)?;
         serde_json::from_value(answer).context("cannot decode the console's answer")
     };
     let shown = RatesShown {

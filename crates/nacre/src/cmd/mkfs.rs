@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 
 use crate::cli::Mkfs;
-use crate::output::say;
+use crate::output::outln;
 use crate::{daemon, replace, token};
 
 /// Maximum length of a file system's name.
@@ -50,7 +50,7 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
             None => Ok(()),
         }
     })?;
-    say!("created {} in {}", label.svname(), dir.display());
+    outln!("created {} in {}", label.svname(), dir.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lustre_would_not_take_are_refused() {
+    fn invalid_fsname_is_rejected() {
         for bad in ["", "ninechars", "a/b", "a b", "ä"] {
             assert!(check_fsname(bad).is_err(), "{bad}");
         }

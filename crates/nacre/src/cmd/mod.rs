@@ -13,8 +13,8 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod nodemap;
 mod serve;
-mod served;
 mod status;
+mod temp_instance;
 mod umount;
 mod up;
 
@@ -26,9 +26,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::cli::{Cli, Command};
 use crate::control::{self, Request};
+use crate::lifecycle::mount_namespace;
 use crate::node::MountRequest;
-use crate::running::Running;
-use crate::session::mount_namespace;
+use crate::process::ProcessRecord;
 
 /// Time limit for stopping a process; exceeds the sum of the limits of all stop steps.
 const STOP_MAX: Duration = Duration::from_secs(120);
@@ -82,20 +82,20 @@ fn dir_or_default(dir: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Requests a mount in a running process. Returns `false` if that process is about to exit.
-fn mount_in(running: &Running, mount: MountRequest, told: Vec<String>) -> Result<bool> {
+fn request_mount(running: &ProcessRecord, mount: MountRequest, start_params: Vec<String>) -> Result<bool> {
     let request = Request::Mount {
         mount,
-        told,
+        start_params,
         mount_ns: mount_namespace(),
     };
-    let answer = control::ask(&running.control, &request, MOUNT_MAX)?;
+    let answer = control::call(&running.control, &request, MOUNT_MAX)?;
     Ok(answer["mounted"].as_bool().unwrap_or(false))
 }
 
 /// Stops a running process and waits for its exit. A process that does not answer gets a signal,
 /// which detaches its mounts; so if it has any, `lazy` is required.
-fn stop(running: &Running, lazy: bool) -> Result<()> {
-    if let Err(e) = control::ask(&running.control, &Request::Status, ANSWER_MAX) {
+fn stop(running: &ProcessRecord, lazy: bool) -> Result<()> {
+    if let Err(e) = control::call(&running.control, &Request::Status, ANSWER_MAX) {
         if !lazy && !running.mounts.is_empty() {
             let what = format!(
                 "process {} does not answer; stop it by a signal with --lazy",
@@ -106,7 +106,7 @@ fn stop(running: &Running, lazy: bool) -> Result<()> {
         running.terminate()?;
         return wait_for_end(running);
     }
-    let answer = control::ask(&running.control, &Request::Stop { lazy }, STOP_MAX);
+    let answer = control::call(&running.control, &Request::Stop { lazy }, STOP_MAX);
     if let Err(e) = answer {
         // It may have exited before its answer left.
         if running.alive() {
@@ -116,7 +116,7 @@ fn stop(running: &Running, lazy: bool) -> Result<()> {
     wait_for_end(running)
 }
 
-fn wait_for_end(running: &Running) -> Result<()> {
+fn wait_for_end(running: &ProcessRecord) -> Result<()> {
     if !running.gone_within(END_MAX) {
         let log = running.log.display();
         bail!(
@@ -129,10 +129,10 @@ fn wait_for_end(running: &Running) -> Result<()> {
 
 /// Cleans up after a dead process: detaches stale mounts and removes its record. Returns a line for
 /// each mount.
-fn clean_up_after(running: &Running) -> Result<Vec<String>> {
+fn clean_up_after(running: &ProcessRecord) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for mount in &running.mounts {
-        if crate::mounts::detach_of_dead(&mount.mountpoint)? {
+        if crate::mounts::detach_dead(&mount.mountpoint)? {
             done.push(format!("unmounted {}", mount.mountpoint.display()));
         }
     }

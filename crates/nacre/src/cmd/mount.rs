@@ -1,9 +1,9 @@
 //! `nacre mount`: mounts a file system.
 //!
 //! One address is one LNet node: if a process of this user has the address already, that process
-//! mounts ([`join`]); otherwise the mount gets its own process.
+//! mounts ([`delegate`]); otherwise the mount gets its own process.
 
-mod join;
+mod delegate;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,16 +13,16 @@ use client::parse_source;
 use wire::Nid;
 
 use crate::cli::Mount;
+use crate::lifecycle::{self, AfterStart, DaemonSpec};
 use crate::mount_options::MountFlags;
 use crate::node::{MountRequest, Node};
-use crate::output::say;
-use crate::session::{self, Session, Then};
-use crate::start::Start;
-use crate::{daemon, mounts, net, running};
+use crate::output::outln;
+use crate::start::StartConfig;
+use crate::{daemon, mounts, net, process};
 
 /// Runs the command.
 pub(crate) fn run(args: Mount) -> Result<ExitCode> {
-    let start = Start::new(&args.start, &[])?;
+    let start = StartConfig::new(&args.start, &[])?;
     let mgs = parse_source(&args.source)?.mgs;
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
         options: args.options.clone(),
     };
     if !daemon::is_child() {
-        mounts::answers(&mountpoint)?;
+        mounts::check_responsive(&mountpoint)?;
         if !mountpoint.is_dir() {
             bail!(
                 "mount point {} is not a directory: create it first",
@@ -43,22 +43,22 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
             );
         }
     }
-    flags.outcome(make(&args, &start, &mgs, &request))
+    flags.apply_nofail(mount(&args, &start, &mgs, &request))
 }
 
 /// Changes the flags of a mount, as `mount -o remount` does.
 fn remount(mountpoint: &Path, flags: &MountFlags) -> Result<ExitCode> {
-    mounts::answers(mountpoint)?;
+    mounts::check_responsive(mountpoint)?;
     fuse::remount(&fuse::real_path(mountpoint)?, flags.kernel())
         .with_context(|| format!("cannot remount {}", mountpoint.display()))?;
-    say!("{} is now mounted with the new options", mountpoint.display());
+    outln!("{} is now mounted with the new options", mountpoint.display());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Mounts in the process that has the address, or in a new process.
-fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
+fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
     let mountpoint = &request.mountpoint;
-    let own = || own_process(args, start, mgs, request.clone());
+    let own = || mount_in_own_process(args, start, mgs, request.clone());
     if daemon::is_child() || args.foreground {
         if args.foreground {
             mounts::prepare(mountpoint)?;
@@ -66,7 +66,7 @@ fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Res
         return own();
     }
     let said = |pid| {
-        say!(
+        outln!(
             "{} is mounted on {} (by process {pid}, which uses this address)",
             args.source,
             mountpoint.display()
@@ -74,14 +74,14 @@ fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Res
         Ok(ExitCode::SUCCESS)
     };
     let taken = || match net::check_client(&args.net, &start.lnet, mgs)? {
-        Some(taken) => join::check_user(&taken).map(|()| Some(taken)),
+        Some(taken) => delegate::check_user(&taken).map(|()| Some(taken)),
         None => Ok(None),
     };
     loop {
         let other = taken()?;
         mounts::prepare(mountpoint)?;
         if let Some(taken) = other {
-            if let Some(pid) = join::join(&taken, request, &start.told())? {
+            if let Some(pid) = delegate::mount(&taken, request, &start.settings())? {
                 return said(pid);
             }
             continue;
@@ -99,10 +99,15 @@ fn make(args: &Mount, start: &Start, mgs: &[Nid], request: &MountRequest) -> Res
 }
 
 /// Mounts in a new process, in the foreground or in the background.
-fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) -> Result<ExitCode> {
-    let log = running::run_dir()?.join(log_name(&request.mountpoint));
-    let session = Session {
-        role: session::MOUNT,
+fn mount_in_own_process(
+    args: &Mount,
+    start: &StartConfig,
+    mgs: &[Nid],
+    request: MountRequest,
+) -> Result<ExitCode> {
+    let log = process::run_dir()?.join(log_name(&request.mountpoint));
+    let session = DaemonSpec {
+        role: lifecycle::MOUNT,
         dirs: Vec::new(),
         log,
         foreground: args.foreground,
@@ -116,9 +121,9 @@ fn own_process(args: &Mount, start: &Start, mgs: &[Nid], request: MountRequest) 
             request.source,
             request.mountpoint.display()
         );
-        let then = Then {
+        let then = AfterStart {
             mount: Some(request),
-            ..Then::from(said)
+            ..AfterStart::from(said)
         };
         Ok((node, then))
     })

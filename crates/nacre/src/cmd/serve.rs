@@ -8,15 +8,15 @@ use osd::target::TargetKind;
 
 use crate::cli::Serve;
 use crate::daemon;
-use crate::joining;
-use crate::net::{self, Expected};
-use crate::node::{Here, Node, open_dirs};
-use crate::session::{Session, log_in};
-use crate::start::Start;
+use crate::lifecycle::{DaemonSpec, log_in};
+use crate::net::{self, AddressPreference};
+use crate::node::{LocalTarget, Node, open_dirs};
+use crate::registration;
+use crate::start::StartConfig;
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode> {
-    let start = Start::new(&args.start, &[])?;
+    let start = StartConfig::new(&args.start, &[])?;
     let dirs = args
         .dirs
         .iter()
@@ -29,16 +29,16 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     // Keep the addresses of the MGS free for an MGS that starts later.
     let with_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
     let mgsnodes = opened.iter().flat_map(|d| d.label().mgsnode.clone());
-    let expected = Expected {
-        at: opened
+    let preference = AddressPreference {
+        required: opened
             .iter()
             .find_map(|d| d.label().service_nodes.first().copied()),
-        not: if with_mgs { Vec::new() } else { mgsnodes.collect() },
-        ..Expected::default()
+        reserved: if with_mgs { Vec::new() } else { mgsnodes.collect() },
+        ..AddressPreference::default()
     };
     // In the background, the child process holds the locks on the directories.
     let hold = (args.foreground || daemon::is_child()).then_some(opened);
-    let session = Session {
+    let session = DaemonSpec {
         role: "serve",
         dirs,
         log,
@@ -46,11 +46,15 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &expected);
-        let chosen_freely = args.net.listen.or(expected.at).is_none();
+        let choose = || net::for_server(&args.net, &start.lnet, &preference);
+        let chosen_freely = args.net.listen.or(preference.required).is_none();
         let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
-        let targets = hold.unwrap_or_default().into_iter().map(Here::Dir).collect();
-        let wait = args.wait.map_or(joining::WAIT, Duration::from_secs);
+        let targets = hold
+            .unwrap_or_default()
+            .into_iter()
+            .map(LocalTarget::Dir)
+            .collect();
+        let wait = args.wait.map_or(registration::MGS_WAIT, Duration::from_secs);
         if let Err(e) = node.serve_all(targets, wait).await {
             let _ = node.stop().await;
             return Err(e);

@@ -11,8 +11,8 @@ use super::{ANSWER_MAX, default_dir};
 use crate::cli::Status;
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::output::say;
-use crate::running::{self, Running};
+use crate::output::outln;
+use crate::process::{self, ProcessRecord};
 
 /// Exit status if nothing is running, as for the `status` action of init scripts.
 const NOT_UP: u8 = 3;
@@ -21,8 +21,8 @@ const NOT_UP: u8 = 3;
 pub(crate) fn run(args: Status) -> Result<ExitCode> {
     let mut died = None;
     let found = match &args.dir {
-        None => everything(),
-        Some(dir) => match running::in_dir(&daemon::absolute(dir)?)? {
+        None => all_processes(),
+        Some(dir) => match process::in_dir(&daemon::absolute(dir)?)? {
             Some(r) if r.alive() => vec![r],
             dead => {
                 died = dead;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
         live.extend(stale.iter().map(|(mount, state)| {
             json!({ "stale_mount": { "mountpoint": mount.path, "source": mount.source, "state": state_name(*state) } })
         }));
-        say!("{}", serde_json::to_string_pretty(&live)?);
+        outln!("{}", serde_json::to_string_pretty(&live)?);
     } else {
         for (running, live) in found.iter().zip(&live) {
             show(running, live);
@@ -53,12 +53,12 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
             ));
         }
         if let Some(died) = died {
-            say!(
+            outln!(
                 "nacre (process {}) has died; clean up with `nacre down`",
                 died.pid
             );
         } else if found.is_empty() {
-            say!("nothing is up");
+            outln!("nothing is up");
         }
     }
     Ok(if found.is_empty() {
@@ -70,9 +70,9 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
 
 /// All running processes of this user (for root, of all users), including one in the default
 /// directory that is missing in the run directory.
-fn everything() -> Vec<Running> {
-    let mut found = running::everyone();
-    let default = default_dir().ok().and_then(|dir| running::in_dir(&dir).ok()?);
+fn all_processes() -> Vec<ProcessRecord> {
+    let mut found = process::everyone();
+    let default = default_dir().ok().and_then(|dir| process::in_dir(&dir).ok()?);
     if let Some(r) = default.filter(|r| r.alive() && !found.iter().any(|f| f.pid == r.pid)) {
         found.push(r);
     }
@@ -80,7 +80,7 @@ fn everything() -> Vec<Running> {
 }
 
 /// Nacre's mounts that belong to no running process and do not answer.
-fn stale_mounts(found: &[Running]) -> Vec<(MountEntry, MountState)> {
+fn stale_mounts(found: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
     let known = |m: &MountEntry| {
         found
             .iter()
@@ -106,8 +106,8 @@ fn state_name(state: MountState) -> &'static str {
 }
 
 /// The process's current record and memory use, or its last record and the error.
-fn live_status(running: &Running) -> Value {
-    match control::ask(&running.control, &Request::Status, ANSWER_MAX) {
+fn live_status(running: &ProcessRecord) -> Value {
+    match control::call(&running.control, &Request::Status, ANSWER_MAX) {
         Ok(value) => value,
         Err(e) => json!({ "record": running, "error": format!("{e:#}") }),
     }
@@ -119,10 +119,10 @@ fn line(text: String) {
         .chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect();
-    say!("{shown}");
+    outln!("{shown}");
 }
 
-fn show(r: &Running, live: &Value) {
+fn show(r: &ProcessRecord, live: &Value) {
     let dirs: Vec<String> = r.dirs.iter().map(|d| d.display().to_string()).collect();
     let what = if dirs.is_empty() {
         String::new()
@@ -130,7 +130,7 @@ fn show(r: &Running, live: &Value) {
         format!(" in {}", dirs.join(" "))
     };
     let user = match r.owner {
-        owner if owner == running::uid() => String::new(),
+        owner if owner == process::uid() => String::new(),
         owner => format!(", user {owner}"),
     };
     line(format!("nacre {}{what} (process {}{user})", r.role, r.pid));
@@ -147,7 +147,7 @@ fn show(r: &Running, live: &Value) {
     line(format!("  listens  {} port {}", r.nids.join(" "), r.port));
     line(format!("  log      {}", r.log.display()));
     if let Some(resident) = live["resident_bytes"].as_u64() {
-        say!("  memory   {} MiB", resident >> 20);
+        outln!("  memory   {} MiB", resident >> 20);
     }
     if let Some(error) = live["error"].as_str() {
         line(format!("  trouble  {error}"));

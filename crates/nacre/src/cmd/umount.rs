@@ -7,20 +7,20 @@ use anyhow::{Result, bail};
 use super::{END_MAX, STOP_MAX};
 use crate::cli::Umount;
 use crate::control::{self, Request};
-use crate::output::say;
-use crate::{mounts, running};
+use crate::output::outln;
+use crate::{mounts, process};
 
 /// Runs the command.
 pub(crate) fn run(args: Umount) -> Result<ExitCode> {
     // A missing directory has no mount; the error follows below.
     let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
-    match running::with_mount(&path) {
+    match process::with_mount(&path) {
         Some(owner) if owner.up() => {
             let request = Request::Umount {
                 mountpoint: path.clone(),
                 lazy: args.lazy,
             };
-            let ends = match control::ask(&owner.control, &request, STOP_MAX) {
+            let ends = match control::call(&owner.control, &request, STOP_MAX) {
                 Ok(answer) => answer["ends"].as_bool() == Some(true),
                 Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_nacre()) => return Err(e),
                 // It exited before its answer left.
@@ -36,20 +36,20 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
             }
         }
         Some(_) => {
-            if mounts::detach_of_dead(&path)? {
-                say!("its process had died; cleaned up");
+            if mounts::detach_dead(&path)? {
+                outln!("its process had died; cleaned up");
             }
         }
-        None if mounts::detach_stale(&path)? => say!("its process had died; cleaned up"),
+        None if mounts::detach_stale(&path)? => outln!("its process had died; cleaned up"),
         None => match fuse::mounted_at(&path) {
             None => bail!("{} is not a mount point", path.display()),
             // The process exits when its last mount ends.
             Some(m) if m.is_nacre() => {
-                fuse::unmount(&path, args.lazy).map_err(|e| mounts::in_use(e, &path))?;
+                fuse::unmount(&path, args.lazy).map_err(|e| mounts::busy_error(e, &path))?;
             }
             Some(_) => bail!("{} is not a mount of nacre", path.display()),
         },
     }
-    say!("unmounted {}", path.display());
+    outln!("unmounted {}", path.display());
     Ok(ExitCode::SUCCESS)
 }

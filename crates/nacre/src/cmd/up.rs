@@ -7,17 +7,17 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use osd::target::TargetDir;
 
-use super::{clean_up_after, dir_or_default, mount_in};
+use super::{clean_up_after, dir_or_default, request_mount};
 use crate::cli::Up;
-use crate::instance::{self, Instance, Store, Wanted};
+use crate::instance::{self, Instance, InstanceOptions, Store};
+use crate::lifecycle::{AfterStart, DaemonSpec, log_in};
 use crate::mount_options::MountFlags;
-use crate::net::{self, Expected};
-use crate::node::{Here, MountRequest, Node, memory_of};
-use crate::output::say;
-use crate::running::{self, Running};
-use crate::session::{Session, Then, log_in};
-use crate::start::Start;
-use crate::{daemon, joining, mounts};
+use crate::net::{self, AddressPreference};
+use crate::node::{LocalTarget, MountRequest, Node, memory_store_bytes};
+use crate::output::outln;
+use crate::process::{self, ProcessRecord};
+use crate::start::StartConfig;
+use crate::{daemon, mounts, registration};
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
@@ -29,7 +29,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         (Some(path), _) => Some(daemon::absolute(path)?),
         (None, _) => Some(dir.join("mnt")),
     };
-    let wanted = Wanted {
+    let wanted = InstanceOptions {
         fsname: args.fsname.as_deref(),
         store: args.store,
         osts: args.osts,
@@ -39,7 +39,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     if !daemon::is_child()
         && let Some(process) = not_up_already(&dir)?
     {
-        return flags.outcome(mount_again(
+        return flags.apply_nofail(mount_again(
             &process,
             &dir,
             &wanted,
@@ -48,19 +48,19 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         ));
     }
     let instance = Instance::plan(&dir, &wanted)?;
-    let start = Start::new(&args.start, &instance.start)?;
-    let expected = Expected {
-        rather: instance.last_nid(),
-        ..Expected::default()
+    let start = StartConfig::new(&args.start, &instance.start)?;
+    let preference = AddressPreference {
+        preferred: instance.last_nid(),
+        ..AddressPreference::default()
     };
     if !daemon::is_child() {
-        net::for_server(&args.net, &start.lnet, &expected)?;
+        net::for_server(&args.net, &start.lnet, &preference)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         if let Some(path) = &mountpoint {
             mounts::prepare(path)?;
         }
     }
-    let session = Session {
+    let session = DaemonSpec {
         role: "up",
         dirs: vec![dir.clone()],
         log: log_in(&dir),
@@ -68,9 +68,11 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         start: start.clone(),
     };
     let ended = session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &expected);
+        let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
-        let instance = instance.now_at(node.place().nid).started_with(start.told());
+        let instance = instance
+            .with_nid(node.place().nid)
+            .with_start_params(start.settings());
         let brought = bring_up(&mut node, &instance, &dir).await;
         if let Err(e) = brought {
             let _ = node.stop().await;
@@ -85,51 +87,51 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, begun);
         Ok((
             node,
-            Then {
+            AfterStart {
                 mount,
                 said: Box::new(said),
             },
         ))
     });
-    flags.outcome(ended)
+    flags.apply_nofail(ended)
 }
 
 async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
     instance::restrict(dir)?;
-    let dirs = instance.make(dir)?;
+    let dirs = instance.create_missing(dir)?;
     let mut targets = Vec::new();
     for (path, (kind, index)) in dirs.iter().zip(instance.targets()) {
         targets.push(match instance.store {
-            Store::Local => Here::Dir(TargetDir::open(path)?),
+            Store::Local => LocalTarget::Dir(TargetDir::open(path)?),
             Store::Memory => {
                 let label = super::mkfs::label(kind, &instance.fsname, index)?;
-                Here::Memory(label, memory_of(kind, instance.osts))
+                LocalTarget::Memory(label, memory_store_bytes(kind, instance.osts))
             }
         });
     }
-    node.serve_all(targets, joining::WAIT).await?;
+    node.serve_all(targets, registration::MGS_WAIT).await?;
     node.ready().await
 }
 
 /// The process that is running in the directory, if any; cleans up after a dead one.
-fn not_up_already(dir: &Path) -> Result<Option<Running>> {
-    let Some(r) = running::in_dir(dir)? else {
+fn not_up_already(dir: &Path) -> Result<Option<ProcessRecord>> {
+    let Some(r) = process::in_dir(dir)? else {
         return Ok(None);
     };
     if r.up() {
         return Ok(Some(r));
     }
     for line in clean_up_after(&r)? {
-        say!("process {} had died: {line}", r.pid);
+        outln!("process {} had died: {line}", r.pid);
     }
     Ok(None)
 }
 
 /// Mounts a running file system that is not mounted yet; fails for any other change.
 fn mount_again(
-    process: &Running,
+    process: &ProcessRecord,
     dir: &Path,
-    wanted: &Wanted,
+    wanted: &InstanceOptions,
     mountpoint: Option<&Path>,
     options: Vec<String>,
 ) -> Result<ExitCode> {
@@ -156,10 +158,10 @@ fn mount_again(
         mountpoint: mountpoint.to_path_buf(),
         options,
     };
-    if !mount_in(process, request, Vec::new())? {
+    if !request_mount(process, request, Vec::new())? {
         bail!("process {pid} is stopping: try again");
     }
-    say!(
+    outln!(
         "{} is up already (process {pid}), now mounted on {}",
         instance.fsname,
         mountpoint.display()

@@ -27,7 +27,7 @@ struct Counts {
 
 /// An open connection; dropping it frees its place.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct ConnectionPermit {
     limits: Arc<Limits>,
     /// The user; `None` for an owner.
     uid: Option<u32>,
@@ -38,7 +38,7 @@ impl Limits {
     ///
     /// # Errors
     /// A message with the exhausted limit.
-    pub(super) fn enter(self: &Arc<Self>, uid: Option<u32>) -> Result<Counted, String> {
+    pub(super) fn admit(self: &Arc<Self>, uid: Option<u32>) -> Result<ConnectionPermit, String> {
         let mut counts = self.counts.lock();
         match uid {
             None if counts.owners >= OWNERS_MAX => {
@@ -62,14 +62,14 @@ impl Limits {
                 *count += 1;
             }
         }
-        Ok(Counted {
+        Ok(ConnectionPermit {
             limits: self.clone(),
             uid,
         })
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut counts = self.limits.counts.lock();
         match self.uid {
@@ -90,17 +90,17 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_user_and_all_users_together_have_a_share_and_the_owners_another() {
+    fn limits_of_other_users_do_not_affect_owners() {
         let limits = Arc::<Limits>::default();
-        let one: Vec<_> = (0..USER_MAX).map(|_| limits.enter(Some(1000))).collect();
-        assert!(one.iter().all(Result::is_ok) && limits.enter(Some(1000)).is_err());
+        let one: Vec<_> = (0..USER_MAX).map(|_| limits.admit(Some(1000))).collect();
+        assert!(one.iter().all(Result::is_ok) && limits.admit(Some(1000)).is_err());
         let users = 1001..1001 + (OTHERS_MAX - USER_MAX) as u32;
-        let others: Vec<_> = users.map(|uid| limits.enter(Some(uid))).collect();
-        assert!(others.iter().all(Result::is_ok) && limits.enter(Some(1)).is_err());
-        let owners: Vec<_> = (0..OWNERS_MAX).map(|_| limits.enter(None)).collect();
-        assert!(owners.iter().all(Result::is_ok) && limits.enter(None).is_err());
+        let others: Vec<_> = users.map(|uid| limits.admit(Some(uid))).collect();
+        assert!(others.iter().all(Result::is_ok) && limits.admit(Some(1)).is_err());
+        let owners: Vec<_> = (0..OWNERS_MAX).map(|_| limits.admit(None)).collect();
+        assert!(owners.iter().all(Result::is_ok) && limits.admit(None).is_err());
         drop((one, others, owners));
-        assert!(limits.enter(Some(1000)).is_ok() && limits.enter(None).is_ok());
+        assert!(limits.admit(Some(1000)).is_ok() && limits.admit(None).is_ok());
         assert!(limits.counts.lock().others.is_empty());
     }
 }

@@ -5,19 +5,19 @@
 //! it.
 
 mod buffers;
+mod interpret;
 mod line;
 mod names;
-mod story;
 mod summary;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args as ClapArgs;
+use interpret::Interpreter;
 use line::Line;
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::PathBuf;
-use story::Story;
 use summary::Summary;
 use wire::flow::Flows;
 use wire::pcap::Capture;
@@ -62,13 +62,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn print(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> {
-    let (mut flows, mut story, mut summary) = (Flows::new(), Story::new(args.verbose), Summary::default());
+    let (mut flows, mut interpreter, mut summary) =
+        (Flows::new(), Interpreter::new(args.verbose), Summary::default());
     let filter = Filter::new(args);
     let mut begin_us = None;
     for segment in capture {
         let begin_us = *begin_us.get_or_insert(segment.time_us);
         for event in flows.feed(segment) {
-            let Some(line) = story.tell(&event).filter(|l| filter.wants(l)) else {
+            let Some(line) = interpreter.line(&event).filter(|l| filter.wants(l)) else {
                 continue;
             };
             summary.add(&line);

@@ -89,7 +89,7 @@ mod tests {
     use super::{file_mode, flags, value};
 
     #[test]
-    fn flags_are_said_by_name_and_the_rest_in_hex() {
+    fn flags_print_names_and_unknown_bits_in_hex() {
         assert_eq!(flags(&["MDS_FMODE_", "MDS_OPEN_"], 0x43), "READ|WRITE|CREAT");
         assert_eq!(
             flags(&["MDS_INODELOCK_"], 0x8000_0003),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_said_by_name() {
+    fn values_print_names() {
         assert_eq!(value("REINT_", 2).as_deref(), Some("CREATE"));
         assert_eq!(file_mode(0o40755), "drwxr-xr-x");
         assert_eq!(file_mode(0o101_640 | 0o4000), "-rwSr----T");

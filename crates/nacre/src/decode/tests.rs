@@ -32,7 +32,7 @@ fn args() -> Args {
 }
 
 #[test]
-fn a_mkdir_is_told_with_its_names_and_its_reply() {
+fn mkdir_shows_names_and_reply() {
     let text = decode(
         "d1_mkdir.pcap.gz",
         Args {
@@ -53,7 +53,7 @@ fn a_mkdir_is_told_with_its_names_and_its_reply() {
 }
 
 #[test]
-fn a_mount_names_its_targets() {
+fn mount_shows_target_names() {
     let text = decode("z1_mount_single_server.pcap.gz", args());
     assert!(text.contains("MDS_CONNECT req testfs-MDT0000"), "{text}");
     assert!(text.contains("MDS_GET_ROOT rep testfs-MDT0000 ok"), "{text}");
@@ -62,7 +62,7 @@ fn a_mount_names_its_targets() {
 }
 
 #[test]
-fn json_is_one_object_a_line() {
+fn json_prints_one_object_per_line() {
     let text = decode(
         "f3_stat_one.pcap.gz",
         Args {
@@ -79,7 +79,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-fn a_number_finds_the_message_and_its_reply() {
+fn xid_filter_selects_message_and_reply() {
     let all = decode(
         "o1_fsync.pcap.gz",
         Args {
@@ -104,7 +104,7 @@ fn a_number_finds_the_message_and_its_reply() {
 }
 
 #[test]
-fn every_capture_is_told_without_unreadable_buffers() {
+fn all_captures_decode_without_unreadable_buffers() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
     for entry in std::fs::read_dir(dir).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -121,7 +121,7 @@ fn every_capture_is_told_without_unreadable_buffers() {
 }
 
 #[test]
-fn a_filter_by_nid_keeps_only_its_messages() {
+fn nid_filter_keeps_only_its_messages() {
     let text = decode(
         "b1_client_mount.pcap.gz",
         Args {
@@ -136,7 +136,7 @@ fn a_filter_by_nid_keeps_only_its_messages() {
 }
 
 #[test]
-fn an_opcode_is_a_name_or_a_number() {
+fn opcode_filter_accepts_name_or_number() {
     assert_eq!(super::opcode("mds_reint").unwrap(), wire::MDS_REINT);
     assert_eq!(super::opcode("0x24").unwrap(), wire::MDS_REINT);
     let error = super::opcode("MDS_NONSENSE").unwrap_err().to_string();

@@ -65,7 +65,7 @@ mod tests {
     use super::{of_line, read};
 
     #[test]
-    fn a_file_of_module_options_is_read() {
+    fn module_options_file_is_parsed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lustre.conf");
         let text = "# servers\noptions lnet networks=\"tcp0(eth0)[0,1], tcp1(eth1)\" cpu_npartitions=4\n\n options mdt\tmds_num_cpts=[0,1] \n";
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_mistake_is_named() {
+    fn parse_errors_name_the_mistake() {
         assert!(
             of_line("options ko2iblnd credits=1")
                 .unwrap_err()

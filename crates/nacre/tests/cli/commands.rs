@@ -35,7 +35,7 @@ fn layouts_are_chosen_inherited_and_shown() {
         "1"
     );
 
-    assert!(nacre_refuses(&["lfs", "setstripe", "-c", "2", &path("f")]).contains("is there already"));
+    assert!(nacre_refuses(&["lfs", "setstripe", "-c", "2", &path("f")]).contains("exists already"));
     assert!(nacre_refuses(&["lfs", "setstripe", "-S", "100", &path("g")]).contains("multiple of 64K"));
     nacre_refuses(&["lfs", "setstripe", "-i", "77", &path("g")]);
     assert!(

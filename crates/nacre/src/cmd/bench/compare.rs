@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bench::{Config, LibrarySubject, PASS_THROUGH, PathSubject, Phase, Report, Subject, compare};
 
-use super::served::Instance;
-use super::{Workplace, load, stop_flag};
+use super::bench_instance::BenchInstance;
+use super::{ScratchDir, load, stop_flag};
 use crate::cli::Bench;
-use crate::output::say;
+use crate::output::outln;
 
 /// Time limit for bindfs to mount.
 const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
@@ -25,17 +25,17 @@ pub(super) fn run(args: &Bench) -> Result<ExitCode> {
         .dir
         .as_deref()
         .context("--dir is required: the directory to measure in")?;
-    let place = Workplace::new(dir)?;
+    let place = ScratchDir::new(dir)?;
     let ended = measure(args, &place.dir);
     drop(place);
     ended
 }
 
 fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
-    let instance = Instance::up(&dir.join("nacre"), args.osts)?;
+    let instance = BenchInstance::up(&dir.join("nacre"), args.osts)?;
     if !args.json {
         let memory = bench::resident_bytes(instance.pid).unwrap_or(0) >> 20;
-        say!(
+        outln!(
             "nacre up, until mounted: {} ms; memory when idle: {memory} MiB\n",
             instance.took.as_millis()
         );
@@ -84,7 +84,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     tell(args, &report)?;
     drop(subjects);
     library.umount();
-    load::ended(ended)
+    load::exit_code(ended)
 }
 
 fn tell(args: &Bench, report: &Report) -> Result<()> {
@@ -92,9 +92,9 @@ fn tell(args: &Bench, report: &Report) -> Result<()> {
         fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&report.summaries())?);
+        outln!("{}", serde_json::to_string_pretty(&report.summaries())?);
     } else {
-        say!("{report}");
+        outln!("{report}");
     }
     Ok(())
 }

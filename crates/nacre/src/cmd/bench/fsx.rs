@@ -7,7 +7,7 @@ use bench::BenchError;
 
 use super::{INTERRUPTED, stop_flag};
 use crate::cli::Fsx;
-use crate::output::say;
+use crate::output::outln;
 
 /// Runs the command, through all mounts of the given paths in turn.
 pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
         }
         Err(e) => Err(e.into()),
         Ok(None) => {
-            say!("{} operations, seed {}: no error", args.ops, args.seed);
+            outln!("{} operations, seed {}: no error", args.ops, args.seed);
             Ok(ExitCode::SUCCESS)
         }
         Ok(Some(failure)) => {

@@ -16,19 +16,19 @@ use bench::mdsrate::{self, Format, Mode, Options};
 use bench::{BenchError, Figure, LibrarySubject, Task, Team, Watch};
 use serde::Serialize;
 
-use super::served::Instance;
-use super::{Workplace, load, stop_flag};
+use super::bench_instance::BenchInstance;
+use super::{ScratchDir, load, stop_flag};
 use crate::cli::InodesBench;
-use crate::output::say;
+use crate::output::outln;
 
 /// Interval for checking whether a process still releases memory, which takes about a second.
-const LOOK_EVERY: Duration = Duration::from_millis(1500);
+const POLL_INTERVAL: Duration = Duration::from_millis(1500);
 /// A change below this between two checks counts as settled.
-const AT_REST_BYTES: u64 = 1 << 20;
+const SETTLED_BYTES: u64 = 1 << 20;
 /// Time limit for settling.
-const REST_MAX: Duration = Duration::from_secs(30);
+const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// Inodes besides the files: directories and internal files.
-const OTHERS: u64 = 1000;
+const OTHER_INODES: u64 = 1000;
 
 /// Settings and results of one round.
 #[derive(Serialize)]
@@ -49,16 +49,16 @@ struct Round {
 
 /// Runs the command.
 pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
-    let place = Workplace::new(&args.dir)?;
+    let place = ScratchDir::new(&args.dir)?;
     let watch = Arc::new(Watch {
         stop: stop_flag()?,
         ..Watch::default()
     });
-    let instance = Instance::up(&place.dir.join("nacre"), 1)?;
+    let instance = BenchInstance::up(&place.dir.join("nacre"), 1)?;
     let mut rounds = Vec::new();
-    let measured: Result<()> = load::shown(&watch, || {
+    let measured: Result<()> = load::with_progress(&watch, || {
         // The cache evicts half of its entries at once; a capacity of twice the number keeps all.
-        for lu_cache_nr in [2 * (args.files + OTHERS), args.files / 10] {
+        for lu_cache_nr in [2 * (args.files + OTHER_INODES), args.files / 10] {
             rounds.push(round(args, &instance, &watch, lu_cache_nr)?);
         }
         Ok(())
@@ -66,17 +66,17 @@ pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
     drop(instance);
     drop(place);
     match args.json {
-        true => say!("{}", serde_json::to_string_pretty(&rounds)?),
-        false => tell(&rounds),
+        true => outln!("{}", serde_json::to_string_pretty(&rounds)?),
+        false => print_table(&rounds),
     }
-    load::ended(load::of_bench(measured)?)
+    load::exit_code(load::split_bench_error(measured)?)
 }
 
-fn tell(rounds: &[Round]) {
-    say!("| lu_cache_nr | inodes kept | bytes each | create/s | stat/s | unlink/s |");
-    say!("|---:|---:|---:|---:|---:|---:|");
+fn print_table(rounds: &[Round]) {
+    outln!("| lu_cache_nr | inodes kept | bytes each | create/s | stat/s | unlink/s |");
+    outln!("|---:|---:|---:|---:|---:|---:|");
     for r in rounds {
-        say!(
+        outln!(
             "| {} | {} | {:.0} | {:.0} | {:.0} | {:.0} |",
             r.lu_cache_nr,
             r.kept,
@@ -87,7 +87,7 @@ fn tell(rounds: &[Round]) {
         );
     }
     if let [all, tenth] = rounds {
-        say!(
+        outln!(
             "| ratio | | | {:.2} | {:.2} | {:.2} |",
             tenth.create_per_second / all.create_per_second,
             tenth.stat_per_second / all.stat_per_second,
@@ -96,18 +96,23 @@ fn tell(rounds: &[Round]) {
     }
 }
 
-fn round(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, lu_cache_nr: u64) -> Result<Round> {
+fn round(
+    args: &InodesBench,
+    instance: &BenchInstance,
+    watch: &Arc<Watch>,
+    lu_cache_nr: u64,
+) -> Result<Round> {
     let keep = |count: u64| instance.set_param("mdt.*.lu_cache_nr", &count.to_string());
     keep(lu_cache_nr)?;
-    let create = one(args, instance, watch, Mode::Create)?;
-    let stat = one(args, instance, watch, Mode::Stat)?;
-    let resident_bytes = at_rest(instance.pid, watch)?;
+    let create = run_phase(args, instance, watch, Mode::Create)?;
+    let stat = run_phase(args, instance, watch, Mode::Stat)?;
+    let resident_bytes = settled_resident_bytes(instance.pid, watch)?;
     let kept = instance.param("mdt.*.lu_cache_used")?;
     let kept: u64 = kept.trim().parse().context("mdt.*.lu_cache_used")?;
     keep(0)?;
-    let emptied_bytes = at_rest(instance.pid, watch)?;
+    let emptied_bytes = settled_resident_bytes(instance.pid, watch)?;
     keep(lu_cache_nr)?;
-    let unlink = one(args, instance, watch, Mode::Unlink)?;
+    let unlink = run_phase(args, instance, watch, Mode::Unlink)?;
     Ok(Round {
         lu_cache_nr,
         kept,
@@ -121,7 +126,7 @@ fn round(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, lu_cache_n
 }
 
 /// Runs one operation on all files with a new client.
-fn one(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, mode: Mode) -> Result<Figure> {
+fn run_phase(args: &InodesBench, instance: &BenchInstance, watch: &Arc<Watch>, mode: Mode) -> Result<Figure> {
     let options = Options {
         dirs: Some(Format::parse("files")?),
         // The files exist, and the client must send a request for each.
@@ -146,17 +151,17 @@ fn one(args: &InodesBench, instance: &Instance, watch: &Arc<Watch>, mode: Mode) 
 }
 
 /// Resident memory of a process in bytes, once it releases no more.
-fn at_rest(pid: u32, watch: &Watch) -> Result<u64> {
+fn settled_resident_bytes(pid: u32, watch: &Watch) -> Result<u64> {
     let look = || bench::resident_bytes(pid).context("the file system's process has ended");
     let begun = Instant::now();
     let mut before = look()?;
     loop {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
         if watch.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted.into());
         }
         let now = look()?;
-        if before.abs_diff(now) < AT_REST_BYTES || begun.elapsed() > REST_MAX {
+        if before.abs_diff(now) < SETTLED_BYTES || begun.elapsed() > SETTLE_MAX {
             return Ok(now);
         }
         before = now;

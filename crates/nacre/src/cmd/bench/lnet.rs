@@ -17,9 +17,9 @@ use wire::Nid;
 
 use super::{end, load, stop_flag};
 use crate::cli::LnetBench;
-use crate::output::say;
-use crate::start::Start;
-use crate::{files, running};
+use crate::output::outln;
+use crate::start::StartConfig;
+use crate::{fd_limit, process};
 
 /// Requests in flight of each client in the test with many clients.
 const CROWD_CONCURRENCY: usize = 64;
@@ -30,8 +30,8 @@ const START_MAX: Duration = Duration::from_secs(20);
 
 /// Runs the command.
 pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
-    files::raise_limit();
-    let start = Start::new(&args.start, &[])?;
+    fd_limit::raise();
+    let start = StartConfig::new(&args.start, &[])?;
     let cpts = CptTable::build(&start.cpt).context("cannot start the CPU partitions")?;
     let most = args.clients.iter().copied().max().unwrap_or(1) as usize;
     let config = |portal_rotor| LnetConfig {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     }
     tell(args, &report, cpts.len(), memory)?;
     cpts.shutdown();
-    load::ended(ended)
+    load::exit_code(ended)
 }
 
 /// The published combinations of load, clients and concurrency, and bulk of 1 MiB.
@@ -135,7 +135,7 @@ fn crowd(
         concurrency: CROWD_CONCURRENCY,
     };
     let (report, ended) = measure(&sites, &[point], times, false, stop, |next| eprintln!("{next}"));
-    let peak = running::peak_bytes(server.child.id());
+    let peak = process::peak_bytes(server.child.id());
     let [(_, site)] = sites;
     site.shutdown();
     Ok((report, ended, peak))
@@ -189,17 +189,17 @@ fn tell(args: &LnetBench, report: &LnetReport, partitions: usize, memory: Option
         fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&report.summaries())?);
+        outln!("{}", serde_json::to_string_pretty(&report.summaries())?);
         return Ok(());
     }
     let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let (seconds, runs) = (args.seconds, args.runs);
-    say!(
+    outln!(
         "{cpus} CPUs, {partitions} CPU partitions; {runs} runs of {seconds} s, subjects in turn; all on loopback\n"
     );
-    say!("{report}");
+    outln!("{report}");
     if let Some(bytes) = memory {
-        say!("peak memory of the separate server: {} MiB", bytes >> 20);
+        outln!("peak memory of the separate server: {} MiB", bytes >> 20);
     }
     Ok(())
 }

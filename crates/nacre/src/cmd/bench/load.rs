@@ -18,7 +18,7 @@ use super::library::Library;
 use super::{INTERRUPTED, stop_flag};
 use crate::cli::Load;
 use crate::node::random;
-use crate::output::say;
+use crate::output::outln;
 
 /// Interval of progress messages on a terminal.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
@@ -27,8 +27,8 @@ const LOGGED_EVERY: u32 = 20;
 
 impl Load {
     /// The output options of this load.
-    pub(super) fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub(super) fn output_options(&self) -> OutputOptions<'_> {
+        OutputOptions {
             csv: self.csv.as_deref(),
             json: self.json,
             windows: self.windows as usize,
@@ -37,7 +37,7 @@ impl Load {
 }
 
 /// Output options for results.
-pub(super) struct Wanted<'a> {
+pub(super) struct OutputOptions<'a> {
     /// Also write CSV to this file.
     pub(super) csv: Option<&'a Path>,
     /// Print JSON instead of text.
@@ -47,20 +47,20 @@ pub(super) struct Wanted<'a> {
 }
 
 /// The tasks of this process.
-pub(super) struct Crew {
+pub(super) struct TaskGroup {
     tasks: Vec<Task>,
     watch: Arc<Watch>,
     library: Option<Library>,
     /// Whether this process prints the results.
-    pub(super) speaks: bool,
+    pub(super) reports: bool,
 }
 
-impl Crew {
+impl TaskGroup {
     /// Creates the tasks. `dirs` are separated by @; with `--mgs` they are paths from the root of
     /// the file system. `mounts` is the number of clients; the default is the number of tasks.
-    pub(super) fn assemble(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<Crew> {
+    pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
         let world = World::of_env();
-        let speaks = world.as_ref().is_none_or(|w| w.rank == 0);
+        let reports = world.as_ref().is_none_or(|w| w.rank == 0);
         let tasks = load.np as usize;
         let teams = match &world {
             None => Team::threads(tasks),
@@ -76,7 +76,7 @@ impl Crew {
             }
         };
         // Counted by one process only; otherwise the figures would be added several times.
-        let processes = if speaks { load.pids.clone() } else { Vec::new() };
+        let processes = if reports { load.pids.clone() } else { Vec::new() };
         let names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
         if names.is_empty() {
             bail!("-d needs a directory");
@@ -126,25 +126,25 @@ impl Crew {
                 })
             })
             .collect();
-        Ok(Crew {
+        Ok(TaskGroup {
             tasks,
             watch,
             library,
-            speaks,
+            reports,
         })
     }
 
     /// Runs the tasks.
     pub(super) fn run<T>(&mut self, work: impl FnOnce(Vec<Task>) -> T) -> T {
         let tasks = std::mem::take(&mut self.tasks);
-        match self.speaks {
-            true => shown(&self.watch, || work(tasks)),
+        match self.reports {
+            true => with_progress(&self.watch, || work(tasks)),
             false => work(tasks),
         }
     }
 
     /// Unmounts the clients.
-    pub(super) fn dismiss(self) {
+    pub(super) fn umount(self) {
         if let Some(library) = self.library {
             library.umount();
         }
@@ -152,7 +152,7 @@ impl Crew {
 }
 
 /// Runs `work` and shows its progress meanwhile.
-pub(super) fn shown<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
+pub(super) fn with_progress<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| show(watch, &over));
@@ -189,7 +189,7 @@ pub(super) fn clear_line() {
 }
 
 /// Separates the result of a measurement from other errors.
-pub(super) fn of_bench(outcome: Result<()>) -> Result<Result<(), BenchError>> {
+pub(super) fn split_bench_error(outcome: Result<()>) -> Result<Result<(), BenchError>> {
     match outcome {
         Ok(()) => Ok(Ok(())),
         Err(e) => Ok(Err(e.downcast()?)),
@@ -197,20 +197,24 @@ pub(super) fn of_bench(outcome: Result<()>) -> Result<Result<(), BenchError>> {
 }
 
 /// Prints results as CSV to a file, as JSON, or as text.
-pub(super) fn tell(wanted: &Wanted<'_>, figures: &[Figure], text: impl FnOnce() -> String) -> Result<()> {
-    if let Some(path) = wanted.csv {
-        fs::write(path, bench::csv(figures, wanted.windows))
+pub(super) fn print_results(
+    options: &OutputOptions<'_>,
+    figures: &[Figure],
+    text: impl FnOnce() -> String,
+) -> Result<()> {
+    if let Some(path) = options.csv {
+        fs::write(path, bench::csv(figures, options.windows))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    match wanted.json {
-        true => say!("{}", bench::json(figures, wanted.windows)?),
-        false => say!("{}", text()),
+    match options.json {
+        true => outln!("{}", bench::json(figures, options.windows)?),
+        false => outln!("{}", text()),
     }
     Ok(())
 }
 
 /// The exit status of a benchmark.
-pub(super) fn ended(ended: Result<(), BenchError>) -> Result<ExitCode> {
+pub(super) fn exit_code(ended: Result<(), BenchError>) -> Result<ExitCode> {
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
@@ -224,10 +228,10 @@ pub(super) fn ended(ended: Result<(), BenchError>) -> Result<ExitCode> {
 /// The exit status of one of several interrupted processes. Only the reporting process fails: if
 /// another one failed, `mpirun` would kill the reporting process before it has printed its results
 /// and cleaned up.
-pub(super) fn ended_together(speaks: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
+pub(super) fn exit_code_under_mpi(reports: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
-        Err(BenchError::Interrupted) if !speaks => Ok(ExitCode::SUCCESS),
-        outcome => ended(outcome),
+        Err(BenchError::Interrupted) if !reports => Ok(ExitCode::SUCCESS),
+        outcome => exit_code(outcome),
     }
 }
 

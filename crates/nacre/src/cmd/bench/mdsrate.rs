@@ -6,19 +6,19 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::mdsrate::{self, Format, Mode, Options};
 
-use super::load::{self, Crew};
+use super::load::{self, TaskGroup};
 use crate::cli::Mdsrate;
 use crate::node::random;
-use crate::output::say;
+use crate::output::outln;
 
 /// Runs the command.
 pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     let options = options(args)?;
     let mounts = args.mntcount.filter(|_| args.load.mgs.is_some());
     // Formats are relative to the working directory, or to the root of the file system with --mgs.
-    let mut crew = Crew::assemble(&args.load, ".", mounts)?;
-    if crew.speaks && !args.load.json {
-        say!(
+    let mut group = TaskGroup::new(&args.load, ".", mounts)?;
+    if group.reports && !args.load.json {
+        outln!(
             "0: nacre {} starting at {}",
             env!("CARGO_PKG_VERSION"),
             load::now()
@@ -26,14 +26,16 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     }
     let tell = |report: mdsrate::Report| {
         load::clear_line();
-        load::tell(&args.load.wanted(), std::slice::from_ref(&report.figure), || {
-            report.text(args.load.windows as usize)
-        })
+        load::print_results(
+            &args.load.output_options(),
+            std::slice::from_ref(&report.figure),
+            || report.text(args.load.windows as usize),
+        )
     };
-    let ended = crew.run(|tasks| mdsrate::run_and_tell(&options, tasks, tell));
-    let speaks = crew.speaks;
-    crew.dismiss();
-    load::ended_together(speaks, load::of_bench(ended)?)
+    let ended = group.run(|tasks| mdsrate::run_and_tell(&options, tasks, tell));
+    let reports = group.reports;
+    group.umount();
+    load::exit_code_under_mpi(reports, load::split_bench_error(ended)?)
 }
 
 fn options(args: &Mdsrate) -> Result<Options> {

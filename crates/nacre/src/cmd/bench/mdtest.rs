@@ -6,18 +6,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::mdtest::{self, Options, Show};
 
-use super::load::{self, Crew};
+use super::load::{self, TaskGroup};
 use crate::cli::Mdtest;
 use crate::node::random;
-use crate::output::say;
+use crate::output::outln;
 
 /// Runs the command.
 pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
     let options = options(args)?;
-    let mut crew = Crew::assemble(&args.load, &args.dirs, None)?;
-    if crew.speaks && !args.load.json {
-        say!("-- started at {} --\n", load::now());
-        say!(
+    let mut group = TaskGroup::new(&args.load, &args.dirs, None)?;
+    if group.reports && !args.load.json {
+        outln!("-- started at {} --\n", load::now());
+        outln!(
             "mdtest of nacre {}: {}\n",
             env!("CARGO_PKG_VERSION"),
             std::env::args().collect::<Vec<_>>().join(" ")
@@ -32,14 +32,14 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
     };
     let tell = |report: mdtest::Report| {
         load::clear_line();
-        load::tell(&args.load.wanted(), &report.figures, || {
+        load::print_results(&args.load.output_options(), &report.figures, || {
             format!("{}-- finished at {} --", report.text(show), load::now())
         })
     };
-    let ended = crew.run(|tasks| mdtest::run_and_tell(&options, tasks, tell));
-    let speaks = crew.speaks;
-    crew.dismiss();
-    load::ended_together(speaks, load::of_bench(ended)?)
+    let ended = group.run(|tasks| mdtest::run_and_tell(&options, tasks, tell));
+    let reports = group.reports;
+    group.umount();
+    load::exit_code_under_mpi(reports, load::split_bench_error(ended)?)
 }
 
 fn options(args: &Mdtest) -> Result<Options> {

@@ -1,5 +1,6 @@
 //! `nacre bench`: benchmarks and correctness tests, one module each, and their common parts.
 
+mod bench_instance;
 mod compare;
 mod demo;
 mod fsx;
@@ -9,7 +10,6 @@ mod lnet;
 mod load;
 mod mdsrate;
 mod mdtest;
-mod served;
 mod survey;
 
 use std::fs;
@@ -22,25 +22,25 @@ use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{clean_up_after, stop};
-use crate::cli::{Bench, Exercise};
+use crate::cli::{Bench, BenchCommand};
 use crate::instance::{self, Lock};
 use crate::output::describe;
-use crate::running;
+use crate::process;
 
 /// Exit status after an interruption by a signal.
 const INTERRUPTED: u8 = 130;
 
 /// Runs the command.
 pub(crate) fn run(args: Bench) -> Result<ExitCode> {
-    match &args.exercise {
+    match &args.command {
         None => compare::run(&args),
-        Some(Exercise::Demo(demo)) => demo::run(demo),
-        Some(Exercise::Fsx(fsx)) => fsx::run(fsx),
-        Some(Exercise::Inodes(args)) => inodes::run(args),
-        Some(Exercise::Lnet(args)) => lnet::run(args),
-        Some(Exercise::Mdtest(mdtest)) => mdtest::run(mdtest),
-        Some(Exercise::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),
-        Some(Exercise::MdsSurvey(survey)) => survey::run(survey),
+        Some(BenchCommand::Demo(demo)) => demo::run(demo),
+        Some(BenchCommand::Fsx(fsx)) => fsx::run(fsx),
+        Some(BenchCommand::Inodes(args)) => inodes::run(args),
+        Some(BenchCommand::Lnet(args)) => lnet::run(args),
+        Some(BenchCommand::Mdtest(mdtest)) => mdtest::run(mdtest),
+        Some(BenchCommand::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),
+        Some(BenchCommand::MdsSurvey(survey)) => survey::run(survey),
     }
 }
 
@@ -56,7 +56,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let told = stop.clone();
+    let flag = stop.clone();
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
@@ -69,7 +69,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
                 });
             };
             next();
-            told.store(true, Ordering::Relaxed);
+            flag.store(true, Ordering::Relaxed);
             next();
             std::process::exit(INTERRUPTED.into());
         })
@@ -92,20 +92,20 @@ fn end(child: &mut Child) {
 }
 
 /// Prefix of the names of temporary directories.
-const WORKPLACE: &str = "nacre-bench-";
+const SCRATCH_PREFIX: &str = "nacre-bench-";
 
 /// A temporary directory, removed on drop. The next benchmark in the same place removes the
 /// directories of killed ones.
-struct Workplace {
+struct ScratchDir {
     /// Path of the directory.
     dir: PathBuf,
     /// The lock marks the directory as in use.
     _held: Lock,
 }
 
-impl Workplace {
+impl ScratchDir {
     /// Creates a temporary directory in an existing one.
-    fn new(base: impl AsRef<Path>) -> Result<Workplace> {
+    fn new(base: impl AsRef<Path>) -> Result<ScratchDir> {
         let base = crate::daemon::absolute(base.as_ref())?;
         if !base.is_dir() {
             bail!(
@@ -114,21 +114,21 @@ impl Workplace {
             );
         }
         sweep(&base);
-        let own = format!("{WORKPLACE}{}", std::process::id());
+        let own = format!("{SCRATCH_PREFIX}{}", std::process::id());
         let (begun, dir) = (base.join(format!(".{own}")), base.join(own));
         fs::create_dir_all(&begun).with_context(|| format!("cannot create {}", begun.display()))?;
         // It gets its final name once it is locked, so that no other process removes it as
         // abandoned.
         let held = instance::lock(&begun)?;
         fs::rename(&begun, &dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(Workplace { dir, _held: held })
+        Ok(ScratchDir { dir, _held: held })
     }
 }
 
 /// Removes the directories of killed processes, and stops the processes started in them.
 fn sweep(base: &Path) {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
-    let left = entries.filter(|e| e.file_name().to_string_lossy().starts_with(WORKPLACE));
+    let left = entries.filter(|e| e.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX));
     for dir in left.map(|e| e.path()) {
         // Its owner is running, or it belongs to another user.
         let Ok(_held) = instance::lock(&dir) else { continue };
@@ -142,7 +142,7 @@ fn sweep(base: &Path) {
 /// Stops the processes that serve directories in this one, and cleans up after dead ones.
 fn stop_all_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
-        match running::in_dir(&entry?.path())? {
+        match process::in_dir(&entry?.path())? {
             Some(running) if running.alive() => stop(&running, true)?,
             Some(running) => drop(clean_up_after(&running)?),
             None => {}
@@ -151,7 +151,7 @@ fn stop_all_in(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Drop for Workplace {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(e) = fs::remove_dir_all(&self.dir) {
             eprintln!("cannot remove {}: {e}", self.dir.display());

@@ -9,9 +9,9 @@ use bench::{Figure, StackSubject, Subject, Watch};
 use osd::StoreKind;
 
 use super::load;
-use super::{Workplace, stop_flag};
+use super::{ScratchDir, stop_flag};
 use crate::cli::MdsSurvey;
-use crate::output::say;
+use crate::output::outln;
 
 /// Capacity of a store in memory, in bytes.
 const MEMORY_MAX: u64 = 64 << 30;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         tests: Test::parse(&args.tests_str)?,
         start_number: args.start_number,
     };
-    let place = args.dir.as_ref().map(Workplace::new).transpose()?;
+    let place = args.dir.as_ref().map(ScratchDir::new).transpose()?;
     let store = match &place {
         Some(place) => StoreKind::Local(place.dir.clone()),
         None => StoreKind::Memory(MEMORY_MAX),
@@ -47,13 +47,13 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         let on = place
             .as_ref()
             .map_or("memory".to_owned(), |p| p.dir.display().to_string());
-        say!("{} nacre bench mds-survey, store: {on}", load::now());
+        outln!("{} nacre bench mds-survey, store: {on}", load::now());
     }
     let mut all = Vec::new();
-    let ended = load::shown(&watch, || {
+    let ended = load::with_progress(&watch, || {
         survey::survey(&options, &subject, &watch, |text, lines| {
             if !args.json {
-                say!("{text}");
+                outln!("{text}");
             }
             all.extend_from_slice(lines);
         })
@@ -61,11 +61,11 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
     drop(subject);
     runtime.shutdown_background();
     let figures: Vec<Figure> = all.iter().map(|line| line.figure.clone()).collect();
-    let wanted = load::Wanted {
+    let wanted = load::OutputOptions {
         csv: args.csv.as_deref(),
         json: args.json,
         windows: 0,
     };
-    load::tell(&wanted, &figures, || format!("\n{}", survey::details(&all)))?;
-    load::ended(ended)
+    load::print_results(&wanted, &figures, || format!("\n{}", survey::details(&all)))?;
+    load::exit_code(ended)
 }

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::ask;
 use crate::control::Request;
-use crate::output::say;
-use crate::running::{self, MountRecord, Running};
+use crate::output::outln;
+use crate::process::{self, MountRecord, ProcessRecord};
 
 /// Space of one target, as reported by the process of the mount.
 #[derive(Deserialize)]
@@ -34,9 +34,9 @@ type Row = (u64, u64, u64);
 
 /// Prints the table of one mount, or of all mounts.
 pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> {
-    let mounts: Vec<(Running, MountRecord)> = match path {
-        Some(path) => vec![running::by_path(path)?],
-        None => running::all()
+    let mounts: Vec<(ProcessRecord, MountRecord)> = match path {
+        Some(path) => vec![process::by_path(path)?],
+        None => process::all()
             .into_iter()
             .flat_map(|r| r.mounts.clone().into_iter().map(move |m| (r.clone(), m)))
             .collect(),
@@ -51,7 +51,7 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
         let targets: Vec<Target> = serde_json::from_value(ask(&running, &request)?)?;
         let at = mount.mountpoint.display().to_string();
         // The table ends with an empty line.
-        say!(
+        outln!(
             "{}",
             table(&at, &targets, inodes, human)
                 .trim_end_matches('\n')

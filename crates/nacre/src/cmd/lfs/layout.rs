@@ -1,6 +1,6 @@
 //! Layouts of files and default layouts of directories.
 
-use crate::output::say;
+use crate::output::outln;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,20 +24,20 @@ const ANY: u16 = 0xffff;
 const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
 
 /// The layout to set.
-pub(super) struct Wanted {
+pub(super) struct LayoutRequest {
     layout: PlainLayout,
     delete: bool,
 }
 
 /// Fields to print instead of the complete layout.
 #[derive(Clone, Copy)]
-pub(super) struct Only {
+pub(super) struct FieldFilter {
     pub(super) stripe_count: bool,
     pub(super) stripe_size: bool,
     pub(super) stripe_index: bool,
 }
 
-impl Wanted {
+impl LayoutRequest {
     /// A layout from the command line; missing values mean the file system's default. Without any
     /// value, deletes the directory's default.
     pub(super) fn new(
@@ -45,7 +45,7 @@ impl Wanted {
         size: Option<&str>,
         index: Option<i32>,
         delete: bool,
-    ) -> Result<Wanted> {
+    ) -> Result<LayoutRequest> {
         if delete && (count.is_some() || size.is_some() || index.is_some()) {
             bail!("-d deletes the default layout and cannot be combined with other options");
         }
@@ -61,7 +61,7 @@ impl Wanted {
             Some(n) => bail!("a stripe index is the index of an OST, or -1 for any, not {n}"),
         };
         let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
-        Ok(Wanted {
+        Ok(LayoutRequest {
             layout: PlainLayout::wanted(stripe_size, stripe_count, first),
             delete,
         })
@@ -87,7 +87,7 @@ fn parse_size(text: &str) -> Result<u32> {
 }
 
 /// Creates a file with the layout, or sets it as a directory's default.
-pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
+pub(super) fn set(path: &Path, wanted: &LayoutRequest) -> Result<()> {
     let here = path.display();
     let is_dir = path.is_dir();
     if wanted.delete && !is_dir {
@@ -117,7 +117,7 @@ pub(super) fn set(path: &Path, wanted: &Wanted) -> Result<()> {
 
 /// Prints a file's layout, or a directory's default; without `directory`, also the layouts of the
 /// directory's entries.
-pub(super) fn show(path: &Path, only: &Only, directory: bool) -> Result<()> {
+pub(super) fn show(path: &Path, only: &FieldFilter, directory: bool) -> Result<()> {
     if kind_of(path)? != FileType::Directory {
         return show_one(path, false, only);
     }
@@ -144,7 +144,7 @@ fn kind_of(path: &Path) -> Result<FileType> {
     Ok(FileType::from_raw_mode(known.stx_mode.into()))
 }
 
-fn show_one(path: &Path, is_dir: bool, only: &Only) -> Result<()> {
+fn show_one(path: &Path, is_dir: bool, only: &FieldFilter) -> Result<()> {
     let alone = only.stripe_count || only.stripe_size || only.stripe_index;
     let mut value = vec![0; VALUE_MAX];
     let layout = match getxattr(path, READ_FROM, &mut value) {
@@ -154,13 +154,13 @@ fn show_one(path: &Path, is_dir: bool, only: &Only) -> Result<()> {
         Err(e) => return Err(e).with_context(|| format!("{}", path.display())),
     };
     if !alone {
-        say!("{}", path.display());
+        outln!("{}", path.display());
     }
     match layout {
-        None if is_dir => say!("{}\n", if alone { "1" } else { NO_DEFAULT }),
-        None => say!("has no stripe info\n"),
-        Some(layout) if alone => say!("{}", field(&layout, only)),
-        Some(layout) => say!("{}\n", text(&layout, is_dir)),
+        None if is_dir => outln!("{}\n", if alone { "1" } else { NO_DEFAULT }),
+        None => outln!("has no stripe info\n"),
+        Some(layout) if alone => outln!("{}", field(&layout, only)),
+        Some(layout) => outln!("{}\n", text(&layout, is_dir)),
     }
     Ok(())
 }
@@ -174,7 +174,7 @@ fn plain(layout: &LovLayout) -> Option<&PlainLayout> {
     }
 }
 
-fn field(layout: &LovLayout, only: &Only) -> String {
+fn field(layout: &LovLayout, only: &FieldFilter) -> String {
     let Some(plain) = plain(layout) else {
         return "0".to_owned();
     };

@@ -246,7 +246,7 @@ impl Ping {
 impl Command {
     /// The operation to request of a running process. Commands that need more than one request are
     /// returned as the error.
-    pub(super) fn op(self) -> Result<Op, Box<Command>> {
+    pub(super) fn into_op(self) -> Result<Op, Box<Command>> {
         Ok(match self {
             Command::Net(NetCommand::Add {
                 net,

@@ -6,7 +6,7 @@ use saphyr::{LoadableYamlNode, Yaml};
 use super::op::{AddNi, Op, Setting};
 
 /// Sections of an export that describe state, not configuration; ignored.
-const KNOWN_ONLY: [&str; 4] = ["peer", "global", "statistics", "numa"];
+const STATE_SECTIONS: [&str; 4] = ["peer", "global", "statistics", "numa"];
 
 /// The operations that add a configuration, or with `delete` remove it.
 pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
@@ -22,7 +22,7 @@ pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
                 "route" => items(value).try_for_each(|route| read_route(route, delete, &mut ops)),
                 "routing" => items(value).try_for_each(|routing| read_routing(routing, delete, &mut ops)),
                 "buffers" => read_routing(value, delete, &mut ops),
-                known if KNOWN_ONLY.contains(&known) => Ok(()),
+                known if STATE_SECTIONS.contains(&known) => Ok(()),
                 other => bail!("section '{other}' is not supported: expected net, route, routing or buffers"),
             }?;
         }
@@ -208,7 +208,7 @@ global:
 ";
 
     #[test]
-    fn what_lnetctl_exports_is_understood() {
+    fn lnetctl_export_can_be_imported() {
         let nid = AddNi {
             net: Some("tcp".into()),
             nid: Some("10.88.0.11@tcp".into()),
@@ -251,7 +251,7 @@ global:
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused_with_the_place() {
+    fn invalid_configuration_is_rejected_with_the_place() {
         for (text, says) in [
             ("udsp:\n  - x: 1\n", "'udsp' is not supported"),
             ("- 1\n", "no sections"),

@@ -20,12 +20,12 @@ pub(crate) use op::Op;
 use super::lctl::find;
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::net::{self, Expected};
+use crate::lifecycle::{DaemonSpec, log_in};
+use crate::net::{self, AddressPreference};
 use crate::node::Node;
-use crate::output::say;
-use crate::running::{self, Running};
-use crate::session::{Session, log_in};
-use crate::start::Start;
+use crate::output::outln;
+use crate::process::{self, ProcessRecord};
+use crate::start::StartConfig;
 
 use cli::{Command, Configure, LnetCommand};
 
@@ -36,7 +36,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(120);
 pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
     let Lnetctl { dir, mount, command } = args;
     let process = || find(dir.as_deref(), mount.as_deref());
-    let other = match command.op() {
+    let other = match command.into_op() {
         Ok(op) => {
             print(&ask(&process()?, op)?);
             return Ok(ExitCode::SUCCESS);
@@ -47,7 +47,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
         Command::Lnet(LnetCommand::Configure(configure)) => return run_node(dir.as_deref(), &configure),
         Command::Lnet(LnetCommand::Unconfigure) => {
             let dir = own_dir(dir.as_deref())?;
-            let running = running::in_dir(&dir)?.filter(Running::up);
+            let running = process::in_dir(&dir)?.filter(ProcessRecord::up);
             let running = running.with_context(|| format!("no nacre process runs in {}", dir.display()))?;
             super::stop(&running, false)?;
         }
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
             let text = ask(&process()?, Op::Export)?;
             match file {
                 None => print(&text),
-                Some(file) => running::write_atomically(&daemon::absolute(&file)?, &text)?,
+                Some(file) => process::write_atomically(&daemon::absolute(&file)?, &text)?,
             }
         }
         _ => bail!("unknown lnetctl command"),
@@ -75,14 +75,14 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(process: &Running, op: Op) -> Result<String> {
-    let answer = control::ask(&process.control, &Request::Lnet(op), ANSWER_MAX)?;
+fn ask(process: &ProcessRecord, op: Op) -> Result<String> {
+    let answer = control::call(&process.control, &Request::Lnet(op), ANSWER_MAX)?;
     Ok(answer.as_str().unwrap_or_default().to_owned())
 }
 
 fn print(text: &str) {
     if !text.is_empty() {
-        say!("{}", text.trim_end_matches('\n'));
+        outln!("{}", text.trim_end_matches('\n'));
     }
 }
 
@@ -101,23 +101,23 @@ fn read(file: Option<&Path>) -> Result<String> {
 fn own_dir(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
         Some(dir) => daemon::absolute(dir),
-        None => Ok(running::run_dir()?.join("lnet")),
+        None => Ok(process::run_dir()?.join("lnet")),
     }
 }
 
 fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
-    let start = Start::new(&args.start, &[])?;
+    let start = StartConfig::new(&args.start, &[])?;
     if start.lnet.networks.is_empty() && args.net.listen.is_none() {
         bail!("set the networks of the node: --param 'networks=tcp(eth0),tcp1(eth1)'");
     }
     let dir = own_dir(dir)?;
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     if !daemon::is_child()
-        && let Some(running) = running::in_dir(&dir)?.filter(Running::up)
+        && let Some(running) = process::in_dir(&dir)?.filter(ProcessRecord::up)
     {
         bail!("process {} already runs in {}", running.pid, dir.display());
     }
-    let session = Session {
+    let session = DaemonSpec {
         role: "lnet",
         log: log_in(&dir),
         dirs: vec![dir],
@@ -125,7 +125,7 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
         start: start.clone(),
     };
     session.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &Expected::default());
+        let choose = || net::for_server(&args.net, &start.lnet, &AddressPreference::default());
         let node = Node::start(cpts, &start, false, choose).await?;
         let nids: Vec<String> = node.nids().iter().map(ToString::to_string).collect();
         let router = if start.lnet.forwarding {

@@ -111,5 +111,5 @@ fn a_demonstration_that_ends_early_leaves_what_there_is_and_no_server() {
 #[test]
 fn an_experiment_of_another_demonstration_is_refused() {
     let refused = nacre_refuses(&["bench", "demo", "pdo", "--only", "cpt"]);
-    assert!(refused.contains("no experiment of pdo"), "{refused}");
+    assert!(refused.contains("not an experiment of pdo"), "{refused}");
 }

@@ -16,25 +16,25 @@ use bench::BenchError;
 use bench::demo::{Demo, Kind, Plan, Record, Room, Size, Word, machine, page, run as play, summary};
 use cpt::Topology;
 
-use super::load::{self, ended};
-use super::{Workplace, stop_flag};
+use super::load;
+use super::{ScratchDir, stop_flag};
 use crate::cli::{BenchDemo, DemoPage, DemoRun};
-use crate::files;
+use crate::fd_limit;
 use crate::instance::Store;
-use crate::output::say;
-use stage::Theatre;
+use crate::output::outln;
+use stage::DemoStage;
 
 /// Runs the command.
 pub(super) fn run(args: &BenchDemo) -> Result<ExitCode> {
     match args {
         BenchDemo::Smp(args) => perform(Demo::Smp, args),
         BenchDemo::Pdo(args) => perform(Demo::Pdo, args),
-        BenchDemo::Page(args) => draw_again(args),
+        BenchDemo::Page(args) => redraw(args),
     }
 }
 
 /// Writes rows as they arrive, and finally the page.
-struct Ledger {
+struct RunLog {
     record: Record,
     csv: File,
     csv_at: PathBuf,
@@ -42,7 +42,7 @@ struct Ledger {
 }
 
 fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
-    files::raise_limit();
+    fd_limit::raise();
     let size = size(demo, args)?;
     let plan = plan(demo, args, &size)?;
     let or_default = |path: &Option<PathBuf>, ending| {
@@ -50,7 +50,7 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
             .unwrap_or_else(|| format!("demo-{}.{ending}", demo.name()).into())
     };
     let (csv_at, page_at) = (or_default(&args.csv, "csv"), or_default(&args.page, "html"));
-    let place = Workplace::new(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
+    let place = ScratchDir::new(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let record = Record {
         demo,
         facts: facts(args, &plan, &place.dir),
@@ -60,14 +60,14 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
     let mut csv = File::create(&csv_at).with_context(|| format!("cannot write {}", csv_at.display()))?;
     csv.write_all(record.head().as_bytes())
         .with_context(|| format!("cannot write {}", csv_at.display()))?;
-    let mut ledger = Ledger {
+    let mut log = RunLog {
         record,
         csv,
         csv_at,
         begun: Instant::now(),
     };
     let stop = stop_flag()?;
-    let mut theatre = Theatre::new(
+    let mut stage = DemoStage::new(
         &place.dir,
         args.store,
         args.osts as usize,
@@ -75,18 +75,18 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
         stop.clone(),
     )?;
     let mut lost = None;
-    let played = play(&plan, &mut theatre, &stop, &mut |word| {
-        if let Err(e) = ledger.hear(word) {
+    let played = play(&plan, &mut stage, &stop, &mut |word| {
+        if let Err(e) = log.record_event(word) {
             lost = Some(e);
             stop.store(true, Ordering::Relaxed);
         }
     });
-    drop(theatre);
+    drop(stage);
     drop(place);
-    ledger.close(&page_at, &played)?;
+    log.close(&page_at, &played)?;
     match lost {
         Some(e) => Err(e),
-        None => ended(played),
+        None => load::exit_code(played),
     }
 }
 
@@ -157,8 +157,8 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
     all
 }
 
-impl Ledger {
-    fn hear(&mut self, word: Word<'_>) -> Result<()> {
+impl RunLog {
+    fn record_event(&mut self, word: Word<'_>) -> Result<()> {
         match word {
             Word::Next { text, done, all } => self.show(&text, done, all),
             Word::Rows(rows) => {
@@ -204,11 +204,11 @@ impl Ledger {
             record.not_shown.push(what);
         }
         write_page(&record, &self.csv_at, page_at)?;
-        say!("{}", summary(&record.rows));
+        outln!("{}", summary(&record.rows));
         for what in &record.not_shown {
-            say!("not shown: {what}");
+            outln!("not shown: {what}");
         }
-        say!("\nrows: {}\npage: {}", self.csv_at.display(), page_at.display());
+        outln!("\nrows: {}\npage: {}", self.csv_at.display(), page_at.display());
         Ok(())
     }
 }
@@ -226,7 +226,7 @@ fn write_page(record: &Record, rows_in: &Path, at: &Path) -> Result<()> {
     fs::write(at, page(record, &name)).with_context(|| format!("cannot write {}", at.display()))
 }
 
-fn draw_again(args: &DemoPage) -> Result<ExitCode> {
+fn redraw(args: &DemoPage) -> Result<ExitCode> {
     let from = args.csv.display();
     let text = fs::read_to_string(&args.csv).with_context(|| format!("cannot read {from}"))?;
     let record = Record::parse(&text).map_err(|e| anyhow::anyhow!("{from}: {e}"))?;
@@ -235,6 +235,6 @@ fn draw_again(args: &DemoPage) -> Result<ExitCode> {
         .clone()
         .unwrap_or_else(|| args.csv.with_extension("html"));
     write_page(&record, &args.csv, &at)?;
-    say!("page: {}", at.display());
+    outln!("page: {}", at.display());
     Ok(ExitCode::SUCCESS)
 }

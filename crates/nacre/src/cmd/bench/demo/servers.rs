@@ -17,8 +17,8 @@ use crate::cli::Net;
 use crate::cmd::bench::end;
 use crate::control::{self, Request};
 use crate::instance::Store;
-use crate::net::{self, Expected};
-use crate::running::{self, Running};
+use crate::net::{self, AddressPreference};
+use crate::process::{self, ProcessRecord};
 
 /// Name of the file system.
 pub(super) const FSNAME: &str = "demo";
@@ -61,7 +61,7 @@ impl Server {
             listen: Some(nid),
             port: None,
         };
-        let place = net::for_server(&there, &LnetConfig::default(), &Expected::default())?;
+        let place = net::for_server(&there, &LnetConfig::default(), &AddressPreference::default())?;
         let own = std::env::current_exe().context("cannot find the nacre binary")?;
         let store = match store {
             Store::Local => "local",
@@ -93,16 +93,16 @@ impl Server {
                 pattern: "osd-*.*-MDT*.pdo".to_owned(),
                 value: "OFF".to_owned(),
             };
-            control::ask(&record.control, &request, ANSWER_MAX).context("cannot switch PDO off")?;
+            control::call(&record.control, &request, ANSWER_MAX).context("cannot switch PDO off")?;
         }
         Ok(server)
     }
 
     /// Waits until the server has published its record.
-    fn wait(&mut self, log: &Path, stop: &AtomicBool) -> Result<Running> {
+    fn wait(&mut self, log: &Path, stop: &AtomicBool) -> Result<ProcessRecord> {
         let begun = Instant::now();
         loop {
-            if let Some(record) = running::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
+            if let Some(record) = process::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
                 return Ok(record);
             }
             if let Some(status) = self.child.try_wait().context("a server")? {
@@ -165,7 +165,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn a_configuration_is_told_in_lustres_words() {
+    fn configuration_becomes_module_parameters() {
         let setting = Setting {
             name: String::new(),
             partitions: 4,
@@ -189,6 +189,6 @@ mod tests {
         let crate::cli::Command::Up(up) = crate::cli::Cli::parse_from(line).command else {
             panic!("another command");
         };
-        crate::start::Start::new(&up.start, &[]).unwrap();
+        crate::start::StartConfig::new(&up.start, &[]).unwrap();
     }
 }

@@ -31,7 +31,7 @@ const SITE_SIZE: u32 = 66;
 const FIRST_SERVER: u32 = 200;
 
 /// The running servers and clients of an experiment.
-pub(super) struct Theatre {
+pub(super) struct DemoStage {
     dir: PathBuf,
     store: Store,
     osts: usize,
@@ -39,19 +39,19 @@ pub(super) struct Theatre {
     stop: Arc<AtomicBool>,
     cpts: Arc<CptTable>,
     /// The servers of the current experiment.
-    acts: Vec<Act>,
+    servers: Vec<ConfiguredServer>,
     nodes: Option<Nodes>,
 }
 
 /// A configuration and its server.
-struct Act {
+struct ConfiguredServer {
     setting: Setting,
     server: Server,
     /// The LNet selftest clients.
     site: Option<[(&'static str, Site); 1]>,
 }
 
-impl Theatre {
+impl DemoStage {
     /// Prepares to run experiments with data in `dir`.
     pub(super) fn new(
         dir: &Path,
@@ -59,15 +59,15 @@ impl Theatre {
         osts: usize,
         seconds: f64,
         stop: Arc<AtomicBool>,
-    ) -> Result<Theatre> {
-        Ok(Theatre {
+    ) -> Result<DemoStage> {
+        Ok(DemoStage {
             dir: dir.to_owned(),
             store,
             osts,
             seconds,
             stop,
             cpts: CptTable::build(&CptConfig::default())?,
-            acts: Vec::new(),
+            servers: Vec::new(),
             nodes: None,
         })
     }
@@ -77,7 +77,7 @@ impl Theatre {
             let dir = self.dir.join(format!("{}-{i}", experiment.kind.name()));
             let nid = Nid::tcp(address(FIRST_SERVER + i as u32), 0);
             let server = Server::start(&dir, nid, setting, (self.store, self.osts), &self.stop)?;
-            self.acts.push(Act {
+            self.servers.push(ConfiguredServer {
                 setting: setting.clone(),
                 server,
                 site: None,
@@ -90,19 +90,19 @@ impl Theatre {
                 Load::Files(load) => clients = clients.max(load.crowd.clients),
             }
         }
-        for (i, act) in self.acts.iter_mut().enumerate().filter(|_| selftest > 0) {
+        for (i, configured) in self.servers.iter_mut().enumerate().filter(|_| selftest > 0) {
             let config = LnetConfig {
-                accept_port: act.server.port,
+                accept_port: configured.server.port,
                 ..LnetConfig::default()
             };
             let base = address(1 + SITE_SIZE * i as u32);
-            let server = Some((act.server.nid, act.server.pid()));
-            act.site = Some([(
+            let server = Some((configured.server.nid, configured.server.pid()));
+            configured.site = Some([(
                 "lnet",
                 Site::start(self.cpts.clone(), &config, base, server, selftest)?,
             )]);
         }
-        if let Some(first) = self.acts.first().filter(|_| clients > 0) {
+        if let Some(first) = self.servers.first().filter(|_| clients > 0) {
             let net = Net {
                 listen: None,
                 port: Some(first.server.port),
@@ -112,21 +112,26 @@ impl Theatre {
         Ok(())
     }
 
-    fn files(&self, act: &Act, load: &FileLoad) -> Result<Vec<Figure>> {
+    fn files(&self, configured: &ConfiguredServer, load: &FileLoad) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
         let Some(nodes) = &self.nodes else {
             return Ok(figures);
         };
         for options in load.phases() {
-            let clients = nodes.mount(&[act.server.nid], FSNAME, load.crowd.clients, load.crowd.threads)?;
-            bench::settle(&[act.server.pid()], SETTLE_MAX);
+            let clients = nodes.mount(
+                &[configured.server.nid],
+                FSNAME,
+                load.crowd.clients,
+                load.crowd.threads,
+            )?;
+            bench::settle(&[configured.server.pid()], SETTLE_MAX);
             let watch = Arc::new(Watch {
                 stop: self.stop.clone(),
                 ..Watch::default()
             });
             let task = |(team, client): (Team, &Arc<client::Client>)| {
                 let subject = LibrarySubject::new("library", client.clone(), nodes.runtime.clone())
-                    .with_processes(vec![act.server.pid()]);
+                    .with_processes(vec![configured.server.pid()]);
                 Task {
                     first_of_process: team.rank() == 0,
                     subject: Arc::new(subject) as Arc<dyn Subject>,
@@ -144,8 +149,8 @@ impl Theatre {
         Ok(figures)
     }
 
-    fn lnet(&self, act: &Act, point: Point) -> Result<Vec<Sample>, BenchError> {
-        let Some(site) = &act.site else {
+    fn lnet(&self, configured: &ConfiguredServer, point: Point) -> Result<Vec<Sample>, BenchError> {
+        let Some(site) = &configured.site else {
             return Ok(Vec::new());
         };
         let times = Times {
@@ -153,26 +158,28 @@ impl Theatre {
             measured: Duration::from_secs_f64(self.seconds),
             runs: 1,
         };
-        bench::settle(&[act.server.pid()], SETTLE_MAX);
+        bench::settle(&[configured.server.pid()], SETTLE_MAX);
         let (report, ended) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
         ended.map(|()| report.rows.iter().map(Sample::of_lnet).collect())
     }
 }
 
-impl Stage for Theatre {
+impl Stage for DemoStage {
     fn open(&mut self, experiment: &Experiment) -> Result<(), BenchError> {
         let what = format!("the servers and clients of {}", experiment.kind.name());
-        self.start(experiment).map_err(|e| told(what, e))
+        self.start(experiment).map_err(|e| bench_error(what, e))
     }
 
     fn measure(&mut self, setting: &Setting, load: &Load) -> Result<Vec<Sample>, BenchError> {
-        let Some(act) = self.acts.iter().find(|a| a.setting == *setting) else {
+        let Some(configured) = self.servers.iter().find(|a| a.setting == *setting) else {
             return Ok(Vec::new());
         };
         match load {
-            Load::Lnet(point) => self.lnet(act, *point),
+            Load::Lnet(point) => self.lnet(configured, *point),
             Load::Files(load) => {
-                let figures = self.files(act, load).map_err(|e| told(setting.name.clone(), e))?;
+                let figures = self
+                    .files(configured, load)
+                    .map_err(|e| bench_error(setting.name.clone(), e))?;
                 Ok(figures
                     .iter()
                     .filter_map(|f| Sample::of_figure(load, f))
@@ -185,15 +192,15 @@ impl Stage for Theatre {
         if let Some(nodes) = self.nodes.take() {
             nodes.shutdown();
         }
-        for act in self.acts.drain(..) {
-            if let Some([(_, site)]) = act.site {
+        for configured in self.servers.drain(..) {
+            if let Some([(_, site)]) = configured.site {
                 site.shutdown();
             }
         }
     }
 }
 
-impl Drop for Theatre {
+impl Drop for DemoStage {
     fn drop(&mut self) {
         self.close();
         self.cpts.shutdown();
@@ -202,7 +209,7 @@ impl Drop for Theatre {
 
 /// Converts an error of this crate into one of the `bench` crate; keeps an interruption
 /// recognizable.
-fn told(what: String, error: anyhow::Error) -> BenchError {
+fn bench_error(what: String, error: anyhow::Error) -> BenchError {
     match error.downcast::<BenchError>() {
         Ok(error) => error,
         Err(error) => BenchError::Stage {

@@ -16,10 +16,10 @@ use params::Registry;
 use serde_json::{Value, json};
 use wire::{Nid, ObdStatfs};
 
-use crate::control::{Asker, Request};
+use crate::control::{Caller, Request};
 
 /// The parts of a node that answer requests.
-pub(crate) struct Parts {
+pub(crate) struct NodeHandles {
     pub(crate) registry: Registry,
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) mgs: Option<Arc<Mgs>>,
@@ -29,10 +29,10 @@ pub(crate) struct Parts {
     pub(crate) console: Option<Arc<lst::console::Console>>,
 }
 
-impl Parts {
+impl NodeHandles {
     /// Answers a request about the node. Requests about the process itself (status, stop, mount,
     /// umount) are handled by its caller.
-    pub(crate) async fn answer(&self, request: Request, asker: Asker) -> Result<Value> {
+    pub(crate) async fn answer(&self, request: Request, caller: Caller) -> Result<Value> {
         match request {
             Request::GetParam { pattern } => Ok(json!(self.registry.get(&pattern))),
             Request::ListParam { pattern, recursive } => {
@@ -70,7 +70,7 @@ impl Parts {
             Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
             Request::Path2fid { mountpoint, paths } => {
                 let client = self.client(&mountpoint)?;
-                let cred = cred_of(asker);
+                let cred = cred_of(caller);
                 let mut fids = Vec::new();
                 for path in paths {
                     let path = Path::new("/").join(path);
@@ -81,16 +81,16 @@ impl Parts {
                 Ok(json!(fids))
             }
             Request::Fid2path { mountpoint, fids } => Ok(json!(
-                by_fid::paths(self.client(&mountpoint)?, &cred_of(asker), &fids).await?
+                by_fid::paths(self.client(&mountpoint)?, &cred_of(caller), &fids).await?
             )),
             Request::Parents { mountpoint, paths } => Ok(json!(
-                by_fid::parents(self.client(&mountpoint)?, &cred_of(asker), &paths).await?
+                by_fid::parents(self.client(&mountpoint)?, &cred_of(caller), &paths).await?
             )),
             Request::Rmfid { mountpoint, fids } => Ok(json!(
-                by_fid::remove(self.client(&mountpoint)?, &cred_of(asker), &fids).await?
+                by_fid::remove(self.client(&mountpoint)?, &cred_of(caller), &fids).await?
             )),
             Request::RmEntry { mountpoint, paths } => {
-                by_fid::remove_entries(self.client(&mountpoint)?, &cred_of(asker), &paths).await?;
+                by_fid::remove_entries(self.client(&mountpoint)?, &cred_of(caller), &paths).await?;
                 Ok(Value::Null)
             }
         }
@@ -185,8 +185,8 @@ async fn df(client: &Client) -> Value {
 }
 
 /// Credentials of the calling process, for permission checks in the client.
-fn cred_of(asker: Asker) -> Cred {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", asker.pid)).unwrap_or_default();
+fn cred_of(caller: Caller) -> Cred {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
     let groups = status
         .lines()
         .find_map(|l| l.strip_prefix("Groups:"))
@@ -194,10 +194,10 @@ fn cred_of(asker: Asker) -> Cred {
     let groups: Vec<u32> = groups.split_whitespace().filter_map(|g| g.parse().ok()).collect();
     let groups = Groups::Known(groups.into());
     Cred {
-        uid: asker.uid,
-        gid: asker.gid,
+        uid: caller.uid,
+        gid: caller.gid,
         groups,
-        pid: asker.pid,
+        pid: caller.pid,
         ..Cred::default()
     }
 }

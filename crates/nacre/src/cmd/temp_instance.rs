@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::running;
+use crate::process;
 
-/// A file system in a directory, served by another process; stopped on drop.
-pub(super) struct Served {
+/// A file system in a directory, instance by another process; stopped on drop.
+pub(super) struct TempInstance {
     dir: PathBuf,
     /// Whether it may be running and must be stopped.
-    begun: bool,
+    running: bool,
 }
 
-impl Served {
+impl TempInstance {
     /// Describes a file system that is not running yet.
-    pub(super) fn new(dir: PathBuf) -> Served {
-        Served { dir, begun: false }
+    pub(super) fn new(dir: PathBuf) -> TempInstance {
+        TempInstance { dir, running: false }
     }
 
     /// The directory of the file system.
@@ -30,7 +30,7 @@ impl Served {
     /// Starts it. Returns the time that this took.
     pub(super) fn up(&mut self, osts: u32) -> Result<Duration> {
         let begun = Instant::now();
-        self.begun = true;
+        self.running = true;
         self.nacre(&["up", "--osts", &osts.to_string()])?;
         Ok(begun.elapsed())
     }
@@ -39,21 +39,21 @@ impl Served {
     pub(super) fn down(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         self.nacre(&["down"])?;
-        self.begun = false;
+        self.running = false;
         Ok(begun.elapsed())
     }
 
     /// Stops it if it is running, even if its mount is in use.
-    pub(super) fn clear(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.begun) && running::in_dir(&self.dir)?.is_some() {
+    pub(super) fn stop_if_running(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.running) && process::in_dir(&self.dir)?.is_some() {
             self.nacre(&["down", "--lazy"])?;
         }
         Ok(())
     }
 
     /// Keeps it running on drop.
-    pub(super) fn leave(&mut self) {
-        self.begun = false;
+    pub(super) fn keep_running(&mut self) {
+        self.running = false;
     }
 
     /// Runs a command of this binary, in its own process group so that Ctrl-C does not interrupt
@@ -79,9 +79,9 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for TempInstance {
     fn drop(&mut self) {
-        if let Err(e) = self.clear() {
+        if let Err(e) = self.stop_if_running() {
             eprintln!("{e}");
         }
     }

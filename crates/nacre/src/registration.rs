@@ -19,20 +19,20 @@ use wire::{
     MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
 };
 
-use crate::node::Here;
+use crate::node::LocalTarget;
 use crate::replace;
 
 /// Default time that a target without a saved configuration waits for the MGS.
-pub(crate) const WAIT: Duration = Duration::from_secs(300);
+pub(crate) const MGS_WAIT: Duration = Duration::from_secs(300);
 /// Time that a target with a saved configuration waits for the MGS.
-const PROMPT: Duration = Duration::from_secs(3);
+const MGS_WAIT_WITH_COPY: Duration = Duration::from_secs(3);
 /// A target that waits longer than this for the MGS logs a warning.
 const LOG_AFTER: Duration = Duration::from_secs(2);
 /// Delay before retrying a registration that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The registration of one target.
-pub(crate) struct Joining {
+pub(crate) struct Registration {
     info: MgsTargetInfo,
     token: Option<JoinToken>,
     /// The directory and UUID of its store; `None` for a store in memory, which is new at each
@@ -40,9 +40,9 @@ pub(crate) struct Joining {
     on_disk: Option<(PathBuf, String)>,
 }
 
-impl Joining {
+impl Registration {
     /// The registration of a target that runs at these NIDs.
-    pub(crate) fn new(target: &Here, own: &[Nid]) -> Result<Joining> {
+    pub(crate) fn new(target: &LocalTarget, own: &[Nid]) -> Result<Registration> {
         let label = target.label();
         let kind = match label.kind {
             TargetKind::Mdt => LDD_F_SV_TYPE_MDT,
@@ -69,10 +69,10 @@ impl Joining {
             *to = *nid;
         }
         let on_disk = target.dir().map(|dir| (dir.to_owned(), label.uuid.clone()));
-        if target.dir().is_some_and(replace::is_wanted) {
+        if target.dir().is_some_and(replace::is_marked) {
             info.mti_flags |= LDD_F_WRITECONF;
         }
-        Ok(Joining {
+        Ok(Registration {
             info,
             token: target.token()?,
             on_disk,
@@ -80,10 +80,14 @@ impl Joining {
     }
 
     /// Registers the target, waiting at most `wait` for the MGS. A target that can start without
-    /// the MGS waits only briefly; then the result is `false` and [`Joining::stay`] registers it
+    /// the MGS waits only briefly; then the result is `false` and [`Registration::keep_registered`] registers it
     /// later.
-    pub(crate) async fn join(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
-        let limit = if can_start { PROMPT.min(wait) } else { wait };
+    pub(crate) async fn register_at_start(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
+        let limit = if can_start {
+            MGS_WAIT_WITH_COPY.min(wait)
+        } else {
+            wait
+        };
         if let Ok(registered) = timeout(limit, self.register_and_log(mgc)).await {
             return Ok(registered.map(|()| true)?);
         }
@@ -100,10 +104,10 @@ impl Joining {
         )
     }
 
-    /// Registers the target if [`Joining::join`] has not. Registers again each time the
+    /// Registers the target if [`Registration::register_at_start`] has not. Registers again each time the
     /// configuration lists this target at other NIDs: if another target has taken its index, the
     /// MGS refuses, and this target stops serving. Ends with the connection to the MGS.
-    pub(crate) async fn stay(
+    pub(crate) async fn keep_registered(
         mut self,
         registered: bool,
         rpc: Arc<Ptlrpc>,
@@ -112,7 +116,7 @@ impl Joining {
     ) {
         let mut ask = !registered;
         if registered {
-            self.is_registered();
+            self.mark_registered();
         }
         loop {
             if ask {
@@ -132,7 +136,7 @@ impl Joining {
                         continue;
                     }
                 }
-                self.is_registered();
+                self.mark_registered();
             }
             if config.changed().await.is_err() {
                 return;
@@ -146,10 +150,10 @@ impl Joining {
     }
 
     /// Later registrations only check that the index still belongs to this target.
-    fn is_registered(&mut self) {
+    fn mark_registered(&mut self) {
         self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF);
         if let Some((dir, _)) = &self.on_disk
-            && let Err(e) = replace::done(dir)
+            && let Err(e) = replace::unmark(dir)
         {
             tracing::warn!("{e:#}");
         }

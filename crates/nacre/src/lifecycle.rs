@@ -14,24 +14,24 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
-use crate::control::{Asker, Handler, Request};
+use crate::control::{Caller, Handler, Request};
 use crate::node::{MountRequest, Node};
+use crate::process::{self, ProcessRecord};
 use crate::publish::Publisher;
-use crate::running::{self, Running};
-use crate::start::Start;
-use crate::{daemon, files, instance, logging, mounts, output};
+use crate::start::StartConfig;
+use crate::{daemon, fd_limit, instance, logging, mounts, output};
 
 /// Role of a process that exists for its mounts: it exits with the last of them.
 pub(crate) const MOUNT: &str = "mount";
 /// Roles of processes that accept mount requests of other commands.
-pub(crate) const MOUNTING: [&str; 4] = ["up", "serve", "lnet", MOUNT];
+pub(crate) const MOUNTING_ROLES: [&str; 4] = ["up", "serve", "lnet", MOUNT];
 /// How often a process checks that its records are still published.
-const RESTORE: Duration = Duration::from_secs(1);
+const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for a last answer to leave the control socket before the process exits.
-const LAST_ANSWER: Duration = Duration::from_millis(20);
+const LAST_ANSWER_TIME: Duration = Duration::from_millis(20);
 
 /// Description of the process to run.
-pub(crate) struct Session {
+pub(crate) struct DaemonSpec {
     /// `up`, `serve`, `mount`, `lnet`, `lst node` or `lst console`.
     pub(crate) role: &'static str,
     /// Directories that the process serves.
@@ -41,20 +41,20 @@ pub(crate) struct Session {
     /// Stay in the foreground.
     pub(crate) foreground: bool,
     /// The start parameters.
-    pub(crate) start: Start,
+    pub(crate) start: StartConfig,
 }
 
 /// Remaining work once a node is up and its record is published.
-pub(crate) struct Then {
+pub(crate) struct AfterStart {
     /// Mount this file system first.
     pub(crate) mount: Option<MountRequest>,
     /// Returns the text to print when the process is ready.
     pub(crate) said: Box<dyn FnOnce() -> String>,
 }
 
-impl From<String> for Then {
-    fn from(said: String) -> Then {
-        Then {
+impl From<String> for AfterStart {
+    fn from(said: String) -> AfterStart {
+        AfterStart {
             mount: None,
             said: Box::new(move || said),
         }
@@ -67,14 +67,14 @@ struct StopRequest {
     done: oneshot::Sender<Result<()>>,
 }
 
-impl Session {
+impl DaemonSpec {
     /// Runs the process until it exits, or starts it in the background. `bring_up` builds the node
     /// and returns the remaining work; if it fails, it has taken the node down again.
     pub(crate) fn run<F, Fut, T>(self, bring_up: F) -> Result<ExitCode>
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
         Fut: Future<Output = Result<(Node, T)>>,
-        T: Into<Then>,
+        T: Into<AfterStart>,
     {
         if !self.foreground && !daemon::is_child() {
             return daemon::spawn(&self.log);
@@ -88,7 +88,7 @@ impl Session {
         let ended = self.live(bring_up);
         if let Err(e) = &ended {
             tracing::error!("{}", output::describe(e));
-            daemon::failed(e);
+            daemon::report_failed(e);
         }
         ended.map(|()| ExitCode::SUCCESS)
     }
@@ -97,9 +97,9 @@ impl Session {
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
         Fut: Future<Output = Result<(Node, T)>>,
-        T: Into<Then>,
+        T: Into<AfterStart>,
     {
-        files::raise_limit();
+        fd_limit::raise();
         let cpts = CptTable::build(&self.start.cpt).context("cannot start the CPU partitions")?;
         if cpts.is_forced() {
             tracing::warn!(
@@ -124,9 +124,9 @@ impl Session {
             let (node, then) = tokio::select! {
                 built = bring_up(cpts.clone()) => built?,
                 name = signals.ending() => bail!("stopped by {name} before it was up"),
-                () = daemon::parent_has_ended() => bail!("the command that started this process ended before the process was up"),
+                () = daemon::parent_exited() => bail!("the command that started this process ended before the process was up"),
             };
-            let mut then: Then = then.into();
+            let mut then: AfterStart = then.into();
             if cpts.is_forced() {
                 let (said, n) = (then.said, cpts.len());
                 then.said = Box::new(move || {
@@ -144,7 +144,7 @@ impl Session {
         ended
     }
 
-    async fn serve(&self, mut node: Node, then: Then, mut signals: Signals) -> Result<()> {
+    async fn serve(&self, mut node: Node, then: AfterStart, mut signals: Signals) -> Result<()> {
         let known = Publisher::new(&self.dirs, std::process::id());
         let (publisher, record) = match known.and_then(|p| Ok((p, self.record(&node)?))) {
             Ok(known) => known,
@@ -155,9 +155,9 @@ impl Session {
         };
         let (stop, mut stop_requests) = mpsc::channel(1);
         let session_over = node.session_over();
-        let life = Arc::new(Life {
+        let life = Arc::new(Daemon {
             role: self.role,
-            told: self.start.told(),
+            start_params: self.start.settings(),
             record: Mutex::new(record),
             node: Mutex::new(node),
             publisher: Arc::new(Mutex::new(publisher)),
@@ -168,7 +168,7 @@ impl Session {
             let undone = life.stop().await;
             return undone.and(Err(e));
         }
-        let Then { mount, said } = then;
+        let AfterStart { mount, said } = then;
         let mut said = Some(said);
         let maker = life.clone();
         let first = async move {
@@ -178,7 +178,7 @@ impl Session {
             }
         };
         tokio::pin!(first, session_over);
-        let mut restore = tokio::time::interval(RESTORE);
+        let mut restore = tokio::time::interval(REPUBLISH_INTERVAL);
         restore.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let request = tokio::select! {
@@ -196,11 +196,11 @@ impl Session {
                 made = &mut first, if said.is_some() => {
                     let ready = said.take().map(|said| said());
                     match (made, ready) {
-                        (Ok(()), ready) => daemon::ready(&ready.unwrap_or_default()),
+                        (Ok(()), ready) => daemon::report_ready(&ready.unwrap_or_default()),
                         // Another command mounted through this process meanwhile, so it must go on.
                         (Err(e), _) if self.role == MOUNT && !life.node.lock().await.close_if_unused() => {
                             tracing::error!("{}", output::describe(&e));
-                            daemon::refused(&e);
+                            daemon::report_refused(&e);
                         }
                         (Err(e), _) => {
                             let undone = life.stop().await;
@@ -246,19 +246,19 @@ impl Session {
     }
 }
 
-impl Session {
+impl DaemonSpec {
     /// The record to publish.
-    fn record(&self, node: &Node) -> Result<Running> {
+    fn record(&self, node: &Node) -> Result<ProcessRecord> {
         let pid = std::process::id();
-        Ok(Running {
+        Ok(ProcessRecord {
             role: self.role.to_owned(),
             pid,
-            start_ticks: running::start_ticks(pid)
+            start_ticks: process::start_ticks(pid)
                 .context("cannot read the start time of this process in /proc")?,
-            boot_id: running::boot_id(),
+            boot_id: process::boot_id(),
             dirs: self.dirs.clone(),
             control: PathBuf::new(),
-            owner: running::uid(),
+            owner: process::uid(),
             nids: node.nids().iter().map(|n| n.to_string()).collect(),
             port: node.port(),
             targets: node.target_names(),
@@ -310,13 +310,13 @@ impl Signals {
 }
 
 /// The state of a running process that its control requests and signals act on.
-struct Life {
+struct Daemon {
     role: &'static str,
     /// Start parameters.
-    told: Vec<String>,
+    start_params: Vec<String>,
     /// The record published last. It has its own lock because the node's lock is held for long
     /// while the node stops.
-    record: Mutex<Running>,
+    record: Mutex<ProcessRecord>,
     node: Mutex<Node>,
     publisher: Arc<Mutex<Publisher>>,
     /// Notified when a mount has ended.
@@ -324,7 +324,7 @@ struct Life {
     stop: mpsc::Sender<StopRequest>,
 }
 
-impl Life {
+impl Daemon {
     /// Publishes the current record everywhere, or restores the last one only where it was removed.
     async fn publish(self: &Arc<Self>, everywhere: bool) -> Result<()> {
         let mut publisher = self.publisher.clone().lock_owned().await;
@@ -368,7 +368,7 @@ impl Life {
 
     /// Removes a mount that the kernel has already ended.
     async fn undo(self: &Arc<Self>, kernel: &Arc<fuse::FuseMount>) {
-        let Some(end) = self.node.lock().await.take_mount(kernel) else {
+        let Some(end) = self.node.lock().await.remove_mount(kernel) else {
             return;
         };
         if let Err(e) = self.publish(true).await {
@@ -381,12 +381,15 @@ impl Life {
     async fn umount(self: &Arc<Self>, path: &Path, lazy: bool) -> Result<bool> {
         let kernel = self.node.lock().await.mounted(path);
         let kernel = kernel.with_context(|| format!("{} is not a mount of this process", path.display()))?;
-        kernel.unmount(lazy).await.map_err(|e| mounts::in_use(e, path))?;
+        kernel
+            .unmount(lazy)
+            .await
+            .map_err(|e| mounts::busy_error(e, path))?;
         self.undo(&kernel).await;
         let ends = self.role == MOUNT && self.node.lock().await.close_if_unused();
         let life = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(LAST_ANSWER).await;
+            tokio::time::sleep(LAST_ANSWER_TIME).await;
             life.unmounted.notify_one();
         });
         Ok(ends)
@@ -399,7 +402,7 @@ impl Life {
             return stopped;
         };
         let _ = request.done.send(stopped);
-        tokio::time::sleep(LAST_ANSWER).await;
+        tokio::time::sleep(LAST_ANSWER_TIME).await;
         Ok(())
     }
 
@@ -411,11 +414,11 @@ impl Life {
 
     /// Fails if this process cannot mount for a command with these start parameters in this mount
     /// namespace.
-    fn refuses(&self, told: &[String], mount_ns: &str) -> Result<()> {
-        if !MOUNTING.contains(&self.role) {
+    fn check_can_mount(&self, start_params: &[String], mount_ns: &str) -> Result<()> {
+        if !MOUNTING_ROLES.contains(&self.role) {
             bail!("a process of `nacre {}` cannot mount", self.role);
         }
-        if let Some(other) = told.iter().find(|t| !self.told.contains(t)) {
+        if let Some(other) = start_params.iter().find(|p| !self.start_params.contains(p)) {
             bail!(
                 "it was started without {other}: omit this parameter, or start another process with --listen"
             );
@@ -429,8 +432,8 @@ impl Life {
     }
 }
 
-impl Handler for Life {
-    fn handle(self: Arc<Self>, request: Request, asker: Asker) -> BoxFuture<'static, Result<Value>> {
+impl Handler for Daemon {
+    fn handle(self: Arc<Self>, request: Request, caller: Caller) -> BoxFuture<'static, Result<Value>> {
         Box::pin(async move {
             match request {
                 Request::Stop { lazy } => {
@@ -448,10 +451,10 @@ impl Handler for Life {
                 }
                 Request::Mount {
                     mount,
-                    told,
+                    start_params,
                     mount_ns,
                 } => {
-                    self.refuses(&told, &mount_ns)?;
+                    self.check_can_mount(&start_params, &mount_ns)?;
                     Ok(json!({ "mounted": self.mount(&mount).await? }))
                 }
                 Request::Umount { mountpoint, lazy } => {
@@ -459,8 +462,8 @@ impl Handler for Life {
                 }
                 request => {
                     // The node handles these with shared parts, so its lock is not held meanwhile.
-                    let parts = self.node.lock().await.parts();
-                    parts.answer(request, asker).await
+                    let parts = self.node.lock().await.handles();
+                    parts.answer(request, caller).await
                 }
             }
         })

@@ -7,10 +7,10 @@ use lnet::place::{free_addresses, try_listen};
 use lnet::{AddressUser, LnetError, user_of};
 use wire::Nid;
 
-use crate::cmd::mount_in;
-use crate::net::Taken;
+use crate::cmd::request_mount;
+use crate::net::AddressInUse;
 use crate::node::MountRequest;
-use crate::running::{self, Running};
+use crate::process::{self, ProcessRecord};
 
 /// Time limit for a process with an address to publish its record, or to exit.
 const STARTING_MAX: Duration = Duration::from_secs(60);
@@ -21,7 +21,11 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// Requests a mount in the process that uses the address. Returns its process id, or `None` if the
 /// address has become free. Fails if that process belongs to another user or rejects the request.
-pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Result<Option<u32>> {
+pub(super) fn mount(
+    taken: &AddressInUse,
+    request: &MountRequest,
+    start_params: &[String],
+) -> Result<Option<u32>> {
     let begun = Instant::now();
     let (nid, port) = (taken.nid, taken.port);
     let mut user = taken.by;
@@ -40,16 +44,16 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
         user = user_of(nid.addr(), port);
     }
     while let Some(by) = user {
-        check_user(&Taken {
+        check_user(&AddressInUse {
             by: Some(by),
             ..*taken
         })?;
-        if let Some(process) = running::all().into_iter().find(|r| r.pid == by.pid) {
+        if let Some(process) = process::all().into_iter().find(|r| r.pid == by.pid) {
             let refused = || {
                 let process = describe(by.pid, &by.to_string());
                 format!("{nid} is the address of {process}, which was asked to mount")
             };
-            match mount_in(&process, request.clone(), told.to_vec()) {
+            match request_mount(&process, request.clone(), start_params.to_vec()) {
                 Ok(true) => return Ok(Some(by.pid)),
                 // It is about to exit.
                 Ok(false) => {}
@@ -71,14 +75,14 @@ pub(super) fn join(taken: &Taken, request: &MountRequest, told: &[String]) -> Re
 
 /// Fails if the user of the address cannot be requested to mount: a process of another user, or in
 /// another PID namespace.
-pub(super) fn check_user(taken: &Taken) -> Result<()> {
+pub(super) fn check_user(taken: &AddressInUse) -> Result<()> {
     match taken.by {
         Some(AddressUser { pid: 0, .. }) => bail!(
             "{} is the address of a process in another PID namespace: stop that, or {}",
             taken.nid,
             other_address(taken.nid, taken.port)
         ),
-        Some(by) if by.uid != running::uid() => bail!(
+        Some(by) if by.uid != process::uid() => bail!(
             "{} is the address of {}: one address is one node, so that user must mount, or {}",
             taken.nid,
             describe(by.pid, &by.to_string()),
@@ -90,8 +94,8 @@ pub(super) fn check_user(taken: &Taken) -> Result<()> {
 
 /// Describes a process by its directories and mounts, if this user may see them.
 fn describe(pid: u32, otherwise: &str) -> String {
-    let process = running::everyone().into_iter().find(|r| r.pid == pid);
-    let Some(Running {
+    let process = process::everyone().into_iter().find(|r| r.pid == pid);
+    let Some(ProcessRecord {
         role,
         dirs,
         mounts,

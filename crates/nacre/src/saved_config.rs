@@ -26,7 +26,7 @@ const FORMAT: u32 = 1;
 
 /// The saved configuration.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Copy {
+pub(crate) struct SavedConfig {
     /// The targets of the file system.
     pub(crate) config: FsConfig,
     /// The rights of clients.
@@ -98,7 +98,7 @@ fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String> {
     Ok(format!("{line}\n{checksum}\n"))
 }
 
-fn parse(text: &str, fsname: &str) -> Result<Copy> {
+fn parse(text: &str, fsname: &str) -> Result<SavedConfig> {
     let (line, rest) = text.split_once('\n').context("it is cut off")?;
     anyhow::ensure!(rest.trim_end() == checksum(line), "its checksum is wrong");
     let contents: Contents = serde_json::from_str(line)?;
@@ -119,7 +119,7 @@ fn parse(text: &str, fsname: &str) -> Result<Copy> {
         value,
     });
     let nodemaps = NodemapTable::from_params(&records.collect::<Vec<_>>()).map_err(anyhow::Error::msg)?;
-    Ok(Copy {
+    Ok(SavedConfig {
         config: FsConfig {
             fsname: contents.fsname,
             mdts: all(contents.mdts)?,
@@ -131,7 +131,7 @@ fn parse(text: &str, fsname: &str) -> Result<Copy> {
 }
 
 /// The saved configuration in a target's directory, if it is valid and belongs to this file system.
-pub(crate) fn read(dir: &Path, fsname: &str) -> Option<Copy> {
+pub(crate) fn read(dir: &Path, fsname: &str) -> Option<SavedConfig> {
     let path = dir.join(NAME);
     let copy = match fs::read_to_string(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return None,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_copy_is_read_back_as_written_and_only_by_its_owner() {
+    async fn saved_config_is_read_back_for_its_file_system_only() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path(), "fs"), None);
         let (config, nodemaps) = example();
@@ -208,12 +208,12 @@ mod tests {
         }
         let mode = fs::metadata(dir.path().join(NAME)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(read(dir.path(), "fs"), Some(Copy { config, nodemaps }));
+        assert_eq!(read(dir.path(), "fs"), Some(SavedConfig { config, nodemaps }));
         assert_eq!(read(dir.path(), "other"), None);
     }
 
     #[test]
-    fn a_damaged_copy_counts_as_none() {
+    fn damaged_copy_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let (config, nodemaps) = example();
         let text = build(&config, &nodemaps).unwrap().into_bytes();

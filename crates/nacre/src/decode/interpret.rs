@@ -12,16 +12,16 @@ use wire::trace::{Meaning, Request, Tracker};
 use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 
 /// State kept from message to message.
-pub(super) struct Story {
+pub(super) struct Interpreter {
     tracker: Tracker,
     /// Targets by the handle in requests to them, and by the handle in their callbacks.
     targets: HashMap<u64, String>,
     verbose: bool,
 }
 
-impl Story {
-    pub(super) fn new(verbose: bool) -> Story {
-        Story {
+impl Interpreter {
+    pub(super) fn new(verbose: bool) -> Interpreter {
+        Interpreter {
             tracker: Tracker::new(),
             targets: HashMap::new(),
             verbose,
@@ -29,7 +29,7 @@ impl Story {
     }
 
     /// The line of an event; `None` for events that only verbose output shows.
-    pub(super) fn tell(&mut self, event: &Event) -> Option<Line> {
+    pub(super) fn line(&mut self, event: &Event) -> Option<Line> {
         let (from, to) = (Nid::tcp(*event.from.ip(), 0), Nid::tcp(*event.to.ip(), 0));
         let mut line = Line {
             time_us: event.time_us,

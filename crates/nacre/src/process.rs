@@ -46,7 +46,7 @@ pub(crate) struct MountRecord {
 
 /// The record that a running process publishes about itself, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct ProcessRecord {
     /// `up`, `serve`, `mount`, `lst node` or `lst console`.
     pub(crate) role: String,
     /// Its process id.
@@ -80,7 +80,7 @@ pub(crate) struct Running {
     pub(crate) log: PathBuf,
 }
 
-impl Running {
+impl ProcessRecord {
     /// Whether the process that wrote this record is still alive.
     pub(crate) fn alive(&self) -> bool {
         (self.boot_id.is_empty() || self.boot_id == boot_id())
@@ -92,7 +92,7 @@ impl Running {
     /// in the kernel on its own mount cannot exit and counts as dead.
     pub(crate) fn up(&self) -> bool {
         self.alive()
-            && (control::ask(&self.control, &Request::Status, ANSWER_MAX).is_ok()
+            && (control::call(&self.control, &Request::Status, ANSWER_MAX).is_ok()
                 || !(self.gone_within(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
     }
 
@@ -211,7 +211,7 @@ pub(crate) fn uid() -> u32 {
 
 /// The record of the process that serves a directory. If the directory has no record (it may have
 /// been removed), searches the run directories.
-pub(crate) fn in_dir(dir: &Path) -> Result<Option<Running>> {
+pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
     let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR))?;
     if found.is_none() && dir.join(RECORD_IN_DIR).exists() {
         eprintln!(
@@ -230,16 +230,16 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<Running>> {
 
 /// Records of all processes that this user may use: the user's own and root's. Removes files of
 /// dead processes.
-pub(crate) fn all() -> Vec<Running> {
+pub(crate) fn all() -> Vec<ProcessRecord> {
     settled(|| records_of(&[uid(), 0]))
 }
 
 /// Like [`all`]; for root, also the processes of all other users.
-pub(crate) fn everyone() -> Vec<Running> {
+pub(crate) fn everyone() -> Vec<ProcessRecord> {
     settled(everyone_now)
 }
 
-fn everyone_now() -> Vec<Running> {
+fn everyone_now() -> Vec<ProcessRecord> {
     let mut users = vec![uid(), 0];
     if uid() == 0 {
         let named = |dir: &str, prefix: &str| -> Vec<u32> {
@@ -255,7 +255,7 @@ fn everyone_now() -> Vec<Running> {
 }
 
 /// Waits a while for lost records: those of processes with a live mount but no record.
-fn settled(records: impl Fn() -> Vec<Running>) -> Vec<Running> {
+fn settled(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
     let deadline = Instant::now() + PUBLISHED_AGAIN;
     loop {
         let found = records();
@@ -273,8 +273,8 @@ fn settled(records: impl Fn() -> Vec<Running>) -> Vec<Running> {
 }
 
 /// The records in the run directories of these users, the oldest process first.
-fn records_of(users: &[u32]) -> Vec<Running> {
-    let mut found: Vec<Running> = Vec::new();
+fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
+    let mut found: Vec<ProcessRecord> = Vec::new();
     let mut users = users.to_vec();
     users.sort_unstable();
     users.dedup();
@@ -303,7 +303,7 @@ fn records_of(users: &[u32]) -> Vec<Running> {
 
 /// Removes from another user's record the mounts that this user did not create: a record proves
 /// nothing about them.
-fn of_user(record: Running, user: u32) -> Running {
+fn of_user(record: ProcessRecord, user: u32) -> ProcessRecord {
     if user == uid() || user == 0 {
         return record;
     }
@@ -314,21 +314,21 @@ fn of_user(record: Running, user: u32) -> Running {
             .any(|e| e.path == m.mountpoint && e.user == Some(user))
     };
     let mounts = record.mounts.iter().filter(|m| made(m)).cloned().collect();
-    Running { mounts, ..record }
+    ProcessRecord { mounts, ..record }
 }
 
 /// The process with a mount at exactly this path.
-pub(crate) fn with_mount(path: &Path) -> Option<Running> {
+pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
     everyone().into_iter().rfind(|r| r.has_mount(path))
 }
 
 /// The process with the innermost mount at or above this path, and that mount.
-pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
+pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
     let whole = std::path::absolute(path).with_context(|| format!("path {}", path.display()))?;
     // Symbolic links may lead into the mount. A path that cannot be resolved (a stale mount) is
     // used unchanged.
     let whole = fs::canonicalize(&whole).unwrap_or(whole);
-    let mut best: Option<(Running, MountRecord)> = None;
+    let mut best: Option<(ProcessRecord, MountRecord)> = None;
     for running in everyone() {
         for mount in &running.mounts {
             let longer = best.as_ref().is_none_or(|(_, m)| m.mountpoint < mount.mountpoint);
@@ -347,7 +347,7 @@ pub(crate) fn by_path(path: &Path) -> Result<(Running, MountRecord)> {
 
 /// Reads a record and stores the path of its control socket in it; `None` if there is no record, or
 /// if a power failure left it empty or damaged.
-fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
+fn read(path: &Path, socket: &Path) -> Result<Option<ProcessRecord>> {
     let cannot = || format!("cannot read {}", path.display());
     // Records of other users are read, too: do not follow links, and do not block on anything but a
     // file.
@@ -364,10 +364,10 @@ fn read(path: &Path, socket: &Path) -> Result<Option<Running>> {
             .read_to_end(&mut text)
             .with_context(cannot)?;
     }
-    let Ok(record) = serde_json::from_slice::<Running>(&text) else {
+    let Ok(record) = serde_json::from_slice::<ProcessRecord>(&text) else {
         return Ok(None);
     };
-    Ok(Some(Running {
+    Ok(Some(ProcessRecord {
         control: socket.to_owned(),
         owner: meta.uid(),
         ..record
@@ -438,8 +438,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn record(dir: &Path, pid: u32, start_ticks: u64) -> Running {
-        Running {
+    fn record(dir: &Path, pid: u32, start_ticks: u64) -> ProcessRecord {
+        ProcessRecord {
             role: "up".to_owned(),
             pid,
             start_ticks,
@@ -456,19 +456,19 @@ mod tests {
         }
     }
 
-    fn write(dir: &Path, record: &Running) {
+    fn write(dir: &Path, record: &ProcessRecord) {
         let text = serde_json::to_string(record).unwrap();
         fs::write(dir.join(RECORD_IN_DIR), text).unwrap();
     }
 
     #[test]
-    fn a_record_is_believed_only_for_the_process_that_wrote_it() {
+    fn record_of_another_process_or_boot_is_not_alive() {
         let dir = tempfile::tempdir().unwrap();
         let pid = std::process::id();
         let ours = record(dir.path(), pid, start_ticks(pid).unwrap());
         assert!(ours.alive());
         assert!(!record(dir.path(), pid, 1).alive());
-        let of_another_boot = Running {
+        let of_another_boot = ProcessRecord {
             boot_id: "another".to_owned(),
             ..ours
         };
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_in_its_directory_until_it_is_cleared() {
+    fn record_is_found_until_cleared() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(in_dir(dir.path()).unwrap(), None);
         let dead = record(dir.path(), 1, 1);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_damaged_record_is_that_of_no_process_and_is_replaced() {
+    fn damaged_record_is_ignored_and_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(RECORD_IN_DIR);
         for left in [&b""[..], b"{", b"\0\0\0\0", b"\xff\xfe"] {
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_does_not_choose_which_process_is_signalled() {
+    fn record_with_reused_pid_is_not_signalled() {
         let dir = tempfile::tempdir().unwrap();
         // The record of this test process with another start time, as after its id was reused.
         let pid = std::process::id();

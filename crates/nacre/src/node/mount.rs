@@ -20,7 +20,7 @@ use wire::Nid;
 
 use super::{Node, bounded, connect_mgc, random};
 use crate::mount_options::MountFlags;
-use crate::running::MountRecord;
+use crate::process::MountRecord;
 
 /// A request to mount a file system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(crate) struct MountRequest {
 }
 
 /// A mount: the client and the FUSE session.
-pub(super) struct MountHere {
+pub(super) struct LocalMount {
     pub(super) record: MountRecord,
     pub(super) client: Arc<Client>,
     pub(super) kernel: Arc<FuseMount>,
@@ -43,9 +43,9 @@ pub(super) struct MountHere {
 /// The mounts of a node, and the number of those in progress.
 #[derive(Default)]
 pub(super) struct Mounts {
-    pub(super) made: Vec<MountHere>,
+    pub(super) active: Vec<LocalMount>,
     /// Mounts in progress.
-    making: usize,
+    pending: usize,
     /// The process is about to exit and accepts no new mount.
     closed: bool,
 }
@@ -65,14 +65,14 @@ pub(crate) struct Mounter {
 }
 
 /// A mount that the kernel has accepted.
-pub(crate) struct Made {
-    mount: MountHere,
+pub(crate) struct NewMount {
+    mount: LocalMount,
     mgc: (Vec<Nid>, Arc<Mgc>),
 }
 
 impl Mounter {
     /// Mounts a file system.
-    pub(crate) async fn mount(&self, request: &MountRequest) -> Result<Made> {
+    pub(crate) async fn mount(&self, request: &MountRequest) -> Result<NewMount> {
         let source = parse_source(&request.source)?;
         let (mgs, fsname) = (source.mgs.clone(), source.fsname.clone());
         let how = MountFlags::parse(&request.options)?;
@@ -99,7 +99,7 @@ impl Mounter {
         let client = match Client::mount(&self.rpc, options).await {
             Ok(client) => client,
             Err(e) => {
-                self.give_up(&mgc).await;
+                self.release_mgc(&mgc).await;
                 return Err(e.into());
             }
         };
@@ -109,8 +109,8 @@ impl Mounter {
             ..FuseOptions::new(source.clone())
         };
         match fuse::mount(client.clone(), &request.mountpoint, options).await {
-            Ok(kernel) => Ok(Made {
-                mount: MountHere {
+            Ok(kernel) => Ok(NewMount {
+                mount: LocalMount {
                     record: MountRecord {
                         mountpoint: kernel.path().to_owned(),
                         source,
@@ -122,7 +122,7 @@ impl Mounter {
             }),
             Err(e) => {
                 client.umount().await;
-                self.give_up(&mgc).await;
+                self.release_mgc(&mgc).await;
                 Err(e.into())
             }
         }
@@ -130,14 +130,14 @@ impl Mounter {
 
     /// Disconnects from the MGS after a failed mount, unless an earlier mount or target uses the
     /// connection.
-    async fn give_up(&self, mgc: &Arc<Mgc>) {
+    async fn release_mgc(&self, mgc: &Arc<Mgc>) {
         if self.mgc.is_none() {
             bounded("the connection to the MGS", mgc.disconnect()).await;
         }
     }
 }
 
-impl MountHere {
+impl LocalMount {
     /// Ends a mount that the kernel has already ended: closes open files and disconnects from the
     /// servers.
     pub(super) async fn end(self) {
@@ -154,7 +154,7 @@ impl Node {
         if self.mounts.closed {
             return None;
         }
-        self.mounts.making += 1;
+        self.mounts.pending += 1;
         let mgs = parse_source(&request.source)
             .map(|source| source.mgs)
             .unwrap_or_default();
@@ -168,9 +168,9 @@ impl Node {
 
     /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
     /// wait for its end.
-    pub(crate) fn end_mount(&mut self, made: Result<Made>) -> Result<Arc<FuseMount>> {
-        self.mounts.making -= 1;
-        let Made { mount, mgc } = made?;
+    pub(crate) fn end_mount(&mut self, made: Result<NewMount>) -> Result<Arc<FuseMount>> {
+        self.mounts.pending -= 1;
+        let NewMount { mount, mgc } = made?;
         if self.mounts.closed {
             tokio::spawn(mount.end());
             bail!("this process is stopping");
@@ -182,41 +182,44 @@ impl Node {
             Some(_) => drop(tokio::spawn(async move { mgc.1.disconnect().await })),
         }
         let kernel = mount.kernel.clone();
-        self.mounts.made.push(mount);
+        self.mounts.active.push(mount);
         Ok(kernel)
     }
 
     /// The FUSE session of the mount at a path.
     pub(crate) fn mounted(&self, path: &Path) -> Option<Arc<FuseMount>> {
-        let found = self.mounts.made.iter().rfind(|m| m.record.mountpoint == path);
+        let found = self.mounts.active.iter().rfind(|m| m.record.mountpoint == path);
         found.map(|m| m.kernel.clone())
     }
 
     /// Removes a mount that the kernel has ended. Returns the remaining cleanup; `None` if another
     /// task does it.
-    pub(crate) fn take_mount(&mut self, kernel: &Arc<FuseMount>) -> Option<impl Future<Output = ()> + use<>> {
+    pub(crate) fn remove_mount(
+        &mut self,
+        kernel: &Arc<FuseMount>,
+    ) -> Option<impl Future<Output = ()> + use<>> {
         let at = self
             .mounts
-            .made
+            .active
             .iter()
             .position(|m| Arc::ptr_eq(&m.kernel, kernel))?;
-        Some(self.mounts.made.remove(at).end())
+        Some(self.mounts.active.remove(at).end())
     }
 
     /// Whether no mount exists or is in progress. If so, no mount can begin any more, since the
     /// process will exit.
     pub(crate) fn close_if_unused(&mut self) -> bool {
-        self.mounts.closed |= self.mounts.made.is_empty() && self.mounts.making == 0;
+        self.mounts.closed |= self.mounts.active.is_empty() && self.mounts.pending == 0;
         self.mounts.closed
     }
 
     /// Unmounts everything. Without `lazy`, stops at the first mount that is in use.
     pub(crate) async fn unmount_all(&mut self, lazy: bool) -> Result<()> {
         let mut gone = Vec::new();
-        for mount in &self.mounts.made {
+        for mount in &self.mounts.active {
             let at = mount.record.mountpoint.display();
             if let Err(e) = mount.kernel.unmount(lazy).await {
-                let refused = crate::mounts::in_use(e, &mount.record.mountpoint);
+                let refused = crate::mounts::busy_error(e, &mount.record.mountpoint);
                 return match gone.is_empty() {
                     true => Err(refused),
                     false => Err(refused.context(format!("only {} was unmounted", gone.join(" ")))),

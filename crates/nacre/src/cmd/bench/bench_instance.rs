@@ -7,39 +7,39 @@ use anyhow::{Context, Result};
 
 use super::library::Library;
 use crate::cli::Net;
-use crate::cmd::served::Served;
+use crate::cmd::temp_instance::TempInstance;
 use crate::control::{self, Request};
-use crate::running;
+use crate::process;
 
 /// Time limit for answers of the process.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A mounted file system in another process, as a user runs it; stopped on drop.
-pub(super) struct Instance {
-    _served: Served,
+pub(super) struct BenchInstance {
+    _served: TempInstance,
     /// The mount point.
     pub(super) mount: PathBuf,
     /// The process id.
     pub(super) pid: u32,
     /// Time from the start until it was mounted.
     pub(super) took: Duration,
-    record: running::Running,
+    record: process::ProcessRecord,
 }
 
-impl Instance {
+impl BenchInstance {
     /// Starts a file system in a new directory.
-    pub(super) fn up(dir: &Path, osts: u32) -> Result<Instance> {
-        let mut served = Served::new(dir.to_owned());
-        let took = served.up(osts)?;
-        let record = running::in_dir(dir)?.context("the file system is not running")?;
+    pub(super) fn up(dir: &Path, osts: u32) -> Result<BenchInstance> {
+        let mut instance = TempInstance::new(dir.to_owned());
+        let took = instance.up(osts)?;
+        let record = process::in_dir(dir)?.context("the file system is not running")?;
         let mount = record
             .mounts
             .first()
             .context("the file system is not mounted")?
             .mountpoint
             .clone();
-        Ok(Instance {
-            _served: served,
+        Ok(BenchInstance {
+            _served: instance,
             mount,
             pid: record.pid,
             took,
@@ -74,7 +74,7 @@ impl Instance {
             pattern: pattern.to_owned(),
             value: value.to_owned(),
         };
-        control::ask(&self.record.control, &request, ANSWER_MAX).map(drop)
+        control::call(&self.record.control, &request, ANSWER_MAX).map(drop)
     }
 
     /// The value of the first parameter that matches the pattern.
@@ -82,7 +82,7 @@ impl Instance {
         let request = Request::GetParam {
             pattern: pattern.to_owned(),
         };
-        let answer = control::ask(&self.record.control, &request, ANSWER_MAX)?;
+        let answer = control::call(&self.record.control, &request, ANSWER_MAX)?;
         let found: Vec<(String, String)> = serde_json::from_value(answer)?;
         let one = found.into_iter().next();
         Ok(one

@@ -7,13 +7,13 @@ use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors for everything besides targets and connections.
-const BASE: u64 = 128;
+const BASE_FDS: u64 = 128;
 /// Descriptors for a target: files of its index, and open objects.
-const PER_TARGET: u64 = 128;
+const FDS_PER_TARGET: u64 = 128;
 
 /// Raises the soft limit to the hard limit. The soft limit is lower only for old programs that use
 /// `select`.
-pub(crate) fn raise_limit() {
+pub(crate) fn raise() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -30,8 +30,8 @@ pub(crate) fn raise_limit() {
 }
 
 /// Fails if the limit of open files is too low for this many targets.
-pub(crate) fn enough_for(targets: usize) -> Result<()> {
-    let needed = BASE + PER_TARGET * targets as u64;
+pub(crate) fn check(targets: usize) -> Result<()> {
+    let needed = BASE_FDS + FDS_PER_TARGET * targets as u64;
     match getrlimit(Resource::Nofile).current {
         Some(has) if has < needed => bail!(
             "this process may have {has} files open and needs {needed} for {targets} targets: raise the hard limit \
@@ -43,7 +43,7 @@ pub(crate) fn enough_for(targets: usize) -> Result<()> {
 
 /// Limits on incoming connections.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Connections {
+pub(crate) struct ConnectionLimits {
     /// From one host.
     pub(crate) host_max: usize,
     /// From all hosts together.
@@ -52,13 +52,13 @@ pub(crate) struct Connections {
 
 /// Limits from the descriptors of this process: half are for incoming connections, and one host
 /// gets only a part of those.
-pub(crate) fn connections() -> Connections {
-    connections_of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+pub(crate) fn connection_limits() -> ConnectionLimits {
+    limits_for(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-fn connections_of(descriptors: u64) -> Connections {
+fn limits_for(descriptors: u64) -> ConnectionLimits {
     let part = |n| usize::try_from(descriptors / n).unwrap_or(usize::MAX);
-    Connections {
+    ConnectionLimits {
         host_max: part(8).clamp(64, 1024),
         max: part(2),
     }
@@ -66,12 +66,12 @@ fn connections_of(descriptors: u64) -> Connections {
 
 #[cfg(test)]
 mod tests {
-    use super::connections_of;
+    use super::limits_for;
 
     #[test]
-    fn one_host_takes_only_a_part_of_the_descriptors() {
+    fn one_host_cannot_use_all_descriptors() {
         for descriptors in [256, 1024, 4096, 20_000, 1 << 20] {
-            let share = connections_of(descriptors);
+            let share = limits_for(descriptors);
             assert!(2 * share.host_max <= share.max && 2 * share.max as u64 <= descriptors);
         }
     }

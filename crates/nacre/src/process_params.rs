@@ -6,7 +6,11 @@ use rpc::Ptlrpc;
 use std::sync::Arc;
 
 /// Registers the parameters until the returned values are dropped.
-pub(crate) fn own_params(registry: &Registry, cpts: &Arc<CptTable>, rpc: &Arc<Ptlrpc>) -> Vec<Registered> {
+pub(crate) fn process_params(
+    registry: &Registry,
+    cpts: &Arc<CptTable>,
+    rpc: &Arc<Ptlrpc>,
+) -> Vec<Registered> {
     let (cpts, rpc) = (cpts.clone(), Arc::downgrade(rpc));
     let distances = cpts.clone();
     let services = move || {
