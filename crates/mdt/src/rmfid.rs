@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use rpc::ServerRequest;
 use wire::format::bufs;
-use wire::{Errno, Fid, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Timed, WireStruct};
+use wire::{Errno, Fid, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Timed, Transno, WireStruct};
 
 use crate::{
     cred::{Cred, MAY_WRITE},
@@ -21,7 +21,7 @@ impl Mdt {
         self.room().await;
         let cred = self.cred_of_body(req, &body);
         let time = precision(req).of(body.times().ctime);
-        let (mut statuses, mut last) = (BytesMut::with_capacity(fids.len() * 4), 0);
+        let (mut statuses, mut last) = (BytesMut::with_capacity(fids.len() * 4), Transno::NONE);
         for fid in fids {
             let removed = self.remove_by_fid(req, &cred, fid, time, &mut last).await;
             statuses.put_i32_le(removed.err().map_or(0, Errno::status));
@@ -42,7 +42,7 @@ impl Mdt {
         cred: &Cred,
         fid: Fid,
         time: Time,
-        last: &mut u64,
+        last: &mut Transno,
     ) -> Result<(), Errno> {
         namespace::check_fid(fid)?;
         let inode = self.store.inode(fid)?;
@@ -74,7 +74,7 @@ impl Mdt {
         fid: Fid,
         inode: &Inode,
         what: Unlink<'_>,
-    ) -> Result<u64, Errno> {
+    ) -> Result<Transno, Errno> {
         let leads_there = || {
             let entry = namespace::to_unlink(&self.store, cred, what)?;
             match entry.fid == fid && entry.kind == inode.kind() {

@@ -23,7 +23,7 @@ use wire::{
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
     MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, Nid, NidList, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
-    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, WireStruct, before_nul,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, Transno, WireStruct, before_nul,
 };
 
 use crate::admission::Admission;
@@ -405,8 +405,8 @@ impl Target for Mgs {
         Ok(data)
     }
 
-    fn last_committed(&self) -> u64 {
-        0
+    fn last_committed(&self) -> Transno {
+        Transno::NONE
     }
 
     fn replayable(&self) -> bool {

@@ -7,6 +7,7 @@
 //! inode) in any case.
 
 use std::sync::Arc;
+use wire::Transno;
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -25,9 +26,9 @@ pub struct Batch {
     /// Keys to remove.
     pub deletes: Vec<Bytes>,
     /// The transaction number of this batch: finished when applied, committed when durable.
-    pub transno: Option<u64>,
+    pub transno: Option<Transno>,
     /// Transaction numbers of the batches merged into this one ([`Batch::join`]).
-    pub joined: Vec<u64>,
+    pub joined: Vec<Transno>,
 }
 
 impl Batch {
@@ -61,7 +62,7 @@ impl Batch {
     }
 
     /// The transaction numbers of the batch, including the merged ones.
-    pub fn transnos(&self) -> impl Iterator<Item = u64> + use<'_> {
+    pub fn transnos(&self) -> impl Iterator<Item = Transno> + use<'_> {
         self.transno.iter().chain(&self.joined).copied()
     }
 

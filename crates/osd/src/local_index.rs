@@ -22,6 +22,7 @@ use std::{
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
+use wire::Transno;
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -184,7 +185,7 @@ impl LocalIndex {
             Some(record) => parse_transactions(path, &record)?,
             None => (0, 0),
         };
-        let transactions = Transactions::restore(committed, epoch);
+        let transactions = Transactions::restore(Transno(committed), epoch);
         let space = space_of(path)?;
         let reclaim = Reclaim::new(keyspace.clone(), space.clone());
         let shared = Arc::new(Shared {
@@ -232,10 +233,10 @@ fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
     Space::of_host(files::parent(path))
 }
 
-fn transactions_record(committed: u64, epoch: u64) -> [u8; 20] {
+fn transactions_record(committed: Transno, epoch: u64) -> [u8; 20] {
     let mut r = [0; 20];
     r[..4].copy_from_slice(&TRANSACTIONS_VERSION.to_le_bytes());
-    r[4..12].copy_from_slice(&committed.to_le_bytes());
+    r[4..12].copy_from_slice(&committed.0.to_le_bytes());
     r[12..].copy_from_slice(&epoch.to_le_bytes());
     r
 }
@@ -370,7 +371,7 @@ impl Shared {
         let transno = self.transactions.applied().max(self.transactions.committed());
         // Numbers of this start begin above its epoch; before the first one there is nothing to
         // commit.
-        let transno = if transno == self.transactions.epoch() << 32 {
+        let transno = if transno.0 == self.transactions.epoch() << 32 {
             self.transactions.committed()
         } else {
             transno

@@ -5,6 +5,7 @@
 //! Callers must not change the same key concurrently; the targets' own locks ensure that.
 
 use std::{mem::replace, ops::Bound, sync::Arc};
+use wire::Transno;
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -29,7 +30,7 @@ impl MemoryIndex {
         MemoryIndex {
             map: SkipMap::new(),
             space,
-            transactions: Transactions::restore(0, 0),
+            transactions: Transactions::restore(Transno::NONE, 0),
         }
     }
 }

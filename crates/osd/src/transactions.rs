@@ -14,6 +14,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::SeqCst},
 };
+use wire::Transno;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -24,7 +25,7 @@ const SHARDS: usize = 16;
 pub struct Transactions {
     last: AtomicU64,
     in_flight: [Shard; SHARDS],
-    committed: watch::Sender<u64>,
+    committed: watch::Sender<Transno>,
     epoch: u64,
 }
 
@@ -54,19 +55,19 @@ impl Shard {
 
 /// A transaction in flight; dropping it finishes it.
 pub struct InFlight {
-    transno: u64,
+    transno: Transno,
     transactions: Arc<Transactions>,
 }
 
 impl Transactions {
     /// The numbers after a start; `committed` and `epoch` are the stored values (0, 0 for a new
     /// store). The new epoch must be durable before its first number is used.
-    pub fn restore(committed: u64, epoch: u64) -> Arc<Transactions> {
+    pub fn restore(committed: Transno, epoch: u64) -> Arc<Transactions> {
         // Numbers that were handed out but not committed can reach into the epoch after that of
         // `committed`.
         let epoch = match (committed, epoch) {
-            (0, 0) => 1,
-            _ => epoch.max(committed >> 32) + 2,
+            (Transno::NONE, 0) => 1,
+            _ => epoch.max(committed.0 >> 32) + 2,
         };
         Arc::new(Transactions {
             last: AtomicU64::new(epoch << 32),
@@ -85,7 +86,7 @@ impl Transactions {
     pub fn begin(self: &Arc<Self>) -> InFlight {
         loop {
             let last = self.last();
-            let transno = last + 1;
+            let transno = Transno(last.0 + 1);
             let shard = self.shard(transno);
             let mut numbers = shard.numbers.lock();
             if self.last() != last {
@@ -93,9 +94,10 @@ impl Transactions {
                 continue;
             }
             // Published before the number is handed out, and withdrawn if another thread took it.
-            shard.lowest.fetch_min(transno, SeqCst);
-            if self.last.compare_exchange(last, transno, SeqCst, SeqCst).is_ok() {
-                numbers.push(transno);
+            shard.lowest.fetch_min(transno.0, SeqCst);
+            let next = self.last.compare_exchange(last.0, transno.0, SeqCst, SeqCst);
+            if next.is_ok() {
+                numbers.push(transno.0);
                 drop(numbers);
                 return InFlight {
                     transno,
@@ -106,43 +108,43 @@ impl Transactions {
         }
     }
 
-    fn shard(&self, transno: u64) -> &Shard {
-        &self.in_flight[(transno % SHARDS as u64) as usize]
+    fn shard(&self, transno: Transno) -> &Shard {
+        &self.in_flight[(transno.0 % SHARDS as u64) as usize]
     }
 
     /// Finishes a transaction: its changes are applied, or it has none. A second call does nothing.
-    pub fn finish(&self, transno: u64) {
+    pub fn finish(&self, transno: Transno) {
         let shard = self.shard(transno);
-        if shard.lowest.load(SeqCst) > transno {
+        if shard.lowest.load(SeqCst) > transno.0 {
             return;
         }
         let mut numbers = shard.numbers.lock();
-        if let Some(at) = numbers.iter().position(|&n| n == transno) {
+        if let Some(at) = numbers.iter().position(|&n| n == transno.0) {
             numbers.swap_remove(at);
             shard.publish_lowest(&numbers);
         }
     }
 
     /// The last allocated number.
-    pub fn last(&self) -> u64 {
-        self.last.load(SeqCst)
+    pub fn last(&self) -> Transno {
+        Transno(self.last.load(SeqCst))
     }
 
     /// The highest number such that it and all below are finished.
-    pub fn applied(&self) -> u64 {
+    pub fn applied(&self) -> Transno {
         // Read `last` first: every number in flight up to it is already published by its shard.
         let last = self.last();
         let lowest = self.in_flight.iter().map(|s| s.lowest.load(SeqCst)).min();
-        lowest.map_or(last, |l| last.min(l - 1))
+        lowest.map_or(last, |l| last.min(Transno(l - 1)))
     }
 
     /// The highest number such that it and all below are durable.
-    pub fn committed(&self) -> u64 {
+    pub fn committed(&self) -> Transno {
         *self.committed.borrow()
     }
 
     /// Records that everything up to `transno` is durable; the number never decreases.
-    pub fn set_committed(&self, transno: u64) {
+    pub fn set_committed(&self, transno: Transno) {
         self.committed.send_if_modified(|c| {
             let grows = transno > *c;
             *c = transno.max(*c);
@@ -151,14 +153,14 @@ impl Transactions {
     }
 
     /// A receiver of the committed number, to wait for commits.
-    pub fn watch_committed(&self) -> watch::Receiver<u64> {
+    pub fn watch_committed(&self) -> watch::Receiver<Transno> {
         self.committed.subscribe()
     }
 }
 
 impl InFlight {
     /// The transaction number.
-    pub fn transno(&self) -> u64 {
+    pub fn transno(&self) -> Transno {
         self.transno
     }
 }
@@ -175,43 +177,46 @@ mod tests {
 
     #[test]
     fn applied_stays_below_the_oldest_in_flight() {
-        let t = Transactions::restore(0, 0);
+        let t = Transactions::restore(Transno::NONE, 0);
         let start = t.applied();
         let (a, b, c) = (t.begin(), t.begin(), t.begin());
-        assert_eq!((a.transno(), c.transno()), (start + 1, start + 3));
+        assert_eq!(
+            (a.transno(), c.transno()),
+            (Transno(start.0 + 1), Transno(start.0 + 3))
+        );
         drop(b);
         assert_eq!(t.applied(), start);
         t.finish(a.transno());
-        assert_eq!(t.applied(), start + 2);
+        assert_eq!(t.applied(), Transno(start.0 + 2));
         drop(a);
         drop(c);
-        assert_eq!(t.applied(), start + 3);
+        assert_eq!(t.applied(), Transno(start.0 + 3));
     }
 
     #[test]
     fn restart_allocates_higher_numbers_than_before() {
-        let t = Transactions::restore(0, 0);
+        let t = Transactions::restore(Transno::NONE, 0);
         t.set_committed(t.begin().transno());
-        let lost = (0..100).map(|_| t.begin().transno()).max().unwrap_or(0);
+        let lost = (0..100).map(|_| t.begin().transno()).max().unwrap_or_default();
         let again = Transactions::restore(t.committed(), t.epoch());
         assert!(again.begin().transno() > lost);
         assert_eq!(again.committed(), t.committed());
         // Also if the numbers reached into the next epoch.
-        let again = Transactions::restore((7 << 32) - 1, 6);
-        assert!(again.begin().transno() > (7 << 32) + 1_000_000);
+        let again = Transactions::restore(Transno((7 << 32) - 1), 6);
+        assert!(again.begin().transno() > Transno((7 << 32) + 1_000_000));
     }
 
     #[test]
     fn committed_never_decreases() {
-        let t = Transactions::restore(9, 0);
-        t.set_committed(12);
-        t.set_committed(11);
-        assert_eq!(t.committed(), 12);
+        let t = Transactions::restore(Transno(9), 0);
+        t.set_committed(Transno(12));
+        t.set_committed(Transno(11));
+        assert_eq!(t.committed(), Transno(12));
     }
 
     #[test]
     fn applied_never_passes_a_number_in_flight() {
-        let t = Transactions::restore(0, 0);
+        let t = Transactions::restore(Transno::NONE, 0);
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let t = t.clone();

@@ -4,7 +4,7 @@ use osd::{CachedAttr, ObjAttr, Objects, OsdError, SetAttr};
 use wire::{
     Errno, Fid, OBD_MD_FLATIME, OBD_MD_FLBLKSZ, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLDATAVERSION,
     OBD_MD_FLFID, OBD_MD_FLGID, OBD_MD_FLMODE, OBD_MD_FLMTIME, OBD_MD_FLPROJID, OBD_MD_FLSIZE, OBD_MD_FLTYPE,
-    OBD_MD_FLUID, OBD_MD_LAYOUT_VERSION, OST_LVB_ERR_INIT, Obdo, OstLvb, Precision, Timed,
+    OBD_MD_FLUID, OBD_MD_LAYOUT_VERSION, OST_LVB_ERR_INIT, Obdo, OstLvb, Precision, Timed, Transno,
 };
 
 use crate::sequence::Sequences;
@@ -54,10 +54,10 @@ pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
 
 /// Like [`to_set`], for a request that changes the object's data: sets the data version to `transno`
 /// and uses the request's mtime and ctime as the time of the change.
-pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: u64) -> SetAttr {
+pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: Transno) -> SetAttr {
     let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     let set = SetAttr {
-        data_version: Some(transno),
+        data_version: Some(transno.0),
         ..to_set(oa, precision)
     };
     match oa.o_valid & both {
@@ -166,7 +166,7 @@ mod tests {
             ..Obdo::default()
         };
         oa.set_times(times);
-        let ctime_of_change = |precision| to_change(&oa, precision, 1).changed.map(|t| t.ctime);
+        let ctime_of_change = |precision| to_change(&oa, precision, Transno(1)).changed.map(|t| t.ctime);
         assert_eq!(ctime_of_change(Precision::Nanoseconds), Some(t));
         assert_eq!(ctime_of_change(Precision::Seconds), Some(Time::secs(5)));
         let mut known = ObjAttr::default();

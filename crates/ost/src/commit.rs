@@ -17,6 +17,7 @@ use std::{
     },
     time::Duration,
 };
+use wire::Transno;
 
 use osd::{Batch, BootId, InFlight, Index, Objects, OsdError, Transactions};
 use tokio::sync::{Notify, watch};
@@ -84,7 +85,7 @@ impl Committer {
         let transactions = Transactions::restore(record.committed, record.epoch);
         if record.boot_id == boot_id && boot_id != BootId::default() {
             objects.sync_file_system().await?;
-            transactions.set_committed(transactions.epoch() << 32);
+            transactions.set_committed(Transno(transactions.epoch() << 32));
         }
         let committer = Committer {
             index,
@@ -107,7 +108,7 @@ impl Committer {
         self.transactions.epoch()
     }
 
-    pub(crate) fn last_committed(&self) -> u64 {
+    pub(crate) fn last_committed(&self) -> Transno {
         self.transactions.committed()
     }
 
@@ -199,7 +200,7 @@ impl Committer {
         let applied = self.transactions.applied();
         self.objects.sync(None).await?;
         // Before this start's first transaction, the former committed number stays valid.
-        let committed = match applied > self.transactions.epoch() << 32 {
+        let committed = match applied.0 > self.transactions.epoch() << 32 {
             true => applied,
             false => self.last_committed(),
         };
@@ -215,8 +216,8 @@ impl Committer {
         Ok(())
     }
 
-    fn record(&self, committed: u64, boot_id: BootId) -> Result<(), OsdError> {
-        let numbers = [committed, self.transactions.epoch()].map(u64::to_le_bytes);
+    fn record(&self, committed: Transno, boot_id: BootId) -> Result<(), OsdError> {
+        let numbers = [committed.0, self.transactions.epoch()].map(u64::to_le_bytes);
         let mut batch = Batch::new();
         batch.put(&KEY[..], [&numbers.concat()[..], &boot_id.0].concat());
         self.index.apply(batch)
@@ -226,7 +227,7 @@ impl Committer {
 /// The content of the record.
 #[derive(Debug, Default)]
 pub(crate) struct CommitRecord {
-    committed: u64,
+    committed: Transno,
     epoch: u64,
     boot_id: BootId,
 }
@@ -240,7 +241,7 @@ pub(crate) fn parse(record: &[u8]) -> Option<CommitRecord> {
         run => BootId(run.try_into().ok()?),
     };
     Some(CommitRecord {
-        committed: u64::from_le_bytes(*committed),
+        committed: Transno(u64::from_le_bytes(*committed)),
         epoch: u64::from_le_bytes(*epoch),
         boot_id,
     })

@@ -8,7 +8,7 @@ use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
     Errno, Fid, LuSeqRange, OBD_FL_DELORPHAN, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT,
-    OBD_MD_FLSIZE, OST_MAX_PRECREATE, Obdo, OstBody, OstId, SEQ_ALLOC_META, WireStruct,
+    OBD_MD_FLSIZE, OST_MAX_PRECREATE, Obdo, OstBody, OstId, SEQ_ALLOC_META, Transno, WireStruct,
 };
 
 use crate::{
@@ -89,7 +89,7 @@ impl Ost {
         if !self.sequences.is_created(&first) {
             return Err(Errno::ENOENT);
         }
-        let mut transno = 0;
+        let mut transno = Transno::NONE;
         for oid in (first.f_oid..).take(count as usize) {
             let fid = Fid::new(first.f_seq, oid, 0);
             if !self.sequences.is_created(&fid) {

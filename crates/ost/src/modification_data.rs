@@ -6,21 +6,23 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use wire::Fid;
+use wire::{Fid, Xid};
 
-/// Objects remembered for each client, as in Lustre. A write cannot be so late that its client changed more objects set_after.
+/// Objects remembered for each client, as in Lustre. A write never arrives so late that its client has changed more objects since.
 const OBJECTS_MAX: usize = 128;
 
 /// The objects that one client changed the times of, and the xid of each request; the latest last.
 #[derive(Debug, Default)]
-pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, u64)>>);
+pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, Xid)>>);
 
 impl ModificationData {
     /// Records that the request `xid` sets an object's times.
-    pub(crate) fn add(&self, fid: Fid, xid: u64) {
+    pub(crate) fn add(&self, fid: Fid, xid: Xid) {
         let mut set = self.0.lock();
         let before = set.iter().position(|(of, _)| *of == fid);
-        let before = before.and_then(|at| set.remove(at)).map_or(0, |(_, xid)| xid);
+        let before = before
+            .and_then(|at| set.remove(at))
+            .map_or(Xid::NONE, |(_, xid)| xid);
         if set.len() == OBJECTS_MAX {
             set.pop_front();
         }
@@ -28,7 +30,7 @@ impl ModificationData {
     }
 
     /// Whether a request sent after `xid` set the object's times.
-    pub(crate) fn set_after(&self, fid: Fid, xid: u64) -> bool {
+    pub(crate) fn set_after(&self, fid: Fid, xid: Xid) -> bool {
         let set = self.0.lock();
         set.iter().rev().any(|(of, later)| *of == fid && *later > xid)
     }
@@ -42,21 +44,21 @@ mod tests {
     fn later_time_changes_are_found() {
         let modifications = ModificationData::default();
         let fid = |n| Fid::new(0x100, n, 0);
-        modifications.add(fid(1), 10);
-        assert!(modifications.set_after(fid(1), 9));
-        assert!(!modifications.set_after(fid(1), 11) && !modifications.set_after(fid(2), 9));
-        modifications.add(fid(1), 8);
+        modifications.add(fid(1), Xid(10));
+        assert!(modifications.set_after(fid(1), Xid(9)));
+        assert!(!modifications.set_after(fid(1), Xid(11)) && !modifications.set_after(fid(2), Xid(9)));
+        modifications.add(fid(1), Xid(8));
         assert!(
-            modifications.set_after(fid(1), 9),
+            modifications.set_after(fid(1), Xid(9)),
             "an earlier request may arrive later"
         );
         for n in 2..=OBJECTS_MAX as u32 {
-            modifications.add(fid(n), 20);
+            modifications.add(fid(n), Xid(20));
         }
-        assert!(modifications.set_after(fid(1), 9));
-        modifications.add(fid(1), 30);
-        modifications.add(fid(500), 31);
-        assert!(modifications.set_after(fid(1), 29) && !modifications.set_after(fid(2), 9));
+        assert!(modifications.set_after(fid(1), Xid(9)));
+        modifications.add(fid(1), Xid(30));
+        modifications.add(fid(500), Xid(31));
+        assert!(modifications.set_after(fid(1), Xid(29)) && !modifications.set_after(fid(2), Xid(9)));
         assert_eq!(modifications.0.lock().len(), OBJECTS_MAX);
     }
 }

@@ -8,7 +8,7 @@ use wire::format::bufs;
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP,
     OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC,
-    ObdStatfs, Obdo, OstBody, OstId, Precision, WireStruct,
+    ObdStatfs, Obdo, OstBody, OstId, Precision, Transno, WireStruct,
 };
 
 use crate::{Ost, attr};
@@ -135,8 +135,8 @@ impl Ost {
         export: &Arc<Export>,
         fid: Fid,
         what: &str,
-        f: impl AsyncFnOnce(u64) -> Result<(), OsdError>,
-    ) -> Result<u64, Errno> {
+        f: impl AsyncFnOnce(Transno) -> Result<(), OsdError>,
+    ) -> Result<Transno, Errno> {
         let _change = export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();

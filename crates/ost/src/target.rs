@@ -16,6 +16,7 @@ use wire::{
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_GRANT, OBD_MD_FLGID, OBD_MD_FLPROJID, OBD_MD_FLUID, OST_CREATE,
     OST_DESTROY, OST_FALLOCATE, OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SET_INFO,
     OST_SETATTR, OST_STATFS, OST_SYNC, OST_WRITE, ObdConnectData, OstBody, OstId, OstIndex, SEQ_QUERY,
+    Transno,
 };
 
 use crate::{
@@ -398,7 +399,7 @@ impl Target for Ost {
         Ok(data)
     }
 
-    fn last_committed(&self) -> u64 {
+    fn last_committed(&self) -> Transno {
         self.committer.last_committed()
     }
 

@@ -5,7 +5,7 @@ use crate::server::{Arrival, reply};
 use crate::{BoxFuture, Ptlrpc};
 use lnet::warn_seldom;
 use std::sync::Arc;
-use wire::Errno;
+use wire::{Errno, Transno};
 
 /// Handles one callback.
 pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, ()> {
@@ -25,6 +25,6 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
                 Err(Errno::ENOTCONN)
             }
         };
-        reply::send(&rpc, &arrival, &arrival.route(), &result, 0).await;
+        reply::send(&rpc, &arrival, &arrival.route(), &result, Transno::NONE).await;
     })
 }

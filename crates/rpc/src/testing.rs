@@ -11,7 +11,7 @@ use lnet::{Lnet, LnetConfig};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use wire::{Errno, Message, Nid, ObdConnectData};
+use wire::{Errno, Message, Nid, ObdConnectData, Transno};
 
 /// An RPC layer on `lo` with all services, on the current tokio runtime.
 pub fn node(seed: u64) -> Arc<Ptlrpc> {
@@ -117,8 +117,8 @@ impl Target for Echo {
         Ok(req.data)
     }
 
-    fn last_committed(&self) -> u64 {
-        0
+    fn last_committed(&self) -> Transno {
+        Transno::NONE
     }
 
     fn replayable(&self) -> bool {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::PTLRPC_BULK_OPS_COUNT;
+use wire::Xid;
 
 /// The xid sequence of the process. Each xid is the first of 128 match bits that belong to its
 /// request.
@@ -18,33 +19,33 @@ impl Xids {
     }
 
     /// The next xid.
-    pub(crate) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> Xid {
         let step = u64::from(PTLRPC_BULK_OPS_COUNT);
-        self.0.fetch_add(step, Ordering::Relaxed) + step
+        Xid(self.0.fetch_add(step, Ordering::Relaxed) + step)
     }
 }
 
 /// The unreplied requests of one import.
 #[derive(Debug, Default)]
-pub(crate) struct Unreplied(BTreeSet<u64>);
+pub(crate) struct Unreplied(BTreeSet<Xid>);
 
 impl Unreplied {
     /// Assigns an xid to a new request. Called under the import's mutex, so that `last` never
     /// passes a request that is still to be sent.
-    pub(crate) fn begin(&mut self, xids: &Xids) -> u64 {
+    pub(crate) fn begin(&mut self, xids: &Xids) -> Xid {
         let xid = xids.next();
         self.0.insert(xid);
         xid
     }
 
     /// A request has a reply, or its caller gave up.
-    pub(crate) fn end(&mut self, xid: u64) {
+    pub(crate) fn end(&mut self, xid: Xid) {
         self.0.remove(&xid);
     }
 
     /// `pb_last_xid`: all requests up to this xid have replies.
-    pub(crate) fn last(&self) -> u64 {
-        self.0.first().map_or(0, |lowest| lowest - 1)
+    pub(crate) fn last(&self) -> Xid {
+        Xid(self.0.first().map_or(0, |lowest| lowest.0 - 1))
     }
 
     /// Number of unreplied requests.
@@ -56,13 +57,14 @@ impl Unreplied {
 #[cfg(test)]
 mod tests {
     use super::{Unreplied, Xids};
+    use wire::Xid;
 
     #[test]
     fn ids_rise_in_steps_of_128() {
         let xids = Xids::starting_at(1_795_174_413);
         let first = xids.next();
-        assert_eq!(first % 128, 0);
-        assert_eq!(xids.next(), first + 128);
+        assert_eq!(first.0 % 128, 0);
+        assert_eq!(xids.next(), Xid(first.0 + 128));
     }
 
     #[test]
@@ -70,11 +72,11 @@ mod tests {
         let xids = Xids::starting_at(1);
         let mut waiting = Unreplied::default();
         let (a, b, c) = (waiting.begin(&xids), waiting.begin(&xids), waiting.begin(&xids));
-        assert_eq!(waiting.last(), a - 1);
+        assert_eq!(waiting.last(), Xid(a.0 - 1));
         waiting.end(b);
-        assert_eq!(waiting.last(), a - 1);
+        assert_eq!(waiting.last(), Xid(a.0 - 1));
         waiting.end(a);
-        assert_eq!(waiting.last(), c - 1);
+        assert_eq!(waiting.last(), Xid(c.0 - 1));
         assert_eq!(waiting.len(), 1);
     }
 }

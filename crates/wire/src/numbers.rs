@@ -28,4 +28,23 @@ macro_rules! numbers {
 numbers! {
     /// The index of an OST in its file system, as in `l_ost_idx` of a layout.
     OstIndex(u32),
+    /// The number of a transaction of one target, as in `pb_transno`; 0 for none.
+    Transno(u64),
+    /// The number of a request of one client, as in `pb_last_xid`; its match bits begin with it.
+    Xid(u64),
+}
+
+impl Transno {
+    /// No transaction: the request changed nothing.
+    pub const NONE: Transno = Transno(0);
+
+    /// The number of the transaction that follows.
+    pub fn next(self) -> Transno {
+        Transno(self.0 + 1)
+    }
+}
+
+impl Xid {
+    /// No request.
+    pub const NONE: Xid = Xid(0);
 }

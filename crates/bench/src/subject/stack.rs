@@ -155,7 +155,7 @@ impl StackSubject {
         namespace::unlink(&self.store, &self.cred, what).map(drop)
     }
 
-    fn open_and_close(&self, fid: Fid, mode: OpenMode, created: Option<u64>) -> Result<(), Errno> {
+    fn open_and_close(&self, fid: Fid, mode: OpenMode, created: Option<wire::Transno>) -> Result<(), Errno> {
         namespace::open(&self.store, &self.cred, fid, mode, created)?;
         namespace::close(&self.store, fid, mode, None).map(drop)
     }
@@ -223,7 +223,7 @@ impl Subject for StackSubject {
         let create = || {
             let fid = self.make(dir, name, FILE_MODE, !new.delayed)?;
             let mode = OpenMode(MDS_FMODE_READ | MDS_FMODE_WRITE);
-            self.open_and_close(fid, mode, Some(self.store.inode(fid)?.version))
+            self.open_and_close(fid, mode, Some(wire::Transno(self.store.inode(fid)?.version)))
         };
         self.check("create", (dir, name), create())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use osd::{Batch, prefix_end};
 use wire::{
-    Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, OstIndex, Time, WireStruct,
+    Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, OstIndex, Time, Transno, WireStruct,
     striping::PlainLayout,
 };
 
@@ -227,7 +227,7 @@ impl Repairer {
     ///
     /// The error of reading or changing the store.
     pub fn do_not_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
-        let from = keys::work_from(ost, 0);
+        let from = keys::work_from(ost, Transno::NONE);
         let mut rows = Vec::new();
         let progress = Default::default();
         osd::check::for_each_entry(&**self.store.index(), &from[..5], &progress, |key, value| {

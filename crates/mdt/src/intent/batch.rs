@@ -73,7 +73,7 @@ fn result(found: &Outcome) -> i32 {
 /// All requests of a batch.
 async fn asked(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     let malformed = |error: WireError| {
-        lnet::warn_seldom!(peer = %req.peer, xid = req.xid, %error, "malformed batch");
+        lnet::warn_seldom!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
         Errno::EPROTO
     };
     let pieces =

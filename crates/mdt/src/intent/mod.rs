@@ -16,7 +16,7 @@ use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
     DISP_OPEN_CREATE, ELDLM_LOCK_ABORTED, Errno, IT_CREAT, IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP,
-    IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, MdtRecCreate, WireStruct,
+    IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, MdtRecCreate, Transno, WireStruct,
 };
 
 use crate::target::{Handled, Mdt};
@@ -41,7 +41,7 @@ struct Outcome {
     /// The buffers behind DLM_REP.
     bufs: Vec<Bytes>,
     /// The transaction, if there was one.
-    transno: u64,
+    transno: Transno,
     /// The versions before it.
     pre_versions: [u64; 4],
 }

@@ -12,7 +12,7 @@ mod rename;
 mod unlink;
 pub mod xattr;
 
-use wire::{Errno, Fid, Time};
+use wire::{Errno, Fid, Time, Transno};
 
 pub use attr::{Closing, SetAttr, close_attrs, setattr};
 pub(crate) use create::check_fid;
@@ -40,7 +40,7 @@ const NAME_MAX: usize = 255;
 #[derive(Clone, Debug)]
 pub struct Done {
     /// Its transaction number.
-    pub transno: u64,
+    pub transno: Transno,
     /// The inode that the reply is about.
     pub fid: Fid,
     /// That inode, after the operation.

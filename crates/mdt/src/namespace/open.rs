@@ -2,7 +2,7 @@
 
 use wire::{
     Errno, Fid, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_APPEND, MDS_OPEN_DIRECTORY,
-    MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time,
+    MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time, Transno,
 };
 
 use super::{APPEND, Closing, Done, IMMUTABLE, close_attrs};
@@ -109,8 +109,8 @@ pub fn open(
     cred: &Cred,
     fid: Fid,
     mode: OpenMode,
-    created: Option<u64>,
-) -> Result<(Inode, u64), Errno> {
+    created: Option<Transno>,
+) -> Result<(Inode, Transno), Errno> {
     let mut held = store.hold_files(&[fid]);
     open_held(store, &mut held, cred, fid, mode, created)
 }
@@ -123,7 +123,7 @@ pub fn lease(
     fid: Fid,
     mode: OpenMode,
     own: Option<OpenMode>,
-) -> Result<(Inode, u64), Errno> {
+) -> Result<(Inode, Transno), Errno> {
     let mut held = store.hold_files(&[fid]);
     let opens = held.opens(fid);
     let others = own.map_or(opens, |own| opens.less(own));
@@ -139,8 +139,8 @@ fn open_held(
     cred: &Cred,
     fid: Fid,
     mode: OpenMode,
-    created: Option<u64>,
-) -> Result<(Inode, u64), Errno> {
+    created: Option<Transno>,
+) -> Result<(Inode, Transno), Errno> {
     let inode = store.inode(fid)?;
     let opens = held.opens(fid);
     if inode.nlink == 0 && opens.total == 0 {

@@ -16,7 +16,7 @@ use osd::MemoryIndex;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE,
     MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC,
-    MdtRecSetattr, OstIndex, Time, Timed, Times, WireStruct,
+    MdtRecSetattr, OstIndex, Time, Timed, Times, Transno, WireStruct,
 };
 
 use super::{
@@ -212,8 +212,8 @@ impl Fixture {
         let index = self.store.index();
         index
             .scan(
-                &keys::work_from(OstIndex(0), 0),
-                &keys::work_from(OstIndex(1), 0),
+                &keys::work_from(OstIndex(0), Transno(0)),
+                &keys::work_from(OstIndex(1), Transno(0)),
                 1000,
             )
             .unwrap()
@@ -566,6 +566,6 @@ fn every_modification_has_a_higher_transaction_number() {
     let file = f.file(ROOT, "x");
     let first = f.inode(file).version;
     let linked = f.link(file, ROOT, "y").unwrap();
-    assert!(linked.transno > first && linked.pre_versions[1] == first);
-    assert_eq!(f.inode(file).version, linked.transno);
+    assert!(linked.transno.0 > first && linked.pre_versions[1] == first);
+    assert_eq!(f.inode(file).version, linked.transno.0);
 }

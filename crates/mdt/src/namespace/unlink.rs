@@ -136,7 +136,7 @@ pub(super) fn drop_link(
     };
     inode.changed(time);
     if inode.nlink == 0 && held.opens(fid).total == 0 {
-        inode.version = tx.transno();
+        inode.version = tx.transno().0;
         return tx.destroy(fid, inode);
     }
     inode.links = links::remove(&inode.links, parent, name);

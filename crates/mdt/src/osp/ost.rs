@@ -27,7 +27,7 @@ use wire::{
     OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
     OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_CREATE,
     OST_PUNCH, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, OstIndex, SEQ_ALLOC_META,
-    SEQ_QUERY, WireStruct,
+    SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{
@@ -224,7 +224,7 @@ impl Ost {
     }
 
     /// The OST's last transaction that is known to be on its disk.
-    pub(super) fn last_committed(&self) -> u64 {
+    pub(super) fn last_committed(&self) -> Transno {
         self.import.last_committed()
     }
 

@@ -13,7 +13,7 @@ use rpc::{Request, RpcError};
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use wire::{
     Errno, Fid, LdlmRequest, OBD_MD_FLGID, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT, OBD_MD_FLPROJID,
-    OBD_MD_FLUID, OST_DESTROY, OST_REQUEST_PORTAL, OST_SETATTR, Obdo, OstBody, WireStruct,
+    OBD_MD_FLUID, OST_DESTROY, OST_REQUEST_PORTAL, OST_SETATTR, Obdo, OstBody, Transno, WireStruct,
 };
 
 use super::ost::Ost;
@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Work that the OST has done, by the OST's transaction.
 #[derive(Default)]
 struct Done {
-    uncommitted: BTreeMap<u64, Vec<Bytes>>,
+    uncommitted: BTreeMap<Transno, Vec<Bytes>>,
     count: usize,
 }
 
@@ -45,22 +45,22 @@ pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
     let mut connection = None;
-    let (mut next, mut done) = (0, Done::default());
+    let (mut next, mut done) = (Transno::NONE, Done::default());
     loop {
         let now = ost.connected().await;
         if connection.replace(now) != Some(now) {
             // What was done before may be undone.
-            (next, done) = (0, Done::default());
+            (next, done) = (Transno::NONE, Done::default());
         }
         if let Err(e) = done.leave_queue(&ost) {
             tracing::error!("{}: what is done stays in the queue: {e}", ost.name());
         }
         let newest = *queued.borrow_and_update();
         let upto = *committed.borrow_and_update();
-        if next <= upto && (next == 0 || next <= newest) && done.count < UNCOMMITTED_MAX {
+        if next <= upto && (next == Transno::NONE || next <= newest) && done.count < UNCOMMITTED_MAX {
             match work_off(&ost, next, upto, &mut done).await {
                 Ok(()) => {
-                    next = upto + 1;
+                    next = upto.next();
                     sleep(GATHER).await;
                 }
                 Err(e) => {
@@ -100,9 +100,9 @@ impl Done {
 }
 
 /// Does what the transactions `first..=last` queued.
-async fn work_off(ost: &Arc<Ost>, first: u64, last: u64, done: &mut Done) -> Result<(), Errno> {
+async fn work_off(ost: &Arc<Ost>, first: Transno, last: Transno, done: &mut Done) -> Result<(), Errno> {
     let index = ost.store.index();
-    let end = keys::work_from(ost.index(), last + 1);
+    let end = keys::work_from(ost.index(), last.next());
     let mut from = keys::work_from(ost.index(), first);
     loop {
         let rows = index.scan(&from, &end, FETCH)?;
@@ -187,7 +187,7 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
 }
 
 /// Has the OST do it; the OST's transaction, or 0 where there was nothing to do.
-async fn send(ost: &Ost, job: &Job) -> Result<u64, Errno> {
+async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
     let oa = Obdo {
         o_oi: job.first.into(),
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
@@ -222,9 +222,9 @@ async fn send(ost: &Ost, job: &Job) -> Result<u64, Errno> {
     };
     req.portal = Some(OST_REQUEST_PORTAL);
     match ost.call(req).await {
-        Ok(reply) => Ok(reply.body.pb_transno),
+        Ok(reply) => Ok(Transno(reply.body.pb_transno)),
         // There is no object: it was never written, or the work was done before.
-        Err(RpcError::Status(Errno::ENOENT)) => Ok(0),
+        Err(RpcError::Status(Errno::ENOENT)) => Ok(Transno::NONE),
         // Work that the OST refuses is refused again and again: it must not hold up the rest for ever.
         Err(RpcError::Status(e))
             if !matches!(
@@ -245,7 +245,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<u64, Errno> {
                 "{}: {work:?} of {count} from {first} on is refused: {e}",
                 ost.name()
             );
-            Ok(0)
+            Ok(Transno::NONE)
         }
         Err(e) => Err(e.errno()),
     }
@@ -256,7 +256,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{TOGETHER, jobs};
     use crate::store::{Work, keys};
-    use wire::{Fid, OstIndex};
+    use wire::{Fid, OstIndex, Transno};
 
     fn object(oid: u32) -> Fid {
         Fid::new(0x2_4000_0400, oid, 0)
@@ -280,8 +280,9 @@ mod tests {
             (object(5), chown),
             (Fid::new(0x2_4000_0401, 11, 0), Work::Destroy),
         ];
-        let row =
-            |(n, (object, work)): (u64, &(Fid, Work))| (keys::work(OstIndex(0), n, *object), work.encode());
+        let row = |(n, (object, work)): (u64, &(Fid, Work))| {
+            (keys::work(OstIndex(0), Transno(n), *object), work.encode())
+        };
         let rows: Vec<_> = (1..).zip(&queued).map(row).collect();
         let jobs = jobs(rows.clone()).unwrap();
         let told: Vec<_> = jobs.iter().map(|j| (j.work, j.first, j.count)).collect();
@@ -305,7 +306,12 @@ mod tests {
     #[test]
     fn one_request_destroys_so_many_and_no_more() {
         let rows = |oids: std::ops::RangeInclusive<u32>| -> Vec<_> {
-            let row = |oid| (keys::work(OstIndex(0), 7, object(oid)), Work::Destroy.encode());
+            let row = |oid| {
+                (
+                    keys::work(OstIndex(0), Transno(7), object(oid)),
+                    Work::Destroy.encode(),
+                )
+            };
             oids.map(row).collect()
         };
         let counts: Vec<u32> = jobs(rows(1..=100)).unwrap().iter().map(|j| j.count).collect();

@@ -9,7 +9,7 @@ use wire::{
     CloseData, Errno, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
     MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
     MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr,
-    OBD_CONNECT_RDONLY, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, WireStruct, XATTR_NAME_DEFAULT_LMV,
+    OBD_CONNECT_RDONLY, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Timed, Transno, WireStruct, XATTR_NAME_DEFAULT_LMV,
     XATTR_NAME_FID, XATTR_NAME_HSM, XATTR_NAME_LINK, XATTR_NAME_LMA, XATTR_NAME_LMV, XATTR_NAME_SOM,
     XATTR_NAME_VERSION,
 };
@@ -201,7 +201,7 @@ impl Mdt {
             Some(wanted) => {
                 let inode = self.set_layout(req, set.sx_fid, wanted).await?;
                 let body = MdtBody::default().to_bytes();
-                Ok(reply(1, [body]).with_transno(inode.version))
+                Ok(reply(1, [body]).with_transno(Transno(inode.version)))
             }
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use osd::{Batch, InFlight};
 use parking_lot::{Condvar, Mutex};
-use wire::{Errno, Fid, Time};
+use wire::{Errno, Fid, Time, Transno};
 
 use super::{
     DIR_BLOCK, Held, Inode, S_IFDIR, SHARDS, Store, keys, shard_of,
@@ -66,12 +66,12 @@ impl DirChange {
     }
 
     /// Makes it.
-    pub(crate) fn apply(self, dir: &mut Inode, transno: u64) {
+    pub(crate) fn apply(self, dir: &mut Inode, transno: Transno) {
         dir.modified(self.time);
         dir.nlink = dir.nlink.saturating_add_signed(self.links);
         // Entries of earlier versions were not counted when they were made.
         dir.size = dir.size.saturating_add_signed(self.bytes).max(DIR_BLOCK);
-        dir.version = dir.version.max(transno);
+        dir.version = dir.version.max(transno.0);
     }
 }
 
@@ -152,7 +152,7 @@ impl Tx<'_> {
     /// Applies everything, together with what it does to a directory: its transaction number, and the version that the
     /// directory had before. Nothing is done if the directory was removed. The directory may be held; if it is not, no
     /// other is.
-    pub fn commit_in(self, held: &Held<'_>, dir: Fid, change: DirChange) -> Result<(u64, u64), Errno> {
+    pub fn commit_in(self, held: &Held<'_>, dir: Fid, change: DirChange) -> Result<(Transno, u64), Errno> {
         let shard = shard_of(dir);
         debug_assert!(held.dirs.turns.is_empty() || held.dirs.has(shard));
         let Parts {
@@ -280,7 +280,7 @@ mod tests {
     };
 
     use osd::Index;
-    use wire::{Errno, Fid, Time};
+    use wire::{Errno, Fid, Time, Transno};
 
     use super::DirChange;
     use crate::store::{DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of, watched::Watched};
@@ -307,7 +307,7 @@ mod tests {
     }
 
     /// The n-th of some operations that each put an entry.
-    fn put(store: &Store, n: u32) -> Result<(u64, u64), Errno> {
+    fn put(store: &Store, n: u32) -> Result<(Transno, u64), Errno> {
         let fid = Fid::new(0x2_0000_0401, n + 1, 0);
         let held = store.hold_files(&[fid]);
         let mut tx = store.begin();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     /// Lets so many begin while the directory is held, and lets go of it when all wait.
-    fn gathered(store: &Store, count: u32, meanwhile: impl FnOnce()) -> Vec<Result<(u64, u64), Errno>> {
+    fn gathered(store: &Store, count: u32, meanwhile: impl FnOnce()) -> Vec<Result<(Transno, u64), Errno>> {
         thread::scope(|scope| {
             let held = store.dirs.hold(&[shard_of(DIR)]);
             let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || put(store, n))).collect();
@@ -338,7 +338,7 @@ mod tests {
     fn what_gathers_while_a_directory_is_held_is_one_batch() {
         let (index, store) = with_dir();
         let before = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
-        let mut done: Vec<(u64, u64)> = gathered(&store, 6, || {})
+        let mut done: Vec<(Transno, u64)> = gathered(&store, 6, || {})
             .into_iter()
             .map(Result::unwrap)
             .collect();
@@ -352,11 +352,14 @@ mod tests {
         // All are finished, and each was told a version of before.
         done.sort_unstable();
         let last = done.last().unwrap().0;
-        assert_eq!((dir.version, index.transactions().applied()), (last, last));
+        assert_eq!(
+            (Transno(dir.version), index.transactions().applied()),
+            (last, last)
+        );
         assert!(done.iter().any(|(_, version)| *version == before.1));
         assert!(
             done.iter()
-                .all(|(_, version)| *version >= before.1 && *version <= last)
+                .all(|(_, version)| *version >= before.1 && *version <= last.0)
         );
     }
 

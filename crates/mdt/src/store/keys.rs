@@ -12,7 +12,7 @@
 //! | `m` name | the target's own settings |
 
 use bytes::Bytes;
-use wire::{Fid, OstIndex};
+use wire::{Fid, OstIndex, Transno};
 
 /// The hash that orders a directory's entries; also what a name's lock is named by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,16 +117,16 @@ pub fn fid(key: &[u8]) -> Option<Fid> {
 const WORK_BYTES: usize = 1 + 4 + 8 + 16;
 
 /// The work for one OST, from a transaction on.
-pub fn work_from(ost: OstIndex, transno: u64) -> Vec<u8> {
+pub fn work_from(ost: OstIndex, transno: Transno) -> Vec<u8> {
     let mut key = Vec::with_capacity(WORK_BYTES);
     key.push(b'q');
     key.extend_from_slice(&ost.0.to_be_bytes());
-    key.extend_from_slice(&transno.to_be_bytes());
+    key.extend_from_slice(&transno.0.to_be_bytes());
     key
 }
 
 /// Work on one object, that a transaction queued.
-pub fn work(ost: OstIndex, transno: u64, object: Fid) -> Bytes {
+pub fn work(ost: OstIndex, transno: Transno, object: Fid) -> Bytes {
     let mut key = work_from(ost, transno);
     push_fid(&mut key, object);
     key.into()
@@ -176,7 +176,7 @@ pub fn setting(name: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::{HASH_DOTDOT, NameHash, entries_from, entry, entry_name, fid, orphan, work, work_parts};
-    use wire::{Fid, MDS_DIR_END_OFF, OstIndex};
+    use wire::{Fid, MDS_DIR_END_OFF, OstIndex, Transno};
 
     #[test]
     fn entries_sort_by_hash_within_their_directory() {
@@ -201,7 +201,10 @@ mod tests {
     fn a_key_gives_its_fid_back() {
         let of = Fid::new(0x2_0000_0401, 7, 1);
         assert_eq!(fid(&orphan(of)), Some(of));
-        assert_eq!(work_parts(&work(OstIndex(3), 9, of)), Some((OstIndex(3), of)));
+        assert_eq!(
+            work_parts(&work(OstIndex(3), Transno(9), of)),
+            Some((OstIndex(3), of))
+        );
         assert_eq!(fid(b"o"), None);
     }
 }

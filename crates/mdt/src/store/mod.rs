@@ -26,7 +26,7 @@ use dirs::{Dirs, HeldDirs};
 use osd::{Index, Transactions, prefix_end};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, Transno};
 
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
@@ -63,7 +63,7 @@ pub struct Store {
     shards: Vec<Mutex<Shard>>,
     dirs: Dirs,
     inodes: InodeCache,
-    work: watch::Sender<u64>,
+    work: watch::Sender<Transno>,
 }
 
 /// Inodes that are held: nobody else changes them.
@@ -94,7 +94,7 @@ impl Store {
             shards,
             dirs: Dirs::default(),
             inodes: InodeCache::new(),
-            work: watch::Sender::new(0),
+            work: watch::Sender::new(Transno::NONE),
         }
     }
 
@@ -119,7 +119,7 @@ impl Store {
     }
 
     /// Told whenever work for OSTs was queued.
-    pub fn work(&self) -> watch::Receiver<u64> {
+    pub fn work(&self) -> watch::Receiver<Transno> {
         self.work.subscribe()
     }
 

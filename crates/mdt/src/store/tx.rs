@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use osd::{Batch, InFlight, SpacePurpose};
-use wire::{Errno, Fid, Reader, Writer};
+use wire::{Errno, Fid, Reader, Transno, Writer};
 
 use super::{Entry, Inode, Store, keys};
 use crate::layout::{self, Object};
@@ -116,7 +116,7 @@ impl Store {
 
 impl Tx<'_> {
     /// Its number.
-    pub fn transno(&self) -> u64 {
+    pub fn transno(&self) -> Transno {
         self.number.transno()
     }
 
@@ -136,7 +136,7 @@ impl Tx<'_> {
     }
 
     fn put_record(&mut self, fid: Fid, inode: &mut Inode) {
-        inode.version = self.transno();
+        inode.version = self.transno().0;
         self.batch.put(keys::inode(fid), inode.encode());
     }
 
@@ -216,7 +216,7 @@ impl Tx<'_> {
     }
 
     /// Applies everything; it is visible when this returns.
-    pub fn commit(self) -> Result<u64, Errno> {
+    pub fn commit(self) -> Result<Transno, Errno> {
         let Parts {
             store,
             batch,
@@ -242,7 +242,7 @@ impl<'a> Tx<'a> {
 }
 
 impl After {
-    pub(super) fn applied(self, store: &Store, transno: u64) {
+    pub(super) fn applied(self, store: &Store, transno: Transno) {
         for (fid, inode) in self.inodes {
             store.inodes.changed(fid, inode);
         }

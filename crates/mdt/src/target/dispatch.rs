@@ -9,7 +9,7 @@ use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
     MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_STATFS, MDS_SYNC,
-    ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
+    ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{Handled, Mdt, reply};
@@ -29,7 +29,7 @@ impl Target for Mdt {
         connect::negotiate(req, self.store.transactions().epoch() as u32)
     }
 
-    fn last_committed(&self) -> u64 {
+    fn last_committed(&self) -> Transno {
         self.store.transactions().committed()
     }
 

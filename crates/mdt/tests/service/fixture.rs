@@ -77,8 +77,8 @@ impl Target for CountingOst {
         Ok(req.data)
     }
 
-    fn last_committed(&self) -> u64 {
-        self.transno.load(Ordering::SeqCst)
+    fn last_committed(&self) -> wire::Transno {
+        wire::Transno(self.transno.load(Ordering::SeqCst))
     }
 
     fn replayable(&self) -> bool {

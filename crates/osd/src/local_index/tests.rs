@@ -116,11 +116,11 @@ fn damaged_tables_cause_errors_and_no_panic() {
 fn malformed_transactions_record_is_an_error() {
     let path = Path::new("x");
     assert_eq!(
-        parse_transactions(path, &transactions_record(5, 6)).unwrap(),
+        parse_transactions(path, &transactions_record(Transno(5), 6)).unwrap(),
         (5, 6)
     );
     assert!(parse_transactions(path, b"").is_err());
-    let mut newer = transactions_record(5, 6);
+    let mut newer = transactions_record(Transno(5), 6);
     newer[0] = 2;
     assert!(parse_transactions(path, &newer).is_err());
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{collections::BTreeMap, ops::Bound};
+use wire::Transno;
 
 use proptest::prelude::*;
 
@@ -54,7 +55,7 @@ impl PowerIndex {
         PowerIndex {
             state: Mutex::new(state),
             space: Space::of_memory(1 << 30),
-            transactions: Transactions::restore(0, 0),
+            transactions: Transactions::restore(Transno::NONE, 0),
         }
     }
 

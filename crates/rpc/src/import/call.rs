@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
     Errno, LustreHandle, MSG_PACK_PROJID, MSG_PACK_UID_GID, MSG_RESENT, MSGHDR_AT_SUPPORT,
     MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Text,
+    OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Text, Transno, Xid,
 };
 
 /// Allowance for the network, added to the service time.
@@ -57,7 +57,7 @@ struct Call<'a> {
     /// call.
     evictions: u64,
     /// 0 until the first attempt.
-    xid: u64,
+    xid: Xid,
     /// Whether the server may have received the xid.
     resent: bool,
     reply_len: u32,
@@ -83,7 +83,7 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
         slot,
         phase,
         evictions,
-        xid: 0,
+        xid: Xid::NONE,
         resent: false,
         reply_len,
         pauses: 0,
@@ -118,7 +118,7 @@ impl Call<'_> {
                 }
                 ImportState::Idle => {}
                 _ => {
-                    if self.xid == 0 {
+                    if self.xid == Xid::NONE {
                         self.xid = core.unreplied.begin(self.import.rpc.xids());
                     }
                     return Ok(self.conn(&core));
@@ -183,7 +183,7 @@ impl Call<'_> {
     }
 
     /// Returns `pb_last_xid`; with `renew`, first assigns a new xid to the request.
-    fn take_xid(&mut self, renew: bool) -> u64 {
+    fn take_xid(&mut self, renew: bool) -> Xid {
         let mut core = self.import.core.lock();
         if renew {
             core.unreplied.end(self.xid);
@@ -205,8 +205,8 @@ impl Call<'_> {
         } else {
             self.xid
         };
-        let mbits = base + (mds as u64).saturating_sub(1);
-        let xid = if xid_is_mbits { mbits } else { self.xid };
+        let mbits = base.0 + (mds as u64).saturating_sub(1);
+        let xid = if xid_is_mbits { mbits } else { self.xid.0 };
 
         let portal = req
             .portal
@@ -216,7 +216,7 @@ impl Call<'_> {
         let body = PtlrpcBody {
             pb_handle: LustreHandle { cookie: conn.handle },
             pb_conn_cnt: conn.conn_cnt,
-            pb_last_xid: last_xid,
+            pb_last_xid: last_xid.0,
             pb_tag: self.slot.tag(),
             pb_timeout: timeout_secs,
             pb_mbits: mbits,
@@ -227,7 +227,7 @@ impl Call<'_> {
         let reply_bits = if conn.rep_mbits { mbits } else { xid };
         let mut buffer = ReplyBuffer::attach(lnet, conn.peer, reply_portal, reply_bits, self.reply_len, true);
         let bulk_portal = opcode::bulk_portal(req.opc);
-        let mut bulk = BulkBuffers::attach(lnet, conn.peer, bulk_portal, base, req.bulk.as_ref());
+        let mut bulk = BulkBuffers::attach(lnet, conn.peer, bulk_portal, base.0, req.bulk.as_ref());
         let sent_at = Instant::now();
         let mut deadline = Some(sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY);
 
@@ -346,7 +346,7 @@ impl Call<'_> {
 
     /// Reports that the connection is broken, which makes the import reconnect.
     fn broken(&self, conn: Conn, why: RpcError) -> Result<(), RpcError> {
-        tracing::debug!(import = %self.name(), opc = self.req.opc, xid = self.xid, error = %why, "request not answered");
+        tracing::debug!(import = %self.name(), opc = self.req.opc, xid = %self.xid, error = %why, "request not answered");
         self.import.event(Event::Broken {
             conn_cnt: conn.conn_cnt,
         });
@@ -368,9 +368,9 @@ impl Call<'_> {
             0 => None,
             transno => core
                 .replay
-                .retain(transno, self.xid, msg, self.req.keep_until_closed),
+                .retain(Transno(transno), self.xid, msg, self.req.keep_until_closed),
         };
-        core.replay.committed(body.pb_last_committed);
+        core.replay.committed(Transno(body.pb_last_committed));
         let wake = core.on(Event::Heard {
             ping: self.req.opc == wire::OBD_PING,
         });

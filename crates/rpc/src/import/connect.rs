@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{
     Errno, LustreHandle, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, WireStruct,
+    OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, Transno, WireStruct,
 };
 
 /// Flags that this layer implements: every import requests them, every target grants them on
@@ -139,7 +139,7 @@ impl Import {
         }
         let before = self.connect_data().ocd_instance;
         if before != 0 && before != data.ocd_instance {
-            self.core.lock().replay.restarted(body.pb_last_committed);
+            self.core.lock().replay.restarted(Transno(body.pb_last_committed));
         }
         self.granted(data);
         Outcome::Connected {
@@ -183,7 +183,7 @@ impl Import {
         let xid = self.rpc.xids().next();
         // A server that granted REP_MBITS replies at `pb_mbits`, also to this request.
         let body = PtlrpcBody {
-            pb_mbits: xid,
+            pb_mbits: xid.0,
             ..body
         };
         // Without AT there are no early replies, and the reply is at offset 0.
@@ -192,8 +192,9 @@ impl Import {
             secflvr: self.cfg.kind.secflvr(),
             ..Message::new(&body, bufs)
         };
-        let mut buffer = ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid, reply_len, false);
-        let put = lnet.put(nid, portal, xid, 0, 0, msg.build().into(), false);
+        let mut buffer =
+            ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid.0, reply_len, false);
+        let put = lnet.put(nid, portal, xid.0, 0, 0, msg.build().into(), false);
         let sent = match reach {
             None => put.await,
             Some(reach) => timeout(reach, put).await.map_err(|_| RpcError::Net {

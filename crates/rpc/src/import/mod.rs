@@ -35,7 +35,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData};
+use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Transno};
 
 /// The state that calls in flight watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,7 +311,7 @@ impl Import {
     }
 
     /// `pb_last_committed`: the highest transno known to be committed.
-    pub fn last_committed(&self) -> u64 {
+    pub fn last_committed(&self) -> Transno {
         self.core.lock().replay.last_committed()
     }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use wire::{Transno, Xid};
 
 /// Keeps a request on the replay list, committed or not, until the last clone is dropped.
 #[derive(Debug, Clone)]
@@ -18,8 +19,8 @@ pub struct Keep {
 
 #[derive(Debug)]
 struct Held {
-    transno: u64,
-    released: Arc<Mutex<Vec<u64>>>,
+    transno: Transno,
+    released: Arc<Mutex<Vec<Transno>>>,
 }
 
 impl Drop for Held {
@@ -31,7 +32,7 @@ impl Drop for Held {
 /// A request on the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retained {
-    pub(crate) xid: u64,
+    pub(crate) xid: Xid,
     pub(crate) msg: Bytes,
     kept: bool,
 }
@@ -39,18 +40,18 @@ pub(crate) struct Retained {
 /// The list, ordered by transno.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayList {
-    uncommitted: BTreeMap<u64, Retained>,
+    uncommitted: BTreeMap<Transno, Retained>,
     /// Committed, but held by a guard.
-    kept: BTreeMap<u64, Retained>,
-    released: Arc<Mutex<Vec<u64>>>,
-    last_committed: u64,
+    kept: BTreeMap<Transno, Retained>,
+    released: Arc<Mutex<Vec<Transno>>>,
+    last_committed: Transno,
     /// Messages whose transactions the server lost in a crash.
     lost: Vec<Bytes>,
 }
 
 impl ReplayList {
     /// Adds the request `xid`, whose reply carries `transno`.
-    pub(crate) fn retain(&mut self, transno: u64, xid: u64, msg: Bytes, keep: bool) -> Option<Keep> {
+    pub(crate) fn retain(&mut self, transno: Transno, xid: Xid, msg: Bytes, keep: bool) -> Option<Keep> {
         let list = if transno > self.last_committed {
             &mut self.uncommitted
         } else {
@@ -68,7 +69,7 @@ impl ReplayList {
     }
 
     /// A reply reported that transactions up to `transno` are committed.
-    pub(crate) fn committed(&mut self, transno: u64) {
+    pub(crate) fn committed(&mut self, transno: Transno) {
         for released in std::mem::take(&mut *self.released.lock()) {
             if let Some(entry) = self.uncommitted.get_mut(&released) {
                 entry.kept = false;
@@ -88,7 +89,7 @@ impl ReplayList {
     }
 
     /// The server restarted; transactions above `committed` are lost.
-    pub(crate) fn restarted(&mut self, committed: u64) {
+    pub(crate) fn restarted(&mut self, committed: Transno) {
         self.committed(committed);
         let lost = self.uncommitted.values().map(|entry| entry.msg.clone());
         self.lost = lost.collect();
@@ -104,13 +105,13 @@ impl ReplayList {
         self.uncommitted.clear();
         self.kept.clear();
         self.released.lock().clear();
-        self.last_committed = 0;
+        self.last_committed = Transno::NONE;
     }
 
     /// The transnos on the list.
     #[cfg(test)]
-    fn in_order(&self) -> Vec<u64> {
-        let mut all: Vec<u64> = self.kept.keys().chain(self.uncommitted.keys()).copied().collect();
+    fn in_order(&self) -> Vec<Transno> {
+        let mut all: Vec<Transno> = self.kept.keys().chain(self.uncommitted.keys()).copied().collect();
         all.sort_unstable();
         all
     }
@@ -121,7 +122,7 @@ impl ReplayList {
     }
 
     /// The highest transno known to be committed.
-    pub(crate) fn last_committed(&self) -> u64 {
+    pub(crate) fn last_committed(&self) -> Transno {
         self.last_committed
     }
 }
@@ -130,11 +131,19 @@ impl ReplayList {
 mod tests {
     use super::ReplayList;
     use bytes::Bytes;
+    use wire::{Transno, Xid};
 
-    fn list(transnos: &[u64]) -> ReplayList {
+    fn transnos(numbers: &[u64]) -> Vec<Transno> {
+        numbers.iter().copied().map(Transno).collect()
+    }
+
+    fn list(numbers: &[u64]) -> ReplayList {
         let mut list = ReplayList::default();
-        for &t in transnos {
-            assert!(list.retain(t, t * 128, Bytes::new(), false).is_none());
+        for &t in numbers {
+            assert!(
+                list.retain(Transno(t), Xid(t * 128), Bytes::new(), false)
+                    .is_none()
+            );
         }
         list
     }
@@ -143,9 +152,9 @@ mod tests {
     fn what_a_restarted_server_has_not_committed_is_lost() {
         let mut list = list(&[]);
         for t in 1..=4u8 {
-            list.retain(t.into(), 0, Bytes::from(vec![t]), t == 1);
+            list.retain(Transno(t.into()), Xid::NONE, Bytes::from(vec![t]), t == 1);
         }
-        list.restarted(2);
+        list.restarted(Transno(2));
         list.clear();
         assert_eq!(list.take_lost(), [&[3][..], &[4]]);
         assert!(list.take_lost().is_empty());
@@ -154,30 +163,30 @@ mod tests {
     #[test]
     fn what_is_committed_leaves_the_list() {
         let mut list = list(&[7, 5, 9]);
-        assert_eq!(list.in_order(), [5, 7, 9]);
-        list.committed(7);
+        assert_eq!(list.in_order(), transnos(&[5, 7, 9]));
+        list.committed(Transno(7));
         assert_eq!(
             (list.in_order(), list.uncommitted(), list.last_committed()),
-            (vec![9], 1, 7)
+            (transnos(&[9]), 1, Transno(7))
         );
-        list.committed(3);
-        assert_eq!(list.last_committed(), 7);
-        assert!(list.retain(6, 1, Bytes::new(), false).is_none());
-        assert_eq!(list.in_order(), [9]);
+        list.committed(Transno(3));
+        assert_eq!(list.last_committed(), Transno(7));
+        assert!(list.retain(Transno(6), Xid(1), Bytes::new(), false).is_none());
+        assert_eq!(list.in_order(), transnos(&[9]));
     }
 
     #[test]
     fn an_open_stays_until_it_is_let_go_and_committed() {
         let mut list = list(&[]);
-        let first = list.retain(5, 1, Bytes::new(), true);
-        let second = list.retain(6, 2, Bytes::new(), true);
+        let first = list.retain(Transno(5), Xid(1), Bytes::new(), true);
+        let second = list.retain(Transno(6), Xid(2), Bytes::new(), true);
         drop(first);
-        list.committed(5);
-        assert_eq!(list.in_order(), [6]);
-        list.committed(6);
-        assert_eq!((list.in_order(), list.uncommitted()), (vec![6], 0));
+        list.committed(Transno(5));
+        assert_eq!(list.in_order(), transnos(&[6]));
+        list.committed(Transno(6));
+        assert_eq!((list.in_order(), list.uncommitted()), (transnos(&[6]), 0));
         drop(second);
-        list.committed(6);
+        list.committed(Transno(6));
         assert!(list.in_order().is_empty());
     }
 }

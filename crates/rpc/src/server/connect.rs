@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{
     Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, Nid,
-    OBD_CONNECT_FULL20, ObdConnectData, UUID_MAX, WireStruct,
+    OBD_CONNECT_FULL20, ObdConnectData, Transno, UUID_MAX, WireStruct,
 };
 
 /// The client's identity in a connect request.
@@ -43,7 +43,7 @@ impl Claim {
 }
 
 /// Handles a connect. Returns the reply and `last_committed`.
-pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Reply, Errno>, u64) {
+pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Reply, Errno>, Transno) {
     let target = arrival
         .msg
         .str(bufs::CONNECT_TARGET)
@@ -54,7 +54,7 @@ pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Rep
             connect_to(rpc, arrival, &target).await,
             target.target().last_committed(),
         ),
-        None => (Err(Errno::ENODEV), 0),
+        None => (Err(Errno::ENODEV), Transno::NONE),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use wire::{
     Errno, LDLM_CANCEL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CONVERT, LDLM_ENQUEUE, MDS_IO_PORTAL, MSG_REPLAY,
-    MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE, PTLRPC_MSG_VERSION,
+    MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE, PTLRPC_MSG_VERSION, Transno, Xid,
 };
 
 /// Handles one request.
@@ -22,15 +22,29 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         }
         if let Some(flavor) = flavor::foreign(&arrival.msg) {
             warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "request refused: security flavor not supported; configure the peer to use the null flavor (srpc.flavor, mount option skpath)");
-            return reply::send(&rpc, &arrival, &arrival.route(), &Err(Errno::EPROTO), 0).await;
+            return reply::send(
+                &rpc,
+                &arrival,
+                &arrival.route(),
+                &Err(Errno::EPROTO),
+                Transno::NONE,
+            )
+            .await;
         }
         if rpc.faults().refuses(arrival.body.pb_opc) {
-            return reply::send(&rpc, &arrival, &arrival.route(), &Err(Errno::ENOTSUPP), 0).await;
+            return reply::send(
+                &rpc,
+                &arrival,
+                &arrival.route(),
+                &Err(Errno::ENOTSUPP),
+                Transno::NONE,
+            )
+            .await;
         }
         if let Err(errno) = check(&arrival) {
             let (portal, opc, version) = (arrival.portal, arrival.body.pb_opc, arrival.body.pb_version);
             warn_seldom!(peer = %arrival.from, portal, opc, version, "request refused: opcode or version invalid on this portal");
-            return reply::send(&rpc, &arrival, &arrival.route(), &Err(errno), 0).await;
+            return reply::send(&rpc, &arrival, &arrival.route(), &Err(errno), Transno::NONE).await;
         }
         if opcode::is_connect(arrival.body.pb_opc) {
             let (result, last_committed) = connect::connect(&rpc, &arrival).await;
@@ -45,7 +59,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             return refuse_unknown(&rpc, &arrival).await;
         }
         if arrival.body.pb_conn_cnt < export.conn_cnt() {
-            tracing::debug!(peer = %arrival.from, xid = arrival.xid, "dropping request of an older connection");
+            tracing::debug!(peer = %arrival.from, xid = %arrival.xid, "dropping request of an older connection");
             return;
         }
         export.heard();
@@ -57,7 +71,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
 /// to both match bits that the client may be waiting at. LNet drops the other one.
 async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     let route = arrival.route();
-    reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), 0).await;
+    reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), Transno::NONE).await;
     let reply_bits = arrival.body.pb_mbits;
     if reply_bits != 0 && reply_bits != route.reply_bits {
         reply::send(
@@ -65,7 +79,7 @@ async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
             arrival,
             &Route { reply_bits, ..route },
             &Err(Errno::ENOTCONN),
-            0,
+            Transno::NONE,
         )
         .await;
     }
@@ -105,13 +119,13 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     if arrival.body.pb_tag > tag_max {
         let (client, tag) = (&export.client_uuid, arrival.body.pb_tag);
         warn_seldom!(peer = %arrival.from, %client, tag, tag_max, "request refused: pb_tag exceeds the granted slots");
-        return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), 0).await;
+        return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), Transno::NONE).await;
     }
     let Some(running) = admit(rpc, arrival, export, route).await else {
         return;
     };
     let Some(_busy) = export.begin() else {
-        return reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), 0).await;
+        return reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), Transno::NONE).await;
     };
     let mut req = ServerRequest {
         xid: arrival.xid,
@@ -236,7 +250,7 @@ impl Drop for RunGuard {
 /// Whether executing the request twice differs from executing it once.
 fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
     match outcome {
-        Ok(reply) => tag != 0 || reply.transno != 0 || opc == LDLM_ENQUEUE,
+        Ok(reply) => tag != 0 || reply.transno != Transno::NONE || opc == LDLM_ENQUEUE,
         Err(Errno::EINPROGRESS) => false,
         Err(_) => tag != 0,
     }
@@ -248,7 +262,7 @@ async fn admit(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>, route
     let ask = Ask {
         xid: arrival.xid,
         tag: body.pb_tag,
-        last_xid: body.pb_last_xid,
+        last_xid: Xid(body.pb_last_xid),
         resent: body.pb_flags & MSG_RESENT != 0,
         replay: body.pb_flags & MSG_REPLAY != 0,
     };
@@ -297,7 +311,7 @@ mod tests {
     use crate::Reply;
     use std::time::Duration;
     use tokio::time::Instant;
-    use wire::Errno;
+    use wire::{Errno, Transno};
 
     #[test]
     fn an_early_reply_leaves_before_the_deadline() {
@@ -313,7 +327,7 @@ mod tests {
         assert!(has_effect(
             0,
             wire::OST_PUNCH,
-            &Ok(Reply::default().with_transno(4))
+            &Ok(Reply::default().with_transno(Transno(4)))
         ));
         assert!(!has_effect(0, wire::MDS_GETATTR, &Ok(Reply::default())));
         assert!(!has_effect(1, wire::MDS_REINT, &Err(Errno::EINPROGRESS)));

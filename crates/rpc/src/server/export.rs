@@ -284,7 +284,7 @@ impl Export {
                 pb_handle: LustreHandle { cookie },
                 pb_timeout: at::wire_secs(limit),
                 pb_flags: flags,
-                pb_mbits: xid,
+                pb_mbits: xid.0,
                 ..request_body(opc)
             };
             let head = Message {
@@ -294,8 +294,8 @@ impl Export {
             };
             let msg = head.build_of(&body, bufs);
             let mut buffer =
-                ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid, 1024, true);
-            let sent = rpc.lnet().put(peer, portal, xid, 0, 0, msg.into(), false).await;
+                ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid.0, 1024, true);
+            let sent = rpc.lnet().put(peer, portal, xid.0, 0, 0, msg.into(), false).await;
             let by = sent.ok().map(|_| rpc.lnet().link(peer));
             flags = MSG_RESENT;
             tokio::select! {

@@ -9,7 +9,7 @@ use super::Reply;
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::Errno;
+use wire::{Errno, Xid};
 
 /// Limit of cached replies without a slot.
 const UNTAGGED_MAX: usize = 64;
@@ -20,11 +20,11 @@ pub(crate) type Outcome = Result<Reply, Errno>;
 /// The fields of a request that identify it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
-    pub(crate) xid: u64,
+    pub(crate) xid: Xid,
     /// `pb_tag`; 0 for none.
     pub(crate) tag: u16,
     /// `pb_last_xid`.
-    pub(crate) last_xid: u64,
+    pub(crate) last_xid: Xid,
     /// `MSG_RESENT`.
     pub(crate) resent: bool,
     /// `MSG_REPLAY`.
@@ -55,17 +55,17 @@ struct Saved {
 /// The requests of one client; `R` represents one in execution.
 #[derive(Debug)]
 pub(crate) struct Once<R> {
-    last_xid: u64,
-    running: HashMap<u64, Arc<R>>,
-    saved: BTreeMap<u64, Saved>,
-    by_tag: HashMap<u16, u64>,
+    last_xid: Xid,
+    running: HashMap<Xid, Arc<R>>,
+    saved: BTreeMap<Xid, Saved>,
+    by_tag: HashMap<u16, Xid>,
     untagged: usize,
 }
 
 impl<R> Default for Once<R> {
     fn default() -> Self {
         Once {
-            last_xid: 0,
+            last_xid: Xid::NONE,
             running: HashMap::default(),
             saved: BTreeMap::new(),
             by_tag: HashMap::default(),
@@ -77,7 +77,7 @@ impl<R> Default for Once<R> {
 impl<R> Once<R> {
     /// The client has connected, and `pb_last_xid` starts again.
     pub(crate) fn connected(&mut self) {
-        self.last_xid = 0;
+        self.last_xid = Xid::NONE;
     }
 
     /// Decides on a request. After `Run` the caller calls `started`.
@@ -115,12 +115,12 @@ impl<R> Once<R> {
     }
 
     /// The execution of a request begins.
-    pub(crate) fn started(&mut self, xid: u64, running: Arc<R>) {
+    pub(crate) fn started(&mut self, xid: Xid, running: Arc<R>) {
         self.running.insert(xid, running);
     }
 
     /// The execution of a request has ended. With an `outcome`, the request is not executed again.
-    pub(crate) fn finished(&mut self, xid: u64, tag: u16, outcome: Option<Arc<Outcome>>) {
+    pub(crate) fn finished(&mut self, xid: Xid, tag: u16, outcome: Option<Arc<Outcome>>) {
         self.running.remove(&xid);
         let Some(outcome) = outcome else { return };
         if xid <= self.last_xid {
@@ -161,7 +161,7 @@ impl<R> Once<R> {
         }
     }
 
-    fn forget(&mut self, xid: u64) {
+    fn forget(&mut self, xid: Xid) {
         let Some(saved) = self.saved.remove(&xid) else {
             return;
         };
@@ -177,13 +177,13 @@ impl<R> Once<R> {
 mod tests {
     use super::{Ask, Once, Reply, UNTAGGED_MAX, Verdict};
     use std::sync::Arc;
-    use wire::Errno;
+    use wire::{Errno, Transno, Xid};
 
     fn ask(xid: u64, tag: u16, last_xid: u64) -> Ask {
         Ask {
-            xid,
+            xid: Xid(xid),
             tag,
-            last_xid,
+            last_xid: Xid(last_xid),
             resent: false,
             replay: false,
         }
@@ -198,8 +198,8 @@ mod tests {
 
     fn run(once: &mut Once<u64>, a: &Ask, transno: u64) {
         assert!(matches!(once.admit(a), Verdict::Run));
-        once.started(a.xid, Arc::new(a.xid));
-        let outcome = Ok(Reply::default().with_transno(transno));
+        once.started(a.xid, Arc::new(a.xid.0));
+        let outcome = Ok(Reply::default().with_transno(Transno(transno)));
         once.finished(a.xid, a.tag, Some(Arc::new(outcome)));
     }
 
@@ -208,7 +208,9 @@ mod tests {
         let mut once = Once::default();
         run(&mut once, &ask(128, 1, 0), 7);
         match once.admit(&resent(128, 1, 0)) {
-            Verdict::Answer(outcome) => assert!(matches!(&*outcome, Ok(reply) if reply.transno == 7)),
+            Verdict::Answer(outcome) => {
+                assert!(matches!(&*outcome, Ok(reply) if reply.transno == Transno(7)))
+            }
             other => panic!("{other:?}"),
         }
         assert!(matches!(
@@ -237,10 +239,10 @@ mod tests {
     fn a_request_in_progress_is_joined_when_resent_and_dropped_when_doubled() {
         let mut once = Once::default();
         assert!(matches!(once.admit(&ask(128, 0, 0)), Verdict::Run));
-        once.started(128, Arc::new(1));
+        once.started(Xid(128), Arc::new(1));
         assert!(matches!(once.admit(&ask(128, 0, 0)), Verdict::Drop));
         assert!(matches!(once.admit(&resent(128, 0, 0)), Verdict::Join(_)));
-        once.finished(128, 0, None);
+        once.finished(Xid(128), 0, None);
         assert!(matches!(once.admit(&resent(128, 0, 0)), Verdict::Run));
     }
 

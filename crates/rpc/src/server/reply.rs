@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use wire::format::bufs;
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
 use wire::{
-    Errno, LustreHandle, Message, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTLRPC_MSG_VERSION, PtlrpcBody,
+    Errno, LustreHandle, Message, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTLRPC_MSG_VERSION, PtlrpcBody, Transno,
 };
 
 /// A reply without the fields that the RPC layer fills in (xid, `last_committed`, service times).
@@ -20,7 +20,7 @@ pub struct Reply {
     /// The buffers after the `ptlrpc_body`.
     pub bufs: Vec<Bytes>,
     /// `pb_transno`: the request's transaction; 0 if it has none.
-    pub transno: u64,
+    pub transno: Transno,
     /// `pb_pre_versions`: the objects' versions before the operation.
     pub pre_versions: [u64; 4],
     /// `pb_limit`: how many locks the client may cache; 0: unlimited.
@@ -51,7 +51,7 @@ impl Reply {
     }
 
     /// The same reply with a transno.
-    pub fn with_transno(self, transno: u64) -> Reply {
+    pub fn with_transno(self, transno: Transno) -> Reply {
         Reply { transno, ..self }
     }
 
@@ -76,7 +76,7 @@ fn is_serious(status: i32) -> bool {
 }
 
 /// Builds the message of a reply.
-fn message(arrival: &Arrival, outcome: &Outcome, last_committed: u64, now: Instant) -> Bytes {
+fn message(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, now: Instant) -> Bytes {
     let failed;
     let reply = match outcome {
         Ok(reply) => reply,
@@ -94,8 +94,8 @@ fn message(arrival: &Arrival, outcome: &Outcome, last_committed: u64, now: Insta
             PTL_RPC_MSG_REPLY
         },
         pb_status: reply.status,
-        pb_last_committed: last_committed,
-        pb_transno: reply.transno,
+        pb_last_committed: last_committed.0,
+        pb_transno: reply.transno.0,
         pb_op_flags: reply.op_flags,
         pb_timeout: arrival.estimate_secs,
         pb_limit: reply.limit,
@@ -121,7 +121,7 @@ pub(crate) async fn send(
     arrival: &Arrival,
     route: &Route,
     outcome: &Outcome,
-    last_committed: u64,
+    last_committed: Transno,
 ) {
     if rpc.faults().loses_reply(arrival.body.pb_opc) {
         return;
@@ -157,7 +157,7 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: B
         .put(route.peer, portal, route.reply_bits, offset, 0, msg.into(), false)
         .await
     {
-        lnet::warn_seldom!(peer = %route.peer, xid = arrival.xid, error = %e, "cannot send reply");
+        lnet::warn_seldom!(peer = %route.peer, xid = %arrival.xid, error = %e, "cannot send reply");
     }
 }
 
@@ -165,12 +165,12 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: B
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Reply, is_serious};
-    use wire::Errno;
+    use wire::{Errno, Transno};
 
     #[test]
     fn errors_of_the_operation_are_replies_and_others_are_not() {
         assert!(!is_serious(0) && !is_serious(301) && !is_serious(Errno::ENODATA.status()));
         assert!(is_serious(Errno::ENOTCONN.status()) && is_serious(Errno::ENOTSUPP.status()));
-        assert_eq!(Reply::status(-2).with_transno(5).transno, 5);
+        assert_eq!(Reply::status(-2).with_transno(Transno(5)).transno, Transno(5));
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use wire::{
     Errno, MSG_REPLAY, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, Nid, OBD_CONNECT_BULK_MBITS,
-    OBD_CONNECT2_REP_MBITS, PtlrpcBody, WireStruct,
+    OBD_CONNECT2_REP_MBITS, PtlrpcBody, WireStruct, Xid,
 };
 
 /// A request as it arrived.
@@ -20,7 +20,7 @@ use wire::{
 pub(crate) struct Arrival {
     pub(crate) from: Nid,
     pub(crate) portal: u32,
-    pub(crate) xid: u64,
+    pub(crate) xid: Xid,
     pub(crate) msg: Message,
     pub(crate) body: PtlrpcBody,
     pub(crate) cpt: CptId,
@@ -49,15 +49,15 @@ impl Arrival {
     pub(crate) fn route(&self) -> Route {
         Route {
             peer: self.from,
-            reply_bits: self.xid,
-            bulk_bits: self.xid,
+            reply_bits: self.xid.0,
+            bulk_bits: self.xid.0,
             deadline: self.deadline,
         }
     }
 
     /// The reply's route with the flags negotiated for `export`.
     pub(crate) fn route_of(&self, export: &Export) -> Route {
-        let mbits = |granted: bool| if granted { self.body.pb_mbits } else { self.xid };
+        let mbits = |granted: bool| if granted { self.body.pb_mbits } else { self.xid.0 };
         Route {
             reply_bits: mbits(export.has2(OBD_CONNECT2_REP_MBITS)),
             bulk_bits: mbits(export.has(OBD_CONNECT_BULK_MBITS)),
@@ -151,7 +151,7 @@ impl Running {
 /// A request as its target handles it.
 pub struct ServerRequest {
     /// The xid.
-    pub xid: u64,
+    pub xid: Xid,
     /// The opcode.
     pub opc: u32,
     /// The parsed `ptlrpc_body`.
@@ -191,7 +191,7 @@ impl ServerRequest {
     /// `EPROTO` if the buffer is too short.
     pub fn get<T: WireStruct>(&self, i: usize) -> Result<T, Errno> {
         self.msg.get(i).map_err(|e| {
-            warn_seldom!(peer = %self.peer, xid = self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
+            warn_seldom!(peer = %self.peer, xid = %self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
             Errno::EPROTO
         })
     }
@@ -275,7 +275,7 @@ impl ServerRequest {
             Ok(Err(e)) => e.to_string(),
             Err(e) => e.to_string(),
         };
-        warn_seldom!(peer = %route.peer, xid = self.xid, opc = self.opc, why, "bulk transfer failed");
+        warn_seldom!(peer = %route.peer, xid = %self.xid, opc = self.opc, why, "bulk transfer failed");
         self.running.bulk_failed.store(true, Ordering::Release);
         Err(Errno::ETIMEDOUT)
     }

@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
-use wire::{Message, Nid, PTL_RPC_MSG_REQUEST};
+use wire::{Message, Nid, PTL_RPC_MSG_REQUEST, Xid};
 
 /// Handles a request.
 pub(crate) type Handler = fn(Arc<Ptlrpc>, Arrival) -> BoxFuture<'static, ()>;
@@ -155,7 +155,7 @@ impl Service {
         }
         let now = Instant::now();
         if now > arrival.deadline {
-            warn_seldom!(service = part.name, peer = %arrival.from, xid = arrival.xid, "dropping request: its deadline passed in the queue");
+            warn_seldom!(service = part.name, peer = %arrival.from, xid = %arrival.xid, "dropping request: its deadline passed in the queue");
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -307,7 +307,7 @@ fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
     Ok(Arrival {
         from: m.from,
         portal: m.portal,
-        xid: m.match_bits,
+        xid: Xid(m.match_bits),
         msg,
         body,
         cpt,

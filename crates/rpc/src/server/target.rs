@@ -3,7 +3,9 @@
 use super::{Export, Reply, ServerRequest};
 use crate::BoxFuture;
 use std::sync::Arc;
-use wire::{Errno, Nid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, ObdConnectData};
+use wire::{
+    Errno, Nid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, ObdConnectData, Transno,
+};
 
 /// The role of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +71,7 @@ pub trait Target: Send + Sync + 'static {
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno>;
 
     /// The transno up to which everything is committed.
-    fn last_committed(&self) -> u64;
+    fn last_committed(&self) -> Transno;
 
     /// Whether requests can be replayed (MDT, OST).
     fn replayable(&self) -> bool;

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use wire::{
     Errno, LustreHandle, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, MSG_RESENT, Message, Nid,
     OBD_CONNECT_AT, OBD_CONNECT_FULL20, OBD_CONNECT_MDS, ObdConnectData, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY,
-    PtlrpcBody, WireStruct,
+    PtlrpcBody, Transno, WireStruct,
 };
 
 const MDT: &str = "testfs-MDT0000_UUID";
@@ -181,7 +181,7 @@ async fn a_request_that_comes_twice_is_executed_once() {
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(1)).await;
-            Ok(Reply::default().with_transno(41))
+            Ok(Reply::default().with_transno(Transno(41)))
         })
     });
     rpc.add_target(target.clone());

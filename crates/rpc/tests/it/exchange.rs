@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE};
+use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE, Transno};
 
 #[tokio::test(start_paused = true)]
 async fn a_call_brings_the_reply_back() {
@@ -135,7 +135,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
     let count = Arc::new(AtomicU64::new(100));
     let target = Scripted::new(MDT, move |_| {
         let transno = count.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move { Ok(Reply::new(text("made")).with_transno(transno)) })
+        Box::pin(async move { Ok(Reply::new(text("made")).with_transno(Transno(transno))) })
     });
     rpc.add_target(target.clone());
     let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
@@ -160,7 +160,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
         ]
     );
     assert!(started.elapsed() < Duration::from_secs(40));
-    assert_eq!((import.uncommitted(), import.last_committed()), (1, 40));
+    assert_eq!((import.uncommitted(), import.last_committed()), (1, Transno(40)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,7 +316,7 @@ async fn a_restarted_server_has_forgotten_its_clients() {
 async fn uncommitted_work_is_asked_about_soon() {
     let rpc = node(10);
     rpc.add_target(Scripted::new(MDT, |_| {
-        Box::pin(async { Ok(Reply::default().with_transno(40)) })
+        Box::pin(async { Ok(Reply::default().with_transno(Transno(40))) })
     }));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     let open = Request {
@@ -499,7 +499,7 @@ async fn lossy(seed: u64) {
             seen.lock().unwrap().push(name.clone());
             Box::pin(async move {
                 sleep(Duration::from_millis(u64::from(name[0]) * 200)).await;
-                Ok(Reply::new(vec![name]).with_transno(41))
+                Ok(Reply::new(vec![name]).with_transno(Transno(41)))
             })
         }
     });

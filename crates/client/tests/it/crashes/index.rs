@@ -43,7 +43,7 @@ fn put(map: &mut Map, batch: &Batch) {
 impl CrashIndex {
     /// An empty one.
     pub fn new() -> Arc<CrashIndex> {
-        CrashIndex::on(Map::new(), Transactions::restore(0, 0))
+        CrashIndex::on(Map::new(), Transactions::restore(wire::Transno::NONE, 0))
     }
 
     fn on(map: Map, transactions: Arc<Transactions>) -> Arc<CrashIndex> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use osd::{MemoryIndex, StoreKind, open_index};
-use wire::Fid;
+use wire::{Fid, Transno};
 
 use super::{Fixture, ROOT, check};
 use crate::store::Store;
@@ -17,7 +17,7 @@ const ROUNDS: u32 = 60;
 const FIDS: u32 = 1 << 16;
 
 /// What one thread does in one round; a file and a subdirectory of it remain. The directory's version after each.
-pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> u64 {
+pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Transno {
     let name = |what: &str| format!("{what}.{thread}.{n}");
     let file = f.file(dir, &name("file"));
     f.dir(dir, &name("stays"));
@@ -58,7 +58,7 @@ fn all_adds_up(store: Store) {
     let inode = f.inode(dir);
     assert_eq!(inode.nlink, 2 + THREADS * ROUNDS);
     assert_eq!(
-        Some(inode.version),
+        Some(Transno(inode.version)),
         last.iter().map(|(transno, _)| *transno).max()
     );
     assert_eq!(Some(inode.mtime), last.iter().map(|(_, time)| *time).max());

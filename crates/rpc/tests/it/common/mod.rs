@@ -8,7 +8,7 @@ use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
 use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, WireStruct};
+use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, Transno, WireStruct};
 
 pub const MDT: &str = "testfs-MDT0000_UUID";
 pub const OST: &str = "testfs-OST0000_UUID";
@@ -74,8 +74,8 @@ impl Target for Scripted {
         })
     }
 
-    fn last_committed(&self) -> u64 {
-        40
+    fn last_committed(&self) -> Transno {
+        Transno(40)
     }
 
     fn replayable(&self) -> bool {
