@@ -415,7 +415,7 @@ fn layouts_and_objects_agree_after_a_repair() {
         // One that is in use would be destroyed.
         let four = s.objects("d/four")[0];
         s.change(|b| {
-            b.put(keys::work(four.ost, 1, four.fid), &b"\0"[..]);
+            b.put(keys::work(four.ost, wire::Transno(1), four.fid), &b"\0"[..]);
         });
         // The sequence begins anew, on both sides.
         let seq = s.objects("1")[0].fid.f_seq;
