@@ -6,6 +6,7 @@
 mod demo;
 mod fuzz;
 mod setup;
+mod spelling;
 mod stage;
 mod suite;
 #[cfg(test)]
@@ -17,7 +18,7 @@ use stage::{Stage, cargo};
 
 const HELP: &str = "usage: cargo xtask COMMAND
 
-  check   format, lints, documentation, licences and advisories
+  check   format, lints, documentation, style, spelling, licences and advisories
   test    install what the tests need, then run them: [-p CRATE]... [--jobs N] [PART OF A NAME]...
   model   random sequences on several mounts against a model: [--sequences N] [--seed S], a sequence a seed
   linear  what several mounts do in one directory at once, checked: [--rounds N] [--seed S], a round a seed
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
         Some("setup") => setup::packages()
+            .and_then(|()| setup::codespell())
             .and_then(|()| setup::cargo_deny())
             .and_then(|()| setup::test_programs()),
         Some("help" | "--help" | "-h") => {
@@ -77,6 +79,18 @@ fn check() -> Result<(), String> {
         "--locked",
     ]);
     Stage::new("documentation").run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
+    let style = [
+        "test",
+        "--locked",
+        "--package",
+        "xtask",
+        "tidy::",
+        "--",
+        "--nocapture",
+    ];
+    Stage::new("style").run(cargo(style))?;
+    setup::codespell()?;
+    spelling::check()?;
     setup::cargo_deny()?;
     // Those for other systems too, that nothing here was built with: all are looked at.
     Stage::new("sources of all crates").run(cargo(["fetch", "--locked"]))?;

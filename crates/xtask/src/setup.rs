@@ -27,10 +27,19 @@ const PROGRAMS: [(&str, &str); 17] = [
 
 /// Installs the packages of programs that are not there.
 pub(crate) fn packages() -> Result<(), String> {
-    let missing: Vec<&str> = PROGRAMS
+    install(&PROGRAMS)
+}
+
+/// Installs the spell checker unless it is there.
+pub(crate) fn codespell() -> Result<(), String> {
+    install(&[("codespell", "codespell")])
+}
+
+fn install(programs: &[(&str, &str)]) -> Result<(), String> {
+    let missing: Vec<&str> = programs
         .iter()
         .filter(|(p, _)| !has(p))
-        .map(|&(_, package)| package)
+        .map(|(_, package)| *package)
         .collect();
     if missing.is_empty() {
         return Ok(());

@@ -1,6 +1,10 @@
-//! Style as ordinary tests: what reviewers would otherwise have to look for.
+//! Style as ordinary tests, so that reviewers need not look for it. Here: layers, files, links; [`words`] has the words
+//! of comments and pages, [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
+
+mod commits;
+mod words;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -158,6 +162,36 @@ fn links_in_the_documentation_lead_somewhere() {
         }
     }
     assert_none("dead links", dead);
+}
+
+/// The headings of a page.
+fn headings(page: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let lines = text.lines().filter(|l| l.starts_with('#'));
+    lines
+        .map(|l| l.trim_start_matches('#').trim().to_owned())
+        .collect()
+}
+
+#[test]
+fn comments_cite_headings_that_exist() {
+    let page = "docs/protocol.md";
+    let headings = headings(page);
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        // A citation may go on in the next line of the comment.
+        let lines = text
+            .lines()
+            .map(|l| l.trim_start().trim_start_matches(['/', '!']).trim());
+        let text = lines.collect::<Vec<_>>().join(" ");
+        for (i, cited) in text.match_indices(&format!("{page}, \"")) {
+            let heading = text[i + cited.len()..].split('"').next().unwrap_or_default();
+            if !headings.contains(heading) {
+                wrong.push(format!("{}: {page} has no heading \"{heading}\"", path.display()));
+            }
+        }
+    }
+    assert_none("citations of nothing", wrong);
 }
 
 /// Each package with its features, as testing what these arguments select builds it.

@@ -1,0 +1,68 @@
+//! Subjects of commits: CONTRIBUTING.md, "Commits".
+
+use std::process::Command;
+
+use super::assert_none;
+use crate::stage::root;
+
+/// Later commits follow the rule.
+const BASE: &str = "84c5f10";
+const SUBJECT_MAX: usize = 72;
+
+/// `area: imperative`: an area of lower-case words, then the rest in one line.
+fn is_good(subject: &str) -> bool {
+    let Some((area, rest)) = subject.split_once(": ") else {
+        return false;
+    };
+    let of_area = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_,/ ".contains(c);
+    subject.chars().count() <= SUBJECT_MAX
+        && area.starts_with(|c: char| c.is_ascii_lowercase())
+        && area.chars().all(of_area)
+        && !rest.trim().is_empty()
+        && !rest.ends_with('.')
+}
+
+/// Subjects since [`BASE`].
+fn subjects() -> Result<String, String> {
+    let range = format!("{BASE}..HEAD");
+    let mut git = Command::new("git");
+    git.args(["log", "--no-merges", "--format=%h %s", &range])
+        .current_dir(root());
+    let output = git.output().map_err(|e| format!("cannot run git: {e}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn subjects_of_commits_have_an_area_and_are_short() {
+    let subjects = match subjects() {
+        Ok(subjects) => subjects,
+        Err(why) => {
+            println!("!!! commit subjects NOT CHECKED: {why}");
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "CI needs the history since {BASE}: {why}"
+            );
+            return;
+        }
+    };
+    let bad = subjects
+        .lines()
+        .filter(|l| !l.split_once(' ').is_some_and(|(_, subject)| is_good(subject)));
+    assert_none(
+        "commit subjects that are not `area: imperative`, or longer than 72 characters",
+        bad.map(str::to_owned).collect(),
+    );
+}
+
+#[test]
+fn the_rule_for_subjects() {
+    assert!(is_good("rpc: evict clients that owe an answer"));
+    assert!(is_good("client, mdt: keep the parent's lock"));
+    assert!(!is_good("Evict clients"));
+    assert!(!is_good("rpc:evict clients"));
+    assert!(!is_good("Rpc: evict clients"));
+    assert!(!is_good(&format!("rpc: {}", "x".repeat(68))));
+}

@@ -1,0 +1,167 @@
+//! Plain words, and short lines: CONTRIBUTING.md, "Plain words".
+
+use std::fs;
+use std::path::Path;
+
+use super::{assert_none, files};
+use crate::stage::root;
+
+/// Words, and the lines that may have one of them, of a thousand.
+struct Limit {
+    words: &'static [&'static str],
+    per_thousand: usize,
+}
+
+/// Comment lines end at this column at the latest.
+const COLUMNS_MAX: usize = 220;
+
+const OF_COMMENTS: [Limit; 3] = [
+    Limit {
+        words: &["who", "whoever", "whom", "whose"],
+        per_thousand: 45,
+    },
+    Limit {
+        words: &["what", "whatever"],
+        per_thousand: 165,
+    },
+    Limit {
+        words: &["he", "his", "him"],
+        per_thousand: 2,
+    },
+];
+
+const OF_PAGES: [Limit; 3] = [
+    Limit {
+        words: &["who", "whoever", "whom", "whose"],
+        per_thousand: 45,
+    },
+    Limit {
+        words: &["what", "whatever"],
+        per_thousand: 165,
+    },
+    Limit {
+        words: &["he", "his", "him"],
+        per_thousand: 2,
+    },
+];
+
+/// Sentences of pages that begin with a clause as their subject.
+const CLAUSES_MAX: usize = 200;
+
+/// A line of text, and where it is.
+struct Line {
+    place: String,
+    text: String,
+}
+
+impl Line {
+    fn new(path: &Path, index: usize, text: &str) -> Line {
+        let path = path.strip_prefix(root()).unwrap_or(path);
+        Line {
+            place: format!("{}:{}", path.display(), index + 1),
+            text: text.to_owned(),
+        }
+    }
+
+    fn shown(&self) -> String {
+        format!("{}: {}", self.place, self.text.trim())
+    }
+
+    /// The words, without inline code.
+    fn words(&self) -> Vec<&str> {
+        let outside_code = self.text.split('`').step_by(2);
+        let words =
+            outside_code.flat_map(|t| t.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '_'));
+        words.filter(|w| !w.is_empty()).collect()
+    }
+
+    fn has_one_of(&self, words: &[&str]) -> bool {
+        self.words()
+            .iter()
+            .any(|w| words.contains(&w.to_lowercase().as_str()))
+    }
+}
+
+/// All lines of comments of the sources.
+fn comments() -> Vec<Line> {
+    let mut out = Vec::new();
+    for top in ["crates", "fuzz"] {
+        for path in files(&root().join(top), "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let lines = text.lines().enumerate();
+            let comments = lines.filter(|(_, l)| l.trim_start().starts_with("//"));
+            out.extend(comments.map(|(i, l)| Line::new(&path, i, l)));
+        }
+    }
+    out
+}
+
+/// All lines of the pages, without code.
+fn pages() -> Vec<Line> {
+    let mut out = Vec::new();
+    for path in files(root(), "md") {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut in_code = false;
+        for (i, line) in text.lines().enumerate() {
+            if line.trim_start().starts_with("```") {
+                in_code = !in_code;
+            } else if !in_code && !line.trim().is_empty() {
+                out.push(Line::new(&path, i, line));
+            }
+        }
+    }
+    out
+}
+
+fn assert_within(limits: &[Limit], lines: &[Line]) {
+    let mut over = Vec::new();
+    for limit in limits {
+        let found: Vec<&Line> = lines.iter().filter(|l| l.has_one_of(limit.words)).collect();
+        if found.len() * 1000 > lines.len() * limit.per_thousand {
+            over.push(format!(
+                "{}: {} of {} lines, at most {} of a thousand",
+                limit.words.join(", "),
+                found.len(),
+                lines.len(),
+                limit.per_thousand
+            ));
+            over.extend(found.iter().map(|l| l.shown()));
+        }
+    }
+    assert_none("name the actor, or the thing", over);
+}
+
+#[test]
+fn comments_name_the_actor() {
+    assert_within(&OF_COMMENTS, &comments());
+}
+
+#[test]
+fn pages_name_the_actor() {
+    assert_within(&OF_PAGES, &pages());
+}
+
+#[test]
+fn sentences_of_pages_have_nouns_as_subjects() {
+    let clauses = ["Who", "Whoever", "Whom", "Whose", "What", "Whatever"];
+    let begins = |l: &&Line| l.words().iter().any(|w| clauses.contains(w)) && !l.text.contains('?');
+    let found: Vec<String> = pages().iter().filter(begins).map(Line::shown).collect();
+    if found.len() > CLAUSES_MAX {
+        assert_none("sentences whose subject is a clause", found);
+    }
+}
+
+#[test]
+fn comments_are_narrow() {
+    let wide = comments();
+    let wide = wide.iter().filter(|l| l.text.chars().count() > COLUMNS_MAX);
+    assert_none("comment lines to wrap", wide.map(Line::shown).collect());
+}
+
+#[test]
+fn words_are_found_outside_of_code() {
+    let line = |text| Line::new(Path::new("a.rs"), 0, text);
+    assert!(line("// Who's there? whoever waits").has_one_of(&["whoever"]));
+    assert!(!line("// `what` and `who`").has_one_of(&["what", "who"]));
+    assert!(!line("// somewhat, the whole").has_one_of(&["what", "who"]));
+}
