@@ -79,7 +79,7 @@ async fn files_are_made_with_and_without_objects() {
         let dir = client.lookup(&cred, out, b"d0").await.unwrap().attr.fid;
         let file = client.lookup(&cred, dir, b"f1").await.unwrap().attr.fid;
         match client.getstripe(&cred, file).await {
-            Ok(layout) => client::LovLayout::parse(layout).unwrap().count(),
+            Ok(layout) => client::FileLayout::parse(layout).unwrap().count(),
             Err(_) => 0,
         }
     };

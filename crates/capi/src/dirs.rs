@@ -51,7 +51,7 @@ impl Dir {
                 return Ok(None);
             };
             reader.place = last.next;
-            self.handle.took(&items, items.len());
+            self.handle.advance(&items, items.len());
             reader.items = items.into();
         }
         reader.items.pop_front().map(|item| entry(&item)).transpose()

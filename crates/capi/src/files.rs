@@ -161,7 +161,7 @@ impl File {
         let (mut end, mut done) = (offset, 0);
         for piece in bytes.chunks(PIECE) {
             let copy = Bytes::copy_from_slice(piece);
-            match mount.client.write_where(&self.open, end, copy).await {
+            match mount.client.write_with_offset(&self.open, end, copy).await {
                 Ok((at, written)) => {
                     (end, done) = (at + written as u64, done + written);
                     if written < piece.len() {

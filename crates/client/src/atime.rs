@@ -76,7 +76,7 @@ impl Atime {
     }
 
     /// Whether a read at this time updates the access time of a file with these times.
-    pub(crate) fn counts(self, known: Times, read: Time) -> bool {
+    pub(crate) fn updates(self, known: Times, read: Time) -> bool {
         let later = read > known.atime;
         match self {
             Atime::Never => false,
@@ -95,7 +95,7 @@ pub(crate) struct Access {
     /// The last read; whether it updates the access time is not decided yet.
     read: Option<Time>,
     /// The last update that the metadata target does not know.
-    counts: Option<Time>,
+    unreported: Option<Time>,
 }
 
 impl Access {
@@ -106,10 +106,10 @@ impl Access {
 
     /// The access time of a file with these times.
     pub(crate) fn atime(&mut self, rule: Atime, known: Times) -> Time {
-        let atime = known.atime.max(self.counts.unwrap_or(known.atime));
+        let atime = known.atime.max(self.unreported.unwrap_or(known.atime));
         match self.read.take() {
-            Some(read) if rule.counts(Times { atime, ..known }, read) => {
-                self.counts = Some(read);
+            Some(read) if rule.updates(Times { atime, ..known }, read) => {
+                self.unreported = Some(read);
                 read
             }
             _ => atime,
@@ -119,7 +119,7 @@ impl Access {
     /// Takes the access time to report to the metadata target, if there is a new one.
     pub(crate) fn take(&mut self, rule: Atime, known: Times) -> Option<Time> {
         self.atime(rule, known);
-        self.counts.take()
+        self.unreported.take()
     }
 }
 
@@ -138,22 +138,22 @@ mod tests {
 
     #[test]
     fn the_first_read_after_a_change_counts_and_one_a_day() {
-        let counts = |known, read| Atime::Relative.counts(known, Time::secs(read));
-        assert!(counts(times(10, 10), 11));
-        assert!(counts(times(10, 20), 30));
-        assert!(!counts(times(30, 20), 40));
-        assert!(counts(times(30, 20), 30 + STALE_SECS));
+        let updates = |known, read| Atime::Relative.updates(known, Time::secs(read));
+        assert!(updates(times(10, 10), 11));
+        assert!(updates(times(10, 20), 30));
+        assert!(!updates(times(30, 20), 40));
+        assert!(updates(times(30, 20), 30 + STALE_SECS));
         assert!(
-            !counts(times(i64::MAX, 20), i64::MAX),
+            !updates(times(i64::MAX, 20), i64::MAX),
             "the largest time does not overflow"
         );
     }
 
     #[test]
     fn strict_updates_with_each_later_read_and_never_with_none() {
-        assert!(Atime::Strict.counts(times(30, 20), Time::secs(31)));
-        assert!(!Atime::Strict.counts(times(30, 20), Time::secs(30)));
-        assert!(!Atime::Never.counts(times(10, 20), Time::secs(30)));
+        assert!(Atime::Strict.updates(times(30, 20), Time::secs(31)));
+        assert!(!Atime::Strict.updates(times(30, 20), Time::secs(30)));
+        assert!(!Atime::Never.updates(times(10, 20), Time::secs(30)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Attributes of a file: those of the metadata target, and the merged attributes with the size and
 //! times of its objects.
 
-use crate::layout::LovLayout;
+use crate::layout::FileLayout;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
@@ -93,7 +93,7 @@ pub struct DataAttr {
 pub(crate) struct MdAttr {
     pub(crate) attr: Attr,
     /// A regular file's layout; `None` if the reply had none.
-    pub(crate) layout: Option<Arc<LovLayout>>,
+    pub(crate) layout: Option<Arc<FileLayout>>,
     /// The access ACL in the format of `system.posix_acl_access`. `None`: not in the reply; empty:
     /// the file has none.
     pub(crate) acl: Option<Bytes>,
@@ -134,9 +134,9 @@ impl MdAttr {
         };
         let layout = if attr.is_file() && valid & OBD_MD_FLEASIZE != 0 {
             let len = (body.mbo_eadatasize as usize).min(md.len());
-            LovLayout::parse(md.slice(..len)).ok().map(Arc::new)
+            FileLayout::parse(md.slice(..len)).ok().map(Arc::new)
         } else if attr.is_file() && valid & OBD_MD_FLSIZE != 0 {
-            Some(Arc::new(LovLayout::empty()))
+            Some(Arc::new(FileLayout::empty()))
         } else {
             None
         };

@@ -93,9 +93,9 @@ pub struct Client {
     pub(crate) user_fid2path: bool,
     pub(crate) open_dirs: Arc<OpenDirs>,
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
-    pub(crate) gone: AtomicBool,
+    pub(crate) unmounted: AtomicBool,
     /// The mount's parameters, unregistered on unmount.
-    pub(crate) shown: Mutex<Vec<Group>>,
+    pub(crate) param_groups: Mutex<Vec<Group>>,
 }
 
 impl Client {
@@ -139,7 +139,7 @@ impl Client {
     /// Unmounts: writes dirty data, cancels locks, disconnects. Each step has a time limit. A
     /// second call has no effect.
     pub async fn umount(&self) {
-        if self.gone.swap(true, Ordering::AcqRel) {
+        if self.unmounted.swap(true, Ordering::AcqRel) {
             return;
         }
         self.lov.umount().await;
@@ -170,7 +170,7 @@ impl Client {
             tracing::warn!("unmount: the MGS did not answer MGS_DISCONNECT within {UMOUNT_STEP:?}");
         }
         self.inodes.clear();
-        self.shown.lock().clear();
+        self.param_groups.lock().clear();
     }
 
     /// Checks a file system name against the limits of the MGS's resource names.

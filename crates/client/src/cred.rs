@@ -27,7 +27,7 @@ impl Groups {
     pub(crate) fn all(&self) -> Arc<[u32]> {
         match self {
             Groups::Known(groups) => groups.clone(),
-            Groups::Lazy(look_up) => look_up(),
+            Groups::Lazy(resolve_name) => resolve_name(),
         }
     }
 }

@@ -32,12 +32,12 @@ impl DirChunk {
 }
 
 /// Number of a cached chunk, in the order of insertion.
-pub(crate) type Ticket = u64;
+pub(crate) type ChunkId = u64;
 
 /// The order and sizes of the cached chunks. The directories hold the chunks; this type only
 /// counts.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct DirChunkFifo {
     entries_max: usize,
     runs: Mutex<Runs>,
 }
@@ -45,23 +45,23 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct Runs {
     /// In order of insertion: directory and number of entries.
-    order: BTreeMap<Ticket, (Fid, usize)>,
-    next: Ticket,
+    order: BTreeMap<ChunkId, (Fid, usize)>,
+    next: ChunkId,
     entries: usize,
 }
 
-impl Default for Kept {
+impl Default for DirChunkFifo {
     /// The limit that fits the memory of the process.
-    fn default() -> Kept {
+    fn default() -> DirChunkFifo {
         let entries = cpt::memory_bytes() / SHARE / ENTRY_BYTES;
-        Kept::new(entries.clamp(ENTRIES.0, ENTRIES.1) as usize)
+        DirChunkFifo::new(entries.clamp(ENTRIES.0, ENTRIES.1) as usize)
     }
 }
 
-impl Kept {
+impl DirChunkFifo {
     /// A limit of `entries_max` entries.
-    pub(crate) fn new(entries_max: usize) -> Kept {
-        Kept {
+    pub(crate) fn new(entries_max: usize) -> DirChunkFifo {
+        DirChunkFifo {
             entries_max,
             runs: Mutex::default(),
         }
@@ -69,29 +69,29 @@ impl Kept {
 
     /// Adds a chunk of `entries` entries. Returns its number and the chunks to evict. `None`: it
     /// alone exceeds the limit.
-    pub(crate) fn add(&self, dir: Fid, entries: usize) -> Option<(Ticket, Vec<(Fid, Ticket)>)> {
+    pub(crate) fn add(&self, dir: Fid, entries: usize) -> Option<(ChunkId, Vec<(Fid, ChunkId)>)> {
         if entries > self.entries_max {
             return None;
         }
         let mut runs = self.runs.lock();
         let mut leaving = Vec::new();
         while runs.entries + entries > self.entries_max
-            && let Some((ticket, (dir, count))) = runs.order.pop_first()
+            && let Some((id, (dir, count))) = runs.order.pop_first()
         {
             runs.entries -= count;
-            leaving.push((dir, ticket));
+            leaving.push((dir, id));
         }
-        let ticket = runs.next;
+        let id = runs.next;
         runs.next += 1;
         runs.entries += entries;
-        runs.order.insert(ticket, (dir, entries));
-        Some((ticket, leaving))
+        runs.order.insert(id, (dir, entries));
+        Some((id, leaving))
     }
 
     /// Removes a chunk.
-    pub(crate) fn remove(&self, ticket: Ticket) {
+    pub(crate) fn remove(&self, id: ChunkId) {
         let mut runs = self.runs.lock();
-        if let Some((_, count)) = runs.order.remove(&ticket) {
+        if let Some((_, count)) = runs.order.remove(&id) {
             runs.entries -= count;
         }
     }
@@ -106,12 +106,12 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::Kept;
+    use super::DirChunkFifo;
     use wire::Fid;
 
     #[test]
     fn the_oldest_chunks_are_evicted_only_as_far_as_needed() {
-        let kept = Kept::new(100);
+        let kept = DirChunkFifo::new(100);
         let dir = |oid| Fid::new(0x400, oid, 0);
         let (first, none) = kept.add(dir(1), 40).unwrap();
         assert!(none.is_empty());

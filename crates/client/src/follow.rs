@@ -8,7 +8,7 @@
 
 use crate::client::Client;
 use crate::data::DataFile;
-use crate::layout::LovLayout;
+use crate::layout::FileLayout;
 use mgc::FsConfig;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use wire::Fid;
 
 /// The longest wait of an operation for the configuration that names an unknown target.
-const UNKNOWN_MAX: Duration = Duration::from_secs(20);
+const LEARN_TARGETS_MAX: Duration = Duration::from_secs(20);
 
 /// Applies each change of the configuration until the client is unmounted.
 pub(crate) async fn follow(client: Weak<Client>, mut log: watch::Receiver<Arc<FsConfig>>) {
@@ -29,7 +29,7 @@ pub(crate) async fn follow(client: Weak<Client>, mut log: watch::Receiver<Arc<Fs
 
 impl Client {
     fn apply(&self, config: Arc<FsConfig>) {
-        if self.gone.load(Ordering::Acquire) {
+        if self.unmounted.load(Ordering::Acquire) {
             return;
         }
         self.lov.update(&config);
@@ -44,9 +44,9 @@ impl Client {
     /// The data of a file. If the mount does not know a target of its layout, it reads the
     /// configuration first. A target that the configuration does not name either is missing in the
     /// result.
-    pub(crate) async fn data(&self, fid: Fid, layout: Arc<LovLayout>) -> Arc<DataFile> {
+    pub(crate) async fn data(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
         if !self.lov.knows(&layout) {
-            let learned = tokio::time::timeout(UNKNOWN_MAX, self.learn_targets(&layout)).await;
+            let learned = tokio::time::timeout(LEARN_TARGETS_MAX, self.learn_targets(&layout)).await;
             if learned.is_err() || !self.lov.knows(&layout) {
                 lnet::warn_seldom!(%fid, "the file has an object on an OST that the configuration does not name: its data there cannot be accessed");
             }
@@ -56,13 +56,13 @@ impl Client {
 
     /// Reads the configuration to learn the targets of a layout. Only adds targets; [`follow`]
     /// handles moves, because it sees all changes in order.
-    async fn learn_targets(&self, layout: &LovLayout) {
+    async fn learn_targets(&self, layout: &FileLayout) {
         let _one_at_a_time = self.unknown_targets.lock().await;
         if self.lov.knows(layout) {
             return;
         }
         match self.mgc.read_config(&format!("{}-client", self.fsname)).await {
-            Ok(config) if !self.gone.load(Ordering::Acquire) => self.lov.add_new(&config),
+            Ok(config) if !self.unmounted.load(Ordering::Acquire) => self.lov.add_new(&config),
             Ok(_) => {}
             Err(e) => lnet::warn_seldom!("{e}"),
         }

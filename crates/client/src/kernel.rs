@@ -109,9 +109,9 @@ mod tests {
     use wire::Fid;
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<(i64, i64)>>);
+    struct RecordedInvalidations(Mutex<Vec<(i64, i64)>>);
 
-    impl KernelCache for Told {
+    impl KernelCache for RecordedInvalidations {
         fn inval_entry<'a>(&'a self, _: Fid, _: &'a [u8], _: Fid) -> BoxFuture<'a, ()> {
             Box::pin(async {})
         }
@@ -124,8 +124,8 @@ mod tests {
 
     #[tokio::test]
     async fn pages_that_wait_for_a_lock_are_left_out() {
-        let (kernel, told) = (Kernel::default(), Arc::new(Told::default()));
-        kernel.set(told.clone());
+        let (kernel, recorded) = (Kernel::default(), Arc::new(RecordedInvalidations::default()));
+        kernel.set(recorded.clone());
         let file = |f_oid| Fid {
             f_seq: 1,
             f_oid,
@@ -135,12 +135,15 @@ mod tests {
         let late = kernel.await_pages(file(1), 8192..12288);
         let early = kernel.await_pages(file(1), 0..4096);
         kernel.forget_pages(file(1)).await;
-        assert_eq!(std::mem::take(&mut *told.0.lock()), [(4096, 4096), (12288, 0)]);
+        assert_eq!(
+            std::mem::take(&mut *recorded.0.lock()),
+            [(4096, 4096), (12288, 0)]
+        );
         drop(late);
         kernel.forget_pages(file(1)).await;
-        assert_eq!(std::mem::take(&mut *told.0.lock()), [(4096, 0)]);
+        assert_eq!(std::mem::take(&mut *recorded.0.lock()), [(4096, 0)]);
         drop(early);
         kernel.forget_pages(file(1)).await;
-        assert_eq!(std::mem::take(&mut *told.0.lock()), [(0, 0)]);
+        assert_eq!(std::mem::take(&mut *recorded.0.lock()), [(0, 0)]);
     }
 }

@@ -36,7 +36,7 @@ pub struct StripeExtent {
 
 /// A file's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LovLayout {
+pub struct FileLayout {
     /// The EA as received.
     pub raw: Bytes,
     /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`.
@@ -53,10 +53,10 @@ pub struct LovLayout {
     pub stripes: Vec<Stripe>,
 }
 
-impl LovLayout {
+impl FileLayout {
     /// The layout of a file that has no objects.
-    pub fn empty() -> LovLayout {
-        LovLayout {
+    pub fn empty() -> FileLayout {
+        FileLayout {
             raw: Bytes::new(),
             lmm_magic: 0,
             lmm_pattern: 0,
@@ -74,9 +74,9 @@ impl LovLayout {
     ///
     /// `EOPNOTSUPP`: a layout other than plain RAID0. `EPROTO`: malformed bytes, stripe count or
     /// size.
-    pub fn parse(raw: Bytes) -> Result<LovLayout, Errno> {
+    pub fn parse(raw: Bytes) -> Result<FileLayout, Errno> {
         if raw.is_empty() {
-            return Ok(LovLayout::empty());
+            return Ok(FileLayout::empty());
         }
         let Parsed::Plain(plain) = Parsed::parse(&raw)? else {
             return Err(Errno::EOPNOTSUPP);
@@ -94,7 +94,7 @@ impl LovLayout {
             oi: o.l_ost_oi,
             ost: OstIndex(o.l_ost_idx),
         };
-        Ok(LovLayout {
+        Ok(FileLayout {
             lmm_magic: plain.magic,
             lmm_pattern: plain.pattern,
             lmm_stripe_size: plain.stripe_size.max(STRIPE_SIZE_MIN),
@@ -182,7 +182,7 @@ impl LovLayout {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{LovLayout, Stripe, StripeExtent};
+    use super::{FileLayout, Stripe, StripeExtent};
     use bytes::Bytes;
     use wire::{
         Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, OstIndex, WireStruct,
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_layout_is_read_with_its_objects() {
-        let l = LovLayout::parse(ea(2, 1 << 20)).unwrap();
+        let l = FileLayout::parse(ea(2, 1 << 20)).unwrap();
         assert_eq!((l.lmm_stripe_size, l.lmm_layout_gen), (1 << 20, 3));
         assert_eq!(
             l.stripes[1],
@@ -236,16 +236,19 @@ mod tests {
         let whole = ea(2, 1 << 20);
         // (The header alone is valid: a layout to be instantiated later.)
         for cut in (1..32).chain(56..whole.len()) {
-            assert!(LovLayout::parse(whole.slice(..cut)).is_err(), "cut at {cut}");
+            assert!(FileLayout::parse(whole.slice(..cut)).is_err(), "cut at {cut}");
         }
-        assert_eq!(LovLayout::parse(ea(2, 0)), Err(Errno::EPROTO));
-        assert_eq!(LovLayout::parse(Bytes::from_static(&[1; 64])), Err(Errno::EPROTO));
-        assert!(LovLayout::parse(Bytes::new()).unwrap().is_empty());
+        assert_eq!(FileLayout::parse(ea(2, 0)), Err(Errno::EPROTO));
+        assert_eq!(
+            FileLayout::parse(Bytes::from_static(&[1; 64])),
+            Err(Errno::EPROTO)
+        );
+        assert!(FileLayout::parse(Bytes::new()).unwrap().is_empty());
     }
 
     #[test]
     fn bytes_go_to_their_object_and_back() {
-        let l = LovLayout::parse(ea(3, 65536)).unwrap();
+        let l = FileLayout::parse(ea(3, 65536)).unwrap();
         for off in [0, 1, 65535, 65536, 3 * 65536, 3 * 65536 + 7, 12345678, 1 << 40] {
             let (stripe, obj) = l.locate(off);
             assert_eq!(l.file_offset(stripe, obj), off);
@@ -255,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_range_is_split_at_stripe_boundaries() {
-        let l = LovLayout::parse(ea(2, 65536)).unwrap();
+        let l = FileLayout::parse(ea(2, 65536)).unwrap();
         let pieces: Vec<_> = l.extents(65530, 65546).collect();
         assert_eq!(
             pieces,
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn sizes_of_objects_and_file_agree() {
-        let l = LovLayout::parse(ea(3, 65536)).unwrap();
+        let l = FileLayout::parse(ea(3, 65536)).unwrap();
         for size in [0, 1, 65536, 65537, 200_000, 10_000_000] {
             let found = (0..3)
                 .map(|i| l.file_size(i, l.object_size(i, size)))

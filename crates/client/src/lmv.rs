@@ -45,7 +45,7 @@ impl Lmv {
         let known = self.fld.read().lookup(fid.f_seq);
         let index = match known {
             Some(index) => index,
-            None => self.ask(fid).await?,
+            None => self.query_fld(fid).await?,
         };
         self.by_index(index)
     }
@@ -63,7 +63,7 @@ impl Lmv {
         self.mdcs.iter().find(|m| m.index == index).ok_or(Errno::ENODEV)
     }
 
-    async fn ask(&self, fid: Fid) -> Result<u32, Errno> {
+    async fn query_fld(&self, fid: Fid) -> Result<u32, Errno> {
         let found = self.locate(fid.f_seq, LU_SEQ_RANGE_MDT).await?;
         self.fld.write().insert(found);
         // A reply without the queried sequence is the server's error; a retry would loop.

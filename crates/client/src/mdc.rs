@@ -1,10 +1,10 @@
 //! The connection to one metadata target: requests, intents with their locks, FID allocation.
 
 use crate::attr::MdAttr;
-use crate::closes::Closes;
 use crate::cred::Cred;
+use crate::deferred_closes::DeferredCloses;
 use crate::fidgen::FidGen;
-use crate::inode::{ATTR_BITS, Changing, Denying, Inodes, Moment};
+use crate::inode::{ATTR_BITS, ChangeStamp, DirChange, Inodes, OpenDenyGuard};
 use crate::kernel::Kernel;
 use crate::ops::Flocks;
 use bytes::Bytes;
@@ -34,13 +34,13 @@ pub(crate) struct Mdc {
     pub(crate) locks: Arc<LockClient>,
     inodes: Arc<Inodes>,
     kernel: Kernel,
-    pub(crate) closes: Closes,
+    pub(crate) closes: DeferredCloses,
     pub(crate) flocks: Flocks,
     fids: tokio::sync::Mutex<FidGen>,
 }
 
 /// An intent: an operation sent with a lock request.
-pub(crate) struct IntentAsk {
+pub(crate) struct IntentRequest {
     /// The resource of the requested lock. The server may return a lock on the file that the
     /// operation found.
     pub(crate) res: Fid,
@@ -58,10 +58,10 @@ pub(crate) struct IntentAsk {
     pub(crate) opens: bool,
 }
 
-impl IntentAsk {
+impl IntentRequest {
     /// An intent on `res` that opens no file.
-    pub(crate) fn new(res: Fid, mode: LockMode, bits: u64, opc: u64, bufs: Vec<Bytes>) -> IntentAsk {
-        IntentAsk {
+    pub(crate) fn new(res: Fid, mode: LockMode, bits: u64, opc: u64, bufs: Vec<Bytes>) -> IntentRequest {
+        IntentRequest {
             res,
             mode,
             bits,
@@ -79,7 +79,7 @@ impl IntentAsk {
 #[derive(Default)]
 pub(crate) struct Elc {
     handles: Vec<u64>,
-    _denying: Vec<Denying>,
+    _deny_guards: Vec<OpenDenyGuard>,
 }
 
 impl std::ops::Deref for Elc {
@@ -100,7 +100,7 @@ pub(crate) struct IntentReply {
     /// The precision of the times in the body.
     precision: Precision,
     /// The stamp at which the request was sent.
-    pub(crate) asked: Moment,
+    pub(crate) sent_at: ChangeStamp,
     /// The granted lock, if any.
     pub(crate) lock: Option<LockRef>,
     pub(crate) reply: ReplyMsg,
@@ -113,12 +113,12 @@ impl IntentReply {
     }
 
     /// Whether the name to create already existed.
-    fn was_there(&self) -> bool {
-        self.disposition & DISP_LOOKUP_POS != 0 && !self.made_file()
+    fn name_existed(&self) -> bool {
+        self.disposition & DISP_LOOKUP_POS != 0 && !self.created_file()
     }
 
     /// Whether the open created the file.
-    pub(crate) fn made_file(&self) -> bool {
+    pub(crate) fn created_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
 
@@ -134,17 +134,17 @@ impl IntentReply {
 }
 
 /// The lock request, and the state to keep until its reply.
-fn enqueue(ask: IntentAsk) -> (Enqueue, Elc) {
-    let mut enqueue = Enqueue::new(ask.res.res_id(), ask.mode, Policy::ibits(ask.bits));
+fn enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
+    let mut enqueue = Enqueue::new(intent.res.res_id(), intent.mode, Policy::ibits(intent.bits));
     enqueue.intent = Some(Intent {
-        opc: ask.opc,
-        bufs: ask.bufs,
+        opc: intent.opc,
+        bufs: intent.bufs,
     });
-    enqueue.elc = ask.elc.to_vec();
-    enqueue.request.reply_len = REPLY_LEN + ask.reply_len;
-    enqueue.request.modifies = ask.opens;
-    enqueue.request.keep_until_closed = ask.opens;
-    (enqueue, ask.elc)
+    enqueue.elc = intent.elc.to_vec();
+    enqueue.request.reply_len = REPLY_LEN + intent.reply_len;
+    enqueue.request.modifies = intent.opens;
+    enqueue.request.keep_until_closed = intent.opens;
+    (enqueue, intent.elc)
 }
 
 impl Mdc {
@@ -160,7 +160,7 @@ impl Mdc {
             locks,
             inodes,
             kernel,
-            closes: Closes::default(),
+            closes: DeferredCloses::default(),
             flocks: Flocks::default(),
             fids: tokio::sync::Mutex::default(),
         }
@@ -201,7 +201,7 @@ impl Mdc {
     }
 
     /// Sends a request that modifies nothing.
-    pub(crate) async fn ask(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+    pub(crate) async fn call(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN,
             ..Request::new(opc, bufs)
@@ -210,7 +210,7 @@ impl Mdc {
     }
 
     /// Sends such a request, with `len` bytes more for the reply.
-    pub(crate) async fn ask_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
+    pub(crate) async fn call_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN + len,
             ..Request::new(opc, bufs)
@@ -226,29 +226,29 @@ impl Mdc {
     /// Sends many lookups in one request. None waits for a lock.
     pub(crate) async fn intents(
         &self,
-        all: Vec<IntentAsk>,
+        all: Vec<IntentRequest>,
     ) -> Result<Vec<Result<IntentReply, Errno>>, Errno> {
-        let mut asks = Vec::with_capacity(all.len());
-        for ask in all {
-            let (mut enqueue, _) = enqueue(ask);
+        let mut enqueues = Vec::with_capacity(all.len());
+        for intent in all {
+            let (mut enqueue, _) = enqueue(intent);
             enqueue.request.reply_len = BATCHED_REPLY_LEN;
-            asks.push(enqueue);
+            enqueues.push(enqueue);
         }
-        let asked = self.inodes.now();
-        let done = self.locks.enqueue_batch(asks).await?;
-        let replies = done.into_iter().map(|done| self.answer(done?, asked));
+        let sent_at = self.inodes.now();
+        let done = self.locks.enqueue_batch(enqueues).await?;
+        let replies = done.into_iter().map(|done| self.parse_reply(done?, sent_at));
         Ok(replies.collect())
     }
 
     /// Sends an intent and waits for its reply.
-    pub(crate) async fn intent(&self, ask: IntentAsk) -> Result<IntentReply, Errno> {
-        let (enqueue, _until_answered) = enqueue(ask);
-        let asked = self.inodes.now();
+    pub(crate) async fn intent(&self, intent: IntentRequest) -> Result<IntentReply, Errno> {
+        let (enqueue, _until_answered) = enqueue(intent);
+        let sent_at = self.inodes.now();
         let done = self.locks.enqueue(enqueue).await?;
-        self.answer(done, asked)
+        self.parse_reply(done, sent_at)
     }
 
-    fn answer(&self, done: Enqueued, asked: Moment) -> Result<IntentReply, Errno> {
+    fn parse_reply(&self, done: Enqueued, sent_at: ChangeStamp) -> Result<IntentReply, Errno> {
         let body = if done.msg.buf(bufs::INTENT_REPLY_BODY).len() >= MdtBody::SIZE {
             done.msg.get(bufs::INTENT_REPLY_BODY)?
         } else {
@@ -260,7 +260,7 @@ impl Mdc {
             status,
             body,
             precision: self.precision(),
-            asked,
+            sent_at,
             lock: done.lock,
             reply: done.msg,
         })
@@ -295,36 +295,36 @@ impl Mdc {
         elc.handles.extend(locks);
         let closing = self
             .closes
-            .taken_along(|fid| files.iter().any(|(of, _)| *of == fid));
+            .take_for_request(|fid| files.iter().any(|(of, _)| *of == fid));
         for one in closing {
             elc.handles.push(one.handle);
-            elc._denying.extend(one.denying);
+            elc._deny_guards.extend(one.deny_guard);
         }
         elc
     }
 
     /// Begins a change of names in a directory. The name `made` will exist if it succeeds.
-    pub(crate) fn begin(&self, cred: &Cred, dir: Fid, made: Option<&[u8]>) -> Changing {
+    pub(crate) fn begin(&self, cred: &Cred, dir: Fid, made: Option<&[u8]>) -> DirChange {
         let under = self.find(dir, LockMode::Pr, ATTR_BITS);
         let cookie = under.map(|lock| lock.info().cookie);
-        self.inodes.begin((dir, cred.pid), made, cookie)
+        self.inodes.begin_change((dir, cred.pid), made, cookie)
     }
 
     /// Sends the request for these changes (`REINT_*`). It runs to its end even if the caller stops
     /// waiting. Buffer `at` of the reply may have the directory's attributes.
     pub(crate) async fn change(
         self: &Arc<Mdc>,
-        changes: impl IntoIterator<Item = Changing, IntoIter: Send> + Send + 'static,
+        changes: impl IntoIterator<Item = DirChange, IntoIter: Send> + Send + 'static,
         bufs: Vec<Bytes>,
         at: Option<usize>,
     ) -> Result<ReplyMsg, Errno> {
         let mdc = self.clone();
         let whole = async move {
             let done = mdc.reint(bufs).await;
-            let told = done.as_ref().ok().zip(at);
+            let attr_buf = done.as_ref().ok().zip(at);
             for change in changes {
-                let tell = mdc.taken_in(change, told);
-                mdc.tell(tell).await;
+                let stale_dir = mdc.apply_parent_attr(change, attr_buf);
+                mdc.invalidate_dir_attr(stale_dir).await;
             }
             done
         };
@@ -333,24 +333,24 @@ impl Mdc {
 
     /// Sends an open that creates the name if it is missing. Runs to its end as [`Mdc::change`]
     /// does.
-    pub(crate) async fn open_or_make(
+    pub(crate) async fn open_or_create(
         self: &Arc<Mdc>,
-        change: Changing,
-        ask: IntentAsk,
+        change: DirChange,
+        intent: IntentRequest,
     ) -> Result<IntentReply, Errno> {
         let mdc = self.clone();
         let whole = async move {
-            let reply = mdc.intent(ask).await;
+            let reply = mdc.intent(intent).await;
             match &reply {
-                Ok(reply) if reply.was_there() => {
+                Ok(reply) if reply.name_existed() => {
                     let lock = mdc.find(change.dir(), LockMode::Pr, ATTR_BITS);
                     let locked = lock.as_ref().is_some_and(|l| change.is_under(l.info().cookie));
-                    change.came_to_nothing(locked);
+                    change.finish_unchanged(locked);
                 }
                 _ => {
-                    let told = reply.as_ref().ok().map(|r| (&r.reply, PARENT_OF_OPEN));
-                    let tell = mdc.taken_in(change, told);
-                    mdc.tell(tell).await;
+                    let attr_buf = reply.as_ref().ok().map(|r| (&r.reply, PARENT_OF_OPEN));
+                    let stale_dir = mdc.apply_parent_attr(change, attr_buf);
+                    mdc.invalidate_dir_attr(stale_dir).await;
                 }
             }
             reply
@@ -361,18 +361,18 @@ impl Mdc {
     /// Finishes a change, with the directory's attributes from a buffer of the reply. They are
     /// cached if a lock covered them without interruption. Returns the directory if the kernel must
     /// invalidate it.
-    fn taken_in(&self, change: Changing, told: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
+    fn apply_parent_attr(&self, change: DirChange, attr_buf: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
         let dir = change.dir();
         let agreed = self.lock_terms() == LockTerms::Nacre;
-        let told = told.filter(|(r, at)| agreed && r.buf(*at).len() >= MdtBody::SIZE);
-        let body = told.and_then(|(r, at)| r.get::<MdtBody>(at).ok());
+        let attr_buf = attr_buf.filter(|(r, at)| agreed && r.buf(*at).len() >= MdtBody::SIZE);
+        let body = attr_buf.and_then(|(r, at)| r.get::<MdtBody>(at).ok());
         let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
         let tell = match (body, &lock) {
             (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under(lock.info().cookie) => {
                 let none = Bytes::new();
-                change.ended_with(MdAttr::from_reply(&body, &none, &none, self.precision()).attr)
+                change.finish_with_attr(MdAttr::from_reply(&body, &none, &none, self.precision()).attr)
             }
-            _ => change.ended(),
+            _ => change.finish(),
         };
         tell.then_some(dir)
     }
@@ -380,7 +380,7 @@ impl Mdc {
     /// Invalidates a directory's attributes in the kernel. The kernel may be about to return the
     /// old attributes to another task, and would cache them. It is notified before the change is
     /// answered, and then drops such an answer.
-    async fn tell(&self, dir: Option<Fid>) {
+    async fn invalidate_dir_attr(&self, dir: Option<Fid>) {
         if let (Some(dir), Some(cache)) = (dir, self.kernel.get()) {
             cache.inval_inode(dir, -1, 0).await;
         }

@@ -4,7 +4,7 @@ use crate::atime::AtimeRule;
 use crate::client::{Client, MountOptions};
 use crate::cred::NO_GROUP;
 use crate::data::{DataConfig, Lov};
-use crate::dircache::Kept;
+use crate::dircache::DirChunkFifo;
 use crate::error::ClientError;
 use crate::follow::follow;
 use crate::inode::Inodes;
@@ -85,7 +85,7 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
 }
 
 /// The next number of a seed's sequence (splitmix64).
-pub(crate) fn mix(seed: &mut u64) -> u64 {
+pub(crate) fn splitmix64(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *seed;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -95,7 +95,7 @@ pub(crate) fn mix(seed: &mut u64) -> u64 {
 
 /// A random UUID (version 4) in its text form.
 fn uuid(seed: &mut u64) -> String {
-    let (a, b) = (mix(seed), mix(seed));
+    let (a, b) = (splitmix64(seed), splitmix64(seed));
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
         a >> 32,
@@ -118,7 +118,7 @@ impl Client {
         let fsname = opts.fsname.clone();
         let mut seed = opts.seed;
         let client_uuid = uuid(&mut seed);
-        let instance = format!("{:016x}", mix(&mut seed));
+        let instance = format!("{:016x}", splitmix64(&mut seed));
         let config_error = |source| ClientError::Config {
             fsname: fsname.clone(),
             source,
@@ -136,13 +136,13 @@ impl Client {
             }
         };
         let config = log.borrow_and_update().clone();
-        let mount = Mounting {
+        let mount = MountContext {
             rpc,
             opts: &opts,
             config: &config,
             client_uuid,
             instance,
-            seed: mix(&mut seed),
+            seed: splitmix64(&mut seed),
             locks: Arc::default(),
         };
         match mount.connect(&mgc).await {
@@ -159,7 +159,7 @@ impl Client {
     }
 }
 
-struct Mounting<'a> {
+struct MountContext<'a> {
     rpc: &'a Arc<Ptlrpc>,
     opts: &'a MountOptions,
     config: &'a Arc<FsConfig>,
@@ -169,10 +169,10 @@ struct Mounting<'a> {
     locks: Arc<LockRoom>,
 }
 
-impl Mounting<'_> {
+impl MountContext<'_> {
     async fn connect(self, mgc: &Arc<Mgc>) -> Result<Arc<Client>, ClientError> {
         let fsname = &self.opts.fsname;
-        let (inodes, kernel) = (Arc::new(Inodes::new(Kept::default())), Kernel::default());
+        let (inodes, kernel) = (Arc::new(Inodes::new(DirChunkFifo::default())), Kernel::default());
         let mut mdts: Vec<_> = self.config.mdts.iter().filter(|t| t.active).collect();
         mdts.sort_by_key(|t| t.index);
         if mdts.first().is_none_or(|t| t.index != 0) {
@@ -180,13 +180,13 @@ impl Mounting<'_> {
                 fsname: fsname.clone(),
             });
         }
-        let (mut mdcs, mut shown) = (Vec::new(), Vec::new());
+        let (mut mdcs, mut param_groups) = (Vec::new(), Vec::new());
         for target in mdts {
             let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
             let mdc = Arc::new(self.mdc(target, &owner, &kernel));
             owner.set_mdc(&mdc);
             let name = format!("{}-mdc-{}", target.name, self.instance);
-            shown.push(mdc.locks.show(&self.opts.params, &name));
+            param_groups.push(mdc.locks.show(&self.opts.params, &name));
             mdcs.push(mdc);
         }
         let lmv = Arc::new(Lmv::new(mdcs));
@@ -220,7 +220,7 @@ impl Mounting<'_> {
         let mounter = &self.opts.mounter;
         let body = pack::body(mounter, Fid::ZERO, Fid::ZERO, 0, NO_GROUP);
         let bufs = vec![body.to_bytes(), nul_terminated(subdir.as_bytes())];
-        let ask_root = first.ask(MDS_GET_ROOT, bufs).await;
+        let ask_root = first.call(MDS_GET_ROOT, bufs).await;
         let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(bufs::MDT_BODY)) {
             Ok(body) => body.mbo_fid1,
             Err(errno) => {
@@ -263,8 +263,8 @@ impl Mounting<'_> {
             user_fid2path: self.opts.user_fid2path,
             open_dirs: Arc::default(),
             statfs: tokio::sync::Mutex::default(),
-            gone: AtomicBool::new(false),
-            shown: Mutex::new(shown),
+            unmounted: AtomicBool::new(false),
+            param_groups: Mutex::new(param_groups),
         }))
     }
 

@@ -52,7 +52,7 @@ impl MdcOwner {
 }
 
 /// Invalidates a file's attributes and the given names in the kernel.
-async fn tell(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
+async fn invalidate_kernel(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
     let Some(cache) = kernel.get() else { return };
     cache.inval_inode(fid, -1, 0).await;
     for (parent, name) in names {
@@ -70,7 +70,7 @@ impl LockOwner for MdcOwner {
             {
                 mdc.close_now(fid).await;
             }
-            if tokio::time::timeout(KERNEL_WAIT, tell(&self.kernel, fid, &names))
+            if tokio::time::timeout(KERNEL_WAIT, invalidate_kernel(&self.kernel, fid, &names))
                 .await
                 .is_err()
             {
@@ -92,7 +92,9 @@ impl LockOwner for MdcOwner {
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
             // Runs until the first wait at once.
-            cpt::begin_here(&self.runtime, async move { tell(&kernel, fid, &names).await });
+            cpt::begin_here(&self.runtime, async move {
+                invalidate_kernel(&kernel, fid, &names).await
+            });
         }
     }
 }
@@ -120,7 +122,7 @@ impl ImportOwner for MdcOwner {
         let kernel = self.kernel.clone();
         self.runtime.spawn(async move {
             for fid in fids {
-                tell(&kernel, fid, &[]).await;
+                invalidate_kernel(&kernel, fid, &[]).await;
             }
         });
     }

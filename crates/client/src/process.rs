@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 /// Signals that request a program's end.
-const END: u64 =
+const TERMINATION_SIGNALS: u64 =
     set(libc::SIGHUP) | set(libc::SIGINT) | set(libc::SIGQUIT) | set(libc::SIGKILL) | set(libc::SIGTERM);
 /// Signals that stop an unhandling process or have no effect on it. (A debugger still sees them.)
-const HARMLESS: u64 = set(libc::SIGSTOP)
+const NONFATAL_SIGNALS: u64 = set(libc::SIGSTOP)
     | set(libc::SIGTSTP)
     | set(libc::SIGTTIN)
     | set(libc::SIGTTOU)
@@ -60,8 +60,8 @@ impl ProcessStatus {
 
     /// Whether a pending signal would act on the process if it were not waiting for this client: an
     /// unlimited wait must then end.
-    pub fn is_signalled(&self) -> bool {
-        self.acts_on() != 0
+    pub fn has_unblocked_signal(&self) -> bool {
+        self.unblocked_signals() != 0
     }
 
     /// A signal mask of the status.
@@ -71,20 +71,20 @@ impl ProcessStatus {
     }
 
     /// Pending signals that are neither blocked nor ignored.
-    fn acts_on(&self) -> u64 {
+    fn unblocked_signals(&self) -> u64 {
         let pending = self.mask("SigPnd") | self.mask("ShdPnd");
         pending & !self.mask("SigBlk") & !self.mask("SigIgn")
     }
 
     /// Whether an unhandled pending signal would terminate the process if it were not waiting for
     /// this client.
-    pub fn is_being_ended(&self) -> bool {
-        self.acts_on() & !self.mask("SigCgt") & !HARMLESS != 0
+    pub fn has_fatal_signal(&self) -> bool {
+        self.unblocked_signals() & !self.mask("SigCgt") & !NONFATAL_SIGNALS != 0
     }
 
     /// Whether a pending signal requests the program's end, even if the program handles it.
-    pub fn is_asked_to_end(&self) -> bool {
-        self.is_being_ended() || self.acts_on() & END != 0
+    pub fn has_termination_signal(&self) -> bool {
+        self.has_fatal_signal() || self.unblocked_signals() & TERMINATION_SIGNALS != 0
     }
 
     /// The effective user or group.
@@ -146,15 +146,15 @@ mod tests {
 
     #[test]
     fn a_pending_signal_counts_unless_it_is_blocked_or_ignored() {
-        assert!(status(STATUS).is_signalled());
+        assert!(status(STATUS).has_unblocked_signal());
         for (field, was) in [
             ("SigBlk:\t", "0000000000010000"),
             ("SigIgn:\t", "0000000000384004"),
         ] {
             let now = STATUS.replace(&format!("{field}{was}"), &format!("{field}0000000000000100"));
-            assert!(!status(&now).is_signalled());
+            assert!(!status(&now).has_unblocked_signal());
         }
-        assert!(!status("").is_signalled());
+        assert!(!status("").has_unblocked_signal());
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
                 super::set(pending)
             ))
         };
-        let of = |status: ProcessStatus| (status.is_asked_to_end(), status.is_being_ended());
+        let of = |status: ProcessStatus| (status.has_termination_signal(), status.has_fatal_signal());
         assert_eq!(of(with(libc::SIGINT, 0)), (true, true));
         assert_eq!(of(with(libc::SIGINT, libc::SIGINT)), (true, false));
         assert_eq!(of(with(libc::SIGALRM, 0)), (true, true));

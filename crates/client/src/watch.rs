@@ -11,23 +11,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 
 /// How long requests wait before the log reports it.
-const LONG: Duration = Duration::from_secs(10);
+const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// How often the targets are polled.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_PERIOD: Duration = Duration::from_secs(1);
 
 /// Polls the targets of a client until it is unmounted.
 pub(crate) async fn watch(client: Weak<Client>) {
-    let reported = Reported::default();
+    let reported = ReportedTargets::default();
     loop {
-        sleep(LOOK).await;
+        sleep(POLL_PERIOD).await;
         let Some(client) = client.upgrade() else { return };
-        if client.gone.load(Ordering::Acquire) {
+        if client.unmounted.load(Ordering::Acquire) {
             return;
         }
         for import in client.imports() {
-            match reported.look(import.name(), import.unanswered()) {
+            match reported.update(import.name(), import.unanswered()) {
                 None => {}
-                Some(Change::Waits(waits)) => {
+                Some(Report::Silent(waits)) => {
                     let (target, nid) = (import.name(), import.peer());
                     let (since, requests) = (time_of_day(waits.since), waits.requests);
                     tracing::warn!(
@@ -37,7 +37,7 @@ pub(crate) async fn watch(client: Weak<Client>) {
                         "no answer since {since} UTC; programs that wait can be interrupted by signals"
                     );
                 }
-                Some(Change::Answers(after)) => {
+                Some(Report::Answering(after)) => {
                     let (target, seconds) = (import.name(), after.as_secs());
                     tracing::info!(target, seconds, "the target answers again");
                 }
@@ -56,30 +56,30 @@ impl Client {
 
 /// A change to report in the log.
 #[derive(Debug, PartialEq, Eq)]
-enum Change {
+enum Report {
     /// Requests have waited for [`REPORT_AFTER`].
-    Waits(Unanswered),
+    Silent(Unanswered),
     /// The target answered after this time.
-    Answers(Duration),
+    Answering(Duration),
 }
 
 /// The targets reported as not answering, and since when.
 #[derive(Default)]
-struct Reported(Mutex<HashMap<String, Instant>>);
+struct ReportedTargets(Mutex<HashMap<String, Instant>>);
 
-impl Reported {
+impl ReportedTargets {
     /// Records the state of a target; returns a change that the log must report.
-    fn look(&self, target: &str, waits: Option<Unanswered>) -> Option<Change> {
+    fn update(&self, target: &str, waits: Option<Unanswered>) -> Option<Report> {
         let mut reported = self.0.lock();
-        let long = waits.filter(|w| w.since.elapsed() >= LONG);
+        let long = waits.filter(|w| w.since.elapsed() >= REPORT_AFTER);
         match (reported.get(target).copied(), long) {
             (None, Some(waits)) => {
                 reported.insert(target.to_owned(), waits.since);
-                Some(Change::Waits(waits))
+                Some(Report::Silent(waits))
             }
             (Some(since), None) => {
                 reported.remove(target);
-                Some(Change::Answers(since.elapsed()))
+                Some(Report::Answering(since.elapsed()))
             }
             _ => None,
         }
@@ -96,29 +96,32 @@ fn time_of_day(at: Instant) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Change, LONG, Reported, time_of_day};
+    use super::{REPORT_AFTER, Report, ReportedTargets, time_of_day};
     use rpc::Unanswered;
     use tokio::time::{Instant, advance};
 
     #[tokio::test(start_paused = true)]
     async fn a_long_wait_and_its_end_are_each_reported_once() {
-        let reported = Reported::default();
+        let reported = ReportedTargets::default();
         let waits = Unanswered {
             since: Instant::now(),
             requests: 3,
         };
-        assert_eq!(reported.look("OST0000", Some(waits)), None);
-        advance(LONG).await;
-        assert_eq!(reported.look("OST0000", Some(waits)), Some(Change::Waits(waits)));
-        assert_eq!(reported.look("OST0000", Some(waits)), None);
-        assert_eq!(reported.look("OST0001", None), None);
+        assert_eq!(reported.update("OST0000", Some(waits)), None);
+        advance(REPORT_AFTER).await;
+        assert_eq!(
+            reported.update("OST0000", Some(waits)),
+            Some(Report::Silent(waits))
+        );
+        assert_eq!(reported.update("OST0000", Some(waits)), None);
+        assert_eq!(reported.update("OST0001", None), None);
         let answered = Unanswered {
             since: Instant::now(),
             requests: 1,
         };
-        let over = reported.look("OST0000", Some(answered));
-        assert_eq!(over, Some(Change::Answers(LONG)));
-        assert_eq!(reported.look("OST0000", None), None);
+        let over = reported.update("OST0000", Some(answered));
+        assert_eq!(over, Some(Report::Answering(REPORT_AFTER)));
+        assert_eq!(reported.update("OST0000", None), None);
         assert_eq!(time_of_day(Instant::now()).len(), "18:02:11".len());
     }
 }

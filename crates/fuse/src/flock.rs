@@ -97,7 +97,7 @@ pub(crate) async fn set(
 async fn wait_for_signal(pid: u32) {
     loop {
         tokio::time::sleep(SIGNAL_POLL).await;
-        if ProcessStatus::of(pid).is_signalled() {
+        if ProcessStatus::of(pid).has_unblocked_signal() {
             return;
         }
     }

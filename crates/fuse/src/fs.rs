@@ -13,7 +13,7 @@ use crate::reply::xattr;
 use crate::requester::Requester;
 use crate::state::State;
 use bytes::Bytes;
-use client::{Client, Cred, DirHandle, DirItem, Fallocate, Found, Seek, SetAttr, StatFs};
+use client::{Client, Cred, DirHandle, DirItem, Fallocate, FoundFile, Seek, SetAttr, StatFs};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
@@ -46,7 +46,7 @@ fn requester(req: &Request) -> Requester {
 }
 
 /// Replies with the file of a name in this directory.
-fn reply_entry(dir: INodeNo) -> impl FnOnce(&State, Found, ReplyEntry) + Send + 'static {
+fn reply_entry(dir: INodeNo) -> impl FnOnce(&State, FoundFile, ReplyEntry) + Send + 'static {
     move |state, found, reply| state.entry(dir, found, reply)
 }
 
@@ -270,7 +270,7 @@ impl Filesystem for Fs {
             let (found, file) = state.client.create(&cred, dir, &name, mode, flags).await?;
             Ok((found, PendingOpen::new(state, file)))
         };
-        let answer = move |state: &State, (found, opened): (Found, PendingOpen), reply: ReplyCreate| {
+        let answer = move |state: &State, (found, opened): (FoundFile, PendingOpen), reply: ReplyCreate| {
             let node = state.entry_attr(parent, &found);
             let (ttl, fopen) = (node.attr_ttl.min(node.name_ttl), state.fopen_flags(&flags));
             let generation = state.nodes.generation(found.attr.fid);

@@ -2,7 +2,7 @@
 //! FIDs in `.lustre/fid`.
 
 use crate::state::{State, ttl};
-use client::{Cred, Found, KernelCache};
+use client::{Cred, FoundFile, KernelCache};
 use fuser::{Errno, FileAttr, INodeNo};
 use std::time::Duration;
 use wire::Fid;
@@ -27,7 +27,7 @@ impl State {
     }
 
     /// Looks up a name in a directory; `.` is the directory itself, `..` its parent.
-    pub(crate) async fn lookup(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Found, wire::Errno> {
+    pub(crate) async fn lookup(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<FoundFile, wire::Errno> {
         match name {
             b"." => self.client.getattr(cred, dir).await,
             b".." => {
@@ -39,7 +39,7 @@ impl State {
     }
 
     /// The reply for a file found in this directory. The kernel gets a reference to the file.
-    pub(crate) fn entry_attr(&self, dir: INodeNo, found: &Found) -> EntryAttr {
+    pub(crate) fn entry_attr(&self, dir: INodeNo, found: &FoundFile) -> EntryAttr {
         let fid = found.attr.fid;
         let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
         if !self.nodes.resolves_fids(dir.0) {

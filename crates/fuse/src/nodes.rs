@@ -11,7 +11,7 @@
 //! second shown_ino: an alias. The kernel caches nothing for aliases.
 
 use crate::convert::file_attr;
-use client::Found;
+use client::FoundFile;
 use foldhash::HashMap;
 use fuser::{FileAttr, Generation};
 use parking_lot::Mutex;
@@ -197,7 +197,7 @@ impl Nodes {
 
     /// The attributes to send to the kernel. The kernel trusts the size: programs with a mapping get SIGBUS beyond it. So if
     /// the size is unknown now, this repeats the last one sent.
-    pub(crate) fn attr(&self, ino: u64, found: &Found) -> FileAttr {
+    pub(crate) fn attr(&self, ino: u64, found: &FoundFile) -> FileAttr {
         let mut attr = found.attr.clone();
         if attr.is_file()
             && let Some(node) = self.shard(ino).lock().get_mut(&ino)

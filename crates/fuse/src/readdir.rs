@@ -2,7 +2,7 @@
 
 use crate::convert::{errno, file_attr, kind};
 use crate::state::State;
-use client::{Attr, Cred, DirHandle, DirItem, Found};
+use client::{Attr, Cred, DirHandle, DirItem, FoundFile};
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use wire::{Errno, Fid};
 const LOOKUP_BATCH: usize = 128;
 
 /// Directory entries, each with its file's attributes or the error of their lookup; `None` for `.` and `..`.
-pub(crate) type Entries = Vec<(DirItem, Option<Result<Found, Errno>>)>;
+pub(crate) type Entries = Vec<(DirItem, Option<Result<FoundFile, Errno>>)>;
 
 /// Replies with as many names and types as fit.
 pub(crate) fn reply_names(state: &State, dir: &DirHandle, items: &[DirItem], mut reply: ReplyDirectory) {
@@ -28,7 +28,7 @@ pub(crate) fn reply_names(state: &State, dir: &DirHandle, items: &[DirItem], mut
         !reply.add(ino, item.next, kind, OsStr::from_bytes(&e.name))
     };
     let taken = items.iter().take_while(has_room).count();
-    dir.took(items, taken);
+    dir.advance(items, taken);
     reply.ok();
 }
 
@@ -44,20 +44,20 @@ async fn lookup_batch(
     cred: &Cred,
     dir: Fid,
     items: &[DirItem],
-) -> Vec<Option<Result<Found, Errno>>> {
+) -> Vec<Option<Result<FoundFile, Errno>>> {
     let names: Vec<&[u8]> = items
         .iter()
         .filter(|i| !is_dot(i))
         .map(|i| &i.entry.name[..])
         .collect();
-    state.client.look_ahead(cred, dir, &names).await;
+    state.client.lookup_batch(cred, dir, &names).await;
     let mut found: Vec<_> = items.iter().map(|_| None).collect();
     let mut tasks = JoinSet::new();
     for (i, item) in items.iter().enumerate().filter(|(_, item)| !is_dot(item)) {
         let (task_state, cred, name) = (state.clone(), cred.clone(), item.entry.name.clone());
         let lookup = async move {
             let result = task_state.client.lookup(&cred, dir, &name).await;
-            (i, result.map(Found::let_go))
+            (i, result.map(FoundFile::without_locks))
         };
         tasks.spawn_on(lookup, &state.runtime);
     }
@@ -101,7 +101,7 @@ pub(crate) async fn lookup_entries(
             let found = lookup_batch(state, cred, dir.fid, batch).await;
             // An empty reply would mean the end of the directory.
             if found.iter().all(was_removed) {
-                dir.took(batch, batch.len());
+                dir.advance(batch, batch.len());
                 continue;
             }
             return Ok(batch.iter().cloned().zip(found).collect());
@@ -111,7 +111,7 @@ pub(crate) async fn lookup_entries(
 }
 
 /// Whether a file was removed since its name was listed.
-fn was_removed(found: &Option<Result<Found, Errno>>) -> bool {
+fn was_removed(found: &Option<Result<FoundFile, Errno>>) -> bool {
     matches!(found, Some(Err(Errno::ENOENT | Errno::ESTALE)))
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn reply_entries(
         }
         (taken, replied) = (taken + 1, true);
     }
-    dir.took(&items, taken);
+    dir.advance(&items, taken);
     reply.ok();
     // The kernel has the reply now: the locks that cover it may be revoked.
     drop(found);
@@ -165,7 +165,13 @@ fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> boo
     )
 }
 
-fn add(state: &State, dir: INodeNo, item: &DirItem, found: &Found, reply: &mut ReplyDirectoryPlus) -> bool {
+fn add(
+    state: &State,
+    dir: INodeNo,
+    item: &DirItem,
+    found: &FoundFile,
+    reply: &mut ReplyDirectoryPlus,
+) -> bool {
     let node = state.entry_attr(dir, found);
     let ino = node.attr.ino;
     let full = reply.add(

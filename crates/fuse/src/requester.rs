@@ -30,7 +30,7 @@ impl Requester {
     fn is_interrupted(self, after: Duration) -> bool {
         let has_fatal_signal = |pid| {
             let status = ProcessStatus::of(pid);
-            status.is_being_ended() || after >= HANDLED_SIGNAL_DELAY && status.is_asked_to_end()
+            status.has_fatal_signal() || after >= HANDLED_SIGNAL_DELAY && status.has_termination_signal()
         };
         match self {
             // Pid 0: the program is in a pid namespace that is invisible to this process.

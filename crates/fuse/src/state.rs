@@ -9,7 +9,7 @@ use crate::notify::Invalidator;
 use crate::reply::ReplyError;
 use crate::requester::Requester;
 use bytes::Bytes;
-use client::{Client, Cred, DirHandle, Found, OpenFile, OpenFlags};
+use client::{Client, Cred, DirHandle, FoundFile, OpenFile, OpenFlags};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -216,14 +216,14 @@ impl State {
     }
 
     /// Replies with a file found in this directory. The kernel gets a reference to it.
-    pub(crate) fn entry(&self, dir: INodeNo, found: Found, reply: ReplyEntry) {
+    pub(crate) fn entry(&self, dir: INodeNo, found: FoundFile, reply: ReplyEntry) {
         let node = self.entry_attr(dir, &found);
         let generation = self.nodes.generation(found.attr.fid);
         reply.entry_with_ttls(&node.attr_ttl, &node.name_ttl, &node.attr, generation);
     }
 
     /// Replies with attributes.
-    pub(crate) fn attr(&self, (ino, found): (INodeNo, Found), reply: ReplyAttr) {
+    pub(crate) fn attr(&self, (ino, found): (INodeNo, FoundFile), reply: ReplyAttr) {
         if self.nodes.is_alias(ino.0) {
             // Programs must see the directory's own number.
             let number = self.nodes.shown_ino(found.attr.fid);

@@ -103,7 +103,7 @@ impl LibrarySubject {
         Ok((self.walk(parent).await?, last.to_owned()))
     }
 
-    async fn find(&self, dir: &str, name: &str) -> Result<client::Found, Errno> {
+    async fn find(&self, dir: &str, name: &str) -> Result<client::FoundFile, Errno> {
         let parent = self.dir(dir).await?;
         self.client.lookup(&self.cred, parent, name.as_bytes()).await
     }
@@ -176,7 +176,7 @@ impl Subject for LibrarySubject {
                     return Ok(all);
                 };
                 place = last.next;
-                handle.took(&items, items.len());
+                handle.advance(&items, items.len());
                 for item in items.iter().filter(|i| !matches!(&*i.entry.name, b"." | b"..")) {
                     let is_dir = match item.entry.mode {
                         Some(mode) => mode & S_IFMT == S_IFDIR,

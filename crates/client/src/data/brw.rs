@@ -33,7 +33,7 @@ pub(super) struct ObjectId {
 
 /// The parameters of reads and writes agreed with the server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct BrwParams {
     /// Largest transfer of one RPC in bytes.
     pub brw_bytes_max: u64,
     /// The checksum type; `None`: `checksums=0`.
@@ -91,8 +91,14 @@ fn put_checksum(oa: &mut Obdo, kind: ChecksumType, value: u32) {
     oa.o_nlink = value;
 }
 
-fn request(opc: u32, oa: Obdo, terms: &Terms, niobufs: &[NiobufRemote], short: Option<Bytes>) -> Request {
-    let descriptors = (terms.brw_bytes_max >> 20).max(1) as u32;
+fn request(
+    opc: u32,
+    oa: Obdo,
+    params: &BrwParams,
+    niobufs: &[NiobufRemote],
+    short: Option<Bytes>,
+) -> Request {
+    let descriptors = (params.brw_bytes_max >> 20).max(1) as u32;
     let io = ObdIoobj {
         ioo_oid: oa.o_oi,
         ioo_max_brw: (descriptors - 1) << 16,
@@ -111,7 +117,7 @@ fn request(opc: u32, oa: Obdo, terms: &Terms, niobufs: &[NiobufRemote], short: O
 }
 
 /// An OST_WRITE of `args.ranges`.
-pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
+pub(super) fn write_request(args: &WriteArgs<'_>, params: &BrwParams) -> Request {
     let mut oa = obdo(args.object);
     oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     oa.set_times(Times {
@@ -120,7 +126,7 @@ pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
     });
     put_grant(&mut oa, args.grant);
     let pieces = || args.ranges.iter().flat_map(|(_, data)| data);
-    if let Some(kind) = terms.checksum {
+    if let Some(kind) = params.checksum {
         put_checksum(&mut oa, kind, args.checksum(kind));
     }
     let flags = if args.granted {
@@ -139,13 +145,13 @@ pub(super) fn write_request(args: &WriteArgs<'_>, terms: &Terms) -> Request {
         .collect();
     let bytes: u64 = niobufs.iter().map(|n| u64::from(n.rnb_len)).sum();
     let payload = Payload::from(pieces().cloned().collect::<Vec<_>>());
-    let mut request = if terms.short_io && niobufs.len() == 1 && bytes <= SHORT_IO_BYTES_MAX {
+    let mut request = if params.short_io && niobufs.len() == 1 && bytes <= SHORT_IO_BYTES_MAX {
         oa.o_valid |= OBD_MD_FLFLAGS;
         oa.o_flags |= OBD_FL_SHORT_IO;
-        request(OST_WRITE, oa, terms, &niobufs, Some(payload.into_bytes()))
+        request(OST_WRITE, oa, params, &niobufs, Some(payload.into_bytes()))
     } else {
         let lengths = md_lengths(args.ranges.iter().map(|(r, _)| r.clone()));
-        let mut request = request(OST_WRITE, oa, terms, &niobufs, None);
+        let mut request = request(OST_WRITE, oa, params, &niobufs, None);
         request.bulk = Some(Bulk::Source(split(&payload, &lengths)));
         request
     };
@@ -180,7 +186,7 @@ fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
 
 /// The result of an OST_WRITE.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
+pub(super) struct WriteReply {
     /// Bytes of new grant.
     pub granted: u64,
     /// The server computed another checksum: send again.
@@ -190,7 +196,11 @@ pub(super) struct Written {
 }
 
 /// Parses the reply to an OST_WRITE.
-pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms) -> Result<Written, Errno> {
+pub(super) fn write_reply(
+    reply: &ReplyMsg,
+    sent: &WriteArgs<'_>,
+    params: &BrwParams,
+) -> Result<WriteReply, Errno> {
     let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
     for rc in reply.buf(bufs::BRW_STATUSES).chunks_exact(4) {
         let rc = i32::from_le_bytes([rc[0], rc[1], rc[2], rc[3]]);
@@ -198,7 +208,7 @@ pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms)
             return Err(Errno(-rc));
         }
     }
-    let corrupted = match terms.checksum {
+    let corrupted = match params.checksum {
         Some(kind) if oa.o_valid & OBD_MD_FLCKSUM != 0 => oa.o_nlink != sent.checksum(kind),
         _ => false,
     };
@@ -207,7 +217,7 @@ pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms)
     } else {
         0
     };
-    Ok(Written {
+    Ok(WriteReply {
         granted,
         corrupted,
         blocks: (oa.o_valid & OBD_MD_FLBLOCKS != 0).then_some(oa.o_blocks),
@@ -218,12 +228,12 @@ pub(super) fn write_reply(reply: &ReplyMsg, sent: &WriteArgs<'_>, terms: &Terms)
 pub(super) fn read_request(
     object: ObjectId,
     range: &Range<u64>,
-    terms: &Terms,
+    params: &BrwParams,
     grant: GrantReport,
 ) -> Request {
     let mut oa = obdo(object);
     put_grant(&mut oa, grant);
-    if let Some(kind) = terms.checksum {
+    if let Some(kind) = params.checksum {
         put_checksum(&mut oa, kind, 0);
     }
     let bytes = range.end - range.start;
@@ -232,14 +242,14 @@ pub(super) fn read_request(
         rnb_len: bytes as u32,
         rnb_flags: 0,
     }];
-    if terms.short_io && bytes <= SHORT_IO_BYTES_MAX {
+    if params.short_io && bytes <= SHORT_IO_BYTES_MAX {
         oa.o_valid |= OBD_MD_FLFLAGS;
         oa.o_flags |= OBD_FL_SHORT_IO;
-        let mut request = request(OST_READ, oa, terms, &niobufs, None);
+        let mut request = request(OST_READ, oa, params, &niobufs, None);
         request.reply_len = OstBody::SIZE as u32 + bytes as u32;
         request
     } else {
-        let mut request = request(OST_READ, oa, terms, &niobufs, None);
+        let mut request = request(OST_READ, oa, params, &niobufs, None);
         request.reply_len = OstBody::SIZE as u32;
         request.bulk = Some(Bulk::Sink(md_lengths([range.clone()])));
         request
@@ -259,7 +269,7 @@ pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
 
 /// The result of an OST_READ.
 #[derive(Debug)]
-pub(super) struct ReadData {
+pub(super) struct ReadReply {
     /// The bytes; short at the end of the object.
     pub data: Vec<Bytes>,
     /// Bytes of new grant.
@@ -269,7 +279,7 @@ pub(super) struct ReadData {
 }
 
 /// Parses the reply to an OST_READ of `range`.
-pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadData, Errno> {
+pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadReply, Errno> {
     let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
     let mut left = reply.status.max(0) as usize;
     let pieces: Vec<Bytes> = if reply.bulk.is_empty() {
@@ -299,7 +309,7 @@ pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadDat
     } else {
         0
     };
-    Ok(ReadData {
+    Ok(ReadReply {
         data,
         granted,
         corrupted,

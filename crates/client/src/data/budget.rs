@@ -38,13 +38,13 @@ pub(super) struct Budget {
 
 /// The result of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Reservation {
     /// Reserved.
-    Taken,
+    Reserved,
     /// Not now: dirty data must be written first.
     Wait,
     /// Nothing is dirty, so a wait would not help: the grant is too small.
-    None,
+    NoGrant,
 }
 
 impl Budget {
@@ -95,22 +95,22 @@ impl Budget {
 
     /// Whether dirty data should be written back at once: a writer waits, or over half of the
     /// budget is dirty.
-    pub(super) fn pressed(&self) -> bool {
+    pub(super) fn under_pressure(&self) -> bool {
         let s = self.state.lock();
         s.waiting > 0 || s.dirty > s.dirty_max / 2
     }
 
     /// Reserves `bytes` if possible now.
-    pub(super) fn try_reserve(&self, bytes: u64) -> Room {
+    pub(super) fn try_reserve(&self, bytes: u64) -> Reservation {
         let mut s = self.state.lock();
         if s.available >= bytes && s.dirty + bytes <= s.dirty_max {
             s.available -= bytes;
             s.dirty += bytes;
-            Room::Taken
+            Reservation::Reserved
         } else if s.dirty > 0 {
-            Room::Wait
+            Reservation::Wait
         } else {
-            Room::None
+            Reservation::NoGrant
         }
     }
 
@@ -122,10 +122,10 @@ impl Budget {
             tokio::pin!(freed);
             freed.as_mut().enable();
             match self.try_reserve(bytes) {
-                Room::Taken => return true,
-                Room::None => return false,
-                Room::Wait => {
-                    let _waiting = Waiting::new(self);
+                Reservation::Reserved => return true,
+                Reservation::NoGrant => return false,
+                Reservation::Wait => {
+                    let _waiting = WaitCount::new(self);
                     press();
                     freed.await;
                 }
@@ -165,16 +165,16 @@ impl Budget {
 }
 
 /// Counts a waiting writer, even if its future is dropped.
-struct Waiting<'a>(&'a Budget);
+struct WaitCount<'a>(&'a Budget);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitCount<'a> {
     fn new(budget: &'a Budget) -> Self {
         budget.state.lock().waiting += 1;
-        Waiting(budget)
+        WaitCount(budget)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitCount<'_> {
     fn drop(&mut self) {
         self.0.state.lock().waiting -= 1;
     }
@@ -192,7 +192,7 @@ mod tests {
         assert!(budget.reserve(8192, || ()).await);
         let b = budget.clone();
         let waiter = tokio::spawn(async move { b.reserve(4096, || ()).await });
-        while !budget.pressed() || budget.state.lock().waiting == 0 {
+        while !budget.under_pressure() || budget.state.lock().waiting == 0 {
             tokio::task::yield_now().await;
         }
         budget.written(4096, 4096);
@@ -207,7 +207,7 @@ mod tests {
         assert!(!budget.reserve(4096, || ()).await);
         budget.connected(4096);
         assert!(budget.reserve(4096, || ()).await);
-        assert_eq!(budget.try_reserve(1), Room::Wait);
+        assert_eq!(budget.try_reserve(1), Reservation::Wait);
         budget.unreserve(4096);
         assert_eq!(budget.available(), 4096);
     }

@@ -4,7 +4,7 @@
 //! Pure: no lock, no network, no clock. An in-flight buffer is never changed; an overwrite replaces
 //! it, so its checksum stays right while the program continues.
 
-use super::cached::Swept;
+use super::cache_limit::SweepResult;
 use super::ranges::RangeSet;
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -306,17 +306,17 @@ impl ObjectCache {
         bytes: u64,
         steps_max: usize,
         keep: impl Fn(&Range<u64>) -> bool,
-    ) -> Swept {
+    ) -> SweepResult {
         let (before, mut at) = (self.bytes, from);
         for steps in 0..=steps_max {
             if steps == steps_max || before - self.bytes >= bytes {
-                return Swept {
+                return SweepResult {
                     steps,
                     next: Some(at),
                 };
             }
             let Some((&start, extent)) = self.extents.range_mut(at..).next() else {
-                return Swept { steps, next: None };
+                return SweepResult { steps, next: None };
             };
             let range = start..start + extent.len();
             at = range.end;

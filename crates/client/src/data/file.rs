@@ -2,13 +2,13 @@
 //! objects, and sequential read-ahead.
 
 use super::change_seq::ChangeSeq;
-use super::object::{Object, User};
+use super::object::{CapabilityUser, Object};
 use super::ranged_ops::{Fallocate, Seek};
 use super::read_ahead::ReadAhead;
 use super::striped_io::{StripedRead, StripedWrite};
 use crate::atime::Access;
 use crate::attr::DataAttr;
-use crate::layout::LovLayout;
+use crate::layout::FileLayout;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use parking_lot::{Mutex, MutexGuard};
@@ -21,12 +21,12 @@ use tokio::task::JoinSet;
 use wire::{Errno, OBD_OBJECT_EOF, Time};
 
 /// How long a lookup waits for the size of the file; the kernel holds the directory meanwhile.
-const SOON: Duration = Duration::from_millis(500);
+const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The data of one file.
 #[derive(Debug)]
 pub struct DataFile {
-    layout: Arc<LovLayout>,
+    layout: Arc<FileLayout>,
     /// In stripe order; `None` if the target is unknown to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
@@ -40,7 +40,7 @@ pub struct DataFile {
 }
 
 impl DataFile {
-    pub(super) fn new(layout: Arc<LovLayout>, objects: Vec<Option<Arc<Object>>>) -> DataFile {
+    pub(super) fn new(layout: Arc<FileLayout>, objects: Vec<Option<Arc<Object>>>) -> DataFile {
         DataFile {
             layout,
             objects,
@@ -58,7 +58,7 @@ impl DataFile {
     }
 
     /// The layout of this data.
-    pub fn layout(&self) -> &Arc<LovLayout> {
+    pub fn layout(&self) -> &Arc<FileLayout> {
         &self.layout
     }
 
@@ -115,7 +115,7 @@ impl DataFile {
     }
 
     /// Checks that the file may have this size.
-    pub(crate) fn may_end_at(&self, end: u64) -> Result<(), Errno> {
+    pub(crate) fn check_size(&self, end: u64) -> Result<(), Errno> {
         if end > self.size_max() {
             return Err(Errno::EFBIG);
         }
@@ -271,7 +271,7 @@ impl DataFile {
         let written = self.write_pages(offset..end, data).await;
         if let (Err(error), Some(object)) = (written, self.objects.iter().flatten().next()) {
             let (osc, file) = (object.osc(), object.file());
-            if osc.lost(file, error) > 0 {
+            if osc.record_loss(file, error) > 0 {
                 tracing::error!(ost = osc.name(), %file, %error, bytes,
                     "dirty pages of a mapping could not be written and are lost; the open descriptors of the file fail with EIO");
             }
@@ -284,9 +284,9 @@ impl DataFile {
         for stripe in 0..self.objects.len() {
             if let Some(range) = self.object_range(stripe, range.start, range.end) {
                 let object = self.object(stripe)?;
-                let tenure = object.page_tenure()?;
+                let epoch = object.page_epoch()?;
                 locks.push(object.lock_page(range).await?);
-                if object.osc().evictions() != tenure {
+                if object.osc().evictions() != epoch {
                     return Err(Errno::EIO);
                 }
             }
@@ -350,7 +350,7 @@ impl DataFile {
     }
 
     /// Runs an operation on every object, concurrently if there are several.
-    async fn each<T, F>(&self, act: impl Fn(usize, Arc<Object>) -> F) -> Result<Vec<T>, Errno>
+    async fn for_each_object<T, F>(&self, act: impl Fn(usize, Arc<Object>) -> F) -> Result<Vec<T>, Errno>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Errno>> + Send + 'static,
@@ -377,7 +377,7 @@ impl DataFile {
     ///
     /// `ENODEV`: an unknown target.
     pub async fn flush(&self) -> Result<(), Errno> {
-        self.each(|_, object| async move {
+        self.for_each_object(|_, object| async move {
             object.flush(0..u64::MAX).await;
             Ok(())
         })
@@ -391,7 +391,8 @@ impl DataFile {
     ///
     /// As [`DataFile::flush`]; or an error of an OST.
     pub async fn fsync(&self) -> Result<(), Errno> {
-        self.each(|_, object| async move { object.sync().await }).await?;
+        self.for_each_object(|_, object| async move { object.sync().await })
+            .await?;
         Ok(())
     }
 
@@ -414,17 +415,19 @@ impl DataFile {
         if let Some(known) = self.cached_size() {
             return Ok(known);
         }
-        let attrs = self.each(|_, object| async move { object.attr().await }).await?;
+        let attrs = self
+            .for_each_object(|_, object| async move { object.attr().await })
+            .await?;
         Ok(self.merge(&attrs))
     }
 
     /// Size and times if the targets answer soon; `None` otherwise. Does not wait for a target that
     /// is known to be silent.
-    pub(crate) async fn size_soon(&self) -> Result<Option<DataAttr>, Errno> {
+    pub(crate) async fn size_if_prompt(&self) -> Result<Option<DataAttr>, Errno> {
         if self.waits_for_silent_target() {
             return Ok(None);
         }
-        match tokio::time::timeout(SOON, self.size()).await {
+        match tokio::time::timeout(SIZE_WAIT_MAX, self.size()).await {
             Ok(Err(e @ (Errno::ENOENT | Errno::ESTALE))) => Err(e),
             Ok(told) => Ok(told.ok()),
             Err(_) => Ok(None),
@@ -433,7 +436,13 @@ impl DataFile {
 
     /// Whether one of the file's targets has not answered for a while.
     fn waits_for_silent_target(&self) -> bool {
-        let silent = |object: &Arc<Object>| object.osc().import().silence().is_some_and(|s| s >= SOON);
+        let silent = |object: &Arc<Object>| {
+            object
+                .osc()
+                .import()
+                .silence()
+                .is_some_and(|s| s >= SIZE_WAIT_MAX)
+        };
         self.objects.iter().flatten().any(silent)
     }
 
@@ -449,19 +458,19 @@ impl DataFile {
 
     /// Takes the write lock of a new file with one object in advance; its size is then known too.
     /// Errors and timeouts are ignored: the write reports them.
-    pub(crate) async fn claim(&self) {
+    pub(crate) async fn lock_for_writing(&self) {
         if let [Some(object)] = &self.objects[..]
             && !self.waits_for_silent_target()
         {
             let claimed = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF);
-            let _ = tokio::time::timeout(SOON, claimed).await;
+            let _ = tokio::time::timeout(SIZE_WAIT_MAX, claimed).await;
         }
     }
 
     /// Requests capabilities for a user's change of data or attributes (one of `CAPA_OPC_*`) from
     /// the metadata target, if the object targets require them. For changes without an open file.
-    pub(crate) async fn authorize(&self, rights: u64, user: &User) -> Result<(), Errno> {
-        self.each(|_, object| {
+    pub(crate) async fn authorize(&self, rights: u64, user: &CapabilityUser) -> Result<(), Errno> {
+        self.for_each_object(|_, object| {
             let user = user.clone();
             async move { object.authorize(rights, user).await }
         })
@@ -477,7 +486,7 @@ impl DataFile {
     pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
         let _writing = self.appending.write().await;
         let _removal = self.removals.begin();
-        self.each(|stripe, object| {
+        self.for_each_object(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
             async move { object.truncate(size).await }
         })
@@ -494,7 +503,7 @@ impl DataFile {
         let _alone = self.appending.write().await;
         let _removal = self.removals.begin();
         let end = offset.saturating_add(len);
-        self.may_end_at(end)?;
+        self.check_size(end)?;
         for stripe in 0..self.objects.len() {
             if let Some(range) = self.object_range(stripe, offset, end) {
                 self.object(stripe)?
@@ -516,7 +525,7 @@ impl DataFile {
             return Err(Errno::ENXIO);
         }
         let found = self
-            .each(|stripe, object| {
+            .for_each_object(|stripe, object| {
                 let from = self.layout.object_size(stripe, offset);
                 async move { object.seek(from, what == Seek::Hole).await }
             })
@@ -549,7 +558,7 @@ impl DataFile {
         if atime.is_some() {
             *self.access() = Access::default();
         }
-        self.each(|_, object| async move { object.set_times(mtime, atime, ctime).await })
+        self.for_each_object(|_, object| async move { object.set_times(mtime, atime, ctime).await })
             .await?;
         Ok(())
     }
@@ -559,7 +568,7 @@ impl Drop for DataFile {
     fn drop(&mut self) {
         for object in std::mem::take(&mut self.objects).into_iter().flatten() {
             let osc = object.osc().clone();
-            osc.unused(object);
+            osc.drop_if_unused(object);
         }
     }
 }

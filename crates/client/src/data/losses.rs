@@ -31,12 +31,12 @@ pub(crate) struct Losses {
 struct Loss {
     number: u64,
     error: Errno,
-    told: bool,
+    reported: bool,
 }
 
 /// The last loss that a descriptor has reported.
 #[derive(Debug)]
-pub(crate) struct SeenLosses(AtomicU64);
+pub(crate) struct LossCursor(AtomicU64);
 
 impl Losses {
     /// Registers the descriptor of an opened file.
@@ -62,57 +62,64 @@ impl Losses {
         let mut files = self.files.lock();
         let number = self.last.load(Ordering::Relaxed) + 1;
         if files.len() >= FILES_MAX {
-            files.retain(|_, loss| !loss.told);
+            files.retain(|_, loss| !loss.reported);
         }
         if files.len() >= FILES_MAX {
             tracing::error!("data of more than {FILES_MAX} files is lost: fsync will not report all of them");
             files.retain(|_, loss| loss.number + FILES_MAX as u64 / 2 > number);
         }
-        let told = false;
-        files.insert(file, Loss { number, error, told });
+        let reported = false;
+        files.insert(
+            file,
+            Loss {
+                number,
+                error,
+                reported,
+            },
+        );
         self.last.store(number, Ordering::Release);
     }
 
     /// The losses that a descriptor opened now need not report.
-    pub(crate) fn opened(&self, file: Fid) -> SeenLosses {
+    pub(crate) fn cursor(&self, file: Fid) -> LossCursor {
         let last = self.last.load(Ordering::Acquire);
-        let untold = |loss: &&Loss| !loss.told;
+        let unreported = |loss: &&Loss| !loss.reported;
         let known = match last {
             0 => 0,
             _ => self
                 .files
                 .lock()
                 .get(&file)
-                .filter(untold)
+                .filter(unreported)
                 .map_or(last, |loss| loss.number - 1),
         };
-        SeenLosses(AtomicU64::new(known))
+        LossCursor(AtomicU64::new(known))
     }
 
     /// The error of an unreported loss, which stays unreported.
-    pub(crate) fn check(&self, file: Fid, told: &SeenLosses) -> Result<(), Errno> {
-        self.unseen(file, told, false)
+    pub(crate) fn check(&self, file: Fid, reported: &LossCursor) -> Result<(), Errno> {
+        self.next_error(file, reported, false)
     }
 
     /// The error of an unreported loss, which counts as reported from now on.
-    pub(crate) fn tell(&self, file: Fid, told: &SeenLosses) -> Result<(), Errno> {
-        self.unseen(file, told, true)
+    pub(crate) fn report(&self, file: Fid, reported: &LossCursor) -> Result<(), Errno> {
+        self.next_error(file, reported, true)
     }
 
-    fn unseen(&self, file: Fid, told: &SeenLosses, counts: bool) -> Result<(), Errno> {
+    fn next_error(&self, file: Fid, reported: &LossCursor, counts: bool) -> Result<(), Errno> {
         let last = self.last.load(Ordering::Acquire);
-        if told.0.load(Ordering::Acquire) >= last {
+        if reported.0.load(Ordering::Acquire) >= last {
             return Ok(());
         }
         let mut files = self.files.lock();
-        let seen = told.0.load(Ordering::Acquire);
+        let seen = reported.0.load(Ordering::Acquire);
         let Some(loss) = files.get_mut(&file).filter(|loss| loss.number > seen) else {
-            told.0.fetch_max(last, Ordering::AcqRel);
+            reported.0.fetch_max(last, Ordering::AcqRel);
             return Ok(());
         };
         if counts {
-            loss.told = true;
-            told.0.fetch_max(loss.number, Ordering::AcqRel);
+            loss.reported = true;
+            reported.0.fetch_max(loss.number, Ordering::AcqRel);
         }
         Err(loss.error)
     }
@@ -129,18 +136,18 @@ mod tests {
     #[test]
     fn each_descriptor_reports_a_loss_once() {
         let losses = Losses::default();
-        let (one, two, other) = (losses.opened(FILE), losses.opened(FILE), losses.opened(OTHER));
+        let (one, two, other) = (losses.cursor(FILE), losses.cursor(FILE), losses.cursor(OTHER));
         losses.add(FILE, Errno::EIO);
-        assert_eq!(losses.tell(OTHER, &other), Ok(()));
-        for told in [&one, &two] {
-            assert_eq!(losses.tell(FILE, told), Err(Errno::EIO));
-            assert_eq!(losses.tell(FILE, told), Ok(()));
+        assert_eq!(losses.report(OTHER, &other), Ok(()));
+        for reported in [&one, &two] {
+            assert_eq!(losses.report(FILE, reported), Err(Errno::EIO));
+            assert_eq!(losses.report(FILE, reported), Ok(()));
         }
         losses.add(OTHER, Errno::EIO);
         losses.add(FILE, Errno::ENOSPC);
-        assert_eq!(losses.tell(FILE, &one), Err(Errno::ENOSPC));
-        assert_eq!(losses.tell(FILE, &one), Ok(()));
-        assert_eq!(losses.tell(OTHER, &other), Err(Errno::EIO));
+        assert_eq!(losses.report(FILE, &one), Err(Errno::ENOSPC));
+        assert_eq!(losses.report(FILE, &one), Ok(()));
+        assert_eq!(losses.report(OTHER, &other), Err(Errno::EIO));
     }
 
     #[test]
@@ -156,24 +163,24 @@ mod tests {
     #[test]
     fn a_close_leaves_the_error_to_a_later_fsync() {
         let losses = Losses::default();
-        let told = losses.opened(FILE);
+        let reported = losses.cursor(FILE);
         losses.add(FILE, Errno::EIO);
-        assert_eq!(losses.check(FILE, &told), Err(Errno::EIO));
-        assert_eq!(losses.check(FILE, &told), Err(Errno::EIO));
-        assert_eq!(losses.tell(FILE, &told), Err(Errno::EIO));
-        assert_eq!(losses.check(FILE, &told), Ok(()));
+        assert_eq!(losses.check(FILE, &reported), Err(Errno::EIO));
+        assert_eq!(losses.check(FILE, &reported), Err(Errno::EIO));
+        assert_eq!(losses.report(FILE, &reported), Err(Errno::EIO));
+        assert_eq!(losses.check(FILE, &reported), Ok(()));
     }
 
     #[test]
     fn a_later_descriptor_reports_a_loss_that_no_other_reported() {
         let losses = Losses::default();
-        let before = losses.opened(FILE);
+        let before = losses.cursor(FILE);
         losses.add(FILE, Errno::EIO);
-        let later = losses.opened(FILE);
-        assert_eq!(losses.tell(FILE, &later), Err(Errno::EIO));
-        let last = losses.opened(FILE);
-        assert_eq!(losses.tell(FILE, &last), Ok(()));
-        assert_eq!(losses.tell(FILE, &before), Err(Errno::EIO));
+        let later = losses.cursor(FILE);
+        assert_eq!(losses.report(FILE, &later), Err(Errno::EIO));
+        let last = losses.cursor(FILE);
+        assert_eq!(losses.report(FILE, &last), Ok(()));
+        assert_eq!(losses.report(FILE, &before), Err(Errno::EIO));
     }
 
     #[test]
@@ -182,14 +189,14 @@ mod tests {
         losses.add(OTHER, Errno::EIO);
         let file = |i: usize| Fid::new(0x500, i as u32, 0);
         losses.add(file(0), Errno::EIO);
-        let told = losses.opened(file(0));
-        assert_eq!(losses.tell(file(0), &told), Err(Errno::EIO));
+        let reported = losses.cursor(file(0));
+        assert_eq!(losses.report(file(0), &reported), Err(Errno::EIO));
         (1..FILES_MAX).for_each(|i| losses.note(file(i), Errno::EIO));
         assert!(!losses.files.lock().contains_key(&file(0)));
-        assert_eq!(losses.tell(OTHER, &losses.opened(OTHER)), Err(Errno::EIO));
+        assert_eq!(losses.report(OTHER, &losses.cursor(OTHER)), Err(Errno::EIO));
         (FILES_MAX..2 * FILES_MAX).for_each(|i| losses.note(file(i), Errno::EIO));
         assert!(losses.files.lock().len() <= FILES_MAX);
         let last = file(2 * FILES_MAX - 1);
-        assert_eq!(losses.tell(last, &losses.opened(last)), Err(Errno::EIO));
+        assert_eq!(losses.report(last, &losses.cursor(last)), Err(Errno::EIO));
     }
 }

@@ -1,13 +1,13 @@
 //! All object targets of a file system, and the files whose data is in use.
 
 use super::brw::ObjectId;
-use super::cached::Cached;
+use super::cache_limit::CacheLimit;
 use super::file::DataFile;
 use super::losses::Losses;
 use super::osc::{Osc, OscTarget};
 use crate::client::Clock;
 use crate::kernel::Kernel;
-use crate::layout::{LovLayout, Stripe};
+use crate::layout::{FileLayout, Stripe};
 use crate::lmv::Lmv;
 use foldhash::HashMap;
 use ldlm::LockRoom;
@@ -47,7 +47,7 @@ pub struct Lov {
     oscs: RwLock<BTreeMap<OstIndex, Arc<Osc>>>,
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
-    cached: Arc<Cached>,
+    cache_limit: Arc<CacheLimit>,
     shown: Mutex<Option<Group>>,
 }
 
@@ -55,12 +55,12 @@ impl Lov {
     /// Creates an OSC for every object target. They connect in the background and reconnect after a
     /// loss.
     pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
-        let cached = Arc::<Cached>::default();
-        let shown = cached.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
+        let cache_limit = Arc::<CacheLimit>::default();
+        let shown = cache_limit.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
         let lov = Lov {
             rpc: rpc.clone(),
             cfg,
-            cached,
+            cache_limit,
             shown: Mutex::new(Some(shown)),
             oscs: RwLock::default(),
             files: Mutex::default(),
@@ -82,7 +82,13 @@ impl Lov {
                     index: OstIndex(ost.index),
                     nids: ost.nids.clone(),
                 };
-                Osc::start(&self.rpc, target, &self.cfg, &self.cached, self.losses.clone())
+                Osc::start(
+                    &self.rpc,
+                    target,
+                    &self.cfg,
+                    &self.cache_limit,
+                    self.losses.clone(),
+                )
             });
         }
     }
@@ -99,7 +105,7 @@ impl Lov {
     }
 
     /// Whether all targets of a layout are known.
-    pub(crate) fn knows(&self, layout: &LovLayout) -> bool {
+    pub(crate) fn knows(&self, layout: &FileLayout) -> bool {
         let oscs = self.oscs.read();
         layout.stripes.iter().all(|s| oscs.contains_key(&s.ost))
     }
@@ -125,7 +131,7 @@ impl Lov {
 
     /// The data of a file: the same value for the same FID and layout while it is in use. A new
     /// layout replaces it.
-    pub fn file(&self, fid: Fid, layout: Arc<LovLayout>) -> Arc<DataFile> {
+    pub fn file(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&fid).and_then(Weak::upgrade)
             && *file.layout() == layout
@@ -149,7 +155,7 @@ impl Lov {
     }
 
     /// Drops a removed file's cache without writing dirty pages.
-    pub fn discard(&self, fid: Fid, layout: &LovLayout) {
+    pub fn discard(&self, fid: Fid, layout: &FileLayout) {
         self.files.lock().remove(&fid);
         let oscs = self.oscs.read();
         for (i, stripe) in layout.stripes.iter().enumerate() {

@@ -6,7 +6,7 @@
 mod brw;
 mod budget;
 mod cache;
-mod cached;
+mod cache_limit;
 mod change_seq;
 mod descriptors;
 mod file;
@@ -24,6 +24,6 @@ pub use lov::{DataConfig, Lov};
 pub use ranged_ops::{Fallocate, Seek};
 
 pub(crate) use descriptors::Descriptor;
-pub(crate) use losses::SeenLosses;
-pub(crate) use object::User;
+pub(crate) use losses::LossCursor;
+pub(crate) use object::CapabilityUser;
 pub(crate) use ranges::RangeSet;

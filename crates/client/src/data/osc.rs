@@ -5,9 +5,9 @@ mod eviction;
 mod file_of;
 mod tunables;
 
-use super::brw::{ObjectId, SHORT_IO_BYTES_MAX, Terms};
+use super::brw::{BrwParams, ObjectId, SHORT_IO_BYTES_MAX};
 use super::budget::Budget;
-use super::cached::Cached;
+use super::cache_limit::CacheLimit;
 use super::losses::Losses;
 use super::lov::DataConfig;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
@@ -93,7 +93,7 @@ pub(super) struct Osc {
     /// Wakes the write-back task.
     wake: Notify,
     write_slots: Arc<Semaphore>,
-    cached: Arc<Cached>,
+    cache_limit: Arc<CacheLimit>,
     /// Largest object size in bytes, as the target reported it.
     object_bytes_max: AtomicU64,
     flusher: Mutex<Option<AbortHandle>>,
@@ -115,7 +115,7 @@ impl Osc {
         rpc: &Arc<Ptlrpc>,
         target: OscTarget,
         cfg: &DataConfig,
-        cached: &Arc<Cached>,
+        cache_limit: &Arc<CacheLimit>,
         losses: Arc<Losses>,
     ) -> Arc<Osc> {
         let osc = Arc::new_cyclic(|me| Osc {
@@ -139,13 +139,13 @@ impl Osc {
             dirty: Mutex::default(),
             wake: Notify::new(),
             write_slots: Arc::new(Semaphore::new(RPCS_IN_FLIGHT as usize)),
-            cached: cached.clone(),
+            cache_limit: cache_limit.clone(),
             object_bytes_max: AtomicU64::new(u64::MAX),
             flusher: Mutex::default(),
             params: Mutex::default(),
         });
-        cached.add(&osc);
-        let owner = Arc::new(Owner(Arc::downgrade(&osc)));
+        cache_limit.add(&osc);
+        let owner = Arc::new(OscOwner(Arc::downgrade(&osc)));
         let import = Import::new(
             rpc,
             ImportConfig {
@@ -154,7 +154,7 @@ impl Osc {
                 client_uuid: target.client_uuid.clone(),
                 nids: target.nids.clone(),
                 kind: ImportKind::Osc,
-                connect: wanted(cfg.nanoseconds),
+                connect: connect_data(cfg.nanoseconds),
                 max_rpcs_in_flight: RPCS_IN_FLIGHT,
                 owner: owner.clone(),
             },
@@ -237,7 +237,7 @@ impl Osc {
 
     /// Records a loss of a file's data: fails its descriptors and drops the pages of their mappings
     /// in the kernel. Returns the number of descriptors that newly failed.
-    pub(super) fn lost(&self, file: Fid, error: Errno) -> usize {
+    pub(super) fn record_loss(&self, file: Fid, error: Errno) -> usize {
         let newly = self.losses.add(file, error);
         if newly > 0
             && let Some(osc) = self.me.upgrade()
@@ -263,13 +263,13 @@ impl Osc {
     }
 
     /// The parameters of reads and writes agreed with the target.
-    pub(super) fn terms(&self) -> Terms {
+    pub(super) fn brw_params(&self) -> BrwParams {
         let data = self.import().connect_data();
         let agreed = match data.ocd_connect_flags & OBD_CONNECT_BRW_SIZE {
             0 => 4096,
             _ => data.ocd_brw_size.clamp(4096, BRW_BYTES_MAX),
         };
-        Terms {
+        BrwParams {
             brw_bytes_max: u64::from(agreed),
             checksum: self
                 .tunables
@@ -318,7 +318,7 @@ impl Osc {
     }
 
     /// Drops an object that is neither in use nor locked. `object` is the caller's reference.
-    pub(super) fn unused(&self, object: Arc<Object>) {
+    pub(super) fn drop_if_unused(&self, object: Arc<Object>) {
         let mut objects = self.objects.lock();
         // The table's reference and the caller's.
         if Arc::strong_count(&object) == 2 && !object.is_locked() {
@@ -332,8 +332,8 @@ impl Osc {
     }
 
     /// The cache limit of the mount.
-    pub(super) fn cached(&self) -> &Arc<Cached> {
-        &self.cached
+    pub(super) fn cache_limit(&self) -> &Arc<CacheLimit> {
+        &self.cache_limit
     }
 
     /// The first object at or after a resource.
@@ -354,13 +354,13 @@ impl Osc {
     }
 
     /// Records new dirty data; wakes the write-back task if necessary.
-    pub(super) fn wrote(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
+    pub(super) fn note_write(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
         let first = newly_dirty && {
             let mut dirty = self.dirty.lock();
             dirty.push_back(object.clone());
             dirty.len() == 1
         };
-        if first || self.budget.pressed() || object.has_whole_rpc(bytes) {
+        if first || self.budget.under_pressure() || object.has_whole_rpc(bytes) {
             self.wake.notify_one();
         }
     }
@@ -387,12 +387,12 @@ impl Osc {
             if !object.is_writing() {
                 self.locks().give_up(&res);
             }
-            self.unused(object);
+            self.drop_if_unused(object);
         }
     }
 
     /// Starts write-back for a writer that waits for the budget.
-    pub(super) fn press(&self) {
+    pub(super) fn start_write_back(&self) {
         self.wake.notify_one();
     }
 
@@ -401,16 +401,16 @@ impl Osc {
         let waiting: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
         for object in waiting {
             let Some(since) = object.dirty_since() else {
-                self.unused(object);
+                self.drop_if_unused(object);
                 continue;
             };
             let old = since.elapsed() >= DIRTY_AGE_MAX;
             object
-                .start_writing(0..u64::MAX, !old && !self.budget.pressed())
+                .start_writing(0..u64::MAX, !old && !self.budget.under_pressure())
                 .await;
             match object.dirty_since() {
                 Some(_) => self.dirty.lock().push_back(object),
-                None => self.unused(object),
+                None => self.drop_if_unused(object),
             }
         }
     }
@@ -471,7 +471,7 @@ impl Osc {
 }
 
 /// The connect data for an OST: the features that this client implements.
-fn wanted(nanoseconds: bool) -> ObdConnectData {
+fn connect_data(nanoseconds: bool) -> ObdConnectData {
     ObdConnectData {
         paddingF: if nanoseconds { NANOSECONDS_ASKED } else { 0 },
         ocd_connect_flags: OBD_CONNECT_GRANT
@@ -520,9 +520,9 @@ async fn write_back(osc: Weak<Osc>) {
 
 /// Connects the import and lock client to the OSC by a weak reference, so that none keeps the
 /// others alive.
-struct Owner(Weak<Osc>);
+struct OscOwner(Weak<Osc>);
 
-impl ImportOwner for Owner {
+impl ImportOwner for OscOwner {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
             let osc = self.0.upgrade().ok_or(Errno::ENODEV)?;
@@ -557,7 +557,7 @@ fn range(policy: &Policy) -> Range<u64> {
     }
 }
 
-impl LockOwner for Owner {
+impl LockOwner for OscOwner {
     fn granted(&self, lock: LockInfo, lvb: &[u8]) {
         let object = self.0.upgrade().and_then(|osc| osc.find_object(&lock.res));
         if let (Some(object), Ok(lvb)) = (object, OstLvb::from_bytes(lvb)) {
@@ -577,8 +577,8 @@ impl LockOwner for Owner {
             // The kernel first: it writes back dirty pages of mappings, still under this lock.
             osc.forget_in_kernel(object.file()).await;
             object.release(range(&lock.policy)).await;
-            object.lock_gone(lock.cookie);
-            osc.unused(object);
+            object.remove_lock(lock.cookie);
+            osc.drop_if_unused(object);
         })
     }
 
@@ -592,7 +592,7 @@ impl LockOwner for Owner {
             return;
         };
         object.lose(range(&lock.policy));
-        object.lock_gone(lock.cookie);
-        osc.unused(object);
+        object.remove_lock(lock.cookie);
+        osc.drop_if_unused(object);
     }
 }

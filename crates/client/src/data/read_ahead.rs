@@ -17,7 +17,7 @@ pub(super) struct ReadAhead {
     expected: u64,
     window: u64,
     /// The end of the range already read ahead.
-    asked: u64,
+    end: u64,
 }
 
 impl ReadAhead {
@@ -27,18 +27,18 @@ impl ReadAhead {
             *self = ReadAhead {
                 expected: offset + len,
                 window: 0,
-                asked: 0,
+                end: 0,
             };
             return None;
         }
         self.expected = self.expected.max(offset + len);
         self.window = (self.window * 2).clamp(AHEAD_MIN, AHEAD_MAX);
-        if self.expected + self.window / 2 <= self.asked {
+        if self.expected + self.window / 2 <= self.end {
             return None;
         }
-        let from = self.asked.max(self.expected);
-        self.asked = self.expected + self.window;
-        Some(from..self.asked)
+        let from = self.end.max(self.expected);
+        self.end = self.expected + self.window;
+        Some(from..self.end)
     }
 }
 

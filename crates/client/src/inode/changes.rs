@@ -14,39 +14,39 @@ use wire::Fid;
 
 /// A point in the sequence of a mount's changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(pub(super) u64);
+pub(crate) struct ChangeStamp(pub(super) u64);
 
 /// Counts the changes of a mount.
 #[derive(Debug, Default)]
-pub(crate) struct Changes(AtomicU64);
+pub(crate) struct ChangeClock(AtomicU64);
 
-impl Changes {
+impl ChangeClock {
     /// The current stamp.
-    pub(crate) fn now(&self) -> Moment {
-        Moment(self.0.load(Ordering::Acquire))
+    pub(crate) fn now(&self) -> ChangeStamp {
+        ChangeStamp(self.0.load(Ordering::Acquire))
     }
 
     /// A stamp later than all before.
-    pub(crate) fn next(&self) -> Moment {
-        Moment(self.0.fetch_add(1, Ordering::AcqRel) + 1)
+    pub(crate) fn next(&self) -> ChangeStamp {
+        ChangeStamp(self.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
 }
 
 /// The changes of one directory.
 #[derive(Debug, Default)]
-pub(crate) struct Changed {
+pub(crate) struct DirChangeState {
     under_way: usize,
-    last: Moment,
+    last: ChangeStamp,
 }
 
-impl Changed {
+impl DirChangeState {
     /// The state of a directory whose entry was pruned at `last`.
-    pub(crate) fn since(last: Moment) -> Changed {
-        Changed { under_way: 0, last }
+    pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
+        DirChangeState { under_way: 0, last }
     }
 
     /// The stamp of the last begin or end of a change.
-    pub(crate) fn last(&self) -> Moment {
+    pub(crate) fn last(&self) -> ChangeStamp {
         self.last
     }
 
@@ -56,23 +56,23 @@ impl Changed {
     }
 
     /// Whether the change that began at `began` is the only one since.
-    pub(crate) fn only(&self, began: Moment) -> bool {
+    pub(crate) fn only(&self, began: ChangeStamp) -> bool {
         self.under_way == 1 && self.last == began
     }
 
     /// Whether this client has not changed the directory since a request sent at that stamp.
-    pub(crate) fn none_since(&self, asked: Moment) -> bool {
-        self.under_way == 0 && self.last <= asked
+    pub(crate) fn unchanged_since(&self, sent_at: ChangeStamp) -> bool {
+        self.under_way == 0 && self.last <= sent_at
     }
 
     /// A change begins.
-    pub(crate) fn begin(&mut self, now: Moment) {
+    pub(crate) fn begin(&mut self, now: ChangeStamp) {
         self.under_way += 1;
         self.last = now;
     }
 
     /// A change has ended.
-    pub(crate) fn end(&mut self, now: Moment) {
+    pub(crate) fn end(&mut self, now: ChangeStamp) {
         self.under_way -= 1;
         self.last = now;
     }
@@ -82,41 +82,41 @@ impl Changed {
 /// kernel may store such an answer late: after a change by another task, of which it has already
 /// updated its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum KernelViewers {
     #[default]
-    ToNobody,
-    To(u32),
-    ToSeveral,
+    Nobody,
+    One(u32),
+    Several,
 }
 
-impl Shown {
+impl KernelViewers {
     /// Adds a task. Task 0 is unknown and counts as any.
-    pub(crate) fn to(&mut self, task: u32) {
+    pub(crate) fn add(&mut self, task: u32) {
         *self = match *self {
-            Shown::ToNobody if task != 0 => Shown::To(task),
-            Shown::To(same) if same == task => Shown::To(task),
-            _ => Shown::ToSeveral,
+            KernelViewers::Nobody if task != 0 => KernelViewers::One(task),
+            KernelViewers::One(same) if same == task => KernelViewers::One(task),
+            _ => KernelViewers::Several,
         };
     }
 
     /// Whether another task than this one may have received them. A task sends its next request
     /// only after the kernel has stored the answer to the one before.
-    fn to_others_than(self, task: u32) -> bool {
+    fn any_but(self, task: u32) -> bool {
         match self {
-            Shown::ToNobody => false,
-            Shown::To(one) => one != task,
-            Shown::ToSeveral => true,
+            KernelViewers::Nobody => false,
+            KernelViewers::One(one) => one != task,
+            KernelViewers::Several => true,
         }
     }
 }
 
 /// A change in progress. Until it is finished, no state learned of the directory is cached.
 #[must_use]
-pub(crate) struct Changing {
+pub(crate) struct DirChange {
     dir: Fid,
     /// The task that makes the change.
     by: u32,
-    began: Moment,
+    began: ChangeStamp,
     /// The cookie of the lock that covered the directory's attributes when the change began.
     under: Option<u64>,
     /// Whether attributes were cached when the change began.
@@ -128,12 +128,12 @@ pub(crate) struct Changing {
 impl Inodes {
     /// Begins a change of names in a directory by a task. `under` is the cookie of the lock on the
     /// directory's attributes, if there is one; the name `made` may exist from now on.
-    pub(crate) fn begin(
+    pub(crate) fn begin_change(
         self: &Arc<Inodes>,
         (dir, by): (Fid, u32),
         made: Option<&[u8]>,
         under: Option<u64>,
-    ) -> Changing {
+    ) -> DirChange {
         let inode = self.entry(dir);
         let (began, kept);
         {
@@ -143,13 +143,13 @@ impl Inodes {
             let md = s.md.take();
             kept = md.is_some();
             if let Some(md) = md {
-                s.were = Some((md, true));
+                s.last_known = Some((md, true));
             }
             if let Some(name) = made {
-                self.may_be_there(&mut s, name);
+                self.note_created(&mut s, name);
             }
         }
-        Changing {
+        DirChange {
             dir,
             by,
             began,
@@ -161,7 +161,7 @@ impl Inodes {
     }
 }
 
-impl Changing {
+impl DirChange {
     /// The changed directory.
     pub(crate) fn dir(&self) -> Fid {
         self.dir
@@ -175,46 +175,49 @@ impl Changing {
     /// Ends the change. Returns true if the kernel may hold, or may still store, older attributes
     /// and must be invalidated.
     #[must_use]
-    pub(crate) fn ended(self) -> bool {
-        self.end(|_, _| Came::ToSomething)
+    pub(crate) fn finish(self) -> bool {
+        self.end(|_, _| ChangeOutcome::Changed)
     }
 
     /// Ends the change with the directory's new attributes from the reply. They are cached if no
     /// other change was in progress. The caller holds a lock on them. Returns true if the kernel
     /// must be invalidated.
     #[must_use]
-    pub(crate) fn ended_with(self, attr: Attr) -> bool {
+    pub(crate) fn finish_with_attr(self, attr: Attr) -> bool {
         self.end(|this, s| {
             // The reply has no ACL: the old one is right if a lock covered it without interruption.
             if s.changed.only(this.began)
-                && let Some((were, _)) = s.were.take_if(|(_, covered)| *covered)
+                && let Some((last_known, _)) = s.last_known.take_if(|(_, covered)| *covered)
             {
-                s.md = Some(MdAttr { attr, ..were });
+                s.md = Some(MdAttr { attr, ..last_known });
             }
-            Came::ToSomething
+            ChangeOutcome::Changed
         })
     }
 
     /// Ends a change without effect: the state from before is cached again if no other change was
     /// in progress. `locked`: the lock under which the change began is still held.
-    pub(crate) fn came_to_nothing(self, locked: bool) {
+    pub(crate) fn finish_unchanged(self, locked: bool) {
         let _ = self.end(|this, s| {
             if locked && this.kept && s.changed.only(this.began) {
-                s.md = s.were.take_if(|(_, covered)| *covered).map(|(were, _)| were);
+                s.md = s
+                    .last_known
+                    .take_if(|(_, covered)| *covered)
+                    .map(|(last_known, _)| last_known);
             }
-            Came::ToNothing
+            ChangeOutcome::Unchanged
         });
     }
 
-    fn end(self, learn: impl FnOnce(&Changing, &mut InodeState) -> Came) -> bool {
+    fn end(self, learn: impl FnOnce(&DirChange, &mut InodeState) -> ChangeOutcome) -> bool {
         let (empty, tell) = {
             let mut s = self.inode.state.lock();
             let tell = match learn(&self, &mut s) {
-                Came::ToSomething => {
+                ChangeOutcome::Changed => {
                     self.inodes.drop_chunks(&mut s);
-                    std::mem::take(&mut s.shown).to_others_than(self.by)
+                    std::mem::take(&mut s.kernel_viewers).any_but(self.by)
                 }
-                Came::ToNothing => false,
+                ChangeOutcome::Unchanged => false,
             };
             s.changed.end(self.inodes.changes.next());
             (s.is_empty(), tell)
@@ -227,42 +230,42 @@ impl Changing {
 }
 
 /// The effect of a change.
-enum Came {
-    ToSomething,
-    ToNothing,
+enum ChangeOutcome {
+    Changed,
+    Unchanged,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Changed, Changes, Shown};
+    use super::{ChangeClock, DirChangeState, KernelViewers};
 
     #[test]
     fn replies_to_requests_sent_before_or_during_a_change_are_not_cached() {
-        let (changes, mut dir) = (Changes::default(), Changed::default());
+        let (changes, mut dir) = (ChangeClock::default(), DirChangeState::default());
         let before = changes.now();
-        assert!(dir.none_since(before));
+        assert!(dir.unchanged_since(before));
         dir.begin(changes.next());
         dir.begin(changes.next());
         let during = changes.now();
         dir.end(changes.next());
-        assert!(!dir.none_since(changes.now()), "the other one is under way");
+        assert!(!dir.unchanged_since(changes.now()), "the other one is under way");
         dir.end(changes.next());
-        assert!(!dir.none_since(before) && !dir.none_since(during));
-        assert!(dir.none_since(changes.now()));
-        assert!(!Changed::since(changes.next()).none_since(during));
+        assert!(!dir.unchanged_since(before) && !dir.unchanged_since(during));
+        assert!(dir.unchanged_since(changes.now()));
+        assert!(!DirChangeState::since(changes.next()).unchanged_since(during));
     }
 
     #[test]
     fn the_kernel_is_invalidated_unless_only_the_changing_task_saw_the_attributes() {
-        let mut shown = Shown::default();
-        assert!(!shown.to_others_than(1), "no task has the attributes");
-        shown.to(1);
-        shown.to(1);
-        assert!(!shown.to_others_than(1) && shown.to_others_than(2));
-        shown.to(2);
-        assert!(shown.to_others_than(1) && shown.to_others_than(2));
-        let mut unknown = Shown::default();
-        unknown.to(0);
-        assert!(unknown.to_others_than(0), "task 0 counts as any");
+        let mut viewers = KernelViewers::default();
+        assert!(!viewers.any_but(1), "no task has the attributes");
+        viewers.add(1);
+        viewers.add(1);
+        assert!(!viewers.any_but(1) && viewers.any_but(2));
+        viewers.add(2);
+        assert!(viewers.any_but(1) && viewers.any_but(2));
+        let mut unknown = KernelViewers::default();
+        unknown.add(0);
+        assert!(unknown.any_but(0), "task 0 counts as any");
     }
 }

@@ -15,18 +15,18 @@
 //! | XATTR | extended attributes; a symbolic link's target never changes |
 
 mod changes;
-mod listed;
+mod name_set;
 mod names;
 
-pub(crate) use changes::{Changing, Moment, Shown};
+pub(crate) use changes::{ChangeStamp, DirChange, KernelViewers};
 
 use crate::attr::MdAttr;
-use crate::dircache::{DirChunk, Kept, Ticket};
-use crate::layout::LovLayout;
+use crate::dircache::{ChunkId, DirChunk, DirChunkFifo};
+use crate::layout::FileLayout;
 use bytes::Bytes;
-use changes::{Changed, Changes};
+use changes::{ChangeClock, DirChangeState};
 use foldhash::{HashMap, fast::RandomState};
-use listed::{Listed, Room};
+use name_set::{DirNameSet, NameSetLimit};
 use names::drop_negative;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -60,8 +60,8 @@ pub(crate) struct InodeState {
     pub(crate) md: Option<MdAttr>,
     /// A directory's attributes from before its lock was lost, and whether a PERM lock still covers
     /// its permissions.
-    were: Option<(MdAttr, bool)>,
-    pub(crate) layout: Option<Arc<LovLayout>>,
+    last_known: Option<(MdAttr, bool)>,
+    pub(crate) layout: Option<Arc<FileLayout>>,
     pub(crate) symlink: Option<Bytes>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
     children: HashMap<Box<[u8]>, Child>,
@@ -69,17 +69,17 @@ pub(crate) struct InodeState {
     /// Each name with a flag: the kernel may cache it.
     names: HashMap<(Fid, Box<[u8]>), bool>,
     /// A directory's entries, by the hash at which each chunk starts.
-    chunks: BTreeMap<u64, (Ticket, Arc<DirChunk>)>,
+    chunks: BTreeMap<u64, (ChunkId, Arc<DirChunk>)>,
     /// The names that a directory may have.
-    listed: Option<Box<Listed>>,
+    names_listed: Option<Box<DirNameSet>>,
     /// This client's own changes to a directory's names.
-    changed: Changed,
+    changed: DirChangeState,
     /// The tasks whose kernel answers carried the directory's attributes.
-    pub(crate) shown: Shown,
+    pub(crate) kernel_viewers: KernelViewers,
     /// This client created the file, and no client has written to it.
     pub(crate) unwritten: bool,
     /// Number of opens by this client that keep other clients from opening the file.
-    denying: u32,
+    deny_count: u32,
 }
 
 /// The cached state of one file.
@@ -99,8 +99,8 @@ impl InodeState {
 
     /// Whether this client has not changed the directory since `sent_at`, so that a reply to a
     /// request sent then is still right.
-    pub(crate) fn as_asked(&self, asked: Moment) -> bool {
-        self.changed.none_since(asked)
+    pub(crate) fn unchanged_since(&self, sent_at: ChangeStamp) -> bool {
+        self.changed.unchanged_since(sent_at)
     }
 
     fn is_empty(&self) -> bool {
@@ -110,27 +110,27 @@ impl InodeState {
             && self.children.is_empty()
             && self.names.is_empty()
             && self.chunks.is_empty()
-            && self.listed.is_none()
+            && self.names_listed.is_none()
             && !self.changed.is_under_way()
             && !self.unwritten
-            && self.denying == 0
+            && self.deny_count == 0
     }
 }
 
 /// This client has a file open in a mode that keeps others from opening it. Held until the server
 /// has closed the handle.
-pub(crate) struct Denying {
+pub(crate) struct OpenDenyGuard {
     fid: Fid,
     inodes: Arc<Inodes>,
     inode: Option<Arc<Inode>>,
 }
 
-impl Drop for Denying {
+impl Drop for OpenDenyGuard {
     fn drop(&mut self) {
         let Some(inode) = self.inode.take() else { return };
         let empty = {
             let mut s = inode.state.lock();
-            s.denying -= 1;
+            s.deny_count -= 1;
             s.is_empty()
         };
         if empty {
@@ -145,22 +145,22 @@ pub(crate) struct Inodes {
     hash: RandomState,
     /// Hashes names.
     names: RandomState,
-    kept: Kept,
-    room: Arc<Room>,
-    changes: Changes,
+    chunk_fifo: DirChunkFifo,
+    name_limit: Arc<NameSetLimit>,
+    changes: ChangeClock,
     /// The last change of any directory that is no longer cached: a [`ChangeStamp`].
     forgotten: AtomicU64,
 }
 
 impl Inodes {
-    pub(crate) fn new(kept: Kept) -> Inodes {
+    pub(crate) fn new(chunk_fifo: DirChunkFifo) -> Inodes {
         Inodes {
-            kept,
+            chunk_fifo,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hash: RandomState::default(),
             names: RandomState::default(),
-            room: Arc::default(),
-            changes: Changes::default(),
+            name_limit: Arc::default(),
+            changes: ChangeClock::default(),
             forgotten: AtomicU64::default(),
         }
     }
@@ -190,7 +190,7 @@ impl Inodes {
             .entry(fid)
             .or_insert_with(|| {
                 let state = InodeState {
-                    changed: Changed::since(Moment(self.forgotten.load(Ordering::Acquire))),
+                    changed: DirChangeState::since(ChangeStamp(self.forgotten.load(Ordering::Acquire))),
                     ..InodeState::default()
                 };
                 Arc::new(Inode {
@@ -201,17 +201,17 @@ impl Inodes {
     }
 
     /// Clears the unwritten mark: this client is about to write to a file that it created.
-    pub(crate) fn written(&self, fid: Fid) {
+    pub(crate) fn clear_unwritten(&self, fid: Fid) {
         if let Some(inode) = self.get(fid) {
             inode.state.lock().unwritten = false;
         }
     }
 
     /// Records an open that keeps others from opening the file.
-    pub(crate) fn denying(self: &Arc<Inodes>, fid: Fid) -> Denying {
+    pub(crate) fn deny_others(self: &Arc<Inodes>, fid: Fid) -> OpenDenyGuard {
         let inode = self.entry(fid);
-        inode.state.lock().denying += 1;
-        Denying {
+        inode.state.lock().deny_count += 1;
+        OpenDenyGuard {
             fid,
             inodes: self.clone(),
             inode: Some(inode),
@@ -219,60 +219,62 @@ impl Inodes {
     }
 
     /// Whether this client keeps others from opening a file.
-    pub(crate) fn denies(&self, fid: Fid) -> bool {
-        self.get(fid).is_some_and(|inode| inode.state.lock().denying > 0)
+    pub(crate) fn denies_others(&self, fid: Fid) -> bool {
+        self.get(fid)
+            .is_some_and(|inode| inode.state.lock().deny_count > 0)
     }
 
     /// The current stamp. A request remembers it, so that its reply is cached only if no change
     /// came between.
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> ChangeStamp {
         self.changes.now()
     }
 
     /// A file's attributes if its permissions are still right; size and times may be old. Enough to
     /// choose the caller's group.
-    pub(crate) fn last_seen(&self, fid: Fid) -> Option<MdAttr> {
+    pub(crate) fn permission_attr(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
-        let were = || s.were.as_ref().filter(|(_, covered)| *covered);
-        s.md.clone().or_else(|| were().map(|(md, _)| md.clone()))
+        let last_known = || s.last_known.as_ref().filter(|(_, covered)| *covered);
+        s.md.clone().or_else(|| last_known().map(|(md, _)| md.clone()))
     }
 
     /// The cached layout of a file.
-    pub(crate) fn layout(&self, fid: Fid) -> Option<Arc<LovLayout>> {
+    pub(crate) fn layout(&self, fid: Fid) -> Option<Arc<FileLayout>> {
         self.get(fid)?.state.lock().layout.clone()
     }
 
     /// A file's attributes, or a directory's attributes from before its lock was lost. The type
     /// never changes.
-    pub(crate) fn looked_like(&self, fid: Fid) -> Option<MdAttr> {
+    pub(crate) fn last_known_attr(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
-        s.md.clone().or_else(|| s.were.as_ref().map(|(md, _)| md.clone()))
+        s.md.clone()
+            .or_else(|| s.last_known.as_ref().map(|(md, _)| md.clone()))
     }
 
     /// Caches a chunk of a directory's entries that was requested at `sent_at`, and evicts others
     /// for it. The caller holds the directory's UPDATE lock.
-    pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, asked: Moment) {
+    pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, sent_at: ChangeStamp) {
         let inode = self.entry(dir);
         let leaving = {
             let mut s = inode.state.lock();
-            if !s.changed.none_since(asked) {
+            if !s.changed.unchanged_since(sent_at) {
                 return;
             }
-            let Some((ticket, leaving)) = self.kept.add(dir, chunk.entries.len()) else {
+            let Some((id, leaving)) = self.chunk_fifo.add(dir, chunk.entries.len()) else {
                 return;
             };
-            if let Some((old, _)) = s.chunks.insert(chunk.start, (ticket, chunk)) {
-                self.kept.remove(old);
+            if let Some((old, _)) = s.chunks.insert(chunk.start, (id, chunk)) {
+                self.chunk_fifo.remove(old);
             }
             leaving
         };
-        for (dir, ticket) in leaving {
+        for (dir, id) in leaving {
             let Some(inode) = self.get(dir) else { continue };
             let empty = {
                 let mut s = inode.state.lock();
-                s.chunks.retain(|_, (held, _)| *held != ticket);
+                s.chunks.retain(|_, (held, _)| *held != id);
                 s.is_empty()
             };
             if empty {
@@ -282,8 +284,8 @@ impl Inodes {
     }
 
     fn drop_chunks(&self, s: &mut InodeState) {
-        for (ticket, _) in std::mem::take(&mut s.chunks).into_values() {
-            self.kept.remove(ticket);
+        for (id, _) in std::mem::take(&mut s.chunks).into_values() {
+            self.chunk_fifo.remove(id);
         }
     }
 
@@ -299,21 +301,21 @@ impl Inodes {
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0
                 && let Some(md) = s.md.take().filter(|md| md.attr.is_dir())
             {
-                s.were = Some((md, true));
+                s.last_known = Some((md, true));
             }
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
                 // The caller invalidates the kernel's copy.
-                s.shown = Shown::default();
+                s.kernel_viewers = KernelViewers::default();
             }
             if bits & MDS_INODELOCK_PERM != 0
-                && let Some((_, covered)) = &mut s.were
+                && let Some((_, covered)) = &mut s.last_known
             {
                 *covered = false;
             }
             if bits & MDS_INODELOCK_UPDATE != 0 {
                 self.drop_chunks(&mut s);
                 drop_negative(&mut s);
-                s.listed = None;
+                s.names_listed = None;
             }
             if bits & MDS_INODELOCK_DOM != 0 {
                 s.unwritten = false;
@@ -382,7 +384,7 @@ impl Inodes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Child, DirChunk, Inodes, Kept};
+    use super::{Child, DirChunk, DirChunkFifo, Inodes};
     use crate::attr::MdAttr;
     use bytes::Bytes;
     use std::sync::Arc;
@@ -415,11 +417,11 @@ mod tests {
 
     #[test]
     fn losing_a_lookup_lock_drops_all_names_of_the_file() {
-        let inodes = Inodes::new(Kept::default());
+        let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"b", FILE);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
-        assert!(inodes.show_name(DIR, b"b", FILE) && !inodes.show_name(DIR, b"c", FILE));
+        assert!(inodes.mark_in_kernel(DIR, b"b", FILE) && !inodes.mark_in_kernel(DIR, b"c", FILE));
         let shown = inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
         assert_eq!(shown, [(DIR, (*b"b").into())]);
         assert_eq!((inodes.child(DIR, b"a"), inodes.child(DIR, b"b")), (None, None));
@@ -428,7 +430,7 @@ mod tests {
 
     #[test]
     fn losing_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
-        let inodes = Inodes::new(Kept::default());
+        let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_negative(DIR, b"x", 7, inodes.now());
         inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
@@ -437,50 +439,54 @@ mod tests {
         assert_eq!(inodes.child(DIR, b"x"), None);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
         assert!(inodes.get(DIR).unwrap().state.lock().chunk(0).is_none());
-        assert_eq!(inodes.kept.entries(), 0);
+        assert_eq!(inodes.chunk_fifo.entries(), 0);
     }
 
     #[test]
     fn permissions_outlive_the_update_lock_while_a_perm_lock_is_held() {
-        let inodes = Inodes::new(Kept::default());
+        let inodes = Inodes::new(DirChunkFifo::default());
         let md = || md(0o040_750);
         inodes.add_name(FILE, b"dir", DIR);
         inodes.entry(DIR).state.lock().md = Some(md());
         inodes.forget(DIR, MDS_INODELOCK_UPDATE);
         assert!(inodes.get(DIR).unwrap().state.lock().md.is_none());
-        assert_eq!(inodes.last_seen(DIR).unwrap().attr.mode, 0o040_750);
+        assert_eq!(inodes.permission_attr(DIR).unwrap().attr.mode, 0o040_750);
         inodes.forget(DIR, MDS_INODELOCK_PERM);
-        assert!(inodes.last_seen(DIR).is_none());
+        assert!(inodes.permission_attr(DIR).is_none());
         assert!(
-            inodes.looked_like(DIR).unwrap().attr.is_dir(),
+            inodes.last_known_attr(DIR).unwrap().attr.is_dir(),
             "the type never changes"
         );
         // One lock with both bits takes both.
         inodes.entry(DIR).state.lock().md = Some(md());
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
-        assert!(inodes.last_seen(DIR).is_none());
+        assert!(inodes.permission_attr(DIR).is_none());
     }
 
     #[test]
     fn an_own_change_does_not_revive_attributes_of_a_lost_lock() {
-        let inodes = Arc::new(Inodes::new(Kept::default()));
+        let inodes = Arc::new(Inodes::new(DirChunkFifo::default()));
         let state = || inodes.entry(DIR);
-        let told = || md(0o040_755).attr;
+        let new_attr = || md(0o040_755).attr;
         // Between the old lock and the current one, other clients may have changed the permissions.
         state().state.lock().md = Some(md(0o040_750));
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
-        let change = inodes.begin((DIR, 1), Some(b"a"), Some(7));
-        assert!(change.is_under(7) && !change.ended_with(told()));
+        let change = inodes.begin_change((DIR, 1), Some(b"a"), Some(7));
+        assert!(change.is_under(7) && !change.finish_with_attr(new_attr()));
         assert!(state().state.lock().md.is_none());
         // Under an uninterrupted lock the new attributes are cached.
         state().state.lock().md = Some(md(0o040_750));
-        assert!(!inodes.begin((DIR, 1), Some(b"b"), Some(8)).ended_with(told()));
+        assert!(
+            !inodes
+                .begin_change((DIR, 1), Some(b"b"), Some(8))
+                .finish_with_attr(new_attr())
+        );
         assert_eq!(state().state.lock().md.as_ref().unwrap().attr.mode, 0o040_755);
     }
 
     #[test]
     fn a_change_without_effect_keeps_the_cached_state() {
-        let inodes = Arc::new(Inodes::new(Kept::default()));
+        let inodes = Arc::new(Inodes::new(DirChunkFifo::default()));
         let known = || {
             let inode = inodes.entry(DIR);
             let s = inode.state.lock();
@@ -488,19 +494,21 @@ mod tests {
         };
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
-        let one = inodes.begin((DIR, 1), Some(b"a"), Some(7));
+        let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(7));
         assert_eq!(known(), (false, false));
-        one.came_to_nothing(true);
+        one.finish_unchanged(true);
         assert_eq!(known(), (true, true));
         // Not while another change is in progress, nor if no attributes were cached.
         let (one, other) = (
-            inodes.begin((DIR, 1), Some(b"a"), Some(7)),
-            inodes.begin((DIR, 1), Some(b"b"), Some(7)),
+            inodes.begin_change((DIR, 1), Some(b"a"), Some(7)),
+            inodes.begin_change((DIR, 1), Some(b"b"), Some(7)),
         );
-        assert!(!one.ended());
-        other.came_to_nothing(true);
+        assert!(!one.finish());
+        other.finish_unchanged(true);
         assert_eq!(known(), (false, false));
-        inodes.begin((DIR, 1), Some(b"a"), Some(7)).came_to_nothing(true);
+        inodes
+            .begin_change((DIR, 1), Some(b"a"), Some(7))
+            .finish_unchanged(true);
         assert_eq!(
             known(),
             (false, false),
@@ -508,13 +516,15 @@ mod tests {
         );
         // Nor when the lock was lost meanwhile.
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
-        inodes.begin((DIR, 1), Some(b"a"), Some(7)).came_to_nothing(false);
+        inodes
+            .begin_change((DIR, 1), Some(b"a"), Some(7))
+            .finish_unchanged(false);
         assert_eq!(known(), (false, false));
     }
 
     #[test]
     fn a_name_that_moved_to_another_file_survives_the_first_files_lock() {
-        let inodes = Inodes::new(Kept::default());
+        let inodes = Inodes::new(DirChunkFifo::default());
         let other = Fid::new(0x400, 3, 0);
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"a", other);
@@ -524,7 +534,7 @@ mod tests {
 
     #[test]
     fn a_chunk_covers_only_the_hashes_that_it_spans() {
-        let inodes = Inodes::new(Kept::default());
+        let inodes = Inodes::new(DirChunkFifo::default());
         let inode = inodes.entry(DIR);
         inodes.keep_chunk(DIR, chunk(10, 20), inodes.now());
         let s = inode.state.lock();
@@ -534,12 +544,12 @@ mod tests {
 
     #[test]
     fn entries_of_all_directories_are_bounded_and_the_oldest_are_evicted() {
-        let inodes = Inodes::new(Kept::new(1000));
+        let inodes = Inodes::new(DirChunkFifo::new(1000));
         let dir = |i: u32| Fid::new(0x500, i, 0);
         let runs = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
         for (i, start) in runs() {
             inodes.keep_chunk(dir(i), chunk(start, start + 50), inodes.now());
-            assert!(inodes.kept.entries() <= 1000);
+            assert!(inodes.chunk_fifo.entries() <= 1000);
         }
         let kept = |(i, start)| {
             let inode = inodes.get(dir(i))?;
@@ -548,12 +558,12 @@ mod tests {
         assert!(runs().all(|run| kept(run).is_some() == (run.0 >= 90)));
         assert_eq!(inodes.len(), 10, "empty entries are pruned");
         inodes.clear();
-        assert_eq!(inodes.kept.entries(), 0);
+        assert_eq!(inodes.chunk_fifo.entries(), 0);
     }
 
     #[test]
     fn absent_names_are_bounded() {
-        let inodes = Inodes::new(Kept::default());
+        let inodes = Inodes::new(DirChunkFifo::default());
         for i in 0..10_000u32 {
             inodes.add_negative(DIR, &i.to_le_bytes(), 1, inodes.now());
         }

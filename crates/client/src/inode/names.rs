@@ -1,7 +1,7 @@
 //! Names of files: the file that a name leads to, and negative entries of directories.
 
-use super::changes::Moment;
-use super::listed::Listed;
+use super::changes::ChangeStamp;
+use super::name_set::DirNameSet;
 use super::{Child, InodeState, Inodes};
 use crate::dircache::DirChunk;
 use std::hash::BuildHasher;
@@ -34,7 +34,7 @@ impl Inodes {
 
     /// Marks a name as cached by the kernel, and returns true, if the name is known to lead to this
     /// file. The caller holds the file's LOOKUP lock.
-    pub(crate) fn show_name(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
+    pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
         let known = self.child(parent, name) == Some(Child::Is(child));
         if known {
             let file = self.entry(child);
@@ -45,7 +45,7 @@ impl Inodes {
 
     /// Takes the names of a file that the kernel may cache. The caller invalidates them in the
     /// kernel.
-    pub(crate) fn take_shown(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
+    pub(crate) fn take_kernel_names(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
         };
@@ -56,10 +56,16 @@ impl Inodes {
 
     /// Caches a negative entry from a lookup sent at `sent_at`, under the directory's UPDATE lock
     /// with this cookie. Returns the hash from which the directory should be listed now, if any.
-    pub(crate) fn add_negative(&self, parent: Fid, name: &[u8], cookie: u64, asked: Moment) -> Option<u64> {
+    pub(crate) fn add_negative(
+        &self,
+        parent: Fid,
+        name: &[u8],
+        cookie: u64,
+        sent_at: ChangeStamp,
+    ) -> Option<u64> {
         let dir = self.entry(parent);
         let mut dir = dir.state.lock();
-        if !dir.changed.none_since(asked) {
+        if !dir.changed.unchanged_since(sent_at) {
             return None;
         }
         if dir.negative >= NEGATIVE_MAX {
@@ -71,10 +77,14 @@ impl Inodes {
         ) {
             dir.negative += 1;
         }
-        if dir.listed.as_ref().is_none_or(|listed| listed.cookie() != cookie) {
-            dir.listed = Some(Box::new(Listed::new(cookie, self.room.clone())));
+        if dir
+            .names_listed
+            .as_ref()
+            .is_none_or(|listed| listed.cookie() != cookie)
+        {
+            dir.names_listed = Some(Box::new(DirNameSet::new(cookie, self.name_limit.clone())));
         }
-        dir.listed.as_mut().and_then(|listed| listed.missed())
+        dir.names_listed.as_mut().and_then(|listed| listed.note_miss())
     }
 
     /// Adds a listed part of a directory's names. The caller has held the UPDATE lock with this
@@ -82,7 +92,7 @@ impl Inodes {
     pub(crate) fn add_listed(&self, dir: Fid, cookie: u64, part: &DirChunk, last: bool) {
         let Some(inode) = self.get(dir) else { return };
         let mut s = inode.state.lock();
-        let Some(listed) = s.listed.as_mut().filter(|listed| listed.cookie() == cookie) else {
+        let Some(listed) = s.names_listed.as_mut().filter(|listed| listed.cookie() == cookie) else {
             return;
         };
         let names = part.entries.iter().map(|e| self.names.hash_one(&e.name[..]));
@@ -90,12 +100,12 @@ impl Inodes {
     }
 
     /// A name is about to be created.
-    pub(super) fn may_be_there(&self, s: &mut InodeState, name: &[u8]) {
+    pub(super) fn note_created(&self, s: &mut InodeState, name: &[u8]) {
         if let Some(Child::Absent(_)) = s.children.get(name) {
             s.children.remove(name);
             s.negative -= 1;
         }
-        if let Some(listed) = &mut s.listed {
+        if let Some(listed) = &mut s.names_listed {
             listed.add(self.names.hash_one(name));
         }
     }
@@ -108,7 +118,7 @@ impl Inodes {
             Some(Child::Absent(cookie)) => Some(*cookie),
             Some(Child::Is(_)) => None,
             None => {
-                let listed = s.listed.as_ref()?;
+                let listed = s.names_listed.as_ref()?;
                 listed.lacks(self.names.hash_one(name)).then(|| listed.cookie())
             }
         }
@@ -116,7 +126,7 @@ impl Inodes {
 
     /// Forgets a name that is about to be removed through the kernel. The kernel drops its own
     /// entry, so the lock's cancellation needs no invalidation.
-    pub(crate) fn leave_name(&self, parent: Fid, name: &[u8], child: Fid) {
+    pub(crate) fn forget_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(inode) = self.get(child) else { return };
         {
             let mut s = inode.state.lock();

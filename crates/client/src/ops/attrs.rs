@@ -3,9 +3,9 @@
 use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
-use crate::data::{DataFile, User};
+use crate::data::{CapabilityUser, DataFile};
 use crate::mdc::Mdc;
-use crate::ops::lookup::{Found, Sizes};
+use crate::ops::lookup::{FoundFile, SizeWait};
 use crate::ops::open::OpenFile;
 use crate::pack;
 use bytes::Bytes;
@@ -36,20 +36,20 @@ impl Client {
         fid: Fid,
         set: &SetAttr,
         file: Option<&Arc<OpenFile>>,
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundFile, Errno> {
         if set.size.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
         let data = self.data_to_set(cred, fid, set, file).await?;
         if let (Some(data), Some(size)) = (&data, set.size) {
-            data.may_end_at(size)?;
+            data.check_size(size)?;
         }
         let mdc = self.lmv.of(fid).await?;
         // An owner may give the file only to a group of which the owner is a member.
         let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
             Some(gid) if gid != NO_GROUP => gid,
             // To keep the set-group-ID bit, the caller must be a member of the file's group.
-            _ if set.mode.is_some() || set.kill_priv => self.own_group(cred, fid).await,
+            _ if set.mode.is_some() || set.kill_priv => self.file_group(cred, fid).await,
             _ => self.suppgid(cred, fid).await,
         };
         let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
@@ -65,15 +65,15 @@ impl Client {
             let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);
             mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
         };
-        let reply = self.while_busy(fid, ask).await?;
+        let reply = self.retry_busy(fid, ask).await?;
         let body: MdtBody = reply.get(bufs::MDT_BODY)?;
         if data.is_none() && set.size.is_some() && body.mbo_valid & OBD_MD_FLSIZE == 0 {
             // Another client's open gave the file objects meanwhile, and the MDT no longer keeps its size.
             return Box::pin(self.setattr(cred, fid, set, file)).await;
         }
         if let Some(data) = data {
-            let user = User::new(cred, fid, suppgid);
-            data_is_set(&data, set, &rec, &user).await?;
+            let user = CapabilityUser::new(cred, fid, suppgid);
+            apply_to_data(&data, set, &rec, &user).await?;
         }
         if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
             return self.getattr(cred, fid).await;
@@ -82,7 +82,7 @@ impl Client {
         // lock with the next request.
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         let sizes = match set.size {
-            Some(_) => Sizes::Awaited,
+            Some(_) => SizeWait::Full,
             None => self.sizes_for_kernel(),
         };
         self.with_data(cred, fid, md, None, sizes).await
@@ -103,7 +103,7 @@ impl Client {
         if let Some(file) = file {
             return Ok(Some(self.data_of(file).await?));
         }
-        if let Some(layout) = self.kept_layout(fid).await?
+        if let Some(layout) = self.cached_layout(fid).await?
             && !layout.is_empty()
         {
             return Ok(Some(self.data(fid, layout).await));
@@ -176,7 +176,7 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_LINKNAME, NO_GROUP);
         body.mbo_eadatasize = 4096;
-        let reply = mdc.ask(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
+        let reply = mdc.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
         let got: wire::MdtBody = reply.get(bufs::MDT_BODY)?;
         if got.mbo_valid & OBD_MD_LINKNAME == 0 {
             return Err(Errno::EINVAL);
@@ -198,7 +198,12 @@ impl Client {
 
 /// Applies a setattr to the file's objects, after the metadata target. Without an open file, the
 /// user's own right counts.
-async fn data_is_set(data: &DataFile, set: &SetAttr, rec: &MdtRecSetattr, user: &User) -> Result<(), Errno> {
+async fn apply_to_data(
+    data: &DataFile,
+    set: &SetAttr,
+    rec: &MdtRecSetattr,
+    user: &CapabilityUser,
+) -> Result<(), Errno> {
     let rights = match set.size {
         Some(_) => CAPA_OPC_OSS_TRUNC,
         None => CAPA_OPC_META_WRITE,

@@ -17,13 +17,13 @@ use wire::{
 };
 
 /// Reply space for a path in the first request, in bytes.
-const ROOM: u32 = 4096;
+const PATH_SPACE: u32 = 4096;
 /// Largest reply space for a path, in bytes.
-const ROOM_MAX: u32 = 512 << 10;
+const PATH_SPACE_MAX: u32 = 512 << 10;
 /// Files that one request removes at most.
-const FIDS: usize = 512;
+const FIDS_PER_REQUEST: usize = 512;
 /// Reply space of such a request: 20 bytes for each file, and the fixed parts.
-const REPLY_LEN: u32 = 20 * FIDS as u32 + 4096;
+const REPLY_LEN: u32 = 20 * FIDS_PER_REQUEST as u32 + 4096;
 
 impl Client {
     /// The paths of a file below the mount's root, one for each of its names there, without a
@@ -34,7 +34,7 @@ impl Client {
     /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: an object
     /// that was never written does not know its file; `EPERM`: the caller may not use FIDs.
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, Errno> {
-        self.check_uses_fids(cred)?;
+        self.check_may_use_fids(cred)?;
         let file = self.file_of(fid).await?;
         let (paths, _) = self.paths(file).await?;
         match paths.is_empty() {
@@ -49,7 +49,7 @@ impl Client {
     ///
     /// As [`Client::fid2path`].
     pub async fn names(&self, cred: &Cred, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
-        self.check_uses_fids(cred)?;
+        self.check_may_use_fids(cred)?;
         self.links(fid).await
     }
 
@@ -62,9 +62,9 @@ impl Client {
     /// `EPERM`: the caller may not use FIDs; or an error of a server, after which some files may be
     /// removed all the same.
     pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
-        self.check_uses_fids(cred)?;
+        self.check_may_use_fids(cred)?;
         let mut done = Vec::with_capacity(fids.len());
-        for part in fids.chunks(FIDS) {
+        for part in fids.chunks(FIDS_PER_REQUEST) {
             done.extend(self.remove_some(cred, part).await?);
         }
         Ok(done)
@@ -82,12 +82,12 @@ impl Client {
         let mdc = self.lmv.of(dir).await?;
         let body = pack::body(cred, dir, Fid::ZERO, OBD_MD_FLID, self.suppgid(cred, dir).await);
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b"..")];
-        let reply = mdc.ask(MDS_GETATTR_NAME, bufs).await?;
+        let reply = mdc.call(MDS_GETATTR_NAME, bufs).await?;
         Ok(reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1)
     }
 
     /// Checks that the caller may use FIDs.
-    fn check_uses_fids(&self, cred: &Cred) -> Result<(), Errno> {
+    fn check_may_use_fids(&self, cred: &Cred) -> Result<(), Errno> {
         match cred.uid == 0 || cred.uid == self.mounter || self.user_fid2path {
             true => Ok(()),
             false => Err(Errno::EPERM),
@@ -136,18 +136,18 @@ impl Client {
     /// The path by one of a file's links, and the number of the next link; after the last link, its
     /// own number. `ENOENT`: the path is not below the mount's root.
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
-        let mut room = ROOM;
+        let mut space = PATH_SPACE;
         loop {
             let asked = GetinfoFid2path {
                 gf_fid: fid,
                 gf_linkno: link,
-                gf_pathlen: room,
+                gf_pathlen: space,
                 ..GetinfoFid2path::default()
             };
             let key = pack::fid2path_key(&asked, &self.root().to_bytes());
-            let len = (GetinfoFid2path::SIZE as u32 + room).to_le_bytes();
+            let len = (GetinfoFid2path::SIZE as u32 + space).to_le_bytes();
             let bufs = vec![key, Bytes::copy_from_slice(&len)];
-            match mdc.ask_large(MDS_GET_INFO, bufs, room).await {
+            match mdc.call_large(MDS_GET_INFO, bufs, space).await {
                 Ok(reply) => {
                     let path = reply
                         .buf(bufs::GET_INFO_VALUE)
@@ -156,7 +156,7 @@ impl Client {
                     let next = reply.get::<GetinfoFid2path>(bufs::GET_INFO_VALUE)?.gf_linkno;
                     return Ok((before_nul(path).to_vec(), next));
                 }
-                Err(Errno::ENAMETOOLONG) if room < ROOM_MAX => room *= 2,
+                Err(Errno::ENAMETOOLONG) if space < PATH_SPACE_MAX => space *= 2,
                 Err(e) => return Err(e),
             }
         }

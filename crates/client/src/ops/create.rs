@@ -4,7 +4,7 @@ use crate::attr::MdAttr;
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
-use crate::ops::lookup::{Found, check_name};
+use crate::ops::lookup::{FoundFile, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
 use wire::format::bufs;
@@ -19,7 +19,7 @@ impl Client {
     /// # Errors
     ///
     /// `EEXIST`, `ENAMETOOLONG`, or an error of the MDT such as `EACCES`, `ENOSPC`.
-    pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Found, Errno> {
+    pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<FoundFile, Errno> {
         self.make(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"")
             .await
     }
@@ -37,7 +37,7 @@ impl Client {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundFile, Errno> {
         if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
             return Err(Errno::EINVAL);
         }
@@ -56,7 +56,7 @@ impl Client {
         parent: Fid,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundFile, Errno> {
         match target.len() {
             0 => return Err(Errno::ENOENT),
             n if n > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
@@ -73,7 +73,7 @@ impl Client {
         mode: u32,
         rdev: u64,
         target: &[u8],
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundFile, Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let rec = CreateRec {
@@ -90,7 +90,7 @@ impl Client {
         let bufs = pack::create(cred, &rec, name, target, &elc);
         let body: MdtBody = mdc.change([change], bufs, Some(4)).await?.get(bufs::MDT_BODY)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
-        Ok(Found::uncached(md.attr))
+        Ok(FoundFile::uncached(md.attr))
     }
 
     /// Creates a hard link.
@@ -98,7 +98,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Client::mkdir`]; `EMLINK` if the file has too many links, `EPERM` for a directory.
-    pub async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
+    pub async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
@@ -108,13 +108,13 @@ impl Client {
         let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(bufs::MDT_BODY)?;
         let found = async {
             let md = self.md(cred, fid).await?;
-            self.named(cred, fid, md, (parent, name)).await
+            self.found_by_name(cred, fid, md, (parent, name)).await
         };
         match found.await {
             // Other clients have removed all its names since. The link succeeded all the same.
             Err(Errno::ENOENT | Errno::ESTALE) if body.mbo_fid1 == fid => {
                 let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
-                Ok(Found::uncached(md.attr))
+                Ok(FoundFile::uncached(md.attr))
             }
             found => found,
         }

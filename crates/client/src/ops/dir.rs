@@ -72,7 +72,7 @@ impl DirHandle {
     }
 
     /// Records that a reader took the first `taken` of `items`.
-    pub fn took(&self, items: &[DirItem], taken: usize) {
+    pub fn advance(&self, items: &[DirItem], taken: usize) {
         let Some(last) = taken.checked_sub(1).and_then(|i| items.get(i)) else {
             return;
         };
@@ -171,20 +171,20 @@ impl Client {
         // No lock is held while another request runs. If the lock was revoked meanwhile, the pages
         // serve this call only and are not cached.
         let before = self.dir_lock(mdc, fid).await?.info().cookie;
-        let asked = self.inodes.now();
+        let sent_at = self.inodes.now();
         let read_at = self.reads_dir(mdc, fid);
         let chunk = Arc::new(self.read_pages(cred, mdc, fid, hash, read_at).await?);
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == before
         {
-            self.inodes.keep_chunk(fid, chunk.clone(), asked);
+            self.inodes.keep_chunk(fid, chunk.clone(), sent_at);
         }
         Ok(chunk)
     }
 
     /// Reads the next part of a directory's names into its [`DirNameSet`](crate::inode), under the
     /// UPDATE lock with this cookie. Errors are ignored: the part stays unlisted.
-    pub(crate) async fn list_on(&self, cred: &Cred, mdc: &Mdc, fid: Fid, cookie: u64, from: u64) {
+    pub(crate) async fn list_more_names(&self, cred: &Cred, mdc: &Mdc, fid: Fid, cookie: u64, from: u64) {
         let Ok(part) = self.read_pages(cred, mdc, fid, from, None).await else {
             return;
         };
@@ -216,7 +216,7 @@ impl Client {
         let now = self.now(mdc);
         let inode = self.inodes.get(fid)?;
         let known = inode.state.lock().md.as_ref()?.attr.times();
-        rule.counts(known, now).then_some(now)
+        rule.updates(known, now).then_some(now)
     }
 
     async fn read_pages(
@@ -328,7 +328,7 @@ mod tests {
             while place < 20 {
                 let got = items(&chunk, place, dir.skip(place));
                 let taken = step.min(got.len());
-                dir.took(&got, taken);
+                dir.advance(&got, taken);
                 seen.extend(got[..taken].iter().map(|i| i.entry.fid.f_oid));
                 place = got[taken - 1].next;
             }

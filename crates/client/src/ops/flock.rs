@@ -62,19 +62,19 @@ impl FlockRange {
 /// The lock owners of the files of one metadata target.
 #[derive(Default)]
 pub(crate) struct Flocks {
-    held: Mutex<HashMap<(Fid, u64), Arc<Owner>>>,
+    held: Mutex<HashMap<(Fid, u64), Arc<FlockOwner>>>,
     /// Number of losses of all locks.
-    lost: AtomicU64,
+    losses: AtomicU64,
 }
 
 /// A lock owner. The kernel may give a released owner number to the next owner, which may request
 /// locks while the last ones are still being released.
 #[derive(Default)]
-struct Owner {
+struct FlockOwner {
     /// Number of lock requests so far.
-    asked: AtomicU64,
+    requests: AtomicU64,
     /// Held during an unlock: a lock request waits, because the unlock would release its lock too.
-    giving_up: tokio::sync::Mutex<()>,
+    unlocking: tokio::sync::Mutex<()>,
     locks: Mutex<Locks>,
 }
 
@@ -82,12 +82,12 @@ struct Owner {
 #[derive(Default)]
 struct Locks {
     ranges: RangeSet,
-    through: Vec<Weak<OpenFile>>,
+    descriptors: Vec<Weak<OpenFile>>,
 }
 
-impl Owner {
+impl FlockOwner {
     /// Records a granted lock or unlock. Returns false if all locks were lost since the request.
-    fn granted(
+    fn record_grant(
         &self,
         want: &FlockRange,
         file: Option<&Arc<OpenFile>>,
@@ -104,40 +104,39 @@ impl Owner {
             locks.ranges.insert(range);
             let known = |file: &&Arc<OpenFile>| {
                 let same = |one: &Weak<OpenFile>| std::ptr::eq(one.as_ptr(), Arc::as_ptr(file));
-                !locks.through.iter().any(same)
+                !locks.descriptors.iter().any(same)
             };
             if let Some(file) = file.filter(known) {
                 let weak = Arc::downgrade(file);
-                locks.through.retain(|one| one.strong_count() > 0);
-                locks.through.push(weak);
+                locks.descriptors.retain(|one| one.strong_count() > 0);
+                locks.descriptors.push(weak);
             }
         }
         if locks.ranges.len() == 0 {
-            locks.through.clear();
+            locks.descriptors.clear();
         }
         true
     }
 }
 
 impl Flocks {
-    fn note(&self, fid: Fid, owner: u64) -> Arc<Owner> {
+    fn add_request(&self, fid: Fid, owner: u64) -> Arc<FlockOwner> {
         let mut held = self.held.lock();
         let owner = held.entry((fid, owner)).or_default();
-        owner.asked.fetch_add(1, Ordering::Relaxed);
+        owner.requests.fetch_add(1, Ordering::Relaxed);
         owner.clone()
     }
 
-    fn find(&self, fid: Fid, owner: u64) -> Option<Arc<Owner>> {
+    fn find(&self, fid: Fid, owner: u64) -> Option<Arc<FlockOwner>> {
         self.held.lock().get(&(fid, owner)).cloned()
     }
 
-    /// Forgets an owner after a full unlock, unless it has requested further locks since it had
-    /// requested `asked`.
-    fn released(&self, fid: Fid, owner: u64, asked: u64) {
+    /// Forgets an owner after a full unlock, unless it has sent more than `requests` requests.
+    fn released(&self, fid: Fid, owner: u64, requests: u64) {
         let mut held = self.held.lock();
         if held
             .get(&(fid, owner))
-            .is_some_and(|o| o.asked.load(Ordering::Relaxed) == asked)
+            .is_some_and(|o| o.requests.load(Ordering::Relaxed) == requests)
         {
             held.remove(&(fid, owner));
         }
@@ -146,11 +145,11 @@ impl Flocks {
     /// Fails the descriptors that hold locks: the metadata target evicted this client and may have
     /// granted the locks to others.
     pub(crate) fn lose_all(&self) {
-        self.lost.fetch_add(1, Ordering::AcqRel);
+        self.losses.fetch_add(1, Ordering::AcqRel);
         let held: Vec<_> = self.held.lock().drain().collect();
         for ((file, _), owner) in held {
-            let through = std::mem::take(&mut *owner.locks.lock()).through;
-            let open: Vec<_> = through.iter().filter_map(Weak::upgrade).collect();
+            let descriptors = std::mem::take(&mut *owner.locks.lock()).descriptors;
+            let open: Vec<_> = descriptors.iter().filter_map(Weak::upgrade).collect();
             open.iter().for_each(|open| open.descriptor.lock_lost());
             if !open.is_empty() {
                 tracing::error!(%file, descriptors = open.len(),
@@ -229,24 +228,24 @@ impl Client {
             let Some(owner) = flocks.find(fid, want.owner) else {
                 return Ok(());
             };
-            let _giving_up = owner.giving_up.lock().await;
-            let asked = owner.asked.load(Ordering::Relaxed);
+            let _unlocking = owner.unlocking.lock().await;
+            let requests = owner.requests.load(Ordering::Relaxed);
             mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
-            owner.granted(&want, file, || true);
+            owner.record_grant(&want, file, || true);
             if want.start == 0 && want.end >= FlockRange::END {
-                flocks.released(fid, want.owner, asked);
+                flocks.released(fid, want.owner, requests);
             }
             return Ok(());
         }
-        let owner = flocks.note(fid, want.owner);
-        drop(owner.giving_up.lock().await);
+        let owner = flocks.add_request(fid, want.owner);
+        drop(owner.unlocking.lock().await);
         let flags = if wait { 0 } else { LDLM_FL_BLOCK_NOWAIT };
-        let lost = flocks.lost.load(Ordering::Acquire);
+        let lost = flocks.losses.load(Ordering::Acquire);
         mdc.locks
             .enqueue(Enqueue { flags, ..enqueue })
             .await
             .map_err(Errno::from)?;
-        if !owner.granted(&want, file, || flocks.lost.load(Ordering::Acquire) == lost) {
+        if !owner.record_grant(&want, file, || flocks.losses.load(Ordering::Acquire) == lost) {
             // The target may have granted it after the eviction; release it again.
             let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock(&want));
             mdc.locks.enqueue(unlock).await.map_err(Errno::from)?;

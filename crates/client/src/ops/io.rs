@@ -83,20 +83,20 @@ impl Client {
     ///
     /// As [`Client::read`]; `EIO` while a descriptor of the file has lost data.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
-        self.may_map(file)?;
+        self.check_mappable(file)?;
         let data = self.data_of(file).await?;
         let pages = match data.layout().raw.is_empty() {
             true => self.read_without_objects(file.fid, offset, len).await?,
             false => data.read_pages(offset, len, file.flags.write).await?,
         };
         // A loss meanwhile: the kernel would not drop these pages.
-        self.may_map(file)?;
+        self.check_mappable(file)?;
         Ok(pages)
     }
 
     /// Fails while a descriptor of the file has lost data, because all mappings share the same
     /// pages.
-    fn may_map(&self, file: &OpenFile) -> Result<(), Errno> {
+    fn check_mappable(&self, file: &OpenFile) -> Result<(), Errno> {
         file.descriptor.check()?;
         match self.lov.losses().has_lost_data(file.fid) {
             false => Ok(()),
@@ -110,7 +110,7 @@ impl Client {
     ///
     /// `EIO` and other errors of the write: the pages' data is lost.
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
-        self.may_map(file)?;
+        self.check_mappable(file)?;
         self.begin_write(file);
         // Not by a newly requested layout: the cancellation of a lock may be waiting for this
         // write.
@@ -126,7 +126,7 @@ impl Client {
     /// `EBADF`: not open for writing; `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: data or locks were lost;
     /// or another error of a server.
     pub async fn write(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
-        self.write_where(file, offset, bytes)
+        self.write_with_offset(file, offset, bytes)
             .await
             .map(|(_, written)| written)
     }
@@ -136,7 +136,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Client::write`].
-    pub async fn write_where(
+    pub async fn write_with_offset(
         &self,
         file: &OpenFile,
         offset: u64,
@@ -221,7 +221,7 @@ impl Client {
         let data = file.data.lock().clone();
         data.flush().await?;
         file.descriptor.check()?;
-        self.lov.losses().check(file.fid, &file.told)
+        self.lov.losses().check(file.fid, &file.loss_cursor)
     }
 
     /// Waits until data and attributes are on the servers' disks. `datasync` makes no difference.
@@ -233,12 +233,12 @@ impl Client {
     pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
         if let Err(failed) = file.descriptor.check() {
             // The loss counts as reported.
-            let _ = self.lov.losses().tell(file.fid, &file.told);
+            let _ = self.lov.losses().report(file.fid, &file.loss_cursor);
             return Err(failed);
         }
         let data = self.data_of(file).await?;
         let synced = data.fsync().await;
-        self.lov.losses().tell(file.fid, &file.told)?;
+        self.lov.losses().report(file.fid, &file.loss_cursor)?;
         synced?;
         self.sync_md(file.fid).await
     }
@@ -255,7 +255,7 @@ impl Client {
     async fn sync_md(&self, fid: Fid) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let body = pack::body(&Cred::root(), fid, Fid::ZERO, 0, crate::cred::NO_GROUP);
-        mdc.ask(MDS_SYNC, vec![body.to_bytes(), Bytes::new()])
+        mdc.call(MDS_SYNC, vec![body.to_bytes(), Bytes::new()])
             .await
             .map(drop)
     }

@@ -6,8 +6,8 @@ use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::DataFile;
 use crate::inode::{ATTR_BITS, Child};
-use crate::layout::LovLayout;
-use crate::mdc::{IntentAsk, IntentReply, Mdc};
+use crate::layout::FileLayout;
+use crate::mdc::{IntentReply, IntentRequest, Mdc};
 use crate::owner::KERNEL_WAIT;
 use crate::pack;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
     | OBD_MD_FLID;
 
 /// A found file, and the parts of the answer that a front end may cache.
-pub struct Found {
+pub struct FoundFile {
     /// The file's attributes.
     pub attr: Attr,
     /// The name may be cached until `KernelCache::inval_entry`.
@@ -47,23 +47,23 @@ pub struct Found {
     /// Size, blocks and times come from the objects. If false, an object target did not answer
     /// soon, and they are the metadata target's values.
     pub size_known: bool,
-    /// Locks that keep the answer valid. The front end drops `Found` as soon as it has sent the
+    /// Locks that keep the answer valid. The front end drops `FoundFile` as soon as it has sent the
     /// answer.
     _held: Vec<LockRef>,
 }
 
-impl Found {
+impl FoundFile {
     /// Releases the locks: the answer is true now and may not be cached.
-    pub fn let_go(self) -> Found {
-        Found {
+    pub fn without_locks(self) -> FoundFile {
+        FoundFile {
             size_known: self.size_known,
-            ..Found::uncached(self.attr)
+            ..FoundFile::uncached(self.attr)
         }
     }
 
     /// An answer that may not be cached.
-    pub(crate) fn uncached(attr: Attr) -> Found {
-        Found {
+    pub(crate) fn uncached(attr: Attr) -> FoundFile {
+        FoundFile {
             attr,
             name_cached: false,
             attr_cached: false,
@@ -75,15 +75,15 @@ impl Found {
 
 /// Whether an answer waits for the sizes of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sizes {
+pub(crate) enum SizeWait {
     /// Waits until the object targets answer.
-    Awaited,
+    Full,
     /// Waits briefly; the size may be missing in the answer.
-    IfSoon,
+    Brief,
 }
 
 /// The size and times of a file's objects.
-enum Data {
+enum DataState {
     /// The file has no objects.
     None,
     /// A target did not answer in time.
@@ -113,11 +113,17 @@ fn is_listed(dir: Fid, name: &[u8]) -> bool {
 }
 
 /// The intent to look up a name, with its file's attributes and a lock.
-pub(super) fn by_name(mdc: &Mdc, cred: &Cred, parent: Fid, name: &[u8], suppgid: u32) -> IntentAsk {
+pub(super) fn lookup_request(
+    mdc: &Mdc,
+    cred: &Cred,
+    parent: Fid,
+    name: &[u8],
+    suppgid: u32,
+) -> IntentRequest {
     let mut body = pack::body(cred, parent, Fid::ZERO, GETATTR, suppgid);
     body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
     let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(name), Bytes::new()];
-    IntentAsk::new(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)
+    IntentRequest::new(parent, LockMode::Cr, MDS_INODELOCK_UPDATE, IT_GETATTR, bufs)
 }
 
 impl Client {
@@ -127,16 +133,16 @@ impl Client {
     ///
     /// `ENOENT`: no such name; `ENAMETOOLONG` or `EINVAL`: an invalid name; or an error of a server
     /// such as `EACCES`.
-    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
+    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
         check_name(name)?;
         for _ in 0..REPLACED_MAX {
-            let (fid, md) = self.look_up(cred, parent, name).await?;
+            let (fid, md) = self.resolve_name(cred, parent, name).await?;
             let found = async {
                 let md = match md {
                     Some(md) => md,
                     None => self.md(cred, fid).await?,
                 };
-                self.named(cred, fid, md, (parent, name)).await
+                self.found_by_name(cred, fid, md, (parent, name)).await
             };
             match found.await {
                 // The file was removed meanwhile. The name may lead to its replacement (rename), so
@@ -149,7 +155,7 @@ impl Client {
     }
 
     /// The file of a name, and its attributes if the reply had them.
-    pub(crate) async fn look_up(
+    pub(crate) async fn resolve_name(
         &self,
         cred: &Cred,
         parent: Fid,
@@ -170,16 +176,18 @@ impl Client {
         }
         let before = self.update_cookie(mdc, parent);
         let suppgid = self.suppgid(cred, parent).await;
-        let reply = mdc.intent(by_name(mdc, cred, parent, name, suppgid)).await?;
+        let reply = mdc
+            .intent(lookup_request(mdc, cred, parent, name, suppgid))
+            .await?;
         reply.status?;
         if reply.is_negative() {
             // Cached only if the directory's UPDATE lock was held without interruption.
             if let Some(cookie) = before.filter(|_| listed)
                 && self.update_cookie(mdc, parent) == Some(cookie)
             {
-                let unlisted = self.inodes.add_negative(parent, name, cookie, reply.asked);
+                let unlisted = self.inodes.add_negative(parent, name, cookie, reply.sent_at);
                 if let Some(from) = unlisted {
-                    self.list_on(cred, mdc, parent, cookie, from).await;
+                    self.list_more_names(cred, mdc, parent, cookie, from).await;
                 }
             }
             return Err(Errno::ENOENT);
@@ -189,7 +197,7 @@ impl Client {
             // Another metadata target has the file: this one knows only its FID.
             return Ok((fid, None));
         }
-        Ok((fid, Some(self.learn(&reply, Some((parent, name))))))
+        Ok((fid, Some(self.cache_reply(&reply, Some((parent, name))))))
     }
 
     /// The attributes of a file. A removed directory that is open here has its last ones.
@@ -197,17 +205,17 @@ impl Client {
     /// # Errors
     ///
     /// `ENOENT` or `ESTALE`: the file was removed; or an error of a server.
-    pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Found, Errno> {
+    pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<FoundFile, Errno> {
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
-                return self.open_dirs.removed(fid).map(Found::uncached).ok_or(e);
+                return self.open_dirs.removed(fid).map(FoundFile::uncached).ok_or(e);
             }
             md => md?,
         };
         if md.attr.is_dir() {
             self.open_dirs.update(&md.attr);
         }
-        self.with_data(cred, fid, md, None, Sizes::Awaited).await
+        self.with_data(cred, fid, md, None, SizeWait::Full).await
     }
 
     /// The metadata target's attributes of a file: cached, or requested with a lock.
@@ -220,7 +228,7 @@ impl Client {
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b""), Bytes::new()];
         let reply = mdc
-            .intent(IntentAsk::new(
+            .intent(IntentRequest::new(
                 fid,
                 LockMode::Cr,
                 MDS_INODELOCK_UPDATE,
@@ -232,7 +240,7 @@ impl Client {
         if reply.is_negative() {
             return Err(Errno::ESTALE);
         }
-        Ok(self.learn(&reply, None))
+        Ok(self.cache_reply(&reply, None))
     }
 
     /// The cached attributes of a file, if a lock covers them.
@@ -252,7 +260,7 @@ impl Client {
 
     /// Caches the attributes of an intent's reply as far as the reply's lock covers them, and
     /// returns them. The caller holds the lock.
-    pub(crate) fn learn(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
+    pub(crate) fn cache_reply(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
         let md = reply.md();
         let Some(lock) = &reply.lock else { return md };
         let info = lock.info();
@@ -267,14 +275,14 @@ impl Client {
             if keeps_layout && let Some(layout) = &md.layout {
                 s.layout = Some(layout.clone());
             }
-            let settled = !md.attr.is_dir() || s.as_asked(reply.asked);
+            let settled = !md.attr.is_dir() || s.unchanged_since(reply.sent_at);
             if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && settled {
                 s.md = Some(MdAttr {
                     layout: md.layout.clone().filter(|_| keeps_layout),
                     ..md.clone()
                 });
             }
-            s.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.made_file();
+            s.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.created_file();
         }
         if bits & MDS_INODELOCK_LOOKUP != 0
             && let Some((parent, name)) = name
@@ -286,22 +294,22 @@ impl Client {
 
     /// [`Client::with_data`] for a file found by name. The kernel holds the directory during a
     /// lookup, so this does not wait long for the file's data.
-    pub(crate) async fn named(
+    pub(crate) async fn found_by_name(
         &self,
         cred: &Cred,
         fid: Fid,
         md: MdAttr,
         name: (Fid, &[u8]),
-    ) -> Result<Found, Errno> {
+    ) -> Result<FoundFile, Errno> {
         self.with_data(cred, fid, md, Some(name), self.sizes_for_kernel())
             .await
     }
 
     /// A kernel requests a missing size again; other front ends do not.
-    pub(crate) fn sizes_for_kernel(&self) -> Sizes {
+    pub(crate) fn sizes_for_kernel(&self) -> SizeWait {
         match self.kernel.get() {
-            Some(_) => Sizes::IfSoon,
-            None => Sizes::Awaited,
+            Some(_) => SizeWait::Brief,
+            None => SizeWait::Full,
         }
     }
 
@@ -314,8 +322,8 @@ impl Client {
         fid: Fid,
         md: MdAttr,
         name: Option<(Fid, &[u8])>,
-        sizes: Sizes,
-    ) -> Result<Found, Errno> {
+        sizes: SizeWait,
+    ) -> Result<FoundFile, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let data = self.data_attr(mdc, fid, &md, sizes).await?;
         let attr_lock = self.attr_lock(mdc, fid);
@@ -324,44 +332,44 @@ impl Client {
             let inode = self.inodes.get(fid)?;
             let mut s = inode.state.lock();
             if has_kernel && s.md.as_ref().is_some_and(|md| md.attr.is_dir()) {
-                s.shown.to(cred.pid);
+                s.kernel_viewers.add(cred.pid);
             }
             s.md.clone()
         });
         let layout_lock = match &data {
-            Data::None if md.attr.is_file() => self.lock_of_no_objects(mdc, fid),
+            DataState::None if md.attr.is_file() => self.empty_layout_lock(mdc, fid),
             _ => None,
         };
         let data_covered = match &data {
-            Data::Known { covered, .. } => *covered,
-            Data::Unknown => false,
-            Data::None => layout_lock.is_some() || !md.attr.is_file(),
+            DataState::Known { covered, .. } => *covered,
+            DataState::Unknown => false,
+            DataState::None => layout_lock.is_some() || !md.attr.is_file(),
         };
         let attr_cached = kept.is_some() && data_covered;
         let md = kept.unwrap_or(md);
         let attr = match &data {
-            Data::Known { attr, file, .. } => {
+            DataState::Known { attr, file, .. } => {
                 let mut attr = md.with_data(attr);
                 let atime = file.access().atime(self.atime.files(), attr.times());
                 attr.atime = mdc.precision().of(atime);
                 attr
             }
-            Data::None | Data::Unknown => md.attr.clone(),
+            DataState::None | DataState::Unknown => md.attr.clone(),
         };
         if attr.has_other_names() {
-            self.take_names_from_kernel(fid, name.is_none()).await;
+            self.invalidate_kernel_names(fid, name.is_none()).await;
         }
         let name_lock = name
             .filter(|_| !attr.has_other_names())
             .and_then(|(parent, name)| {
                 let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP)?;
-                self.inodes.show_name(parent, name, fid).then_some(lock)
+                self.inodes.mark_in_kernel(parent, name, fid).then_some(lock)
             });
-        Ok(Found {
+        Ok(FoundFile {
             attr,
             name_cached: name_lock.is_some(),
             attr_cached,
-            size_known: !matches!(data, Data::Unknown),
+            size_known: !matches!(data, DataState::Unknown),
             _held: [name_lock, attr_lock, layout_lock]
                 .into_iter()
                 .flatten()
@@ -373,8 +381,8 @@ impl Client {
     /// those: the removal of one name revokes the lock of all of them, and the kernel, which holds
     /// the directory during the removal, could not drop the others in time. `wait`: the kernel does
     /// not hold the directory, so the answer waits for the invalidation.
-    async fn take_names_from_kernel(&self, fid: Fid, wait: bool) {
-        let names = self.inodes.take_shown(fid);
+    async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
+        let names = self.inodes.take_kernel_names(fid);
         if names.is_empty() || self.kernel.get().is_none() {
             return;
         }
@@ -393,22 +401,22 @@ impl Client {
     }
 
     /// The lock under which a file is known to have no objects, and so no data.
-    fn lock_of_no_objects(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
+    fn empty_layout_lock(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
         let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
         self.inodes.layout(fid)?.is_empty().then_some(lock)
     }
 
     /// The size and times of a regular file, from its objects.
-    async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr, sizes: Sizes) -> Result<Data, Errno> {
+    async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr, sizes: SizeWait) -> Result<DataState, Errno> {
         if !md.attr.is_file() {
-            return Ok(Data::None);
+            return Ok(DataState::None);
         }
         let layout = match &md.layout {
             Some(layout) => layout.clone(),
             None => self.layout(fid).await?,
         };
         if layout.is_empty() {
-            return Ok(Data::None);
+            return Ok(DataState::None);
         }
         let file = self.data(fid, layout).await;
         let (attr, covered) = if self.is_unwritten(mdc, fid) {
@@ -417,16 +425,16 @@ impl Client {
             (known, true)
         } else {
             let told = match sizes {
-                Sizes::Awaited => Some(file.size().await?),
-                Sizes::IfSoon => file.size_soon().await?,
+                SizeWait::Full => Some(file.size().await?),
+                SizeWait::Brief => file.size_if_prompt().await?,
             };
             let Some(size) = told else {
-                return Ok(Data::Unknown);
+                return Ok(DataState::Unknown);
             };
             // The glimpse may have returned a lock.
             file.cached_size().map_or((size, false), |known| (known, true))
         };
-        Ok(Data::Known { attr, covered, file })
+        Ok(DataState::Known { attr, covered, file })
     }
 
     /// Whether this client created the file, has not written to it, and holds the lock that
@@ -441,7 +449,7 @@ impl Client {
     }
 
     /// A regular file's layout, if it is cached under a LAYOUT lock.
-    pub(crate) async fn kept_layout(&self, fid: Fid) -> Result<Option<Arc<LovLayout>>, Errno> {
+    pub(crate) async fn cached_layout(&self, fid: Fid) -> Result<Option<Arc<FileLayout>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let kept = || {
             let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
@@ -451,8 +459,8 @@ impl Client {
     }
 
     /// A regular file's layout: cached under a LAYOUT lock, or requested.
-    pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<LovLayout>, Errno> {
-        if let Some(layout) = self.kept_layout(fid).await? {
+    pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<FileLayout>, Errno> {
+        if let Some(layout) = self.cached_layout(fid).await? {
             return Ok(layout);
         }
         let mdc = self.lmv.of(fid).await?;
@@ -462,7 +470,7 @@ impl Client {
         };
         let bufs = vec![intent.to_bytes(), Bytes::new()];
         let reply = mdc
-            .intent(IntentAsk::new(
+            .intent(IntentRequest::new(
                 fid,
                 LockMode::Cr,
                 MDS_INODELOCK_LAYOUT,
@@ -471,7 +479,7 @@ impl Client {
             ))
             .await?;
         reply.status?;
-        let layout = Arc::new(LovLayout::parse(reply.reply.bytes(bufs::ENQUEUE_LVB))?);
+        let layout = Arc::new(FileLayout::parse(reply.reply.bytes(bufs::ENQUEUE_LVB))?);
         if let Some(lock) = &reply.lock
             && lock.info().policy.bits() & MDS_INODELOCK_LAYOUT != 0
         {
@@ -487,7 +495,7 @@ impl Client {
     }
 
     /// The file's group, if it is a supplementary group of the caller.
-    pub(crate) async fn own_group(&self, cred: &Cred, fid: Fid) -> u32 {
+    pub(crate) async fn file_group(&self, cred: &Cred, fid: Fid) -> u32 {
         self.group_by(cred, fid, |md| cred.suppgid(md.attr.gid)).await
     }
 
@@ -495,7 +503,7 @@ impl Client {
         if cred.uid == 0 || fid.is_zero() {
             return crate::cred::NO_GROUP;
         }
-        let md = match self.inodes.last_seen(fid) {
+        let md = match self.inodes.permission_attr(fid) {
             Some(md) => Some(md),
             None => self.md(cred, fid).await.ok(),
         };

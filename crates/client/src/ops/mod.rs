@@ -1,6 +1,5 @@
 //! The operations on a mounted file system, one module for each kind.
 
-mod ahead;
 mod attrs;
 mod by_fid;
 mod create;
@@ -9,6 +8,7 @@ mod flock;
 mod fs;
 mod io;
 mod lookup;
+mod lookup_batch;
 mod open;
 mod open_dirs;
 mod path;
@@ -19,7 +19,7 @@ pub use dir::{DirHandle, DirItem};
 pub(crate) use flock::Flocks;
 pub use flock::{FlockRange, FlockType};
 pub use fs::StatFs;
-pub use lookup::Found;
+pub use lookup::FoundFile;
 pub use open::{OpenFile, OpenFlags};
 pub(crate) use open_dirs::OpenDirs;
 pub use path::LastName;

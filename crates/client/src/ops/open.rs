@@ -2,13 +2,13 @@
 
 use crate::attr::{MdAttr, S_IFREG, SetAttr};
 use crate::client::Client;
-use crate::closes::Closing;
 use crate::cred::Cred;
-use crate::data::{DataFile, Descriptor, SeenLosses};
-use crate::inode::Denying;
-use crate::layout::LovLayout;
-use crate::mdc::{IntentAsk, IntentReply};
-use crate::ops::lookup::{Found, check_name};
+use crate::data::{DataFile, Descriptor, LossCursor};
+use crate::deferred_closes::PendingClose;
+use crate::inode::OpenDenyGuard;
+use crate::layout::FileLayout;
+use crate::mdc::{IntentReply, IntentRequest};
+use crate::ops::lookup::{FoundFile, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
 use ldlm::LockMode;
@@ -117,10 +117,10 @@ pub struct OpenFile {
     pub flags: OpenFlags,
     pub(crate) handle: u64,
     pub(crate) data: Mutex<Arc<DataFile>>,
-    pub(crate) layout: Mutex<Arc<LovLayout>>,
+    pub(crate) layout: Mutex<Arc<FileLayout>>,
     wrote: AtomicBool,
     /// The losses of data that this descriptor has reported.
-    pub(crate) told: SeenLosses,
+    pub(crate) loss_cursor: LossCursor,
     /// Fails with `EIO` after data or locks were lost.
     pub(crate) descriptor: Descriptor,
     /// The file's times at the metadata target at the open.
@@ -128,12 +128,12 @@ pub struct OpenFile {
     /// Whether this open created the file.
     pub(crate) created: bool,
     keep: Mutex<Option<Keep>>,
-    denying: Mutex<Option<Denying>>,
+    deny_guard: Mutex<Option<OpenDenyGuard>>,
 }
 
 impl OpenFile {
     /// Whether this open keeps other opens out: writers exclude execution and the reverse.
-    fn denies(&self) -> bool {
+    fn denies_others(&self) -> bool {
         self.flags.exec || self.flags.write
     }
 
@@ -151,7 +151,7 @@ impl Client {
         }
         // Another client's open would have revoked the lock that this mark depends on.
         if file.created {
-            self.inodes.written(file.fid);
+            self.inodes.clear_unwritten(file.fid);
         }
         !file.wrote.swap(true, Ordering::AcqRel)
     }
@@ -168,13 +168,13 @@ impl Client {
     /// Repeats a request that failed with ETXTBSY while this client itself has the file open for
     /// writing or execution: the kernel does not wait for a close, so it may execute a file before
     /// the MDT has seen the close.
-    pub(crate) async fn while_busy<T, F>(&self, fid: Fid, ask: impl Fn() -> F) -> Result<T, Errno>
+    pub(crate) async fn retry_busy<T, F>(&self, fid: Fid, ask: impl Fn() -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, Errno>>,
     {
         let mut pause = BUSY_PAUSE;
         loop {
-            let denied = self.inodes.denies(fid);
+            let denied = self.inodes.denies_others(fid);
             match ask().await {
                 Err(Errno::ETXTBSY) if denied && pause <= BUSY_PAUSE_MAX => {
                     tokio::time::sleep(pause).await;
@@ -193,7 +193,7 @@ impl Client {
         flags: OpenFlags,
         eadata: Bytes,
     ) -> Result<Arc<OpenFile>, Errno> {
-        self.while_busy(fid, async || {
+        self.retry_busy(fid, async || {
             self.open_once(cred, fid, flags, eadata.clone()).await
         })
         .await
@@ -217,15 +217,15 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, b"", eadata);
-        let ask = IntentAsk {
+        let intent = IntentRequest {
             opens: true,
             elc: mdc.elc(&[], &[(fid, 0)]),
-            ..IntentAsk::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs)
+            ..IntentRequest::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs)
         };
-        let reply = mdc.intent(ask).await?;
+        let reply = mdc.intent(intent).await?;
         reply.status?;
-        let md = self.learn(&reply, None);
-        let file = self.opened(&reply, &md, flags).await?;
+        let md = self.cache_reply(&reply, None);
+        let file = self.finish_open(&reply, &md, flags).await?;
         drop(reply);
         if flags.truncate && flags.write {
             let empty = SetAttr {
@@ -253,7 +253,7 @@ impl Client {
         name: &[u8],
         mode: u32,
         flags: OpenFlags,
-    ) -> Result<(Found, Arc<OpenFile>), Errno> {
+    ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
         self.create_with(cred, (parent, name), mode, flags, Bytes::new())
             .await
     }
@@ -271,7 +271,7 @@ impl Client {
         mode: u32,
         flags: OpenFlags,
         layout: Bytes,
-    ) -> Result<(Found, Arc<OpenFile>), Errno> {
+    ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
         let child = mdc.new_fid().await?;
@@ -287,27 +287,27 @@ impl Client {
         };
         let bufs = pack::open_intent(cred, &rec, name, layout);
         let elc = mdc.elc(&[parent], &[]);
-        let ask = IntentAsk::new(
+        let intent = IntentRequest::new(
             parent,
             LockMode::Cw,
             MDS_INODELOCK_UPDATE,
             IT_OPEN | IT_CREAT,
             bufs,
         );
-        let ask = IntentAsk {
+        let intent = IntentRequest {
             elc,
             opens: true,
-            ..ask
+            ..intent
         };
         let change = mdc.begin(cred, parent, Some(name));
-        let reply = mdc.open_or_make(change, ask).await?;
+        let reply = mdc.open_or_create(change, intent).await?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);
         }
-        let md = self.learn(&reply, Some((parent, name)));
-        let file = self.opened(&reply, &md, flags).await?;
-        let created = reply.made_file();
+        let md = self.cache_reply(&reply, Some((parent, name)));
+        let file = self.finish_open(&reply, &md, flags).await?;
+        let created = reply.created_file();
         drop(reply);
         if !created && flags.truncate {
             let empty = SetAttr {
@@ -321,14 +321,14 @@ impl Client {
         }
         if created && flags.write && !self.is_unwritten(mdc, file.fid) {
             let data = file.data.lock().clone();
-            data.claim().await;
+            data.lock_for_writing().await;
         }
-        let found = self.named(cred, file.fid, md, (parent, name)).await?;
+        let found = self.found_by_name(cred, file.fid, md, (parent, name)).await?;
         Ok((found, file))
     }
 
     /// The open file of an open's reply. Closes the handle again if it is not a regular file.
-    async fn opened(
+    async fn finish_open(
         &self,
         reply: &IntentReply,
         md: &MdAttr,
@@ -338,7 +338,7 @@ impl Client {
         let layout = match &md.layout {
             Some(layout) => layout.clone(),
             None if md.attr.is_file() => self.layout(fid).await?,
-            None => Arc::new(LovLayout::empty()),
+            None => Arc::new(FileLayout::empty()),
         };
         let file = Arc::new(OpenFile {
             fid,
@@ -347,16 +347,16 @@ impl Client {
             data: Mutex::new(self.data(fid, layout.clone()).await),
             layout: Mutex::new(layout),
             wrote: AtomicBool::new(false),
-            told: self.lov.losses().opened(fid),
+            loss_cursor: self.lov.losses().cursor(fid),
             descriptor: self.lov.losses().descriptor(fid),
             opened_times: md.attr.times(),
-            created: reply.made_file(),
+            created: reply.created_file(),
             keep: Mutex::new(reply.reply.keep.clone()),
-            denying: Mutex::default(),
+            deny_guard: Mutex::default(),
         });
         if md.attr.is_file() {
-            if file.denies() {
-                *file.denying.lock() = Some(self.inodes.denying(fid));
+            if file.denies_others() {
+                *file.deny_guard.lock() = Some(self.inodes.deny_others(fid));
             }
             return Ok(file);
         }
@@ -380,11 +380,11 @@ impl Client {
         let mdc = self.lmv.of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
         let unwritten = || file.created && !file.has_written() && self.is_unwritten(mdc, file.fid);
-        let harmless = || !file.denies() || !file.flags.exec && unwritten();
-        let mut closing = Closing {
+        let harmless = || !file.denies_others() || !file.flags.exec && unwritten();
+        let mut closing = PendingClose {
             handle: file.handle,
             fid: file.fid,
-            denying: file.denying.lock().take(),
+            deny_guard: file.deny_guard.lock().take(),
         };
         let keep = file.keep.lock().take();
         if rec.sa_valid == 0 && harmless() {

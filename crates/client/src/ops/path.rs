@@ -86,11 +86,11 @@ impl Client {
         perm::check(cred, &self.md(cred, fid).await?, want)
     }
 
-    fn walker<'c>(&'c self, cred: &'c Cred, path: &[u8]) -> Result<Walk<'c>, Errno> {
+    fn walker<'c>(&'c self, cred: &'c Cred, path: &[u8]) -> Result<PathWalk<'c>, Errno> {
         match path.len() {
             0 => Err(Errno::ENOENT),
             len if len > PATH_MAX => Err(Errno::ENAMETOOLONG),
-            _ => Ok(Walk {
+            _ => Ok(PathWalk {
                 client: self,
                 cred,
                 above: Vec::new(),
@@ -102,23 +102,23 @@ impl Client {
     /// Checks search permission in a directory by its last known attributes. A denial is checked
     /// again with current attributes. A grant may be outdated; the server then denies the request
     /// that follows.
-    async fn may_pass(&self, cred: &Cred, dir: Fid) -> Result<(), Errno> {
-        const PASS: u32 = 1;
+    async fn check_search(&self, cred: &Cred, dir: Fid) -> Result<(), Errno> {
+        const SEARCH: u32 = 1;
         if cred.uid == 0 {
             return Ok(());
         }
-        match self.inodes.looked_like(dir) {
-            Some(md) if perm::check(cred, &md, PASS).is_ok() => Ok(()),
-            _ => self.access(cred, dir, PASS).await,
+        match self.inodes.last_known_attr(dir) {
+            Some(md) if perm::check(cred, &md, SEARCH).is_ok() => Ok(()),
+            _ => self.access(cred, dir, SEARCH).await,
         }
     }
 
     /// The file of a name in a directory, and its type.
     async fn step(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
         check_name(name)?;
-        self.may_pass(cred, dir).await?;
-        let (fid, told) = self.look_up(cred, dir, name).await?;
-        let attr = match told.or_else(|| self.inodes.looked_like(fid)) {
+        self.check_search(cred, dir).await?;
+        let (fid, told) = self.resolve_name(cred, dir, name).await?;
+        let attr = match told.or_else(|| self.inodes.last_known_attr(fid)) {
             Some(md) => md.attr,
             // Requests the attributes; the name may lead to another file by then.
             None => self.lookup(cred, dir, name).await?.attr,
@@ -128,7 +128,7 @@ impl Client {
 }
 
 /// The state of a path resolution.
-struct Walk<'c> {
+struct PathWalk<'c> {
     client: &'c Client,
     cred: &'c Cred,
     /// The directories below the root down to the current one.
@@ -136,7 +136,7 @@ struct Walk<'c> {
     links: u32,
 }
 
-impl Walk<'_> {
+impl PathWalk<'_> {
     fn here(&self) -> Fid {
         self.above.last().copied().unwrap_or(self.client.root())
     }
@@ -154,9 +154,9 @@ impl Walk<'_> {
         while let Some(name) = next_name(&mut rest) {
             let is_last = rest.iter().all(|b| *b == b'/');
             match name {
-                b"." => self.client.may_pass(self.cred, self.here()).await?,
+                b"." => self.client.check_search(self.cred, self.here()).await?,
                 b".." => {
-                    self.client.may_pass(self.cred, self.here()).await?;
+                    self.client.check_search(self.cred, self.here()).await?;
                     self.above.pop();
                 }
                 last if is_last => return Ok(Some(last)),

@@ -4,7 +4,7 @@ use crate::attr::S_IFDIR;
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::inode::Child;
-use crate::layout::LovLayout;
+use crate::layout::FileLayout;
 use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
@@ -52,7 +52,7 @@ impl Client {
         let child = self.known_child(mdc, parent, name);
         let layout = self.inodes.layout(child);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
-        self.inodes.leave_name(parent, name, child);
+        self.inodes.forget_name(parent, name, child);
         let elc = mdc.elc(&[parent], &[(child, REMOVED)]);
         let rec = UnlinkRec {
             parent,
@@ -95,7 +95,7 @@ impl Client {
         Ok(())
     }
 
-    fn discard_if_gone(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<LovLayout>>, body: &MdtBody) {
+    fn discard_if_gone(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<FileLayout>>, body: &MdtBody) {
         if let Some(layout) = layout
             && body.mbo_fid1 == fid
             && is_gone(mdc.precision(), body)
@@ -121,15 +121,15 @@ impl Client {
         let layout = self.inodes.layout(target);
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
         // A Lustre server uses the mode to detect renames of directories, which it serializes.
-        let mode = match self.inodes.last_seen(source) {
+        let mode = match self.inodes.permission_attr(source) {
             Some(md) => md.attr.mode,
             None if mdc.precision() == Precision::Seconds => {
                 self.lookup(cred, from.0, from.1).await?.attr.mode
             }
             None => 0,
         };
-        self.inodes.leave_name(from.0, from.1, source);
-        self.inodes.leave_name(to.0, to.1, target);
+        self.inodes.forget_name(from.0, from.1, source);
+        self.inodes.forget_name(to.0, to.1, target);
         let files = [(source, REMOVED), (target, MDS_INODELOCK_FULL)];
         let elc = mdc.elc(&[from.0, to.0], &files);
         let rec = RenameRec {

@@ -12,7 +12,7 @@ use crate::attr::SetAttr;
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::inode::Xattrs;
-use crate::mdc::IntentAsk;
+use crate::mdc::IntentRequest;
 use crate::ops::open::OpenFlags;
 use crate::pack::{self, XattrRec};
 use bytes::Bytes;
@@ -98,7 +98,7 @@ impl Client {
             Bytes::new(),
             Bytes::new(),
         ];
-        let reply = mdc.ask_large(MDS_GETXATTR, bufs, ALL_MAX).await?;
+        let reply = mdc.call_large(MDS_GETXATTR, bufs, ALL_MAX).await?;
         let len = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_eadatasize as usize;
         let raw = reply.buf(bufs::GETXATTR_VALUE);
         let mut out = Vec::new();
@@ -191,9 +191,9 @@ impl Client {
         let max = mdc.import.connect_data().ocd_max_easize.clamp(4096, ALL_MAX) & !3;
         body.mbo_eadatasize = max;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
-        let ask = IntentAsk::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
+        let ask = IntentRequest::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
         let done = mdc
-            .intent(IntentAsk {
+            .intent(IntentRequest {
                 reply_len: max,
                 ..ask
             })
@@ -226,7 +226,7 @@ impl Client {
             Bytes::new(),
             Bytes::new(),
         ];
-        let reply = mdc.ask_large(MDS_GETXATTR, bufs, VALUE_MAX as u32).await?;
+        let reply = mdc.call_large(MDS_GETXATTR, bufs, VALUE_MAX as u32).await?;
         let len = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_eadatasize as usize;
         let value = reply.bytes(bufs::GETXATTR_VALUE);
         Ok(value.slice(..len.min(value.len())))

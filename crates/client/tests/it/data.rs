@@ -373,12 +373,12 @@ async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
     }
     assert_eq!(locks(), 24);
     // A write that has ended lets go of its lock a moment later; one in use stays until the target asks for it.
-    let let_go = async {
+    let without_locks = async {
         while count("lock_unused_count") < 24 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), let_go)
+    tokio::time::timeout(Duration::from_secs(60), without_locks)
         .await
         .unwrap();
     for i in 0..8 {

@@ -38,7 +38,7 @@ async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
         let names: Vec<&[u8]> = items.iter().map(|i| &i.entry.name[..]).collect();
         let names: Vec<&[u8]> = names.into_iter().filter(|n| !n.starts_with(b".")).collect();
         for names in names.chunks(AT_ONCE) {
-            c.look_ahead(cred, dir.fid, names).await;
+            c.lookup_batch(cred, dir.fid, names).await;
             for name in names {
                 let found = c.lookup(cred, dir.fid, name).await;
                 let told = found.map(|f| (f.attr.mode, f.attr.size, f.attr.nlink));
@@ -109,7 +109,7 @@ async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
             .create(&root, dir, name.as_bytes(), mode, flags)
             .await
             .unwrap();
-        let fid = found.let_go().attr.fid;
+        let fid = found.without_locks().attr.fid;
         if len > 0 {
             maker.write(&file, 0, vec![7; len].into()).await.unwrap();
         }
@@ -123,7 +123,7 @@ async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
     let names: [&[u8]; 9] = [
         b"dir", b"link", b"fifo", b"secret", b"written", b"other", b"empty", b"gone", b"never",
     ];
-    lister.look_ahead(&root, dir, &names).await;
+    lister.lookup_batch(&root, dir, &names).await;
     let by_itself = cluster.mount().await;
     for name in names {
         let told = |c: &std::sync::Arc<Client>| {
@@ -189,7 +189,7 @@ async fn listings_and_changes_of_the_same_names_get_on() {
         let names: Vec<Vec<u8>> = (0..40).map(name).collect();
         let names: Vec<&[u8]> = names.iter().map(|n| &n[..]).collect();
         loop {
-            lister.look_ahead(&root, dir, &names).await;
+            lister.lookup_batch(&root, dir, &names).await;
             tokio::task::yield_now().await;
         }
     };

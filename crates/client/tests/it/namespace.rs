@@ -99,7 +99,7 @@ async fn names_from(c: &Client, handle: &DirHandle, mut place: u64) -> Vec<Strin
         let items = c.readdir(handle, place).await.unwrap();
         let Some(last) = items.last() else { break };
         place = last.next;
-        handle.took(&items, items.len());
+        handle.advance(&items, items.len());
         let text = |i: &DirItem| String::from_utf8(i.entry.name.to_vec()).unwrap();
         names.extend(items.iter().map(text));
     }
@@ -119,7 +119,7 @@ async fn who_reads_a_directory_need_not_ask_anew_for_each_change_and_does_from_t
     }
     let handle = a.opendir(&root, dir).await.unwrap();
     let items = a.readdir(&handle, 0).await.unwrap();
-    handle.took(&items, 5);
+    handle.advance(&items, 5);
     b.unlink(&root, dir, &items[9].entry.name).await.unwrap();
     b.mknod(&root, dir, b"new", 0o010_644, 0).await.unwrap();
     let rest = names_from(&a, &handle, items[4].next).await;

@@ -68,7 +68,7 @@ async fn live(a: &Client, b: &Client) {
         .create(&root, dir, b"f", 0o644, OpenFlags::READ_WRITE)
         .await
         .unwrap();
-    let fid = found.let_go().attr.fid;
+    let fid = found.without_locks().attr.fid;
     // Large by bulk, small within the request.
     for data in [pattern(5_000_000), Bytes::from_static(b"small")] {
         a.write(&file, 0, data).await.unwrap();

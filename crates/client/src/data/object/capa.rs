@@ -37,30 +37,30 @@ const PAUSES: [Duration; 5] = [
 /// The capability of one object.
 #[derive(Debug, Default)]
 pub(super) struct Capability {
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<CachedCapability>>,
     /// One request for a capability at a time.
-    asking: tokio::sync::Mutex<()>,
+    request_lock: tokio::sync::Mutex<()>,
     /// A renewal runs in the background.
     renewing: AtomicBool,
 }
 
 /// A capability with its times on this client's clock.
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedCapability {
     capa: LustreCapa,
     bytes: Bytes,
     renew_at: Instant,
     expires_at: Instant,
 }
 
-impl Known {
-    fn new(capa: LustreCapa, asked_at: Instant) -> Known {
+impl CachedCapability {
+    fn new(capa: LustreCapa, requested_at: Instant) -> CachedCapability {
         // By this client's clock, which may differ from the servers'.
         let lifetime = Duration::from_secs(capa.lc_timeout.into());
-        Known {
+        CachedCapability {
             bytes: capa.to_bytes(),
-            renew_at: asked_at + lifetime / 2,
-            expires_at: asked_at + lifetime,
+            renew_at: requested_at + lifetime / 2,
+            expires_at: requested_at + lifetime,
             capa,
         }
     }
@@ -73,21 +73,21 @@ impl Known {
 /// The user for whom a capability is requested: a user with rights of its own, or none, for
 /// operations that this client's open files allow.
 #[derive(Clone, Debug)]
-pub(crate) struct User(MdtBody);
+pub(crate) struct CapabilityUser(MdtBody);
 
-impl User {
+impl CapabilityUser {
     /// This user with this supplementary group.
-    pub(crate) fn new(cred: &Cred, file: Fid, suppgid: u32) -> User {
-        User(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
+    pub(crate) fn new(cred: &Cred, file: Fid, suppgid: u32) -> CapabilityUser {
+        CapabilityUser(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
     }
 
-    fn nobody(file: Fid) -> User {
+    fn nobody(file: Fid) -> CapabilityUser {
         let nobody = Cred {
             uid: u32::MAX,
             gid: u32::MAX,
             ..Cred::default()
         };
-        User::new(&nobody, file, NO_GROUP)
+        CapabilityUser::new(&nobody, file, NO_GROUP)
     }
 }
 
@@ -147,7 +147,7 @@ impl Object {
                 break;
             }
             tokio::time::sleep(pause).await;
-            let asked = self.ask_capability(rights, &shown, User::nobody(self.file()));
+            let asked = self.request_capability(rights, &shown, CapabilityUser::nobody(self.file()));
             let Ok(new) = asked.await else { break };
             shown = new;
             sent = send(shown.clone()).await;
@@ -171,7 +171,9 @@ impl Object {
             _ => {}
         }
         let old = known.map_or_else(Bytes::new, |known| known.bytes);
-        let asked = self.ask_capability(rights, &old, User::nobody(self.file())).await;
+        let asked = self
+            .request_capability(rights, &old, CapabilityUser::nobody(self.file()))
+            .await;
         asked.unwrap_or(old)
     }
 
@@ -184,18 +186,22 @@ impl Object {
         self.osc.spawn(async move {
             let old = object.capability.known.lock().clone();
             let old = old.map_or_else(Bytes::new, |known| known.bytes);
-            let asked = object.ask_capability(rights, &old, User::nobody(object.file()));
+            let asked = object.request_capability(rights, &old, CapabilityUser::nobody(object.file()));
             if let Err(error) = asked.await {
                 tracing::debug!(object = ?object.id.oi, %error, "cannot renew the object's capability; the next rejected request retries");
             }
             object.capability.renewing.store(false, Ordering::Release);
             let osc = object.osc.clone();
-            osc.unused(object);
+            osc.drop_if_unused(object);
         });
     }
 
     /// Requests a capability for this user if the object's target is known to require one.
-    pub(in crate::data) async fn authorize(self: &Arc<Self>, rights: u64, user: User) -> Result<(), Errno> {
+    pub(in crate::data) async fn authorize(
+        self: &Arc<Self>,
+        rights: u64,
+        user: CapabilityUser,
+    ) -> Result<(), Errno> {
         let known = self.capability.known.lock().clone();
         let old = match known {
             Some(known) if known.allows(rights) => return Ok(()),
@@ -203,12 +209,17 @@ impl Object {
             None if !self.osc.requires_capabilities() => return Ok(()),
             None => Bytes::new(),
         };
-        self.ask_capability(rights, &old, user).await.map(drop)
+        self.request_capability(rights, &old, user).await.map(drop)
     }
 
     /// Requests a capability with one of these rights from the metadata target, to replace `old`.
-    async fn ask_capability(&self, rights: u64, old: &Bytes, user: User) -> Result<Bytes, Errno> {
-        let _one = self.capability.asking.lock().await;
+    async fn request_capability(
+        &self,
+        rights: u64,
+        old: &Bytes,
+        user: CapabilityUser,
+    ) -> Result<Bytes, Errno> {
+        let _one = self.capability.request_lock.lock().await;
         let known = self.capability.known.lock().clone();
         if let Some(known) = &known
             && known.bytes != old
@@ -221,7 +232,7 @@ impl Object {
             lc_fid: self.id.oi.fid(),
             ..known.map_or_else(LustreCapa::default, |known| known.capa)
         };
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let mdc = self.osc.lmv().of(self.file()).await?;
         let request = Request {
             // Not limited: requests that wait for this client's write-back must not block it.
@@ -232,7 +243,7 @@ impl Object {
         if reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLOSSCAPA == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let new = Known::new(reply.get(bufs::CAPA_REPLY)?, asked_at);
+        let new = CachedCapability::new(reply.get(bufs::CAPA_REPLY)?, requested_at);
         if new.capa.lc_fid != asked.lc_fid {
             return Err(Errno::EPROTO);
         }

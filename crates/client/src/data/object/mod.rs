@@ -5,7 +5,7 @@
 //! writes the dirty data under it, drops the cache under it, and then cancels the lock. After an
 //! eviction the locks are lost at once: a user of a lock checks it ([`LockRef::is_valid`]) with the
 //! state locked before it fills the cache, and data taken from the cache before the eviction is not
-//! sent any more ([`Object::tenure`]).
+//! sent any more ([`Object::eviction_epoch`]).
 //!
 //! The size here is what Lustre calls the known minimum size: the object is at least that large, as
 //! far as the held locks prove it. It is exact while one lock covers everything from it to the end.
@@ -15,11 +15,11 @@ mod read;
 mod space;
 mod write;
 
-pub(crate) use capa::User;
+pub(crate) use capa::CapabilityUser;
 
 use super::brw::ObjectId;
 use super::cache::{ObjectCache, PAGE_SIZE};
-use super::cached::Swept;
+use super::cache_limit::SweepResult;
 use super::osc::Osc;
 use crate::attr::DataAttr;
 use capa::Capability;
@@ -209,7 +209,7 @@ impl Object {
 
     /// Whether a write of `bytes` has just completed a full RPC.
     pub(super) fn has_whole_rpc(&self, bytes: u64) -> bool {
-        let max = self.osc.terms().brw_bytes_max;
+        let max = self.osc.brw_params().brw_bytes_max;
         let dirty = self.state.lock().cache.dirty_bytes();
         dirty >= max && (dirty - bytes.min(dirty)) / max < dirty / max
     }
@@ -279,7 +279,7 @@ impl Object {
 
     /// The eviction count under which this lock is valid. A request under the lock carries the
     /// count, and fails after a further eviction.
-    fn tenure(&self, lock: &LockRef) -> Result<u64, Errno> {
+    fn eviction_epoch(&self, lock: &LockRef) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
         if lock.is_valid() {
             Ok(evictions)
@@ -288,9 +288,9 @@ impl Object {
         }
     }
 
-    /// Sends a request under a lock; see [`Object::tenure`].
-    async fn call_under(self: &Arc<Self>, tenure: u64, request: Request) -> Result<ReplyMsg, RpcError> {
-        let evictions = Some(tenure);
+    /// Sends a request under a lock; see [`Object::eviction_epoch`].
+    async fn call_under(self: &Arc<Self>, epoch: u64, request: Request) -> Result<ReplyMsg, RpcError> {
+        let evictions = Some(epoch);
         self.call(Request { evictions, ..request }).await
     }
 
@@ -320,24 +320,24 @@ impl Object {
             let lost = s.cache.dirty_in(range.clone());
             if lost > 0 {
                 // Before another task can see that nothing is dirty any more.
-                self.osc.lost(self.id.parent, Errno::EIO);
+                self.osc.record_loss(self.id.parent, Errno::EIO);
             }
             (lost, s.cache.discard(range))
         };
         if lost > 0 {
-            self.say_lost(lost, Errno::EIO);
+            self.log_loss(lost, Errno::EIO);
         }
         self.osc.budget().unreserve(freed);
         self.account();
     }
 
-    fn say_lost(&self, bytes: u64, error: Errno) {
+    fn log_loss(&self, bytes: u64, error: Errno) {
         tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error, bytes,
             "data could not be written and is lost; the open descriptors of the file fail with EIO, or report it at fsync and close if there was no space");
     }
 
     /// Removes a lock, and the size that only this lock proved.
-    pub(super) fn lock_gone(&self, cookie: u64) {
+    pub(super) fn remove_lock(&self, cookie: u64) {
         let mut s = self.state.lock();
         s.locks.retain(|(held, _)| *held != cookie);
         // A truncate locks everything from its offset on, so it does not cut below the end of any
@@ -364,13 +364,13 @@ impl Object {
     }
 
     /// The kernel has dropped its pages from before [`Object::evicted`].
-    pub(super) fn old_pages_gone(&self) {
+    pub(super) fn kernel_pages_dropped(&self) {
         self.state.lock().old_pages -= 1;
     }
 
     /// The eviction count for the write-back of a mapping's page. Fails while the page may be from
     /// before an eviction, with other clients' bytes of that time.
-    pub(super) fn page_tenure(&self) -> Result<u64, Errno> {
+    pub(super) fn page_epoch(&self) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
         match self.state.lock().old_pages {
             0 => Ok(evictions),
@@ -420,11 +420,11 @@ impl Object {
     /// Updates the mount's count of cached bytes, which may evict data of this or another object.
     fn account(&self) {
         let (before, now) = self.state.lock().account();
-        self.osc.cached().changed(before, now);
+        self.osc.cache_limit().update(before, now);
     }
 
     /// Drops data that was not used lately ([`ObjectCache::sweep`]).
-    pub(super) fn sweep(&self, from: u64, bytes: u64, steps_max: usize) -> Swept {
+    pub(super) fn sweep(&self, from: u64, bytes: u64, steps_max: usize) -> SweepResult {
         let (swept, (before, now)) = {
             let s = &mut *self.state.lock();
             let fetches = &s.fetches;
@@ -433,7 +433,7 @@ impl Object {
             let swept = s.cache.sweep(from, bytes, steps_max, keep);
             (swept, s.account())
         };
-        self.osc.cached().changed(before, now);
+        self.osc.cache_limit().update(before, now);
         swept
     }
 }

@@ -42,7 +42,7 @@ impl Object {
                     // Whole pages, which helps small reads nearby.
                     let start = gap.start / PAGE_SIZE * PAGE_SIZE;
                     let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
-                    let gap = start..end.min(start + self.osc.terms().brw_bytes_max);
+                    let gap = start..end.min(start + self.osc.brw_params().brw_bytes_max);
                     s.fetch(gap.clone());
                     Some(gap)
                 }
@@ -70,7 +70,7 @@ impl Object {
                 if let Run::Gap(gap) = run
                     && !s.is_fetching(&gap)
                 {
-                    let max = self.osc.terms().brw_bytes_max;
+                    let max = self.osc.brw_params().brw_bytes_max;
                     let mut at = gap.start;
                     while at < gap.end {
                         let part = at..rpc_end(&(at..gap.end), max);
@@ -95,7 +95,7 @@ impl Object {
 
     /// Reads `range` from the server into the cache. The caller has added it to `fetches`.
     async fn fetch(self: &Arc<Self>, range: Range<u64>) -> Result<(), Errno> {
-        let _reading = Reading {
+        let _reading = FetchGuard {
             object: self,
             range: range.clone(),
         };
@@ -122,9 +122,9 @@ impl Object {
     }
 
     async fn read_rpc(self: &Arc<Self>, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
-        let terms = self.osc.terms();
+        let params = self.osc.brw_params();
         for _ in 0..CHECKSUM_RETRIES {
-            let request = brw::read_request(self.id, range, &terms, self.osc.budget().report());
+            let request = brw::read_request(self.id, range, &params, self.osc.budget().report());
             let reply = self.call(request).await?;
             let read = brw::read_reply(&reply, range)?;
             self.osc.budget().written(0, read.granted);
@@ -148,7 +148,7 @@ impl Object {
         let mut data = Vec::new();
         let mut at = range.start;
         while at < end {
-            let part = at..rpc_end(&(at..end), self.osc.terms().brw_bytes_max);
+            let part = at..rpc_end(&(at..end), self.osc.brw_params().brw_bytes_max);
             let got = self.read_rpc(&part).await?;
             let bytes: u64 = got.iter().map(|d| d.len() as u64).sum();
             data.extend(got);
@@ -162,12 +162,12 @@ impl Object {
 }
 
 /// Removes a range from `fetches` when its fetch ends or is dropped.
-struct Reading<'a> {
+struct FetchGuard<'a> {
     object: &'a Object,
     range: Range<u64>,
 }
 
-impl Drop for Reading<'_> {
+impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         self.object.state.lock().fetches.retain(|f| f.range != self.range);
         self.object.changed.notify_waiters();

@@ -22,7 +22,7 @@ impl Object {
     /// Truncates the object to `size`, or extends it with a hole.
     pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
         let lock = self.lock(LockMode::Pw, size..OBD_OBJECT_EOF).await?;
-        let tenure = self.tenure(&lock)?;
+        let epoch = self.eviction_epoch(&lock)?;
         self.forget(size..u64::MAX);
         // In-flight writes must arrive before the truncate.
         self.flush(size..u64::MAX).await;
@@ -30,10 +30,10 @@ impl Object {
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = size;
         oa.o_blocks = OBD_OBJECT_EOF;
-        let now = self.put_now(&mut oa);
+        let now = self.set_change_time(&mut oa);
         let punch = Request::new(OST_PUNCH, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
         let oa = self
-            .call_under(tenure, punch)
+            .call_under(epoch, punch)
             .await?
             .get::<OstBody>(bufs::OST_BODY)?
             .oa;
@@ -52,7 +52,7 @@ impl Object {
     }
 
     /// Puts the time of a content change into a request: now, but not before the last change.
-    fn put_now(&self, oa: &mut Obdo) -> Time {
+    fn set_change_time(&self, oa: &mut Obdo) -> Time {
         let now = self.osc.now().max(self.state.lock().attr.times.ctime);
         oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
         oa.set_times(Times {
@@ -64,7 +64,7 @@ impl Object {
     }
 
     /// Waits until no write is in flight.
-    async fn settle(&self) {
+    async fn wait_for_writes(&self) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -94,7 +94,7 @@ impl Object {
         } else {
             None
         };
-        let evictions = lock.as_ref().map(|lock| self.tenure(lock)).transpose()?;
+        let evictions = lock.as_ref().map(|lock| self.eviction_epoch(lock)).transpose()?;
         {
             let times = &mut self.state.lock().attr.times;
             times.atime = atime.unwrap_or(times.atime);
@@ -103,7 +103,7 @@ impl Object {
                 times.ctime = times.ctime.max(ctime);
             }
         }
-        self.settle().await;
+        self.wait_for_writes().await;
         let mut oa = brw::obdo(self.id);
         // Only with mtime: an object's ctime tells the age of its mtime.
         if mtime.is_some() {
@@ -140,17 +140,17 @@ impl Object {
         keeps_size: bool,
     ) -> Result<(), Errno> {
         let lock = self.lock(LockMode::Pw, range.clone()).await?;
-        let tenure = self.tenure(&lock)?;
+        let epoch = self.eviction_epoch(&lock)?;
         self.release(range.clone()).await;
         let mut oa = brw::obdo(self.id);
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = range.start;
         oa.o_blocks = range.end;
         oa.o_nlink = mode;
-        let now = self.put_now(&mut oa);
+        let now = self.set_change_time(&mut oa);
         let allocate = Request::new(OST_FALLOCATE, vec![OstBody { oa }.to_bytes(), Bytes::new()]);
         let oa = self
-            .call_under(tenure, allocate)
+            .call_under(epoch, allocate)
             .await?
             .get::<OstBody>(bufs::OST_BODY)?
             .oa;

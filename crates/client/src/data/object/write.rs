@@ -30,7 +30,13 @@ impl Object {
         let range = offset..offset + data.len() as u64;
         loop {
             let need = self.state.lock().cache.reservation(range.clone());
-            if need > 0 && !self.osc.budget().reserve(need, || self.osc.press()).await {
+            if need > 0
+                && !self
+                    .osc
+                    .budget()
+                    .reserve(need, || self.osc.start_write_back())
+                    .await
+            {
                 return self.write_through(range, data, lock).await;
             }
             let now = self.osc.now();
@@ -55,7 +61,7 @@ impl Object {
             }
             drop(s);
             self.osc.budget().unreserve(need - needed_now);
-            self.osc.wrote(self, newly_dirty, range.end - range.start);
+            self.osc.note_write(self, newly_dirty, range.end - range.start);
             return Ok(range.end - range.start);
         }
     }
@@ -69,12 +75,12 @@ impl Object {
         data: Bytes,
         lock: &LockRef,
     ) -> Result<u64, Errno> {
-        let tenure = self.tenure(lock)?;
+        let epoch = self.eviction_epoch(lock)?;
         self.flush(range.clone()).await;
         let slot = self.osc.write_slot().await;
         let (object, lock) = (self.clone(), lock.clone());
         let whole = async move {
-            let written = object.write_now(range, data, &lock, tenure).await;
+            let written = object.write_now(range, data, &lock, epoch).await;
             drop(slot);
             written
         };
@@ -86,7 +92,7 @@ impl Object {
         range: Range<u64>,
         data: Bytes,
         lock: &LockRef,
-        tenure: u64,
+        epoch: u64,
     ) -> Result<u64, Errno> {
         let now = self.osc.now().max(self.state.lock().attr.times.ctime);
         let times = Times {
@@ -97,10 +103,10 @@ impl Object {
         let mut at = range.start;
         let mut rest = data;
         while !rest.is_empty() {
-            let end = rpc_end(&(at..range.end), self.osc.terms().brw_bytes_max);
+            let end = rpc_end(&(at..range.end), self.osc.brw_params().brw_bytes_max);
             let part = rest.split_to((end - at) as usize);
             match self
-                .write_rpc(&[(at..end, vec![part])], false, times, tenure)
+                .write_rpc(&[(at..end, vec![part])], false, times, epoch)
                 .await
             {
                 // New grant lets later writes stay in the cache.
@@ -133,15 +139,15 @@ impl Object {
         self.write_through(range, data, &lock).await
     }
 
-    /// Sends one OST_WRITE; see [`Object::tenure`]. Returns the grant in its reply.
+    /// Sends one OST_WRITE; see [`Object::eviction_epoch`]. Returns the grant in its reply.
     async fn write_rpc(
         self: &Arc<Self>,
         ranges: &[(Range<u64>, Vec<Bytes>)],
         granted: bool,
         times: Times,
-        tenure: u64,
+        epoch: u64,
     ) -> Result<u64, Errno> {
-        let terms = self.osc.terms();
+        let params = self.osc.brw_params();
         for _ in 0..CHECKSUM_RETRIES {
             let grant = self.osc.budget().report();
             let args = WriteArgs {
@@ -151,8 +157,8 @@ impl Object {
                 times,
                 grant,
             };
-            let reply = self.call_under(tenure, brw::write_request(&args, &terms)).await?;
-            let written = brw::write_reply(&reply, &args, &terms)?;
+            let reply = self.call_under(epoch, brw::write_request(&args, &params)).await?;
+            let written = brw::write_reply(&reply, &args, &params)?;
             if !written.corrupted {
                 if let Some(blocks) = written.blocks {
                     self.state.lock().attr.blocks = blocks;
@@ -165,16 +171,16 @@ impl Object {
         Err(Errno::EIO)
     }
 
-    /// Sends data taken from the cache at eviction count `tenure`, and marks it as written.
-    async fn write_back(self: Arc<Self>, taken: Writeback, tenure: u64) {
+    /// Sends data taken from the cache at eviction count `epoch`, and marks it as written.
+    async fn write_back(self: Arc<Self>, taken: Writeback, epoch: u64) {
         let times = self.state.lock().attr.times;
         let result = self
-            .write_rpc(&taken.ranges, taken.reserved > 0, times, tenure)
+            .write_rpc(&taken.ranges, taken.reserved > 0, times, epoch)
             .await;
         {
             let mut s = self.state.lock();
             if let Err(error) = result {
-                self.osc.lost(self.id.parent, error);
+                self.osc.record_loss(self.id.parent, error);
             }
             for (range, _) in &taken.ranges {
                 s.changed_at_server(range);
@@ -183,7 +189,7 @@ impl Object {
                 .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
         }
         if let Err(error) = result {
-            self.say_lost(taken.bytes, error);
+            self.log_loss(taken.bytes, error);
             self.size_after_loss().await;
         }
         self.osc.budget().written(taken.reserved, result.unwrap_or(0));
@@ -223,8 +229,8 @@ impl Object {
     pub(in crate::data) async fn start_writing(self: &Arc<Self>, range: Range<u64>, full_only: bool) {
         loop {
             let slot = self.osc.write_slot().await;
-            let bytes_max = self.osc.terms().brw_bytes_max;
-            let (taken, tenure) = {
+            let bytes_max = self.osc.brw_params().brw_bytes_max;
+            let (taken, epoch) = {
                 let mut s = self.state.lock();
                 if full_only && s.cache.dirty_bytes() < bytes_max {
                     return;
@@ -239,7 +245,7 @@ impl Object {
             let Some(taken) = taken else { return };
             let object = self.clone();
             self.osc.spawn(async move {
-                object.write_back(taken, tenure).await;
+                object.write_back(taken, epoch).await;
                 drop(slot);
             });
         }

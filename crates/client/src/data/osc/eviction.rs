@@ -36,7 +36,7 @@ impl Osc {
             );
         }
         for file in files {
-            self.lost(file, Errno::EIO);
+            self.record_loss(file, Errno::EIO);
         }
     }
 
@@ -58,8 +58,8 @@ impl Osc {
                 if let Some(kernel) = osc.kernel.get() {
                     kernel.inval_inode(object.file(), 0, 0).await;
                 }
-                object.old_pages_gone();
-                osc.unused(object);
+                object.kernel_pages_dropped();
+                osc.drop_if_unused(object);
             });
         }
         while under_way.join_next().await.is_some() {}

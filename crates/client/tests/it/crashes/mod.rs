@@ -111,7 +111,7 @@ async fn names(c: &Client) -> Vec<String> {
         let items = c.readdir(&handle, place).await.unwrap();
         let Some(last) = items.last() else { break };
         place = last.next;
-        handle.took(&items, items.len());
+        handle.advance(&items, items.len());
         let text = |n: &Bytes| String::from_utf8(n.to_vec()).unwrap();
         names.extend(items.iter().map(|i| text(&i.entry.name)));
     }

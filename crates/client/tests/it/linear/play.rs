@@ -241,7 +241,7 @@ impl Player {
             let items = self.client.readdir(&handle, place).await.unwrap();
             let Some(last) = items.last() else { break };
             place = last.next;
-            handle.took(&items, items.len());
+            handle.advance(&items, items.len());
             entries.extend(items.into_iter().map(|i| i.entry));
         }
         let ended = self.round.now();

@@ -4,7 +4,7 @@ use crate::played::compare::Counts;
 use crate::played::library::Library;
 use crate::played::server::Scripted;
 use bytes::Bytes;
-use client::{Client, Cred, Found, MountOptions, OpenFile, OpenFlags};
+use client::{Client, Cred, FoundFile, MountOptions, OpenFile, OpenFlags};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, PortalGuard};
 use rpc::{Ptlrpc, RpcConfig};
@@ -91,7 +91,7 @@ impl Play {
     }
 
     /// What a path from the root leads to.
-    pub async fn walk(&self, path: &str) -> Result<Found, Errno> {
+    pub async fn walk(&self, path: &str) -> Result<FoundFile, Errno> {
         let mut at = self.client.root();
         let mut found = None;
         for name in path.split('/') {

@@ -13,7 +13,7 @@ async fn names(play: &Play, dir: Fid) -> Vec<String> {
         let items = play.client.readdir(&handle, place).await.unwrap();
         let Some(last) = items.last() else { break };
         place = last.next;
-        handle.took(&items, items.len());
+        handle.advance(&items, items.len());
         let text = items
             .iter()
             .map(|i| String::from_utf8_lossy(&i.entry.name).into_owned());

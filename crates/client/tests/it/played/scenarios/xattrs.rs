@@ -1,7 +1,7 @@
 //! Extended attributes, lists of access, layouts.
 
 use crate::played::play::Play;
-use client::LovLayout;
+use client::FileLayout;
 
 pub async fn user(play: &Play) {
     let file = play.fid("dir1/file1").await;
@@ -56,6 +56,6 @@ pub async fn default_layout(play: &Play) {
         .fid;
     let file = play.create(dir, "x").await;
     let layout = client.getstripe(cred, file.fid).await.unwrap();
-    assert!(!LovLayout::parse(layout).unwrap().is_empty());
+    assert!(!FileLayout::parse(layout).unwrap().is_empty());
     client.release(&file).await.unwrap();
 }

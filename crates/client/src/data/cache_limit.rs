@@ -22,16 +22,16 @@ const STEPS_MAX: usize = 4096;
 
 /// The limit, the cached bytes, and the position of the hand.
 #[derive(Debug)]
-pub(super) struct Cached {
+pub(super) struct CacheLimit {
     max_mib: Arc<AtomicU64>,
     used: AtomicU64,
     oscs: RwLock<Vec<Weak<Osc>>>,
-    hand: Mutex<Hand>,
+    hand: Mutex<ClockHand>,
 }
 
 /// Position of the hand: everything before it was visited in this round.
 #[derive(Debug, Default)]
-struct Hand {
+struct ClockHand {
     osc: usize,
     object: Option<LdlmResId>,
     offset: u64,
@@ -39,23 +39,23 @@ struct Hand {
 
 /// The result of the hand's pass over one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Swept {
+pub(super) struct SweepResult {
     /// Visited extents.
     pub steps: usize,
     /// The offset at which to continue; `None`: the object's end.
     pub next: Option<u64>,
 }
 
-impl Default for Cached {
+impl Default for CacheLimit {
     /// The default for the memory of the process.
-    fn default() -> Cached {
-        Cached::new(((cpt::memory_bytes() / SHARE) >> 20).clamp(MIB.0, MIB.1))
+    fn default() -> CacheLimit {
+        CacheLimit::new(((cpt::memory_bytes() / SHARE) >> 20).clamp(MIB.0, MIB.1))
     }
 }
 
-impl Cached {
-    fn new(max_mib: u64) -> Cached {
-        Cached {
+impl CacheLimit {
+    fn new(max_mib: u64) -> CacheLimit {
+        CacheLimit {
             max_mib: Arc::new(AtomicU64::new(max_mib)),
             used: AtomicU64::new(0),
             oscs: RwLock::default(),
@@ -69,10 +69,10 @@ impl Cached {
     }
 
     /// An object's cached bytes changed from `before` to `now`. Evicts if the limit is exceeded.
-    pub(super) fn changed(&self, before: u64, now: u64) {
+    pub(super) fn update(&self, before: u64, now: u64) {
         self.used.fetch_add(now.wrapping_sub(before), Relaxed);
         if now > before {
-            self.make_room();
+            self.evict();
         }
     }
 
@@ -81,7 +81,7 @@ impl Cached {
         self.used.load(Relaxed).saturating_sub(max)
     }
 
-    fn make_room(&self) {
+    fn evict(&self) {
         let mut steps = STEPS_MAX;
         while self.surplus() > 0 && steps > 0 {
             let Some(mut hand) = self.hand.try_lock() else {
@@ -100,18 +100,18 @@ impl Cached {
             let swept = object.sweep(hand.offset, self.surplus(), steps);
             steps -= swept.steps.min(steps);
             // The last user may have released it meanwhile.
-            osc.unused(object);
+            osc.drop_if_unused(object);
             match swept.next {
                 Some(offset) => hand.offset = offset,
-                None => (hand.object, hand.offset) = (Some(behind(res)), 0),
+                None => (hand.object, hand.offset) = (Some(successor(res)), 0),
             }
         }
     }
 
-    fn osc_at(&self, hand: &mut Hand) -> Option<Arc<Osc>> {
+    fn osc_at(&self, hand: &mut ClockHand) -> Option<Arc<Osc>> {
         let oscs = self.oscs.read();
         if hand.osc >= oscs.len() {
-            *hand = Hand::default();
+            *hand = ClockHand::default();
         }
         oscs.get(hand.osc)?.upgrade()
     }
@@ -124,7 +124,7 @@ impl Cached {
             move || shown.figures(),
             move |text| {
                 set.set(text)?;
-                set.make_room();
+                set.evict();
                 Ok(())
             },
         );
@@ -155,7 +155,7 @@ impl Cached {
 }
 
 /// The resource that follows one in the order of the map.
-fn behind(res: LdlmResId) -> LdlmResId {
+fn successor(res: LdlmResId) -> LdlmResId {
     let mut name = res.name;
     for word in name.iter_mut().rev() {
         let (next, carried) = word.overflowing_add(1);
@@ -173,21 +173,24 @@ mod tests {
 
     #[test]
     fn max_cached_mb_has_lustres_format() {
-        let cached = Cached::new(100);
-        cached.changed(0, 30 << 20);
-        assert_eq!(cached.figures(), "max_cached_mb: 100\nused_mb: 30\nunused_mb: 70");
-        assert_eq!(cached.set("32"), Ok(()));
-        cached.changed(0, 10 << 20);
-        assert_eq!(cached.figures(), "max_cached_mb: 32\nused_mb: 40\nunused_mb: 0");
-        assert_eq!(cached.set("max_cached_mb: 64"), Ok(()));
-        assert!(cached.set("1").is_err() && cached.set("much").is_err());
-        assert_eq!(cached.surplus(), 0);
+        let limit = CacheLimit::new(100);
+        limit.update(0, 30 << 20);
+        assert_eq!(limit.figures(), "max_cached_mb: 100\nused_mb: 30\nunused_mb: 70");
+        assert_eq!(limit.set("32"), Ok(()));
+        limit.update(0, 10 << 20);
+        assert_eq!(limit.figures(), "max_cached_mb: 32\nused_mb: 40\nunused_mb: 0");
+        assert_eq!(limit.set("max_cached_mb: 64"), Ok(()));
+        assert!(limit.set("1").is_err() && limit.set("much").is_err());
+        assert_eq!(limit.surplus(), 0);
     }
 
     #[test]
     fn successor_increments_the_resource_name() {
         let res = |name| LdlmResId { name };
-        assert_eq!(behind(res([1, 2, 0, 0])), res([1, 2, 0, 1]));
-        assert_eq!(behind(res([1, u64::MAX, u64::MAX, u64::MAX])), res([2, 0, 0, 0]));
+        assert_eq!(successor(res([1, 2, 0, 0])), res([1, 2, 0, 1]));
+        assert_eq!(
+            successor(res([1, u64::MAX, u64::MAX, u64::MAX])),
+            res([2, 0, 0, 0])
+        );
     }
 }

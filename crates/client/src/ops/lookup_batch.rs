@@ -1,6 +1,6 @@
 //! Batched lookups for directory listings with attributes.
 
-use super::lookup::by_name;
+use super::lookup::lookup_request;
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::inode::Child;
@@ -15,7 +15,7 @@ impl Client {
     /// Looks up the names that are not cached, with few requests, so that the following lookups
     /// find them in the cache. A name that would wait for a lock is left to its own lookup; so are
     /// all names if the target does not support batches.
-    pub async fn look_ahead(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
+    pub async fn lookup_batch(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
         let Ok(mdc) = self.lmv.of(parent).await else {
             return;
         };
@@ -29,20 +29,22 @@ impl Client {
         }
         let suppgid = self.suppgid(cred, parent).await;
         for names in unknown.chunks(BATCH) {
-            let asks = names.iter().map(|name| by_name(mdc, cred, parent, name, suppgid));
-            match mdc.intents(asks.collect()).await {
-                Ok(replies) => self.learn_all(parent, names, &replies),
+            let intents = names
+                .iter()
+                .map(|name| lookup_request(mdc, cred, parent, name, suppgid));
+            match mdc.intents(intents.collect()).await {
+                Ok(replies) => self.cache_replies(parent, names, &replies),
                 Err(e) => tracing::debug!("batched lookup of {} names in {parent}: {e}", names.len()),
             }
         }
     }
 
-    fn learn_all(&self, parent: Fid, names: &[&[u8]], replies: &[Result<IntentReply, Errno>]) {
+    fn cache_replies(&self, parent: Fid, names: &[&[u8]], replies: &[Result<IntentReply, Errno>]) {
         for (name, reply) in names.iter().zip(replies) {
             if let Ok(reply) = reply
                 && reply.status.is_ok()
             {
-                self.learn(reply, Some((parent, name)));
+                self.cache_reply(reply, Some((parent, name)));
             }
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Value of `misses` for a directory that exceeded the limit.
-const NO_ROOM: u32 = u32::MAX;
+const OVER_LIMIT: u32 = u32::MAX;
 /// Failed lookups before the first part of a directory is listed. Each next part needs twice as
 /// many.
 const MISSES: u32 = 2;
@@ -24,23 +24,23 @@ const NAMES: (u64, u64) = (64 << 10, 8 << 20);
 
 /// Limit and count of the listed names of all directories together.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct NameSetLimit {
     max: usize,
     names: AtomicUsize,
 }
 
-impl Default for Room {
+impl Default for NameSetLimit {
     /// The limit that fits the memory of the process.
-    fn default() -> Room {
+    fn default() -> NameSetLimit {
         let names = cpt::memory_bytes() / SHARE / NAME_BYTES;
-        Room::new(names.clamp(NAMES.0, NAMES.1) as usize)
+        NameSetLimit::new(names.clamp(NAMES.0, NAMES.1) as usize)
     }
 }
 
-impl Room {
+impl NameSetLimit {
     /// A limit of `max` names.
-    pub(crate) fn new(max: usize) -> Room {
-        Room {
+    pub(crate) fn new(max: usize) -> NameSetLimit {
+        NameSetLimit {
             max,
             names: AtomicUsize::new(0),
         }
@@ -49,7 +49,7 @@ impl Room {
 
 /// The names of one directory, valid under the lock with this cookie.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct DirNameSet {
     cookie: u64,
     /// Failed lookups so far.
     misses: u32,
@@ -58,19 +58,19 @@ pub(crate) struct Listed {
     whole: bool,
     /// Hashes of the names.
     names: HashSet<u64>,
-    room: Arc<Room>,
+    limit: Arc<NameSetLimit>,
 }
 
-impl Listed {
+impl DirNameSet {
     /// Nothing is listed yet.
-    pub(crate) fn new(cookie: u64, room: Arc<Room>) -> Listed {
-        Listed {
+    pub(crate) fn new(cookie: u64, limit: Arc<NameSetLimit>) -> DirNameSet {
+        DirNameSet {
             cookie,
             misses: 0,
             next: 0,
             whole: false,
             names: HashSet::default(),
-            room,
+            limit,
         }
     }
 
@@ -81,9 +81,9 @@ impl Listed {
 
     /// Counts a failed lookup. Returns the hash from which the directory should be listed now, if
     /// any.
-    pub(crate) fn missed(&mut self) -> Option<u64> {
+    pub(crate) fn note_miss(&mut self) -> Option<u64> {
         self.misses = self.misses.saturating_add(1);
-        // `NO_ROOM` is not a power of two.
+        // `OVER_LIMIT` is not a power of two.
         let due = self.misses >= MISSES && self.misses.is_power_of_two();
         (due && !self.whole).then_some(self.next)
     }
@@ -91,7 +91,7 @@ impl Listed {
     /// Adds a part listed from the hash `start`. `next`: where the next part starts; `None`: the
     /// directory ends.
     pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, names: impl Iterator<Item = u64>) {
-        if start != self.next || self.whole || self.misses == NO_ROOM {
+        if start != self.next || self.whole || self.misses == OVER_LIMIT {
             return;
         }
         self.whole = next.is_none();
@@ -101,18 +101,18 @@ impl Listed {
 
     /// Adds a name that is about to be created.
     pub(crate) fn add(&mut self, name: u64) {
-        if self.misses == NO_ROOM || !self.names.insert(name) {
+        if self.misses == OVER_LIMIT || !self.names.insert(name) {
             return;
         }
-        if self.room.names.fetch_add(1, Ordering::Relaxed) >= self.room.max {
+        if self.limit.names.fetch_add(1, Ordering::Relaxed) >= self.limit.max {
             self.empty();
-            (self.misses, self.whole) = (NO_ROOM, false);
+            (self.misses, self.whole) = (OVER_LIMIT, false);
         }
     }
 
     fn empty(&mut self) {
         let names = std::mem::take(&mut self.names);
-        self.room.names.fetch_sub(names.len(), Ordering::Relaxed);
+        self.limit.names.fetch_sub(names.len(), Ordering::Relaxed);
     }
 
     /// Whether the directory surely lacks the name.
@@ -121,7 +121,7 @@ impl Listed {
     }
 }
 
-impl Drop for Listed {
+impl Drop for DirNameSet {
     fn drop(&mut self) {
         self.empty();
     }
@@ -129,16 +129,16 @@ impl Drop for Listed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Listed, Room};
+    use super::{DirNameSet, NameSetLimit};
     use std::sync::Arc;
 
     #[test]
     fn only_a_complete_listing_proves_that_a_name_is_missing() {
-        let mut listed = Listed::new(1, Arc::new(Room::new(100)));
-        assert_eq!((listed.missed(), listed.missed()), (None, Some(0)));
+        let mut listed = DirNameSet::new(1, Arc::new(NameSetLimit::new(100)));
+        assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), [1, 2].into_iter());
         assert!(!listed.lacks(7));
-        assert_eq!((listed.missed(), listed.missed()), (None, Some(50)));
+        assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(50)));
         listed.add(9);
         // A part that another lookup has listed meanwhile is not added twice.
         listed.add_part(0, None, [3].into_iter());
@@ -148,30 +148,30 @@ mod tests {
         for there in [1, 2, 4, 9] {
             assert!(!listed.lacks(there));
         }
-        let more = (0..100).filter_map(|_| listed.missed()).count();
+        let more = (0..100).filter_map(|_| listed.note_miss()).count();
         assert_eq!(more, 0, "the listing is complete");
     }
 
     #[test]
     fn names_are_bounded_over_all_directories() {
-        let room = Arc::new(Room::new(100));
-        let mut one = Listed::new(1, room.clone());
-        let mut other = Listed::new(2, room.clone());
+        let limit = Arc::new(NameSetLimit::new(100));
+        let mut one = DirNameSet::new(1, limit.clone());
+        let mut other = DirNameSet::new(2, limit.clone());
         one.add_part(0, None, 0..90);
         other.add_part(0, None, 0..20);
         assert!(one.lacks(1000) && !other.lacks(1000));
         drop(one);
-        let mut third = Listed::new(3, room);
+        let mut third = DirNameSet::new(3, limit);
         third.add_part(0, None, 0..100);
         assert!(third.lacks(1000), "a set over the limit holds no names");
     }
 
     #[test]
     fn a_directory_over_the_limit_is_not_listed_again() {
-        let mut listed = Listed::new(1, Arc::new(Room::new(10)));
-        assert_eq!((listed.missed(), listed.missed()), (None, Some(0)));
+        let mut listed = DirNameSet::new(1, Arc::new(NameSetLimit::new(10)));
+        assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), 0..20);
-        let more = (0..1000).filter_map(|_| listed.missed()).count();
+        let more = (0..1000).filter_map(|_| listed.note_miss()).count();
         assert_eq!(more, 0, "the directory does not become smaller");
         listed.add(3);
         listed.add_part(0, None, [4].into_iter());

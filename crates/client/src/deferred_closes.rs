@@ -10,7 +10,7 @@
 //! client, it revokes the lock that marks the file as unwritten, and the handle is closed before
 //! that lock is cancelled. The data of a file that was removed meanwhile lives that much longer.
 
-use crate::inode::Denying;
+use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;
 use crate::pack;
 use parking_lot::Mutex;
@@ -19,70 +19,70 @@ use std::time::Duration;
 use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
 
 /// How long a handle waits for a request that carries it.
-const SOON: Duration = Duration::from_millis(20);
+const CLOSE_DELAY: Duration = Duration::from_millis(20);
 /// The closing task ends after this many rounds without a handle.
-const IDLE: u32 = 50;
+const IDLE_ROUNDS_MAX: u32 = 50;
 /// Largest number of waiting handles. A further one is closed at once.
-const MAX: usize = 256;
+const CLOSES_MAX: usize = 256;
 /// Largest number of handles that one request carries.
-const ALONG: usize = 16;
+const CLOSES_PER_REQUEST: usize = 16;
 
 /// The handles that wait to be closed.
 #[derive(Default)]
-pub(crate) struct Closes {
-    waiting: Mutex<Waiting>,
+pub(crate) struct DeferredCloses {
+    waiting: Mutex<CloseQueue>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct CloseQueue {
     /// In the order in which they were added.
-    handles: Vec<Closing>,
+    handles: Vec<PendingClose>,
     /// Number of the first handles that will be overdue in the next round.
     old: usize,
     /// A task closes overdue handles.
-    watched: bool,
+    has_task: bool,
 }
 
 /// A handle to close.
-pub(crate) struct Closing {
+pub(crate) struct PendingClose {
     pub(crate) handle: u64,
     pub(crate) fid: Fid,
     /// Released when the server has closed the handle.
-    pub(crate) denying: Option<Denying>,
+    pub(crate) deny_guard: Option<OpenDenyGuard>,
 }
 
-impl Waiting {
+impl CloseQueue {
     /// Takes up to `max` handles that satisfy a condition.
-    fn take(&mut self, max: usize, which: impl Fn(&Closing) -> bool) -> Vec<Closing> {
+    fn take(&mut self, max: usize, which: impl Fn(&PendingClose) -> bool) -> Vec<PendingClose> {
         let (mut taken, mut place, old) = (0, 0, self.old);
-        let leaves = |closing: &mut Closing| {
-            let leaves = taken < max && which(closing);
-            taken += usize::from(leaves);
-            self.old -= usize::from(leaves && place < old);
+        let takes = |closing: &mut PendingClose| {
+            let takes = taken < max && which(closing);
+            taken += usize::from(takes);
+            self.old -= usize::from(takes && place < old);
             place += 1;
-            leaves
+            takes
         };
-        self.handles.extract_if(.., leaves).collect()
+        self.handles.extract_if(.., takes).collect()
     }
 }
 
-impl Closes {
+impl DeferredCloses {
     /// Takes the handles that a request carries: first those of the files that the request is
     /// about.
-    pub(crate) fn taken_along(&self, first: impl Fn(Fid) -> bool) -> Vec<Closing> {
+    pub(crate) fn take_for_request(&self, first: impl Fn(Fid) -> bool) -> Vec<PendingClose> {
         let mut waiting = self.waiting.lock();
-        let mut taken = waiting.take(ALONG, |closing| first(closing.fid));
-        taken.extend(waiting.take(ALONG - taken.len(), |_| true));
+        let mut taken = waiting.take(CLOSES_PER_REQUEST, |closing| first(closing.fid));
+        taken.extend(waiting.take(CLOSES_PER_REQUEST - taken.len(), |_| true));
         taken
     }
 
     /// Takes the handles of one file.
-    fn of(&self, fid: Fid) -> Vec<Closing> {
-        self.waiting.lock().take(MAX, |closing| closing.fid == fid)
+    fn of(&self, fid: Fid) -> Vec<PendingClose> {
+        self.waiting.lock().take(CLOSES_MAX, |closing| closing.fid == fid)
     }
 
     /// Takes the handles that were already waiting in the last round.
-    fn overdue(&self) -> Vec<Closing> {
+    fn overdue(&self) -> Vec<PendingClose> {
         let mut waiting = self.waiting.lock();
         let old = waiting.old;
         let overdue = waiting.handles.drain(..old).collect();
@@ -91,26 +91,26 @@ impl Closes {
     }
 
     /// Ends the closing task if no handle waits; returns true if it ends.
-    fn leave(&self) -> bool {
+    fn stop_if_empty(&self) -> bool {
         let mut waiting = self.waiting.lock();
-        waiting.watched = !waiting.handles.is_empty();
-        !waiting.watched
+        waiting.has_task = !waiting.handles.is_empty();
+        !waiting.has_task
     }
 }
 
 impl Mdc {
     /// Queues a handle for one of the next requests. Returns it if the caller must close it now.
-    pub(crate) fn close_later(self: &Arc<Mdc>, closing: Closing) -> Result<(), Closing> {
+    pub(crate) fn close_later(self: &Arc<Mdc>, closing: PendingClose) -> Result<(), PendingClose> {
         if self.lock_terms() == LockTerms::Lustre {
             return Err(closing);
         }
         let mut waiting = self.closes.waiting.lock();
-        if waiting.handles.len() >= MAX {
+        if waiting.handles.len() >= CLOSES_MAX {
             return Err(closing);
         }
         waiting.handles.push(closing);
-        if !std::mem::replace(&mut waiting.watched, true) {
-            tokio::spawn(self.clone().look_after_closes());
+        if !std::mem::replace(&mut waiting.has_task, true) {
+            tokio::spawn(self.clone().close_overdue_handles());
         }
         Ok(())
     }
@@ -123,10 +123,10 @@ impl Mdc {
         }
     }
 
-    async fn look_after_closes(self: Arc<Mdc>) {
+    async fn close_overdue_handles(self: Arc<Mdc>) {
         let mut idle = 0;
-        while idle < IDLE || !self.closes.leave() {
-            tokio::time::sleep(SOON).await;
+        while idle < IDLE_ROUNDS_MAX || !self.closes.stop_if_empty() {
+            tokio::time::sleep(CLOSE_DELAY).await;
             let overdue = self.closes.overdue();
             idle = if overdue.is_empty() { idle + 1 } else { 0 };
             for closing in overdue {
@@ -135,7 +135,7 @@ impl Mdc {
         }
     }
 
-    async fn close_unchanged(&self, closing: Closing) {
+    async fn close_unchanged(&self, closing: PendingClose) {
         let rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
             sa_fid: closing.fid,
@@ -151,52 +151,52 @@ impl Mdc {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALONG, Closes, Closing};
+    use super::{CLOSES_PER_REQUEST, DeferredCloses, PendingClose};
     use wire::Fid;
 
-    fn add(closes: &Closes, handles: std::ops::Range<u64>, fid: Fid) {
-        let all = handles.map(|handle| Closing {
+    fn add(closes: &DeferredCloses, handles: std::ops::Range<u64>, fid: Fid) {
+        let all = handles.map(|handle| PendingClose {
             handle,
             fid,
-            denying: None,
+            deny_guard: None,
         });
         closes.waiting.lock().handles.extend(all);
     }
 
-    fn handles(all: &[Closing]) -> Vec<u64> {
+    fn handles(all: &[PendingClose]) -> Vec<u64> {
         all.iter().map(|closing| closing.handle).collect()
     }
 
     #[test]
     fn a_handle_is_carried_once_or_overdue_in_the_second_round() {
-        let closes = Closes::default();
+        let closes = DeferredCloses::default();
         let add = |handles| add(&closes, handles, Fid::ROOT);
         let overdue = || handles(&closes.overdue());
-        let along = || closes.taken_along(|_| false);
+        let carried = || closes.take_for_request(|_| false);
         add(0..3);
         assert!(overdue().is_empty());
         add(3..4);
         assert_eq!(overdue(), [0, 1, 2]);
         add(4..6);
-        assert_eq!(handles(&along()), [3, 4, 5]);
-        assert!(overdue().is_empty() && closes.leave());
-        add(10..10 + 2 * ALONG as u64);
-        assert!(overdue().is_empty() && !closes.leave());
-        assert_eq!(along().len(), ALONG);
-        assert_eq!(overdue().len(), ALONG);
+        assert_eq!(handles(&carried()), [3, 4, 5]);
+        assert!(overdue().is_empty() && closes.stop_if_empty());
+        add(10..10 + 2 * CLOSES_PER_REQUEST as u64);
+        assert!(overdue().is_empty() && !closes.stop_if_empty());
+        assert_eq!(carried().len(), CLOSES_PER_REQUEST);
+        assert_eq!(overdue().len(), CLOSES_PER_REQUEST);
     }
 
     #[test]
     fn handles_of_the_requests_files_are_carried_first() {
-        let closes = Closes::default();
+        let closes = DeferredCloses::default();
         let file = Fid::new(0x400, 1, 0);
         add(&closes, 0..100, Fid::ROOT);
         add(&closes, 100..102, file);
         assert!(closes.overdue().is_empty());
         add(&closes, 102..103, file);
-        let along = handles(&closes.taken_along(|fid| fid == file));
-        assert_eq!(along[..5], [100, 101, 102, 0, 1]);
-        assert_eq!(along.len(), ALONG);
+        let carried = handles(&closes.take_for_request(|fid| fid == file));
+        assert_eq!(carried[..5], [100, 101, 102, 0, 1]);
+        assert_eq!(carried.len(), CLOSES_PER_REQUEST);
         // The other handles keep their age.
         add(&closes, 200..201, file);
         assert_eq!(handles(&closes.of(file)), [200]);
