@@ -1,4 +1,4 @@
-//! What a client is granted when it connects: what it asks for and this target does.
+//! Negotiates a client's connect data: the requested features that this target implements.
 
 use rpc::ConnectRequest;
 use wire::{
@@ -17,7 +17,7 @@ use wire::{
 
 use crate::namespace::xattr::VALUE_MAX;
 
-/// What is implemented of `ocd_connect_flags`.
+/// Implemented bits of `ocd_connect_flags`.
 const FLAGS: u64 = OBD_CONNECT_64BITHASH
     | OBD_CONNECT_ACL
     | OBD_CONNECT_AT
@@ -49,7 +49,7 @@ const FLAGS: u64 = OBD_CONNECT_64BITHASH
     | OBD_CONNECT_VBR
     | OBD_CONNECT_VERSION
     | OBD_CONNECT_XATTR;
-/// What is implemented of `ocd_connect_flags2`.
+/// Implemented bits of `ocd_connect_flags2`.
 const FLAGS2: u64 = OBD_CONNECT2_ATOMIC_OPEN_LOCK
     | OBD_CONNECT2_BATCH_RPC
     | OBD_CONNECT2_CRUSH
@@ -58,14 +58,14 @@ const FLAGS2: u64 = OBD_CONNECT2_ATOMIC_OPEN_LOCK
     | OBD_CONNECT2_LSOM
     | OBD_CONNECT2_REP_MBITS
     | OBD_CONNECT2_SUM_STATFS;
-/// Bytes of one bulk at most: what directories are read with.
+/// Maximum size of a bulk transfer, bytes; used for directory pages.
 const BRW_SIZE_MAX: u32 = 1 << 20;
-/// A page: no transfer is smaller.
+/// Minimum size of a bulk transfer, bytes: one page.
 const BRW_SIZE_MIN: u32 = 4096;
-/// Modifying requests that one client has in flight at most.
+/// Maximum number of modifying requests in flight per client.
 const MOD_RPCS: u16 = 8;
 
-/// What is granted to this client; `instance` tells starts of the target apart.
+/// The connect data granted to a client; `instance` identifies this start of the target.
 pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnectData, Errno> {
     let asked = &req.data;
     let flags = asked.ocd_connect_flags & FLAGS;
@@ -88,7 +88,7 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         data.ocd_brw_size = asked.ocd_brw_size.min(BRW_SIZE_MAX);
     }
     if has(OBD_CONNECT_IBITS) {
-        // Data is never on the metadata target.
+        // Data is never stored on the MDT.
         data.ocd_ibits_known = asked.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
     }
     if has(OBD_CONNECT_MAX_EASIZE) {
@@ -108,8 +108,8 @@ mod tests {
     use wire::{Nid, OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FULL20, ObdConnectData};
 
     #[test]
-    fn a_real_clients_request_gets_what_it_needs_and_nothing_else() {
-        // From the capture b1_client_mount.
+    fn lustre_client_is_granted_what_it_requires_and_requests() {
+        // The request of capture b1_client_mount.
         let data = ObdConnectData {
             ocd_connect_flags: 0xae7e_7e7b_e374_d3b8,
             ocd_brw_size: 0x10_0000,

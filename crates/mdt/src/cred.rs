@@ -1,33 +1,34 @@
-//! Who asks: the identity that a request carries, and what it may do to an inode.
+//! The identity of a request, and its permissions on an inode.
 //!
-//! A request's identity is what the client packed (`fsuid`, `fsgid`, capabilities, up to two supplementary groups that
-//! matter for the objects at hand), as far as [`crate::squash`] believes it; there is no identity upcall. The rules are
-//! POSIX's: owner, then access ACL, then group, then others; capabilities override as in Linux.
+//! The client sends the identity (`fsuid`, `fsgid`, capabilities, up to two relevant supplementary
+//! groups), and [`crate::squash`] may replace it; there is no identity upcall. The rules are
+//! POSIX's: owner, then access ACL, then group, then others. Capabilities override them as in
+//! Linux.
 
 use wire::Errno;
 
 use crate::{acl, store::Inode};
 
-/// `CAP_CHOWN`: change any owner.
+/// `CAP_CHOWN`: change the owner of any file.
 const CAP_CHOWN: u32 = 1 << 0;
-/// `CAP_DAC_OVERRIDE`: read, write and search anything; execute what somebody may execute.
+/// `CAP_DAC_OVERRIDE`: read, write and search anything; execute a file with any execute bit.
 const CAP_DAC_OVERRIDE: u32 = 1 << 1;
 /// `CAP_DAC_READ_SEARCH`: read anything, search any directory.
 const CAP_DAC_READ_SEARCH: u32 = 1 << 2;
 /// `CAP_FOWNER`: act as owner.
 const CAP_FOWNER: u32 = 1 << 3;
-/// `CAP_FSETID`: keep or set a set-group-ID bit of a foreign group.
+/// `CAP_FSETID`: keep or set the set-group-ID bit for a group of others.
 const CAP_FSETID: u32 = 1 << 4;
 /// `CAP_LINUX_IMMUTABLE`: set and clear the immutable and append-only flags.
 const CAP_LINUX_IMMUTABLE: u32 = 1 << 9;
 /// `CAP_SYS_ADMIN`: `trusted.*` attributes.
 const CAP_SYS_ADMIN: u32 = 1 << 21;
-/// `CAP_MKNOD`: make devices.
+/// `CAP_MKNOD`: create devices.
 const CAP_MKNOD: u32 = 1 << 27;
-/// `CAP_SETFCAP`: give programs capabilities.
+/// `CAP_SETFCAP`: set file capabilities.
 const CAP_SETFCAP: u32 = 1 << 31;
 
-/// The capabilities that this target looks at, by their names.
+/// The capabilities that this target checks, with their names.
 pub(crate) const CAPABILITIES: [(&str, u32); 9] = [
     ("cap_chown", CAP_CHOWN),
     ("cap_dac_override", CAP_DAC_OVERRIDE),
@@ -40,21 +41,21 @@ pub(crate) const CAPABILITIES: [(&str, u32); 9] = [
     ("cap_setfcap", CAP_SETFCAP),
 ];
 
-/// Execute, or search a directory.
+/// Execute a file, or search a directory.
 pub const MAY_EXEC: u32 = 1;
-/// Write, or change a directory's entries.
+/// Write a file, or change a directory's entries.
 pub const MAY_WRITE: u32 = 2;
-/// Read.
+/// Read a file, or list a directory.
 pub const MAY_READ: u32 = 4;
 
 /// The identity of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
-    /// User of file system accesses.
+    /// User id for file access.
     pub fsuid: u32,
-    /// Group of file system accesses.
+    /// Group id for file access.
     pub fsgid: u32,
-    /// Supplementary groups that the client names (`u32::MAX`: none).
+    /// Supplementary groups sent by the client (`u32::MAX`: none).
     pub suppgids: [u32; 2],
     /// Linux capabilities 0 to 31.
     pub cap: u32,
@@ -63,7 +64,7 @@ pub struct Cred {
 }
 
 impl Cred {
-    /// The superuser: the target's own operations, and tests.
+    /// The superuser, for the target's own operations and tests.
     pub fn root() -> Cred {
         Cred {
             suppgids: [u32::MAX; 2],
@@ -72,7 +73,7 @@ impl Cred {
         }
     }
 
-    /// Whether the identity is in this group.
+    /// Whether the user is a member of the group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.fsgid == gid || (gid != u32::MAX && self.suppgids.contains(&gid))
     }
@@ -81,47 +82,52 @@ impl Cred {
         self.cap & cap != 0
     }
 
-    /// Whether the identity acts as the inode's owner.
+    /// Whether the user owns the inode or may act as its owner.
     pub fn owns(&self, inode: &Inode) -> bool {
         self.fsuid == inode.uid || self.has(CAP_FOWNER)
     }
 
-    /// Whether it may give files away.
+    /// Whether the user may change the owner of files.
     pub fn may_chown(&self) -> bool {
         self.has(CAP_CHOWN)
     }
 
-    /// Whether a set-group-ID bit may stay on an inode of this group.
+    /// Whether the set-group-ID bit may stay on an inode of this group.
     pub fn may_keep_sgid(&self, gid: u32) -> bool {
         self.in_group(gid) || self.has(CAP_FSETID)
     }
 
-    /// Whether a file that it writes to may stay set-user-ID or set-group-ID.
+    /// Whether a file written by the user may keep its set-user-ID and set-group-ID bits.
     pub fn may_write_set_id(&self) -> bool {
         self.has(CAP_FSETID)
     }
 
-    /// Whether the immutable and append-only flags may be changed.
+    /// Whether the user may change the immutable and append-only flags.
     pub fn may_set_immutable(&self) -> bool {
         self.has(CAP_LINUX_IMMUTABLE)
     }
 
-    /// Whether it administers the file system.
+    /// Whether the user administers the file system.
     pub fn is_admin(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
     }
 
-    /// Whether it may make block and character devices.
+    /// Whether the user may create block and character devices.
     pub fn may_make_devices(&self) -> bool {
         self.has(CAP_MKNOD)
     }
 
-    /// Whether it may give programs capabilities.
+    /// Whether the user may set file capabilities.
     pub fn may_set_capabilities(&self) -> bool {
         self.has(CAP_SETFCAP | CAP_SYS_ADMIN)
     }
 
     /// Checks the access `want` (`MAY_*`) to an inode.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EACCES` if the access is denied.
     pub fn check(&self, inode: &Inode, want: u32) -> Result<(), Errno> {
         let granted = if self.fsuid == inode.uid {
             inode.mode >> 6 & 7
@@ -147,7 +153,12 @@ impl Cred {
         self.has(CAP_DAC_READ_SEARCH) && reading
     }
 
-    /// Checks that an entry of `dir` that names `child` may be removed or replaced: the sticky bit's rule.
+    /// Checks the sticky bit's rule for removing or replacing the entry of `child` in `dir`.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` if `dir` is sticky and the user owns neither of the two.
     pub fn check_sticky(&self, dir: &Inode, child: &Inode) -> Result<(), Errno> {
         let sticky = dir.mode & 0o1000 != 0;
         if !sticky || self.fsuid == child.uid || self.fsuid == dir.uid || self.has(CAP_FOWNER) {
@@ -181,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owners_class_is_the_only_one_that_counts_for_the_owner() {
+    fn owner_permissions_alone_apply_to_the_owner() {
         let f = file(0o077, 10, 10);
         assert!(user(10, 10).check(&f, MAY_READ).is_err());
         assert!(user(11, 10).check(&f, MAY_READ | MAY_WRITE).is_ok());
@@ -189,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supplementary_group_counts() {
+    fn supplementary_group_grants_access() {
         let f = file(0o640, 10, 20);
         assert!(user(11, 11).check(&f, MAY_READ).is_err());
         assert!(
@@ -203,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn root_executes_only_what_somebody_may_execute() {
+    fn root_executes_only_files_with_an_execute_bit() {
         assert!(
             Cred::root()
                 .check(&file(0o000, 10, 10), MAY_READ | MAY_WRITE)
@@ -219,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_directory_lets_only_owners_remove() {
+    fn sticky_directory_lets_only_owners_remove() {
         let dir = Inode {
             mode: 0o041777,
             uid: 1,

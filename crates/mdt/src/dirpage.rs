@@ -1,7 +1,8 @@
-//! Reading directories: pages of entries in the order of their hashes.
+//! Directory pages: the entries in the order of their hashes.
 //!
-//! The order is the names' own, so that it does not change while entries come and go: a reader that continues where it
-//! stopped sees every entry that was there all the time exactly once. "." and ".." come first.
+//! The order depends only on the names, so it does not change while entries are added and removed.
+//! A reader that continues from its last position gets every entry that existed the whole time
+//! exactly once. "." and ".." come first.
 
 use bytes::Bytes;
 use wire::{
@@ -17,10 +18,10 @@ use crate::{
     },
 };
 
-/// Entries fetched from the store at once.
+/// Entries read from the store at once.
 const FETCH: usize = 256;
 
-/// Pages of a directory from `start` on, at most `bytes` of them (at least one page).
+/// The pages of a directory from hash `start` on, at most `bytes` in total but at least one page.
 pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result<Vec<Bytes>, Errno> {
     let mut reader = Reader::new(store, dir, NameHash(start))?;
     let mut pages = Vec::new();
@@ -49,13 +50,13 @@ pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result
     Ok(pages)
 }
 
-/// The entries of a directory, one after the other.
+/// Reads the entries of a directory one after the other.
 struct Reader<'a> {
     store: &'a Store,
     dir: Fid,
-    /// In reverse: the next one is at the end.
+    /// Entries already read, in reverse order.
     fetched: Vec<DirEntry>,
-    /// The name to continue behind; `None`: there are no more in the store.
+    /// The last entry read; `None` if the store has no more.
     behind: Option<Bytes>,
 }
 
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_is_read_exactly_once_whatever_the_size_of_the_reads() {
+    fn each_entry_is_read_once_for_any_read_size() {
         let store = store(1000);
         for bytes in [1, 4096, 16384, 1 << 20] {
             let names = read(&store, bytes, |_| {});
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_stay_are_read_once_while_others_come_and_go() {
+    fn unchanged_entries_are_read_once_during_changes() {
         let store = store(500);
         let mut i = 0;
         let names = read(&store, 4096, |store| {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_has_its_dots_and_its_end_has_nothing() {
+    fn empty_directory_lists_the_dots_and_nothing_at_its_end() {
         let store = store(0);
         assert_eq!(read(&store, 4096, |_| {}), [".", ".."]);
         let page = DirPage::parse(&pages(&store, Fid::ROOT, MDS_DIR_END_OFF, 4096).unwrap()[0]).unwrap();

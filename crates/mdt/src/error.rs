@@ -1,43 +1,44 @@
-//! Why a metadata target does not start.
+//! The error of starting an MDT.
 
 use osd::OsdError;
 use wire::Errno;
 
-/// Why a metadata target does not start.
+/// The error of starting an MDT.
 #[derive(Debug, thiserror::Error)]
 pub enum MdtError {
-    /// Its store cannot be opened.
+    /// The store cannot be opened.
     #[error("{target}: {source}")]
     Store {
         /// The target.
         target: String,
-        /// Why.
+        /// The cause.
         source: OsdError,
     },
-    /// What is in its store cannot be used.
-    #[error("{target}: its store is not usable: {what}: {errno}")]
+    /// Records in the store cannot be read or written.
+    #[error("{target}: cannot use its store: {what}: {errno}. Run 'nacre fsck' on it")]
     Contents {
         /// The target.
         target: String,
-        /// What was being read or written.
+        /// The records.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         errno: Errno,
     },
-    /// Its store holds no root directory, although the target has run before or other records are there.
+    /// The root directory is missing, although the target ran before or the store has other
+    /// records.
     #[error(
-        "{target}: the root directory is missing, although this target has run before: a part of the store was lost. Restore the target from a backup, or see what 'nacre fsck' finds ('nacre fsck --repair' makes a new root directory, and puts files that have no name left into /lost+found)"
+        "{target}: the root directory is missing, although this target ran before: a part of the store was lost. Restore the target from a backup, or run 'nacre fsck' ('nacre fsck --repair' creates a new root directory, and moves files without a name to /lost+found)"
     )]
     NoRoot {
         /// The target.
         target: String,
     },
-    /// Its services do not start.
+    /// An RPC service cannot start.
     #[error("{target}: {source}")]
     Rpc {
         /// The target.
         target: String,
-        /// Why.
+        /// The cause.
         source: rpc::RpcError,
     },
 }

@@ -1,21 +1,23 @@
-//! From a FID to a path: up the links, to the root that the client names (`lfs fid2path`).
+//! From a FID to a path: follows the recorded links up to the root that the client names (`lfs
+//! fid2path`).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{Errno, Fid, GetinfoFid2path, KEY_FID2PATH, WireStruct};
 
 use crate::store::{Store, links};
 
-/// Where the value begins in the key's buffer.
+/// Offset of the value in the key's buffer.
 const KEY_SIZE: usize = 16;
-/// Names in a path at most.
+/// Maximum number of names in a path.
 const DEPTH_MAX: usize = 4096;
-/// Bytes that a client may offer for a path at most: what a reply has room for.
+/// Maximum size of the path buffer that a client may request, bytes: the limit of a reply.
 const ROOM_MAX: usize = 512 << 10;
-/// Bytes that a client offers at least.
+/// Minimum size of the path buffer, bytes.
 const ROOM_MIN: usize = 3;
 
-/// Answers a key `fid2path` with its value: the same structure and the path after it, in a buffer of the size that the client
-/// offers. `ENAMETOOLONG`: the path is longer than that; the client asks again with more room.
+/// Answers key `fid2path` with its value: the same structure, followed by the path in a buffer of
+/// the requested size. Fails with `ENAMETOOLONG` if the path does not fit; the client then repeats
+/// with a larger buffer.
 pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
@@ -45,7 +47,7 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     Ok(out.freeze())
 }
 
-/// The path of an inode by its link number `link`, from `root`, and whether there are more links.
+/// The path of an inode below `root` by its link number `link`, and whether there are more links.
 pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut more = false;
@@ -60,7 +62,7 @@ pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec
         if names.is_empty() {
             more = wanted + 1 < known.len();
         }
-        // An asker that counts on sees the last link again, and so its end.
+        // A client that counts links upwards gets the last link again, which ends its loop.
         let (parent, name) = known.get(wanted).or(known.last()).cloned().ok_or(Errno::ENOENT)?;
         names.push(name);
         at = parent;
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_does_not_fit_is_asked_for_again_with_more_room() {
+    fn path_longer_than_the_buffer_is_enametoolong() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         let name = [b'n'; 200];
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn every_link_has_its_path() {
+    fn each_link_has_a_path() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));

@@ -1,4 +1,5 @@
-//! Reading without locks: attributes, extended attributes, directories, space; and waiting for the disk.
+//! Read operations without client locks: attributes, extended attributes, directory pages, statfs;
+//! and sync.
 
 use bytes::Bytes;
 use rpc::ServerRequest;
@@ -17,11 +18,11 @@ use crate::{
     target::{Handled, Mdt, name_of, precision, reply},
 };
 
-/// Bytes of directory pages in one bulk at most.
+/// Maximum size of directory pages in one bulk, bytes.
 const READPAGE_MAX: usize = 1 << 20;
-/// The filesystem's type, as `ldiskfs` has it: what clients expect of a metadata target.
+/// The file system's type: that of ldiskfs, which clients expect of an MDT.
 const OS_TYPE: u64 = 0xef53;
-/// The longest file that stripes of 16 TiB objects make.
+/// Maximum file size with stripes on 16 TiB objects.
 const MAXBYTES: u64 = i64::MAX as u64;
 const NAME_LEN: u32 = 255;
 
@@ -41,7 +42,7 @@ impl Mdt {
         Ok(reply(6, [body.to_bytes(), md, acl]))
     }
 
-    /// MDS_GETATTR: attributes by FID, or a capability for one of the file's objects.
+    /// MDS_GETATTR: attributes by FID, or a capability for an object of the file.
     pub(crate) fn getattr(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
@@ -60,7 +61,7 @@ impl Mdt {
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
     }
 
-    /// MDS_GETXATTR: one attribute, or the names of all.
+    /// MDS_GETXATTR: one extended attribute, or the names of all.
     pub(crate) fn getxattr(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fid = body.mbo_fid1;
@@ -85,7 +86,7 @@ impl Mdt {
         let len = value.len() as u32;
         let answer = |mbo_eadatasize: u32| {
             MdtBody {
-                // An empty value is a value.
+                // Set also for an empty value.
                 mbo_valid: OBD_MD_FLXATTR,
                 mbo_eadatasize,
                 ..MdtBody::default()
@@ -93,20 +94,20 @@ impl Mdt {
             .to_bytes()
         };
         match body.mbo_eadatasize {
-            // Only the size is asked for.
+            // The client requests only the size.
             0 => Ok(reply(2, [answer(len)])),
             room if room < len => Err(Errno::ERANGE),
             _ => Ok(reply(2, [answer(len), value])),
         }
     }
 
-    /// MDS_READPAGE: a piece of a directory, by bulk.
+    /// MDS_READPAGE: directory pages, by bulk.
     pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> Handled {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let dir = self.store.inode(body.mbo_fid1)?;
         self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
-            // Reading goes on where there is no room to note it.
+            // A full store does not fail the read, only the record of the access time.
             if let Err(e) = namespace::accessed(&self.store, body.mbo_fid1, body.times().atime) {
                 tracing::debug!("access to {}: {e}", body.mbo_fid1);
             }
@@ -120,7 +121,8 @@ impl Mdt {
         Ok(reply(1, [MdtBody::default().to_bytes()]))
     }
 
-    /// MDS_GET_ROOT: the root, or the directory that a client mounts. `EINVAL`: the path goes upwards.
+    /// MDS_GET_ROOT: the root directory, or the subdirectory that a client mounts. A path with ".."
+    /// is `EINVAL`.
     pub(crate) fn get_root(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let cred = self.cred_of_body(req, &body);
@@ -144,7 +146,7 @@ impl Mdt {
         Ok(reply(2, [answer.to_bytes()]))
     }
 
-    /// MDS_STATFS: this target's space, or (where the client asks for it) that of all OSTs together.
+    /// MDS_STATFS: the space of this target, or on request the sum over all OSTs.
     pub(crate) async fn statfs(&self, req: &ServerRequest) -> Handled {
         let own = self.store.index().space().statfs()?;
         let full = own.bavail == 0;
@@ -161,7 +163,7 @@ impl Mdt {
             os_state: if full { OS_STATFS_ENOSPC } else { 0 },
             ..ObdStatfs::default()
         };
-        // Who wants this target's own sends no body.
+        // A client that requests this target's own space sends no body.
         let asked = !req.msg.buf(bufs::MDT_BODY).is_empty()
             && req.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLAGSTATFS != 0;
         if asked && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
@@ -170,7 +172,7 @@ impl Mdt {
         Ok(reply(1, [answer.to_bytes()]))
     }
 
-    /// MDS_SYNC: everything that was answered before is on disk.
+    /// MDS_SYNC: waits until all changes answered so far are on disk.
     pub(crate) async fn sync(&self, req: &ServerRequest) -> Handled {
         let asked: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;
@@ -182,7 +184,8 @@ impl Mdt {
     }
 }
 
-/// Space is that of the OSTs; there can be no more files than inodes here, nor than objects there.
+/// Blocks are summed over the OSTs; the number of files is limited by the MDT's inodes and the
+/// OSTs' objects.
 fn sum(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
     if osts.is_empty() {
         return;
@@ -210,7 +213,7 @@ mod tests {
     use wire::ObdStatfs;
 
     #[test]
-    fn the_sum_counts_blocks_of_one_size() {
+    fn statfs_sum_converts_block_sizes() {
         let mut answer = ObdStatfs {
             os_bsize: 4096,
             os_files: 100,

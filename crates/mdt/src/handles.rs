@@ -1,4 +1,4 @@
-//! Open files of one client: the handles that its opens were answered with.
+//! The open files of a client: the handles returned by its opens.
 
 use foldhash::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,37 +8,37 @@ use wire::{Errno, Fid};
 
 use crate::namespace::OpenMode;
 
-/// Open files of one client at most.
+/// Maximum number of open files per client.
 const PER_CLIENT: usize = 1 << 20;
 
 /// One open file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFile {
-    /// The inode.
+    /// The FID of the inode.
     pub fid: Fid,
-    /// How it is open.
+    /// The mode of the open.
     pub mode: OpenMode,
 }
 
-/// The open files of one client, kept with its export.
+/// The open files of one client, stored with its export.
 #[derive(Default)]
 pub(crate) struct Handles {
     files: Mutex<HashMap<u64, OpenFile>>,
 }
 
-/// What the cookies of open files have and the handles of locks have not ([`ldlm::LockId`]).
+/// The bit that cookies of open files have and lock handles lack ([`ldlm::LockId`]).
 const OF_A_FILE: u64 = 1 << 63;
 
-/// Whether a handle that a client gives up is an open file's, not a lock's.
+/// Whether a handle that a client releases is an open file's, not a lock's.
 pub(crate) fn is_of_a_file(handle: u64) -> bool {
     handle & OF_A_FILE != 0
 }
 
-/// Where cookies come from: never 0, never the same twice, also over restarts.
+/// Allocates cookies: never 0 and never reused, also across restarts.
 pub(crate) struct Cookies(AtomicU64);
 
 impl Cookies {
-    /// The cookies of this start of the target.
+    /// The cookies of this start of the target, which has this epoch.
     pub(crate) fn new(epoch: u64) -> Cookies {
         Cookies(AtomicU64::new(OF_A_FILE | epoch << 40 | 1))
     }
@@ -49,7 +49,7 @@ impl Cookies {
 }
 
 impl Handles {
-    /// A handle for a file that was opened.
+    /// Adds an open file; returns its cookie.
     pub(crate) fn add(&self, cookies: &Cookies, file: OpenFile) -> Result<u64, Errno> {
         let mut files = self.files.lock();
         if files.len() >= PER_CLIENT {
@@ -60,17 +60,17 @@ impl Handles {
         Ok(cookie)
     }
 
-    /// What a handle is of.
+    /// The open file with a cookie.
     pub(crate) fn get(&self, cookie: u64) -> Option<OpenFile> {
         self.files.lock().get(&cookie).copied()
     }
 
-    /// Whether any handle is such.
+    /// Whether any open file meets a condition.
     pub(crate) fn any(&self, such: impl Fn(&OpenFile) -> bool) -> bool {
         self.files.lock().values().any(such)
     }
 
-    /// How a file is open: the flags of all handles together.
+    /// The modes of all handles of a file combined.
     pub(crate) fn modes_of(&self, fid: Fid) -> OpenMode {
         let files = self.files.lock();
         let modes = files
@@ -80,12 +80,12 @@ impl Handles {
         OpenMode(modes.fold(0, |all, mode| all | mode))
     }
 
-    /// Takes a handle away.
+    /// Removes a handle.
     pub(crate) fn remove(&self, cookie: u64) -> Option<OpenFile> {
         self.files.lock().remove(&cookie)
     }
 
-    /// Takes all handles away: the client is gone.
+    /// Removes all handles, when the client's export ends.
     pub(crate) fn drain(&self) -> Vec<OpenFile> {
         std::mem::take(&mut *self.files.lock()).into_values().collect()
     }

@@ -1,5 +1,6 @@
-//! The state of a file in hierarchical storage: kept, as `trusted.hsm`, and told. Nothing is archived here; but Lustre's
-//! clients ask, and mark files that they restored or changed, in the course of ordinary work.
+//! The HSM state of a file, stored as `trusted.hsm` and reported to clients. Nothing is archived
+//! here, but Lustre clients query the state, and mark files that they restored or changed, in
+//! ordinary operation.
 
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
@@ -70,8 +71,9 @@ impl Mdt {
     }
 }
 
-/// The state after a change; or why it may not be. A copy that does not exist cannot be outdated, one that is outdated
-/// cannot stand in for the data, and only what is archived can be released or lost.
+/// The state after a change, or an error if it is inconsistent: a dirty flag needs an archived
+/// copy, a released file needs an up-to-date one, and only an archived file can be released or
+/// lost.
 fn changed(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, Errno> {
     let masks = set.hss_setmask | set.hss_clearmask;
     if masks & !u64::from(HSM_FLAGS_MASK) != 0 {
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_contradict_themselves_are_refused() {
+    fn inconsistent_states_are_errors() {
         let none = HsmAttrs::default();
         assert_eq!(changed(none, &set(HS_DIRTY), true), Err(Errno::EINVAL));
         assert_eq!(changed(none, &set(HS_EXISTS), false), Err(Errno::EPERM));

@@ -1,8 +1,9 @@
-//! Layouts of files: what a client asks for (`lov_user_md`), what a directory gives its new files, and what a file has
-//! (`lov_mds_md`), always little-endian, in messages as in attributes.
+//! Layouts of files: the client's request (`lov_user_md`), a directory's default layout, and a
+//! file's layout (`lov_mds_md`); always little-endian, in messages and in attributes.
 //!
-//! Pure: which OSTs have room is [`crate::lod`]'s business. Implemented is RAID0 over 1 to n OSTs, with or without a
-//! pool's name, or over the OSTs that the user lists; composite, data-on-MDT and foreign layouts are refused.
+//! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0 over 1 to n OSTs,
+//! optionally with a pool name or with OSTs listed by the user. Composite, data-on-MDT and foreign
+//! layouts are errors.
 
 use bytes::Bytes;
 use wire::{
@@ -12,31 +13,31 @@ use wire::{
     striping::{LovLayout, PlainLayout},
 };
 
-/// "No choice": the filesystem's default, or any OST.
+/// The value for "not specified": the file system's default, or any OST.
 const ANY: u16 = u16::MAX;
-/// "Every OST".
+/// The stripe count for "all OSTs".
 const ALL: u16 = u16::MAX;
-/// The filesystem's stripe size, unless the root directory says otherwise.
+/// The default stripe size, bytes; the root directory can override it.
 pub const DEFAULT_STRIPE_SIZE: u32 = 4 << 20;
-/// The filesystem's number of stripes, unless the root directory says otherwise.
+/// The default number of stripes; the root directory can override it.
 pub const DEFAULT_STRIPE_COUNT: u16 = 1;
 
-/// What is wanted of a new file's layout; zero or `None` where there is no choice.
+/// The requested layout of a new file; zero or `None` is "not specified".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Bytes in one stripe before the next begins.
+    /// Size of a stripe, bytes.
     pub stripe_size: u32,
-    /// How many stripes; `u16::MAX`: one on every OST.
+    /// Number of stripes; `u16::MAX`: one on every OST.
     pub stripe_count: u16,
     /// The OST of the first stripe.
     pub first: Option<OstIndex>,
     /// The pool's name.
     pub pool: Text<16>,
-    /// The OSTs, in order, when the user lists them.
+    /// The OSTs in order, if the user lists them.
     pub osts: Vec<OstIndex>,
 }
 
-/// One object of a file.
+/// One object of a file's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     /// The OST.
@@ -46,7 +47,13 @@ pub struct Object {
 }
 
 impl Wanted {
-    /// Reads a `lov_user_md`; `None` when it says "no layout of my own" (`lfs setstripe -d`).
+    /// Parses a `lov_user_md`; `None` if it specifies nothing, which deletes a default (`lfs
+    /// setstripe -d`).
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a layout that is not implemented, `EINVAL` for a malformed one.
     pub fn parse(ea: &[u8]) -> Result<Option<Wanted>, Errno> {
         let magic = ea.first_chunk::<4>().map_or(0, |m| u32::from_le_bytes(*m));
         if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC].contains(&magic) {
@@ -80,7 +87,7 @@ impl Wanted {
         Ok((!nothing).then_some(wanted))
     }
 
-    /// As a directory's default: the `lov_user_md` that it is kept and shown as.
+    /// The `lov_user_md` of a directory's default layout.
     pub fn to_default(&self) -> Bytes {
         PlainLayout {
             magic: match (self.osts.is_empty(), self.pool.is_empty()) {
@@ -103,7 +110,7 @@ impl Wanted {
         .build()
     }
 
-    /// These wishes, and where there is none, those of `other`.
+    /// Fills unspecified values from `other`.
     pub fn or(self, other: &Wanted) -> Wanted {
         Wanted {
             stripe_size: if self.stripe_size == 0 {
@@ -130,7 +137,7 @@ impl Wanted {
         }
     }
 
-    /// How many stripes there shall be of `osts` OSTs.
+    /// The number of stripes if there are `osts` OSTs.
     pub fn count_of(&self, osts: usize) -> usize {
         match self.stripe_count {
             _ if !self.osts.is_empty() => self.osts.len(),
@@ -158,7 +165,7 @@ fn record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
     }
 }
 
-/// A file's layout: `lov_mds_md` of these objects.
+/// Builds a file's layout (`lov_mds_md`) of these objects.
 pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[Object]) -> Bytes {
     let size = if stripe_size == 0 {
         DEFAULT_STRIPE_SIZE
@@ -174,7 +181,12 @@ pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[Object]) ->
     layout.build()
 }
 
-/// The objects of a file's layout.
+/// The objects of a file's layout; none for an empty layout.
+///
+///
+/// # Errors
+///
+/// `EPROTO` if the layout is malformed.
 pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
     if ea.is_empty() {
         return Ok(Vec::new());
@@ -190,8 +202,13 @@ pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
         .collect())
 }
 
-/// The object that has the last byte of a file of `size` bytes, and the size of that object. `None`: there is no such byte, or
-/// there are no objects.
+/// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
+/// an empty file or an empty layout.
+///
+///
+/// # Errors
+///
+/// `EINVAL` or `EPROTO` if the layout is malformed.
 pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(Object, u64)>, Errno> {
     if ea.is_empty() || size == 0 {
         return Ok(None);
@@ -211,7 +228,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(Object, u64)>, Errno>
     Ok(Some((object, row * stripe_size + in_row % stripe_size + 1)))
 }
 
-/// The bytes of a layout of this many objects at most: what a reply must have room for.
+/// Size of a layout with `osts` objects, bytes: the size of the reply buffer.
 pub fn max_size(osts: usize) -> usize {
     LovMdsMdV3::SIZE + osts.max(1) * LovOstDataV1::SIZE
 }
@@ -230,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_is_what_a_real_server_answers() {
+    fn layout_matches_a_capture_of_a_lustre_server() {
         // From the capture d2_create_write_close: /dir1/file1, one stripe on OST 1.
         let captured = hex(concat!(
             "d00bd10b01000000020000000000000002040000020000000000400001000000",
@@ -246,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_is_kept_as_it_was_asked_for() {
+    fn default_layout_round_trips() {
         // From the capture t8_setstripe_dir: lfs setstripe -c 2 -S 4M.
         let asked = hex("d00bd10b0100000000000000000000000000000000000000000040000200ffff");
         let wanted = Wanted::parse(&asked).unwrap().unwrap();
@@ -260,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_byte_decides_which_object_has_the_size() {
+    fn last_object_has_the_last_byte() {
         const MIB: u64 = 1 << 20;
         let file = Fid::new(0x2_0000_0400, 1, 0);
         let objects = [1, 2, 3].map(|ost| Object {
@@ -285,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_osts_are_kept_in_order_and_may_not_repeat() {
+    fn listed_osts_keep_their_order_and_may_not_repeat() {
         let wanted = Wanted {
             stripe_count: 2,
             osts: vec![OstIndex(3), OstIndex(1)],
@@ -304,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_implemented_is_refused() {
+    fn unimplemented_layouts_are_errors() {
         let mut lum = Wanted {
             stripe_count: 1,
             ..Wanted::default()
@@ -322,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn no_wishes_delete_a_default_and_gaps_are_filled_by_the_next() {
+    fn empty_request_is_none_and_or_fills_unspecified_values() {
         let nothing = hex("d00bd10b0100000000000000000000000000000000000000000000000000ffff");
         assert_eq!(Wanted::parse(&nothing), Ok(None));
         let dir = Wanted {

@@ -1,9 +1,10 @@
-//! The metadata target: names, attributes, layouts, FID sequences and their location.
+//! The metadata target (MDT): names, attributes, layouts, and FID sequences with their locations.
 //!
-//! [`Mdt`] is the target: it serves clients ([`rpc::Target`]) from a [`store`] over an [`osd::Index`]. A request comes in
-//! through `target::dispatch`; intents and modifying operations take locks (`locks`), do one operation of the
-//! [`namespace`] in one transaction, and answer; nothing of that waits for the disk. Objects of new files come from the
-//! OSTs' pools (`osp`, `lod`), objects of removed files go once the removal is on disk.
+//! [`Mdt`] serves clients ([`rpc::Target`]) from a [`store`] over an [`osd::Index`].
+//! `target::dispatch` receives a request. Intents and modifying operations take locks (`locks`),
+//! execute one operation of the [`namespace`] in one transaction, and reply; none of this waits for
+//! the disk. Objects of new files come from the pools of the OSTs (`osp`, `lod`). Objects of
+//! removed files are destroyed once the removal is on disk.
 
 mod acl;
 mod body;

@@ -1,32 +1,36 @@
-//! Which locks the target itself takes, and in which order.
+//! The locks that the target itself takes, and their order.
 //!
-//! A name is locked by a resource of its own, the directory's with the name's hash (never told to clients), so that
-//! operations on different names of one directory do not wait for each other; with it goes a CW lock of the directory's
-//! UPDATE bit, which takes pages and attributes of the directory away from clients but lets other changes of names go
-//! on. What is removed, replaced or changed is locked itself, which takes it out of the clients' caches.
+//! A name has its own lock resource, made of the directory's FID and the name's hash and never used
+//! by clients, so operations on different names of a directory run concurrently. Changing a name
+//! also takes a CW lock of the directory's UPDATE bit: this revokes the directory's pages and
+//! attributes from clients, but admits other changes of names. Removing, replacing or changing an
+//! inode locks the inode itself, which revokes it from the clients' caches.
 //!
-//! A client that changes names keeps its own lock of the directory where that is agreed on
-//! ([`wire::lock_terms`]): `keeps_own` below. Who has made a file and not yet written to it may hold its DOM bit, which opening
-//! it to write and changing its size take away.
+//! A client that changes names keeps its own lock of the directory if it negotiated that
+//! ([`wire::lock_terms`]; `keeps_own` below). The creator of a file may hold its DOM bit until the
+//! first write; opening the file for write or changing its size revokes it.
 //!
-//! With parallel directory operations switched off (`pdo`) the directory's lock excludes the others that change or look up
-//! its names. The name's own lock is taken all the same, so that the switch may be turned while operations are under way.
+//! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
+//! changes and lookups of its names. The lock of the name is taken nevertheless, so that the switch
+//! can be changed while operations run.
 //!
-//! # The order
+//! # Lock order
 //!
-//! Every request takes its locks in one order, so requests never wait for each other in a circle:
+//! Every request takes its locks in one order, so requests never deadlock:
 //!
-//! 1. the lock of renames (`RENAMES`);
-//! 2. each directory whose names change, and right after it its names: a directory above another one first, unrelated
-//!    directories by FID, names by their hash;
+//! 1. the rename lock (`RENAMES`);
+//! 2. each directory whose names change, each followed by its names: an ancestor before its
+//!    descendant, unrelated directories by FID, names by their hash;
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
-//! 4. the lock that the client is granted with the reply.
+//! 4. the lock granted to the client with the reply.
 //!
-//! Unrelated directories have no order that renames leave as it is. So a request that locks two of them, as parents or
-//! as children, holds the lock of renames. Clients give locks back without asking the target for others.
+//! Unrelated directories have no order that survives renames. So a request that locks two of them,
+//! as parents or as children, holds the rename lock. Clients release locks without requesting
+//! others.
 //!
-//! A request never waits for a lock that it holds itself: [`RequestLocks`] refuses that. What a request says is checked
-//! before its first lock, so this happens only in a damaged name space.
+//! A request never waits for a lock that it holds itself: [`RequestLocks`] returns an error
+//! instead. The contents of a request are checked before its first lock, so this happens only in a
+//! damaged name space.
 
 use std::sync::{
     Arc,
@@ -45,42 +49,43 @@ use crate::{
     store::{Entry, NameHash, S_IFDIR, Store},
 };
 
-/// The entry that leads to the inode.
+/// LOOKUP bit: the entry that leads to the inode.
 pub(crate) const LOOKUP: u64 = MDS_INODELOCK_LOOKUP;
-/// Attributes; of a directory, its entries too.
+/// UPDATE bit: attributes, and a directory's entries.
 pub(crate) const UPDATE: u64 = MDS_INODELOCK_UPDATE;
-/// The open handle.
+/// OPEN bit: the open handle.
 pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN;
-/// The layout.
+/// LAYOUT bit: the layout.
 pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT;
-/// Owner, mode and ACL.
+/// PERM bit: owner, mode and ACL.
 pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
-/// That nobody writes to a file but who made it.
+/// DOM bit: only the file's creator writes to it.
 pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
-/// Extended attributes.
+/// XATTR bit: extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
-/// Renames that lock unrelated directories go one at a time. No name has this hash.
+/// The rename lock: renames that lock unrelated directories run one at a time. No name has this
+/// hash.
 const RENAMES: LdlmResId = LdlmResId { name: [0, 0, 0, 1] };
 
-/// The target's own use of its lock server.
+/// The target's own locks on its lock server.
 pub(crate) struct Locks {
     server: Arc<LockServer>,
-    /// Whether operations on different names of one directory go on side by side.
+    /// Whether operations on different names of one directory run concurrently.
     pdo: Arc<AtomicBool>,
 }
 
-/// The locks that one request holds. Dropping this lets them all go.
+/// The locks held by one request; dropping this releases them.
 pub(crate) struct RequestLocks<'a> {
     locks: &'a Locks,
-    /// Whose request it is. When this client is gone, the request does not wait any more.
+    /// The client of the request; when its export ends, the request stops waiting.
     client: Option<&'a Export>,
-    /// The client's own locks of a directory may stay while it changes names.
+    /// Whether the client keeps its own locks of a directory while it changes names.
     keeps_own: bool,
     held: Vec<HeldLock>,
 }
 
-/// One of them.
+/// One lock held by a request.
 struct HeldLock {
     res: LdlmResId,
     mode: LockMode,
@@ -88,7 +93,7 @@ struct HeldLock {
     _lock: LocalLock,
 }
 
-/// One end of a rename.
+/// The source or target name of a rename.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End<'a> {
     /// The directory.
@@ -104,7 +109,7 @@ fn name_resource(dir: Fid, name: &[u8]) -> LdlmResId {
 }
 
 impl Locks {
-    /// Locks of this server.
+    /// The locks of an MDT on this lock server.
     pub(crate) fn new(server: Arc<LockServer>) -> Locks {
         Locks {
             server,
@@ -112,7 +117,7 @@ impl Locks {
         }
     }
 
-    /// The switch of parallel directory operations.
+    /// The switch for parallel directory operations.
     pub(crate) fn pdo(&self) -> &Arc<AtomicBool> {
         &self.pdo
     }
@@ -122,7 +127,7 @@ impl Locks {
         &self.server
     }
 
-    /// For a request of this client, without any lock yet.
+    /// The locks of a request of this client, none taken yet.
     pub(crate) fn of_request<'a>(&'a self, client: Option<&'a Export>, keeps_own: bool) -> RequestLocks<'a> {
         RequestLocks {
             locks: self,
@@ -134,14 +139,14 @@ impl Locks {
 }
 
 impl RequestLocks<'_> {
-    /// Refuses a lock that would wait for one that this request holds.
+    /// Fails if a lock would wait for a lock held by this request.
     fn check_own(&self, res: &LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
         let conflicts = |h: &HeldLock| h.res == *res && h.bits & bits != 0 && !h.mode.compatible(mode);
         if !self.held.iter().any(conflicts) {
             return Ok(());
         }
         let client = self.client.map(|c| &c.client_uuid);
-        lnet::warn_seldom!(?client, res = ?res.name, ?mode, bits, "a request needs two locks that exclude each other, and fails");
+        lnet::warn_seldom!(?client, res = ?res.name, ?mode, bits, "request fails with EDEADLK: it needs two locks that conflict");
         Err(Errno::EDEADLK)
     }
 
@@ -162,15 +167,15 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// What a look at a name locks. The dots lead to directories that are not below: those are locked while this is
-    /// held, against the order.
+    /// The resources that a lookup locks. "." and ".." lead to directories that are not below:
+    /// those are locked while this is held, against the order.
     fn to_read(&self, dir: Fid, name: &[u8]) -> impl Iterator<Item = LdlmResId> + use<> {
         let whole = !self.locks.pdo.load(Relaxed) && !matches!(name, b"." | b"..");
         let dir_res = whole.then(|| dir.res_id());
         dir_res.into_iter().chain([name_resource(dir, name)])
     }
 
-    /// To read what a name leads to, and to grant locks on it.
+    /// Locks a name for a lookup and for granting locks on its inode.
     pub(crate) async fn name_read(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
         for res in self.to_read(dir, name) {
             self.take(res, LockMode::Pr, UPDATE).await?;
@@ -178,7 +183,7 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// The same, if nobody is in the way; whether it is so.
+    /// Locks a name for a lookup if that needs no waiting; false otherwise.
     pub(crate) async fn try_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
         for res in self.to_read(dir, name) {
             let update = Policy::ibits(UPDATE);
@@ -190,13 +195,13 @@ impl RequestLocks<'_> {
         Ok(true)
     }
 
-    /// To make or remove a name.
+    /// Locks a name for a change.
     pub(crate) async fn name_write(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
         self.dir_write(dir).await?;
         self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await
     }
 
-    /// A directory of which names change.
+    /// Locks a directory whose names change.
     async fn dir_write(&mut self, dir: Fid) -> Result<(), Errno> {
         let mode = if self.locks.pdo.load(Relaxed) {
             LockMode::Cw
@@ -214,29 +219,31 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// To change an inode: nobody has these bits of it any more.
+    /// Locks an inode for a change: revokes these bits from all clients.
     pub(crate) async fn inode(&mut self, fid: Fid, bits: u64) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
-    /// To open a file for writing, or to change its size: a client that has a lease on it loses that.
+    /// Breaks another client's lease, before a file is opened for write or changes its size.
     pub(crate) async fn break_lease(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Cw, OPEN).await
     }
 
-    /// To take a name from an inode, or an inode away. The names are an extended attribute too: `trusted.link`.
+    /// Locks an inode for removing one of its names. The names are in an extended attribute too:
+    /// `trusted.link`.
     pub(crate) async fn removal(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR)
             .await
     }
 
-    /// The same of an inode that no client may have open: handles that clients keep though nobody uses them go first.
+    /// Locks an inode that no client may have open, and makes clients close cached handles that no
+    /// process uses.
     pub(crate) async fn removal_if_unused(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR | OPEN)
             .await
     }
 
-    /// To rename: both names, then what is renamed and what is replaced.
+    /// Locks both names of a rename, then the renamed and the replaced inode.
     pub(crate) async fn rename(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
         let mut alone = src.dir != dst.dir;
         loop {
@@ -246,7 +253,7 @@ impl RequestLocks<'_> {
             self.renamed_names(store, src, dst).await?;
             let children = renamed_inodes(store, src, dst)?;
             if !alone && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
-                // One directory replaces another: two unrelated directories.
+                // One directory replaces another: these are two unrelated directories.
                 self.held.clear();
                 alone = true;
                 continue;
@@ -258,7 +265,7 @@ impl RequestLocks<'_> {
         }
     }
 
-    /// The two names of a rename, with their directories.
+    /// Locks the two names of a rename with their directories.
     async fn renamed_names(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
         if src.dir != dst.dir {
             let dst_above = is_below(store, src.dir, dst.dir)?;
@@ -281,15 +288,15 @@ impl RequestLocks<'_> {
     }
 }
 
-/// What is renamed and what is replaced, in the order of locks, while the names are locked.
+/// The renamed and the replaced inode in lock order; the names must be locked.
 fn renamed_inodes(store: &Store, src: End<'_>, dst: End<'_>) -> Result<Vec<Entry>, Errno> {
     let (moved, replaced) = (store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?);
     for (child, other_dir, errno) in [
         (moved, dst.dir, Errno::EINVAL),
         (replaced, src.dir, Errno::ENOTEMPTY),
     ] {
-        // A directory above the other end cannot be waited for: it is locked already, by this request or by one that
-        // waits for this one.
+        // A directory above the other name is already locked, by this request or by one that waits
+        // for it: waiting would deadlock.
         let dir = child.filter(|c| c.kind == S_IFDIR);
         if dir.is_some_and(|d| is_below(store, other_dir, d.fid).unwrap_or(true)) {
             return Err(errno);
@@ -332,20 +339,20 @@ mod tests {
             self.of_request(None, false)
         }
 
-        /// The lock of a name to change it, if it is to be had at once.
+        /// Locks a name for a change, if that needs no waiting.
         async fn write_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
             let mut held = self.any();
             at_once(held.name_write(dir, name)).await.map(|()| held)
         }
 
-        /// The lock of a name to read it, if it is to be had at once.
+        /// Locks a name for a lookup, if that needs no waiting.
         async fn read_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
             let mut held = self.any();
             at_once(held.name_read(dir, name)).await.map(|()| held)
         }
     }
 
-    /// The result, if there is no need to wait for it.
+    /// The result of a future that is ready at once.
     async fn at_once(taking: impl Future<Output = Result<(), Errno>>) -> Option<()> {
         let taking = pin!(taking);
         tokio::select! {
@@ -359,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_of_one_directory_are_locked_side_by_side() {
+    async fn names_of_one_directory_are_locked_independently() {
         let locks = locks();
         let _a = locks.write_now(DIR, b"a").await.unwrap();
         assert!(locks.write_now(DIR, b"b").await.is_some());
@@ -386,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_switch_is_turned_under_operations_that_still_exclude_each_other() {
+    async fn operations_exclude_each_other_while_pdo_is_switched() {
         let locks = locks();
         for before in [true, false] {
             locks.pdo().store(before, Relaxed);
@@ -403,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_dots_are_looked_up_while_somebody_waits_for_the_directory() {
+    async fn dots_are_looked_up_while_the_directory_is_locked() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
         let _changes = locks.write_now(DIR, b"a").await.unwrap();
@@ -413,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_does_not_wait_for_a_lock_that_it_holds() {
+    async fn request_does_not_wait_for_its_own_lock() {
         let locks = locks();
         let mut held = locks.write_now(DIR, b"a").await.unwrap();
         assert_eq!(held.inode(DIR, UPDATE).await, Err(Errno::EDEADLK));
@@ -422,9 +429,10 @@ mod tests {
         held.inode(DIR, LOOKUP).await.unwrap();
     }
 
-    /// Each of the three would wait for the next one: `y/c` is removed, `x` replaces `y`, and `c/f` moves into `x`.
+    /// Without the rename lock each of the three would wait for the next: `y/c` is removed, `x`
+    /// replaces `y`, `c/f` moves into `x`.
     #[tokio::test]
-    async fn renames_of_unrelated_directories_wait_for_each_other_and_not_in_a_circle() {
+    async fn renames_of_unrelated_directories_do_not_deadlock() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         let fid = |oid| Fid { f_oid: oid, ..DIR };
@@ -450,10 +458,7 @@ mod tests {
         assert!(at_once(replacing.as_mut()).await.is_none());
         let mut moving = pin!(moves.rename(&store, end(c, b"f"), end(x, b"f")));
         assert!(at_once(moving.as_mut()).await.is_none());
-        assert!(
-            at_once(removes.removal(c)).await.is_some(),
-            "it waits in a circle"
-        );
+        assert!(at_once(removes.removal(c)).await.is_some(), "deadlock");
         drop(removes);
         replacing.await.unwrap();
         replaces.held.clear();

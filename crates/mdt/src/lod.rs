@@ -1,27 +1,28 @@
-//! Which OSTs a new file's stripes go to: round-robin while they are about equally full, by free space otherwise, each
-//! OST at most once, and not onto what is away or full. One that does not answer comes after the others. Pure.
+//! Selects the OSTs for a new file's stripes: round-robin while they are about equally full, else
+//! by free space; each OST at most once, and none that is disconnected or full. An OST that does
+//! not answer comes last. Pure.
 
 use wire::{Errno, OstIndex};
 
 use crate::layout::Wanted;
 
-/// Free space may differ by this share (of 256) before it counts (17 %, as Lustre has it).
+/// Difference in free space above which OSTs count as unbalanced, in 1/256 (17 %, like Lustre).
 const BALANCED: u128 = 43;
 
-/// An OST as a candidate.
+/// An OST as a candidate for a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Its index.
+    /// The OST's index.
     pub ost: OstIndex,
-    /// Bytes free to users.
+    /// Free space for users, bytes.
     pub free: u64,
-    /// Whether it has objects at hand.
+    /// Whether it has precreated objects available.
     pub ready: bool,
-    /// Whether it can be reached.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Whether it has too little space, or too few inodes, for new files.
+    /// Whether it has too little space or too few inodes for new files.
     pub full: bool,
-    /// Whether it has not answered for a while.
+    /// Whether its last request is unanswered for a while.
     pub slow: bool,
 }
 
@@ -31,9 +32,13 @@ impl Candidate {
     }
 }
 
-/// The OSTs to try, in order, for `wanted` stripes; `turn` is a number that grows with every file.
+/// The OSTs to try, in order, for a new file; `turn` grows with every file. The list may be longer
+/// than the stripe count: an OST without an available object is skipped.
 ///
-/// `ENOSPC` when all that can be reached are full, or one that the user chose. More may be returned than there will be stripes: who has no object after all is passed over.
+/// # Errors
+///
+/// `ENOSPC` if all connected OSTs are full, or one that the user chose; `EINVAL` if the user chose
+/// an unknown one.
 pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<OstIndex>, Errno> {
     if candidates.is_empty() {
         return Ok(Vec::new());
@@ -67,7 +72,7 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
             .collect());
     }
     usable.sort_by_key(|c| c.ost);
-    // Taken only for stripes that cannot be had otherwise.
+    // Used only if the other OSTs do not suffice.
     let (mut slow, mut usable): (Vec<_>, Vec<_>) = usable.into_iter().partition(|c| c.slow);
     if usable.is_empty() {
         std::mem::swap(&mut slow, &mut usable);
@@ -84,9 +89,10 @@ pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Res
     Ok(usable.iter().chain(&slow).map(|c| c.ost).collect())
 }
 
-/// A start that meets each OST as often as its share of the free space, spread evenly over the turns.
+/// Selects a start so that each OST comes first in proportion to its free space, evenly over the
+/// turns.
 fn weighted(usable: &[Candidate], turn: u64) -> usize {
-    // Multiples of the golden ratio fill an interval evenly whatever their number.
+    // Multiples of the golden ratio are spread evenly over an interval, however many there are.
     let at = u128::from(turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let total: u128 = usable.iter().map(|c| u128::from(c.free)).sum();
     let mut left = (at * total) >> 64;
@@ -125,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_osts_take_turns() {
+    fn balanced_osts_take_turns() {
         let three = osts(&[100, 98, 95]);
         let first: Vec<u32> = (0..6)
             .map(|t| order(&three, &Wanted::default(), t).unwrap()[0])
@@ -135,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn free_space_decides_when_it_differs() {
+    fn unbalanced_osts_are_weighted_by_free_space() {
         let two = osts(&[900 << 20, 100 << 20]);
         let second = (0..1000)
             .filter(|t| order(&two, &Wanted::default(), *t).unwrap()[0] == 1)
@@ -144,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_is_done_or_refused() {
+    fn osts_chosen_by_the_user_are_used_or_an_error() {
         let three = osts(&[1, 1, 1]);
         let listed = Wanted {
             osts: vec![OstIndex(2), OstIndex(0)],
@@ -172,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_full_is_passed_over_and_when_all_are_there_is_no_space() {
+    fn full_osts_are_skipped_and_all_full_is_enospc() {
         let mut three = osts(&[1, 1, 1]);
         three[1].full = true;
         assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);
@@ -189,7 +195,8 @@ mod tests {
             assert_eq!(order(&three, &wanted, 0), Err(Errno::ENOSPC));
         }
         three[0].full = true;
-        // The third may have objects again in a moment; one that is away is not waited for.
+        // The third OST may have objects again soon, so the request waits; for a disconnected one
+        // it does not.
         three[2].ready = false;
         assert_eq!(order(&three, &Wanted::default(), 0).unwrap(), [] as [u32; 0]);
         three[2].connected = false;
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_taken_last() {
+    fn unresponsive_ost_comes_last() {
         let mut three = osts(&[1, 1, 1]);
         three[1].slow = true;
         let in_turn = |of: &[Candidate]| [0, 1, 2].map(|t| order(of, &Wanted::default(), t).unwrap());
@@ -207,14 +214,14 @@ mod tests {
             ..Wanted::default()
         };
         assert_eq!(order(&three, &first(0), 0).unwrap(), [0, 2, 1]);
-        // The user's own choice is not changed.
+        // An OST chosen by the user is not replaced.
         assert_eq!(order(&three, &first(1), 0).unwrap(), [1, 2, 0]);
         three.iter_mut().for_each(|c| c.slow = true);
         assert_eq!(in_turn(&three), [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
     }
 
     #[test]
-    fn who_has_nothing_ready_is_passed_over() {
+    fn ost_without_objects_is_skipped() {
         let mut three = osts(&[1, 1, 1]);
         three[1].ready = false;
         assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);

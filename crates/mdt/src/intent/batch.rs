@@ -1,10 +1,11 @@
-//! MDS_BATCH: many lookups in one request. Each is answered as a request of its own would be, but for one thing: none waits.
-//! Its client knows nothing yet of the locks that the first ones were given, so that somebody who wants one of these would wait
-//! for the batch, and the batch must not wait for him. What is not to be had at once is `EBUSY`, and the client asks for it
-//! by itself.
+//! MDS_BATCH: many lookups in one request. Each is answered like a separate request, with one
+//! difference: none waits for a lock. The client does not know yet that the first lookups were
+//! granted locks, so a request that waits for one of these would wait for the batch, and a batch
+//! that waited for that request would deadlock. A lookup whose lock is not available at once fails
+//! with `EBUSY`, and the client repeats it as a separate request.
 //!
-//! Lustre's server ends a batch at the first that fails; here the others go on. To look up again does no harm, so a batch that
-//! is sent again is done again.
+//! Lustre's server ends a batch at the first failure; here the other lookups continue. Repeating a
+//! lookup is harmless, so a resent batch is executed again.
 
 use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
@@ -26,11 +27,12 @@ impl Mdt {
     pub(crate) async fn batch(&self, req: &mut ServerRequest) -> Handled {
         let (mut replies, mut status) = (Replies::default(), 0);
         for message in asked(req).await? {
-            // Whoever else is to be served by this worker is.
+            // Lets the worker's other tasks run.
             tokio::task::coop::consume_budget().await;
             let reply = match sought(&message) {
                 Ok(sought) => self.found(req, &sought).await,
-                // What was found before has its locks: it is told, and the client sees how far this came.
+                // Earlier lookups hold locks already: they are answered, and the client sees how
+                // many there are.
                 Err(errno) => {
                     status = errno.status();
                     break;
@@ -46,7 +48,7 @@ impl Mdt {
         Ok(Reply::new(vec![replies.build()]).with_status(status))
     }
 
-    /// The reply to one of the requests, and the handle of the lock that it tells of.
+    /// The reply to one lookup, and the handle of its lock.
     async fn found(&self, req: &ServerRequest, sought: &Sought) -> (Message, u64) {
         let begun = Instant::now();
         let found = self.seek(req, sought).await;
@@ -61,7 +63,7 @@ impl Mdt {
     }
 }
 
-/// How a lookup ended: an error wherever there is no lock.
+/// The status of a lookup; without a lock always an error.
 fn result(found: &Outcome) -> i32 {
     match found.errno {
         Some(errno) => errno.status(),
@@ -70,7 +72,7 @@ fn result(found: &Outcome) -> i32 {
     }
 }
 
-/// All requests of a batch.
+/// All lookups of a batch.
 async fn asked(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     let malformed = |error: WireError| {
         lnet::warn_seldom!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
@@ -106,7 +108,7 @@ const fn piece(buf: usize) -> usize {
     buf - 1
 }
 
-/// What one of the requests looks up.
+/// Parses one lookup.
 fn sought(message: &Message) -> Result<Sought, Errno> {
     if message.opc != BUT_GETATTR {
         return Err(Errno::ENOTSUPP);

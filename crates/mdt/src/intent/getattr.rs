@@ -1,4 +1,4 @@
-//! Looking up a name, or reading attributes, with a lock on what it leads to.
+//! Lookup and getattr intents: attributes by name or FID, with a lock on the inode.
 
 use rpc::ServerRequest;
 use wire::format::bufs;
@@ -19,21 +19,21 @@ use crate::{
     target::{Mdt, name_of},
 };
 
-/// How long an inode must not have changed before a mere lookup also gets its attributes to cache: what is being
-/// changed would only be called back (`ctime_age_limit`).
+/// A lookup also gets the UPDATE bit only if the inode did not change for this time: a lock on an
+/// inode that changes would soon be revoked (Lustre's `ctime_age_limit`).
 const QUIET_SECS: i64 = 10;
 
-/// What is looked up.
+/// A lookup.
 pub(super) struct Sought {
-    /// The client's name for the lock.
+    /// The client's lock cookie.
     pub(super) cookie: u64,
     /// `IT_LOOKUP` or `IT_GETATTR`.
     pub(super) opc: u64,
-    /// Of which directory, by whom, and what is to be told.
+    /// The directory, the user's identity and the requested attributes.
     pub(super) asked: MdtBody,
-    /// The name; empty: a file by its FID.
+    /// The name; empty for a lookup by FID.
     pub(super) name: Bytes,
-    /// Whether to wait for locks. If not, `EBUSY` where one is not to be had at once.
+    /// Whether to wait for locks; otherwise an unavailable lock is `EBUSY`.
     pub(super) wait: bool,
 }
 
@@ -54,7 +54,7 @@ impl Mdt {
         Ok(self.seek(req, &sought).await)
     }
 
-    /// Looks something up.
+    /// Executes a lookup.
     pub(super) async fn seek(&self, req: &ServerRequest, sought: &Sought) -> Outcome {
         let mut out = Outcome {
             disposition: DISP_IT_EXECD | DISP_LOOKUP_EXECD,
@@ -122,7 +122,7 @@ impl Mdt {
             return Err(Errno::EBUSY);
         }
         drop(name_lock);
-        // As it is under the lock; without a name to hold it, it may be gone by now.
+        // Read again under the lock. An inode looked up by FID may be destroyed by now.
         let inode = match self.store.inode(fid) {
             Ok(inode) => inode,
             Err(e) => {
@@ -138,7 +138,7 @@ impl Mdt {
     }
 }
 
-/// The layout goes along with a file's other locks when it can be had at once.
+/// The LAYOUT bit, which is granted with a file's other bits if it is available at once.
 pub(super) fn layout_bit(req: &ServerRequest, inode: &Inode) -> u64 {
     let wanted = inode.is_file() && req.export.has(OBD_CONNECT_LAYOUTLOCK);
     if wanted { locks::LAYOUT } else { 0 }

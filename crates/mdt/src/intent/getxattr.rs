@@ -1,4 +1,5 @@
-//! All extended attributes of an inode at once, under a lock that lets the client keep them.
+//! The getxattr intent: all extended attributes of an inode, with a lock that lets the client cache
+//! them.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ldlm::LockMode;
@@ -39,7 +40,7 @@ impl Mdt {
     }
 }
 
-/// Body, no layout, no ACL, names, values, lengths of values.
+/// The reply buffers: body, empty layout, empty ACL, names, values, value lengths.
 fn packed(all: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     let (mut names, mut values, mut lens) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
     for (name, value) in all {
@@ -72,7 +73,7 @@ mod tests {
     use wire::{MdtBody, WireStruct};
 
     #[test]
-    fn names_values_and_lengths_fit_together() {
+    fn names_values_and_lengths_are_packed_consistently() {
         let all = [
             ("user.foo".into(), "bar".into()),
             ("trusted.t".into(), "12".into()),

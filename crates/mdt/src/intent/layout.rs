@@ -1,4 +1,4 @@
-//! A file's layout, under a lock that lets the client rely on it.
+//! The layout intent: a file's layout, with a lock that protects it.
 
 use ldlm::LockMode;
 use rpc::ServerRequest;

@@ -1,8 +1,10 @@
-//! Enqueues with an intent: an operation, and locks on what it found, in one request (guide 6.3, 6.4, 6.9).
+//! Enqueues with an intent: one request executes an operation and grants a lock on the inode that
+//! it found (docs/protocol.md, "Metadata (MDS)" and "Locks (LDLM)").
 //!
-//! What was done is said by disposition bits in `lock_policy_res1`, how it ended by `lock_policy_res2`; a reply without
-//! a lock has the status `ELDLM_LOCK_ABORTED`, also when everything went well. Locks are granted while the name's own
-//! lock is still held, so that a name that a client may cache is the name that it asked for.
+//! Disposition bits in `lock_policy_res1` state which steps were executed, and `lock_policy_res2`
+//! is the status of the operation. A reply without a lock has the status `ELDLM_LOCK_ABORTED`, even
+//! after success. The client's lock is granted while the target still holds the lock of the name,
+//! so a cached name is consistent with the reply.
 
 mod batch;
 mod getattr;
@@ -29,25 +31,25 @@ const LAYOUT: u64 = IT_LAYOUT;
 const GETXATTR: u64 = IT_GETXATTR;
 const READDIR: u64 = IT_READDIR;
 
-/// What came of an intent.
+/// The result of an intent.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// `DISP_*`.
+    /// Executed steps: `DISP_*`.
     disposition: u64,
-    /// How it ended.
+    /// The error of the operation.
     errno: Option<Errno>,
-    /// The lock, if there is one.
+    /// The granted lock, if any.
     lock: GrantedLock,
-    /// The buffers behind DLM_REP.
+    /// The buffers after DLM_REP.
     bufs: Vec<Bytes>,
-    /// The transaction, if there was one.
+    /// The transaction number; 0 if nothing changed.
     transno: Transno,
-    /// The versions before it.
+    /// The versions of the inodes before the change.
     pre_versions: [u64; 4],
 }
 
 impl Outcome {
-    /// The reply: DLM_REP and `buffers` buffers behind it.
+    /// Builds the reply: DLM_REP and `buffers` further buffers.
     fn reply(mut self, buffers: usize) -> Reply {
         let mut rep = LdlmReply {
             lock_policy_res1: self.disposition,
@@ -99,7 +101,7 @@ impl Mdt {
             GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(7)),
             LAYOUT => Ok(self.intent_layout(req, cookie, &dlm).await?.reply(1)),
             GETXATTR => Ok(self.intent_getxattr(req, cookie).await?.reply(6)),
-            // The same as a plain enqueue of the directory's UPDATE bit.
+            // Equivalent to a plain enqueue of the directory's UPDATE bit.
             READDIR => self.locks.server().enqueue(req).await,
             _ => Err(Errno::ENOTSUPP),
         }

@@ -1,7 +1,7 @@
-//! Opening, and creating what is not there.
+//! The open intent: opens a file, and creates it if requested.
 //!
-//! How far it came is in the disposition bits, because the client reads the status only for the phase that failed:
-//! looked up, created, opened.
+//! The disposition bits state the steps reached (looked up, created, opened), because the client
+//! evaluates the status only for the step that failed.
 
 use bytes::Bytes;
 use ldlm::{GrantedLock, LockMode};
@@ -27,15 +27,15 @@ use crate::{
     target::{Mdt, lock_terms, name_of, precision},
 };
 
-/// What an open asks for.
+/// The parameters of an open.
 struct Asked {
     rec: MdtRecCreate,
-    /// When it is done.
+    /// The time of the open.
     time: Time,
     flags: OpenMode,
     cred: Cred,
     name: Bytes,
-    /// The layout that the user wants.
+    /// The layout that the user requests.
     wanted: Option<Wanted>,
     cookie: u64,
 }
@@ -68,19 +68,19 @@ impl Asked {
         })
     }
 
-    /// A lease is for a file that there is, and is a lock.
+    /// Whether a lease is possible: it needs an existing file and a lock.
     fn may_be_lease(&self) -> bool {
         let needs = MDS_OPEN_BY_FID | MDS_OPEN_LOCK;
         self.flags.0 & needs == needs && !self.flags.has(MDS_OPEN_CREAT)
     }
 }
 
-/// What is to be opened.
+/// The file to open.
 struct Found<'a> {
     fid: Fid,
-    /// What made it just now, and its maker's lock.
+    /// The change that created it, and the creator's lock; `None` for an existing file.
     created: Option<(Done, GrantedLock)>,
-    /// What holds the name, and keeps the file without a lease while a writer opens it.
+    /// Locks on the name; for a writer, also a lock that keeps other clients from taking a lease.
     held: RequestLocks<'a>,
 }
 
@@ -101,7 +101,7 @@ impl Mdt {
 
     async fn open(&self, req: &ServerRequest, asked: &Asked, out: &mut Outcome) -> Result<(), Errno> {
         if asked.flags.has(MDS_OPEN_VOLATILE) {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "an open is refused: there are no volatile files here, and so no mirrors, migration of files or HSM");
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "open of a volatile file refused: volatile files (used by mirrors, file migration and HSM) are not supported");
             return Err(Errno::EOPNOTSUPP);
         }
         if asked.flags.is_lease() && !asked.may_be_lease() {
@@ -146,7 +146,7 @@ impl Mdt {
         Ok(())
     }
 
-    /// What was there before this open is ready for it, and the lock that goes with it.
+    /// Prepares an existing file for the open, and grants the client's lock.
     async fn prepare_to_open(
         &self,
         req: &ServerRequest,
@@ -162,21 +162,21 @@ impl Mdt {
             inode = self.give_layout(req, asked, fid, inode).await?;
         }
         if asked.flags.writes() {
-            // Who made it is not the only one any more who may write; and if it is he, he writes through another handle than
-            // the one that he knows to be the only one.
+            // Opening for write ends the creator's exclusive lock (DOM bit), even if the creator
+            // opens: it then writes through a second handle.
             self.locks_of(req).inode(fid, locks::DOM).await?;
             if !asked.flags.has(MDS_OPEN_LOCK) {
-                // The lock of the others breaks leases by itself.
+                // With MDS_OPEN_LOCK, the client's own open lock breaks leases.
                 found.held.break_lease(fid).await?;
             }
         }
-        // Before the handle: it takes back handles that other clients keep though nobody uses them any more, which would
-        // deny this open.
+        // Before the handle is added: granting the lock makes other clients close cached handles
+        // that no process uses, which would deny this open.
         let lock = self.open_lock(req, asked, fid, &inode, 0).await?;
         Ok((inode, lock))
     }
 
-    /// Refuses a lease before its lock is asked for, which would break the lease that there is.
+    /// Checks that the file can be leased, before the lock request that would break another lease.
     fn check_leased(&self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
         match inode.is_file() {
             false => Err(Errno::EINVAL),
@@ -185,7 +185,8 @@ impl Mdt {
         }
     }
 
-    /// `None`: there is no such name, and none is to be made.
+    /// Looks up the file, and creates it if requested; `None` if there is no such name and no file
+    /// was requested to be created.
     async fn find_or_create<'a>(
         &'a self,
         req: &'a ServerRequest,
@@ -210,7 +211,8 @@ impl Mdt {
         let find = || lookup(&self.store, &asked.cred, parent, name);
         let creates = asked.flags.has(MDS_OPEN_CREAT);
         out.disposition |= DISP_LOOKUP_EXECD;
-        // A first look without a lock is a guess which lock will do.
+        // The lookup without a lock only guesses which lock is needed; it is repeated under the
+        // lock.
         let mut writes = creates && find()?.is_none();
         let (held, entry) = loop {
             let mut held = self.locks_of(req);
@@ -250,7 +252,7 @@ impl Mdt {
         }))
     }
 
-    /// Checks what an open that creates says of the new file, before any lock is taken for it.
+    /// Checks the new file's name and FID before any lock is taken.
     fn check_new_node(&self, req: &ServerRequest, asked: &Asked) -> Result<(), Errno> {
         namespace::check_name(&asked.name)?;
         namespace::check_not_dot_lustre(asked.rec.cr_fid1)?;
@@ -258,11 +260,11 @@ impl Mdt {
         self.check_new_fid(req, asked.rec.cr_fid2)
     }
 
-    /// Makes a file. Its maker has the lock on it before it is there: who opens it to write, by its FID, can do so only after
-    /// having taken from the maker that it is unwritten.
+    /// Creates a file. The creator gets its lock before the file is visible: another client that
+    /// opens the file for write by its FID must first revoke the creator's DOM bit.
     async fn create_file(&self, req: &ServerRequest, asked: &Asked) -> Result<(Done, GrantedLock), Errno> {
         let rec = &asked.rec;
-        // Before objects are taken for a file that cannot be made.
+        // Check permission before objects are allocated.
         let parent = self.store.inode(rec.cr_fid1)?;
         asked
             .cred
@@ -298,7 +300,8 @@ impl Mdt {
         }
     }
 
-    /// Objects for a new file: as the user wants, then as the directory says, then as the root says.
+    /// Allocates the objects of a new file: as the user requests, else by the parent's default,
+    /// else by the root's default.
     pub(crate) async fn new_layout(&self, file: Fid, wanted: Wanted, parent: &Inode) -> Result<Bytes, Errno> {
         let default_of = |dir: &Inode| match dir.kind() {
             S_IFDIR if !dir.lov.is_empty() => Wanted::parse(&dir.lov).ok().flatten().unwrap_or_default(),
@@ -309,7 +312,8 @@ impl Mdt {
         self.osts.allocate(file, &wanted).await
     }
 
-    /// A file that was made without objects gets them when it is opened for writing, or when the user says which.
+    /// Gives a file created without objects its layout, on the first open for write or when the
+    /// user specifies one.
     async fn give_layout(
         &self,
         req: &ServerRequest,
@@ -333,8 +337,8 @@ impl Mdt {
             .await
     }
 
-    /// Gives a file without objects its layout, and takes the old one from clients. The objects begin with the file's size, which
-    /// no setattr changes meanwhile.
+    /// Gives a file without objects its layout, and revokes the LAYOUT bit from clients. The
+    /// objects get the file's size, which the UPDATE lock keeps from changing.
     pub(crate) async fn set_layout(
         &self,
         req: &ServerRequest,
@@ -359,7 +363,7 @@ impl Mdt {
         }
     }
 
-    /// A handle of a file or directory; of other kinds there is none (0), clients open those by themselves.
+    /// Adds a handle for a file or directory. Other types get none (0): clients open them locally.
     fn open_handle(
         &self,
         req: &ServerRequest,
@@ -369,7 +373,7 @@ impl Mdt {
         out: &mut Outcome,
     ) -> Result<u64, Errno> {
         if !inode.is_file() && !inode.is_dir() {
-            // Who meets a symbolic link follows it.
+            // The client follows symbolic links.
             let as_dir = asked.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
             return if as_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
@@ -384,7 +388,7 @@ impl Mdt {
             namespace::open(&self.store, &asked.cred, fid, mode, created)?
         };
         let added = handles.add(&self.cookies, OpenFile { fid, mode });
-        // A client that went away meanwhile has been cleaned up already.
+        // The cleanup of an export that ended meanwhile has already run.
         let handle = match added {
             Ok(handle) if !req.export.is_gone() => handle,
             other => {
@@ -400,7 +404,7 @@ impl Mdt {
         Ok(handle)
     }
 
-    /// The lock that goes with an open of this inode; `alone`: a bit that only its maker may have.
+    /// Grants the lock of an open. `alone` is a bit for the file's creator only.
     async fn open_lock(
         &self,
         req: &ServerRequest,

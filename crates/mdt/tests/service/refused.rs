@@ -153,7 +153,7 @@ async fn a_volatile_file_is_refused_and_a_close_that_was_to_swap_layouts_only_cl
         (volatile.status, volatile.handle()),
         (Errno::EOPNOTSUPP.status(), 0)
     );
-    assert_eq!(log.lines("there are no volatile files here").len(), 1);
+    assert_eq!(log.lines("open of a volatile file refused").len(), 1);
     let swap = MdtRecSetattr {
         sa_fid: made.fid(),
         sa_bias: MDS_CLOSE_LAYOUT_SWAP,

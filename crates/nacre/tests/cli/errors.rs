@@ -44,7 +44,7 @@ fn a_half_made_store_and_one_of_a_newer_format_are_known() {
     ));
     assert!(nacre_refuses(&["up", "--dir", &site.at("half")]).contains("is incomplete"));
     sh(&format!("mkdir {0} && touch {0}/target.new", site.at("t")));
-    assert!(nacre_refuses(&["serve", &site.at("t")]).contains("half-made"));
+    assert!(nacre_refuses(&["serve", &site.at("t")]).contains("incomplete target"));
 
     site.up("new", &["--no-mount"]);
     site.down("new");
