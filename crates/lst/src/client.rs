@@ -1,10 +1,10 @@
-//! The client's side of tests: each unit of a run sends one request after the other to its destination, until it has done
-//! so as often as it was told, is stopped, or fails.
+//! The client side of tests: each test unit sends one request after the other to its destination until its loop count is
+//! reached, it is stopped, or it fails.
 
 use crate::pattern;
 use crate::run::{Run, Unit};
-use crate::spec::{Brw, What};
-use crate::srpc::{Answer, Bulk, Srpc};
+use crate::spec::{Brw, Operation};
+use crate::srpc::{Bulk, Reply, Srpc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,20 +12,20 @@ use wire::{Errno, Nid, Selftest, SrpcBody, SrpcBrwReqst, SrpcPingReqst};
 
 /// `LST_PING_TEST_MAGIC`
 pub(crate) const PING_MAGIC: u32 = 0xbabe_face;
-/// After a request that failed, so that failing at once is not done as often as it can be.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed request, so that a failing unit does not spin.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What the units of a node share.
+/// The state shared by the test units of a node.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) srpc: Arc<Srpc>,
     pub(crate) rpc_timeout: Duration,
-    /// Bulks that are still to be damaged.
-    pub(crate) inject: AtomicU32,
+    /// Number of bulk transfers still to corrupt (`brw_inject_errors`).
+    pub(crate) corrupt_next: AtomicU32,
 }
 
 impl Client {
-    /// Begins a run: each unit on the partition of its destination.
+    /// Starts the units of a run, each on the CPU partition of its destination.
     pub(crate) fn start(self: &Arc<Self>, run: &Arc<Run>) {
         let cpts = self.srpc.lnet.cpts();
         for &destination in &run.spec.destinations {
@@ -33,7 +33,7 @@ impl Client {
             for _ in 0..run.spec.concurrency {
                 let (client, unit) = (self.clone(), run.unit());
                 let task = cpt.spawn(async move { client.repeat(unit, destination).await });
-                run.keep(task.abort_handle());
+                run.add_task(task.abort_handle());
             }
         }
     }
@@ -44,34 +44,34 @@ impl Client {
         while !unit.stopping() && left != Some(0) {
             left = left.map(|n| n - 1);
             sequence = sequence.wrapping_add(1);
-            let done = match unit.spec.what {
-                What::Ping => self.ping(&unit, destination, sequence).await,
-                What::Brw(brw) => self.brw(&unit, destination, brw).await,
+            let done = match unit.spec.operation {
+                Operation::Ping => self.ping(&unit, destination, sequence).await,
+                Operation::Brw(brw) => self.brw(&unit, destination, brw).await,
             };
             let Err(why) = done else { continue };
             if unit.stopping() {
                 break;
             }
-            let errors = match unit.spec.what {
-                What::Ping => &unit.errors.ping,
-                What::Brw(_) => &unit.errors.brw,
+            let errors = match unit.spec.operation {
+                Operation::Ping => &unit.errors.ping,
+                Operation::Brw(_) => &unit.errors.brw,
             };
             errors.fetch_add(1, Relaxed);
-            lnet::warn_seldom!(to = %destination, "a request of a test failed: {why}");
+            lnet::warn_seldom!(to = %destination, "test request failed: {why}");
             if unit.spec.stop_on_error {
                 break;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    async fn call(&self, unit: &Unit, to: Nid, body: SrpcBody, bulk: Bulk) -> Result<Answer, Errno> {
-        let answer = self
+    async fn call(&self, unit: &Unit, to: Nid, body: SrpcBody, bulk: Bulk) -> Result<Reply, Errno> {
+        let reply = self
             .srpc
             .call(to, Selftest::new(unit.spec.feats, body), bulk, self.rpc_timeout)
             .await?;
-        match answer.message.body.status() {
-            Some(0) => Ok(answer),
+        match reply.message.body.status() {
+            Some(0) => Ok(reply),
             Some(status) => Err(Errno(status as i32)),
             None => Err(Errno::EBADMSG),
         }
@@ -86,11 +86,9 @@ impl Client {
             pnr_time_nsec: now.subsec_nanos().into(),
             ..SrpcPingReqst::default()
         };
-        let answer = self.call(unit, to, ping.into(), Bulk::None).await?;
-        match answer.message.body {
-            SrpcBody::PingReply(reply) if (reply.pnr_magic, reply.pnr_seq) == (PING_MAGIC, sequence) => {
-                Ok(())
-            }
+        let reply = self.call(unit, to, ping.into(), Bulk::None).await?;
+        match reply.message.body {
+            SrpcBody::PingReply(pong) if (pong.pnr_magic, pong.pnr_seq) == (PING_MAGIC, sequence) => Ok(()),
             _ => Err(Errno::EBADMSG),
         }
     }
@@ -111,20 +109,25 @@ impl Client {
         } else {
             Bulk::Sink(brw.len)
         };
-        let answer = self.call(unit, to, request.into(), bulk).await?;
-        let whole = brw.write || answer.data.len() == brw.len as usize;
-        if !whole || !pattern::is_good(&answer.data, brw.offset, brw.check) {
+        let reply = self.call(unit, to, request.into(), bulk).await?;
+        let complete = brw.write || reply.data.len() == brw.len as usize;
+        if !complete || !pattern::matches(&reply.data, brw.offset, brw.check) {
             return Err(Errno::EBADMSG);
         }
         Ok(())
     }
 
-    /// The data of a bulk that this node sends.
+    /// The data of a bulk transfer that this node sends.
     pub(crate) fn data(&self, len: u32) -> bytes::Bytes {
-        let inject = |left: u32| left.checked_sub(1);
-        if self.inject.load(Relaxed) > 0 && self.inject.fetch_update(Relaxed, Relaxed, inject).is_ok() {
-            return pattern::damaged(len as usize);
+        let decrement = |left: u32| left.checked_sub(1);
+        if self.corrupt_next.load(Relaxed) > 0
+            && self
+                .corrupt_next
+                .fetch_update(Relaxed, Relaxed, decrement)
+                .is_ok()
+        {
+            return pattern::corrupted(len as usize);
         }
-        pattern::good(len as usize)
+        pattern::pattern(len as usize)
     }
 }

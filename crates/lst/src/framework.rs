@@ -1,13 +1,13 @@
-//! The framework of a node under test: its one session, with its batches and tests, and what it answers to a console.
-//! It takes requests and the time and gives back replies; what is to be run or fetched is done around it.
+//! The framework service of a node under test: its session with batches and tests, and the replies to a console. No I/O:
+//! requests and the time go in, replies and work to do come out.
 //!
-//! Status values are Lustre's. A session ends when its console says so as often as it made it, when another takes the
-//! node by force, or when no console asks for anything for too long; its tests are then ended, and while requests of
-//! theirs are in flight it counts as a zombie.
+//! Status values are Lustre's. A session ends when its console has removed it as often as it created it, when another
+//! console takes the node by force, or after a time without requests. Its tests then stop; while they still have requests in
+//! flight, the session counts as a zombie.
 
 use crate::run::{Errors, Run};
 use crate::settings::{BATCHES_MAX, TESTS_MAX, UNITS_MAX};
-use crate::spec::{self, Spec};
+use crate::spec::{self, TestSpec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,30 +19,30 @@ use wire::{
     SrpcRmsnReply, SrpcRmsnReqst, SrpcStatReply, SrpcStatReqst, SrpcTestReply, SrpcTestReqst, Text,
 };
 
-/// No session.
+/// The id of no session.
 pub(crate) const NO_SID: LstSid = LstSid {
     ses_nid: Nid::ANY,
     ses_stamp: -1,
 };
 
-/// What is to be done about a request.
+/// The action for a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Send this.
+    /// Send this reply.
     Reply(Selftest),
-    /// Fetch so many bytes of destinations, then go on with [`Framework::add_client`].
+    /// Fetch this many bytes of destinations, then call [`Framework::add_client`].
     Fetch(u32),
-    /// Run these, and send this.
+    /// Start these runs and send this reply.
     Start(Vec<Arc<Run>>, Selftest),
-    /// Say nothing; why.
+    /// Drop the request, for this reason.
     Drop(&'static str),
 }
 
-/// The node's part of a session.
+/// The session state of a node.
 #[derive(Debug)]
 pub(crate) struct Framework {
     session: Option<Session>,
-    /// Tests of sessions that have ended, while requests of theirs are in flight.
+    /// Runs of ended sessions that still have requests in flight.
     zombies: Vec<Vec<Arc<Run>>>,
     timeout: Duration,
 }
@@ -52,7 +52,7 @@ struct Session {
     sid: LstSid,
     name: Text<32>,
     feats: u32,
-    /// How often it was made.
+    /// How often the console created it.
     references: u32,
     started: Instant,
     expires: Option<Instant>,
@@ -66,10 +66,10 @@ struct Batch {
     tests: Vec<Test>,
 }
 
-/// A test here: a client has something to run, a server only answers.
+/// A test on this node. Only clients have a specification to run; servers just reply.
 #[derive(Debug)]
 struct Test {
-    client: Option<Arc<Spec>>,
+    client: Option<Arc<TestSpec>>,
     run: Option<Arc<Run>>,
 }
 
@@ -94,7 +94,7 @@ impl Session {
         self.batches.iter_mut().find(|batch| batch.id == id)
     }
 
-    /// Requests that all its tests have in flight when they run.
+    /// The most requests of all tests in flight.
     fn units(&self) -> usize {
         let tests = self.batches.iter().flat_map(|batch| &batch.tests);
         tests
@@ -104,7 +104,7 @@ impl Session {
     }
 }
 
-fn units(spec: &Spec) -> usize {
+fn units(spec: &TestSpec) -> usize {
     spec.destinations.len() * spec.concurrency
 }
 
@@ -112,8 +112,8 @@ fn status(errno: Errno) -> u32 {
     errno.0.unsigned_abs()
 }
 
-/// A reply to `request` that says nothing but a status and a session. Nothing to what is no request.
-pub(crate) fn refusal(request: &SrpcBody, status: u32, sid: LstSid) -> Option<SrpcBody> {
+/// A reply with only a status and a session; `None` if the message is no request.
+pub(crate) fn status_reply(request: &SrpcBody, status: u32, sid: LstSid) -> Option<SrpcBody> {
     macro_rules! reply {
         ($reply:ident { $status:ident, $sid:ident }) => {
             $reply {
@@ -157,7 +157,7 @@ pub(crate) fn refusal(request: &SrpcBody, status: u32, sid: LstSid) -> Option<Sr
 }
 
 impl Framework {
-    /// Without a session; one that comes ends after `timeout` without requests, or never if that is zero.
+    /// Without a session. Sessions end after `timeout` without requests, or never if that is zero.
     pub(crate) fn new(timeout: Duration) -> Framework {
         Framework {
             session: None,
@@ -166,7 +166,7 @@ impl Framework {
         }
     }
 
-    /// Ends the session if its time is over; says its name then.
+    /// Ends the session if it has timed out, and returns its name.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<String> {
         self.zombies
             .retain(|runs| runs.iter().any(|run| run.active() > 0));
@@ -177,7 +177,7 @@ impl Framework {
         self.end()
     }
 
-    /// Ends the session; says its name.
+    /// Ends the session; returns its name.
     pub(crate) fn end(&mut self) -> Option<String> {
         let session = self.session.take()?;
         let tests = session.batches.into_iter().flat_map(|batch| batch.tests);
@@ -196,7 +196,7 @@ impl Framework {
         self.session.as_ref().map_or(NO_SID, |session| session.sid)
     }
 
-    /// What replies say of features.
+    /// The features for replies.
     fn feats(&self) -> u32 {
         self.session
             .as_ref()
@@ -207,19 +207,19 @@ impl Framework {
         self.session.as_ref().is_some_and(|session| session.sid == sid)
     }
 
-    /// Takes a request; `counters` are those of the node.
+    /// Handles a request. `counters` reads the node's counters.
     pub(crate) fn handle(
         &mut self,
         now: Instant,
         request: &Selftest,
         counters: impl FnOnce() -> (SrpcCounters, LnetCountersCommon),
     ) -> Outcome {
-        let outcome = self.answer(now, request, counters);
+        let outcome = self.dispatch(now, request, counters);
         self.touch(now);
         outcome
     }
 
-    /// Whatever a console asks keeps the session alive.
+    /// Restarts the session timeout: every request of the console does that.
     fn touch(&mut self, now: Instant) {
         let timeout = self.timeout;
         if let Some(session) = &mut self.session {
@@ -227,31 +227,31 @@ impl Framework {
         }
     }
 
-    fn answer(
+    fn dispatch(
         &mut self,
         now: Instant,
         request: &Selftest,
         counters: impl FnOnce() -> (SrpcCounters, LnetCountersCommon),
     ) -> Outcome {
         let body = &request.body;
-        let refuse = |errno: Errno, sid: LstSid, feats: u32| match refusal(body, status(errno), sid) {
+        let fail = |errno: Errno, sid: LstSid, feats: u32| match status_reply(body, status(errno), sid) {
             Some(reply) => Outcome::Reply(Selftest::new(feats, reply)),
             None => Outcome::Drop("is not a request"),
         };
         if request.version != SRPC_MSG_VERSION {
-            return refuse(Errno::EPROTO, LstSid::default(), self.feats());
+            return fail(Errno::EPROTO, LstSid::default(), self.feats());
         }
-        let begins = matches!(body, SrpcBody::MksnReqst(_) | SrpcBody::DebugReqst(_));
-        let unknown = request.feats & !LST_FEATS_MASK != 0;
-        if begins && unknown {
-            return refuse(Errno::EPROTO, LstSid::default(), LST_FEATS_MASK);
+        let creates_session = matches!(body, SrpcBody::MksnReqst(_) | SrpcBody::DebugReqst(_));
+        let has_unknown_feats = request.feats & !LST_FEATS_MASK != 0;
+        if creates_session && has_unknown_feats {
+            return fail(Errno::EPROTO, LstSid::default(), LST_FEATS_MASK);
         }
-        if !begins && self.session.as_ref().is_some_and(|s| s.feats != request.feats) {
-            return refuse(Errno::EPROTO, self.sid(), LST_FEATS_MASK);
+        if !creates_session && self.session.as_ref().is_some_and(|s| s.feats != request.feats) {
+            return fail(Errno::EPROTO, self.sid(), LST_FEATS_MASK);
         }
         let reply: SrpcBody = match body {
-            SrpcBody::MksnReqst(mksn) => self.make(now, mksn, request.feats).into(),
-            SrpcBody::RmsnReqst(rmsn) => self.remove(rmsn).into(),
+            SrpcBody::MksnReqst(mksn) => self.make_session(now, mksn, request.feats).into(),
+            SrpcBody::RmsnReqst(rmsn) => self.remove_session(rmsn).into(),
             SrpcBody::DebugReqst(_) => self.debug().into(),
             SrpcBody::StatReqst(stat) => self.stat(now, stat, counters).into(),
             SrpcBody::BatchReqst(batch) => return self.batch(batch),
@@ -261,7 +261,7 @@ impl Framework {
         Outcome::Reply(Selftest::new(self.feats(), reply))
     }
 
-    fn make(&mut self, now: Instant, request: &SrpcMksnReqst, feats: u32) -> SrpcMksnReply {
+    fn make_session(&mut self, now: Instant, request: &SrpcMksnReqst, feats: u32) -> SrpcMksnReply {
         let timeout_s = self.timeout.as_secs() as u32;
         let reply = |status: u32, sid: LstSid| SrpcMksnReply {
             mksn_status: status,
@@ -298,7 +298,7 @@ impl Framework {
         reply(0, request.mksn_sid)
     }
 
-    fn remove(&mut self, request: &SrpcRmsnReqst) -> SrpcRmsnReply {
+    fn remove_session(&mut self, request: &SrpcRmsnReqst) -> SrpcRmsnReply {
         let reply = |status: u32, sid: LstSid| SrpcRmsnReply {
             rmsn_status: status,
             rmsn_sid: sid,
@@ -308,12 +308,12 @@ impl Framework {
             .as_mut()
             .filter(|_| request.rmsn_sid.ses_nid != Nid::ANY)
         else {
-            let why = if request.rmsn_sid.ses_nid == Nid::ANY {
+            let errno = if request.rmsn_sid.ses_nid == Nid::ANY {
                 Errno::EINVAL
             } else {
                 Errno::ESRCH
             };
-            return reply(status(why), self.sid());
+            return reply(status(errno), self.sid());
         };
         if session.sid != request.rmsn_sid {
             return reply(status(Errno::EBUSY), session.sid);
@@ -395,7 +395,7 @@ impl Framework {
             SRPC_BATCH_OPC_RUN if batch.active() > 0 => Outcome::Reply(reply(Ok(0))),
             SRPC_BATCH_OPC_RUN => {
                 for test in &mut batch.tests {
-                    let run = |spec: &Arc<Spec>| Run::new(spec.clone(), errors.clone(), units(spec));
+                    let run = |spec: &Arc<TestSpec>| Run::new(spec.clone(), errors.clone(), units(spec));
                     test.run = test.client.as_ref().map(run);
                 }
                 let runs = batch.tests.iter().filter_map(|test| test.run.clone()).collect();
@@ -414,25 +414,25 @@ impl Framework {
                     .map(|test| test.active() as u32)
                     .ok_or(Errno::ENOENT),
             })),
-            _ => Outcome::Drop("asks a batch for something that nobody knows"),
+            _ => Outcome::Drop("has an unknown batch operation"),
         }
     }
 
-    /// Whether a test can be added; a server's is added at once, for a client's the destinations are still to be fetched.
+    /// Adds a server's test at once. For a client's test, first fetches the destinations.
     fn add_test(&mut self, request: &SrpcTestReqst) -> Outcome {
-        match self.may_add(request) {
+        match self.check_test(request) {
             Ok(()) if request.tsr_is_client != 0 => Outcome::Fetch(spec::list_len(request)),
-            may => {
-                let added = may.and_then(|()| self.add(request, None));
+            checked => {
+                let added = checked.and_then(|()| self.add(request, None));
                 Outcome::Reply(self.test_reply(added))
             }
         }
     }
 
-    /// Adds a client's test, once its destinations are here: its session may have ended meanwhile.
+    /// Adds a client's test after its destinations arrived. The session may have ended meanwhile.
     pub(crate) fn add_client(&mut self, now: Instant, request: &SrpcTestReqst, list: &[u8]) -> Selftest {
-        let added = self.may_add(request).and_then(|()| {
-            let spec = spec::read(request, list, self.feats())?;
+        let added = self.check_test(request).and_then(|()| {
+            let spec = spec::parse(request, list, self.feats())?;
             self.add(request, Some(Arc::new(spec)))
         });
         self.touch(now);
@@ -447,7 +447,7 @@ impl Framework {
         Selftest::new(self.feats(), reply)
     }
 
-    fn may_add(&self, request: &SrpcTestReqst) -> Result<(), Errno> {
+    fn check_test(&self, request: &SrpcTestReqst) -> Result<(), Errno> {
         spec::check(request)?;
         let session = self
             .session
@@ -462,7 +462,7 @@ impl Framework {
         }
     }
 
-    fn add(&mut self, request: &SrpcTestReqst, client: Option<Arc<Spec>>) -> Result<(), Errno> {
+    fn add(&mut self, request: &SrpcTestReqst, client: Option<Arc<TestSpec>>) -> Result<(), Errno> {
         let session = self.session.as_mut().ok_or(Errno::ENOENT)?;
         if session.units() + client.as_ref().map_or(0, |spec| units(spec)) > UNITS_MAX {
             return Err(Errno::ENOMEM);

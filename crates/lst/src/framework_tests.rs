@@ -1,4 +1,4 @@
-//! What a node answers to consoles, good and bad.
+//! Tests of a node's replies to valid and invalid requests of consoles.
 #![allow(clippy::unwrap_used)]
 
 use super::{Framework, NO_SID, Outcome};
@@ -74,8 +74,8 @@ fn reply(framework: &mut Framework, request: &Selftest) -> Selftest {
     }
 }
 
-/// Status, and the session that the reply tells of.
-fn told(framework: &mut Framework, request: &Selftest) -> (Option<Errno>, LstSid) {
+/// The status and the session of a reply.
+fn status_and_sid(framework: &mut Framework, request: &Selftest) -> (Option<Errno>, LstSid) {
     let reply = reply(framework, request);
     let status = reply.body.status().unwrap() as i32;
     (
@@ -86,10 +86,10 @@ fn told(framework: &mut Framework, request: &Selftest) -> (Option<Errno>, LstSid
 
 fn with_client_test() -> Framework {
     let mut framework = framework();
-    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
     let request = ping_test(true);
-    let asked = framework.handle(Instant::now(), &Selftest::new(1, request), Default::default);
-    assert!(matches!(asked, Outcome::Fetch(12)));
+    let outcome = framework.handle(Instant::now(), &Selftest::new(1, request), Default::default);
+    assert!(matches!(outcome, Outcome::Fetch(12)));
     let list = write_destinations(&[Nid(0x0002_0000_0a00_0002)]);
     let added = framework.add_client(Instant::now(), &request, &list);
     assert_eq!(added.body.status(), Some(0));
@@ -114,31 +114,37 @@ fn active(framework: &mut Framework, testidx: u32) -> u32 {
 }
 
 #[tokio::test]
-async fn a_node_has_one_session_until_it_is_ended_as_often_as_made_or_taken_by_force() {
+async fn session_ends_when_removed_as_often_as_created_or_taken_by_force() {
     let mut framework = framework();
-    assert_eq!(told(&mut framework, &rmsn(SID)), (Some(Errno::ESRCH), NO_SID));
     assert_eq!(
-        told(&mut framework, &mksn(NO_SID, false)),
+        status_and_sid(&mut framework, &rmsn(SID)),
+        (Some(Errno::ESRCH), NO_SID)
+    );
+    assert_eq!(
+        status_and_sid(&mut framework, &mksn(NO_SID, false)),
         (Some(Errno::EINVAL), NO_SID)
     );
-    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
-    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
     assert_eq!(
-        told(&mut framework, &mksn(OTHER, false)),
+        status_and_sid(&mut framework, &mksn(OTHER, false)),
         (Some(Errno::EBUSY), SID)
     );
-    assert_eq!(told(&mut framework, &rmsn(OTHER)), (Some(Errno::EBUSY), SID));
-    assert_eq!(told(&mut framework, &rmsn(SID)), (None, SID));
-    assert_eq!(told(&mut framework, &rmsn(SID)), (None, NO_SID));
-    assert_eq!(told(&mut framework, &mksn(SID, false)), (None, SID));
-    assert_eq!(told(&mut framework, &mksn(OTHER, true)), (None, OTHER));
+    assert_eq!(
+        status_and_sid(&mut framework, &rmsn(OTHER)),
+        (Some(Errno::EBUSY), SID)
+    );
+    assert_eq!(status_and_sid(&mut framework, &rmsn(SID)), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &rmsn(SID)), (None, NO_SID));
+    assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &mksn(OTHER, true)), (None, OTHER));
     let busy = reply(&mut framework, &mksn(SID, false)).body;
     let SrpcBody::MksnReply(busy) = busy else { panic!() };
     assert_eq!((busy.mksn_timeout, busy.mksn_name.as_str()), (100, "name"));
 }
 
 #[tokio::test]
-async fn whoever_is_of_another_session_changes_nothing() {
+async fn requests_of_another_session_fail() {
     let mut framework = with_client_test();
     let stat = Selftest::new(
         1,
@@ -147,9 +153,9 @@ async fn whoever_is_of_another_session_changes_nothing() {
             ..SrpcStatReqst::default()
         },
     );
-    assert_eq!(told(&mut framework, &stat), (Some(Errno::ESRCH), SID));
+    assert_eq!(status_and_sid(&mut framework, &stat), (Some(Errno::ESRCH), SID));
     assert_eq!(
-        told(&mut framework, &batch(OTHER, 1, 0)),
+        status_and_sid(&mut framework, &batch(OTHER, 1, 0)),
         (Some(Errno::ESRCH), SID)
     );
     let test = SrpcTestReqst {
@@ -157,7 +163,7 @@ async fn whoever_is_of_another_session_changes_nothing() {
         ..ping_test(false)
     };
     assert_eq!(
-        told(&mut framework, &Selftest::new(1, test)),
+        status_and_sid(&mut framework, &Selftest::new(1, test)),
         (Some(Errno::ENOENT), SID)
     );
     let unknown = SrpcBatchReqst {
@@ -166,39 +172,39 @@ async fn whoever_is_of_another_session_changes_nothing() {
         ..SrpcBatchReqst::default()
     };
     assert_eq!(
-        told(&mut framework, &Selftest::new(1, unknown)),
+        status_and_sid(&mut framework, &Selftest::new(1, unknown)),
         (Some(Errno::ENOENT), SID)
     );
 }
 
 #[tokio::test]
-async fn features_are_what_the_session_began_with() {
+async fn requests_with_other_features_than_the_session_fail() {
     let mut framework = framework();
     let strange = Selftest {
         feats: 2,
         ..mksn(SID, false)
     };
-    assert_eq!(told(&mut framework, &strange).0, Some(Errno::EPROTO));
+    assert_eq!(status_and_sid(&mut framework, &strange).0, Some(Errno::EPROTO));
     let old = Selftest {
         feats: 0,
         ..mksn(SID, false)
     };
-    assert_eq!(told(&mut framework, &old), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &old), (None, SID));
     assert_eq!(
-        told(&mut framework, &batch(SID, 1, 0)),
+        status_and_sid(&mut framework, &batch(SID, 1, 0)),
         (Some(Errno::EPROTO), SID)
     );
     let debug = Selftest::new(1, SrpcDebugReqst::default());
     assert_eq!(reply(&mut framework, &debug).feats, 0);
     let version = Selftest { version: 2, ..debug };
-    assert_eq!(told(&mut framework, &version).0, Some(Errno::EPROTO));
+    assert_eq!(status_and_sid(&mut framework, &version).0, Some(Errno::EPROTO));
 }
 
 #[tokio::test]
-async fn a_batch_runs_its_clients_and_says_how_many() {
+async fn batch_runs_its_clients_and_reports_active_units() {
     let mut framework = with_client_test();
     assert_eq!(
-        told(&mut framework, &Selftest::new(1, ping_test(false))),
+        status_and_sid(&mut framework, &Selftest::new(1, ping_test(false))),
         (None, SID)
     );
     let runs = start(&mut framework);
@@ -212,13 +218,13 @@ async fn a_batch_runs_its_clients_and_says_how_many() {
         (1, 3, 0)
     );
     assert_eq!(
-        told(&mut framework, &batch(SID, 3, 3)),
+        status_and_sid(&mut framework, &batch(SID, 3, 3)),
         (Some(Errno::ENOENT), SID)
     );
     assert_eq!(
-        told(&mut framework, &batch(SID, 1, 0)),
+        status_and_sid(&mut framework, &batch(SID, 1, 0)),
         (None, SID),
-        "it runs already"
+        "already running"
     );
     let more = framework.handle(
         Instant::now(),
@@ -226,19 +232,19 @@ async fn a_batch_runs_its_clients_and_says_how_many() {
         Default::default,
     );
     assert!(matches!(more, Outcome::Reply(busy) if busy.body.status() == Some(Errno::EBUSY.0 as u32)));
-    assert_eq!(told(&mut framework, &batch(SID, 2, 0)), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &batch(SID, 2, 0)), (None, SID));
     assert!(runs[0].stopping());
     for _ in 0..3 {
         drop(runs[0].unit());
     }
     assert_eq!(active(&mut framework, 0), 0);
-    assert_eq!(start(&mut framework)[0].active(), 3, "and again");
+    assert_eq!(start(&mut framework)[0].active(), 3, "restarted");
     let nonsense = framework.handle(Instant::now(), &batch(SID, 4, 0), Default::default);
     assert!(matches!(nonsense, Outcome::Drop(_)));
 }
 
 #[tokio::test]
-async fn more_requests_at_once_than_a_node_can_have_are_refused() {
+async fn test_with_too_many_units_fails() {
     let mut framework = with_client_test();
     let nids: Vec<Nid> = (0..64).map(|i| Nid(0x0002_0000_0a00_0000 + i)).collect();
     let request = SrpcTestReqst {
@@ -252,7 +258,7 @@ async fn more_requests_at_once_than_a_node_can_have_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_without_requests_ends_and_its_tests_with_it() {
+async fn session_without_requests_times_out_and_stops_its_tests() {
     let mut framework = with_client_test();
     let runs = start(&mut framework);
     let begun = Instant::now();
@@ -262,7 +268,7 @@ async fn a_session_without_requests_ends_and_its_tests_with_it() {
         Some("name")
     );
     assert!(runs[0].stopping());
-    assert_eq!(told(&mut framework, &mksn(OTHER, false)), (None, OTHER));
+    assert_eq!(status_and_sid(&mut framework, &mksn(OTHER, false)), (None, OTHER));
     let stat = Selftest::new(
         1,
         SrpcStatReqst {

@@ -1,4 +1,4 @@
-//! Requests that wait to be served: a bounded queue for each partition.
+//! Request queues: a bounded queue for each CPU partition.
 
 use cpt::{BoxFuture, CptId};
 use lnet::{Full, Incoming, PutSink};
@@ -10,75 +10,75 @@ use tokio::sync::Notify;
 /// The queues of one portal.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    parts: Vec<Part>,
-    /// Places in each.
-    places: usize,
-    /// Somebody has made room.
-    room: Notify,
+    queues: Vec<Queue>,
+    /// Capacity of each queue.
+    capacity: usize,
+    /// Signalled when a queue was drained.
+    drained: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Part {
+struct Queue {
     waiting: Mutex<VecDeque<Incoming>>,
-    came: Notify,
+    arrived: Notify,
 }
 
 impl Inbox {
-    /// With so many queues, and so many places in each.
-    pub(crate) fn new(parts: usize, places: usize) -> Arc<Inbox> {
+    /// Creates `queues` queues of `capacity` requests each.
+    pub(crate) fn new(queues: usize, capacity: usize) -> Arc<Inbox> {
         Arc::new(Inbox {
-            parts: (0..parts.max(1)).map(|_| Part::default()).collect(),
-            places,
-            room: Notify::new(),
+            queues: (0..queues.max(1)).map(|_| Queue::default()).collect(),
+            capacity,
+            drained: Notify::new(),
         })
     }
 
-    fn part(&self, CptId(cpt): CptId) -> &Part {
-        &self.parts[cpt % self.parts.len()]
+    fn queue(&self, CptId(cpt): CptId) -> &Queue {
+        &self.queues[cpt % self.queues.len()]
     }
 
-    /// All that waits in a queue; waits until there is something.
-    pub(crate) async fn next(&self, part: usize) -> VecDeque<Incoming> {
-        let part = self.part(CptId(part));
+    /// Takes all requests of a queue; waits until there is one.
+    pub(crate) async fn next(&self, queue: usize) -> VecDeque<Incoming> {
+        let queue = self.queue(CptId(queue));
         loop {
-            let waiting = std::mem::take(&mut *part.waiting.lock());
+            let waiting = std::mem::take(&mut *queue.waiting.lock());
             if !waiting.is_empty() {
-                self.room.notify_waiters();
+                self.drained.notify_waiters();
                 return waiting;
             }
-            part.came.notified().await;
+            queue.arrived.notified().await;
         }
     }
 
     fn is_full(&self) -> bool {
-        self.parts
+        self.queues
             .iter()
-            .any(|part| part.waiting.lock().len() >= self.places)
+            .any(|queue| queue.waiting.lock().len() >= self.capacity)
     }
 }
 
 impl PutSink for Inbox {
     fn put(&self, message: Incoming) -> Result<(), Full> {
-        let part = self.part(message.cpt);
-        let mut waiting = part.waiting.lock();
-        if waiting.len() >= self.places {
+        let queue = self.queue(message.cpt);
+        let mut waiting = queue.waiting.lock();
+        if waiting.len() >= self.capacity {
             return Err(Full(message));
         }
         waiting.push_back(message);
         let first = waiting.len() == 1;
         drop(waiting);
         if first {
-            part.came.notify_one();
+            queue.arrived.notify_one();
         }
         Ok(())
     }
 
-    /// Which queue the message was for is not known here: whenever one was emptied, it is worth a try.
+    /// Waits until a queue is drained. The queue of the refused message is unknown here, so the sender retries after any.
     fn room(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let emptied = self.room.notified();
+            let drained = self.drained.notified();
             if self.is_full() {
-                emptied.await;
+                drained.await;
             }
         })
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_gives_back_until_it_is_emptied() {
+    async fn full_queue_refuses_messages_until_it_is_drained() {
         let inbox = Inbox::new(2, 2);
         assert!(inbox.put(message(1, 1)).is_ok() && inbox.put(message(1, 2)).is_ok());
         let back = inbox.put(message(1, 3)).expect_err("it is full").0;

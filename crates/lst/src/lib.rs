@@ -1,10 +1,10 @@
-//! LNet selftest: what Lustre's `lnet_selftest` module and its console do, over `lnet`.
+//! LNet selftest over `lnet`: the services of Lustre's `lnet_selftest` module, and its console.
 //!
-//! A [`Node`] answers as a node with that module loaded does: it takes a console's session, batches and tests, runs their
-//! client's side, and serves their server's side. What it is told is judged by pure parts: `framework` (sessions, batches),
-//! `spec` (what a test is), `pattern` (what bulk holds).
+//! A [`Node`] is a node under test, like one with that module loaded. It accepts a console's session, batches and tests, runs
+//! the client side of tests, and serves the server side. Modules without I/O decide: `framework` (sessions, batches), `spec`
+//! (test parameters), `pattern` (bulk data).
 //!
-//! A [`console::Console`] has a session with many such nodes, and says what comes of its commands as Lustre's `lst` does.
+//! A [`console::Console`] has a session with many nodes and prints results in the format of Lustre's `lst`.
 
 mod client;
 pub mod console;

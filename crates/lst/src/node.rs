@@ -1,9 +1,9 @@
-//! A node under test: its portals open, its session's timer running, until it is stopped.
+//! A node under test: its open portals, its session timer, and its service tasks.
 
 use crate::client::Client;
 use crate::framework::Framework;
 use crate::inbox::Inbox;
-use crate::server::{Joined, Server};
+use crate::server::{JoinHandler, Server};
 use crate::settings::Settings;
 use crate::srpc::Srpc;
 use lnet::{Lnet, PortalGuard};
@@ -16,10 +16,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wire::{SFW_FRWK_WI_MAX, SFW_TEST_WI_MIN, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_REQUEST_PORTAL};
 
-/// How often it is looked whether the session's time is over.
+/// The interval of checking the session timeout.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A node that answers LNet selftest. Dropping it closes its portals and ends its session.
+/// A node that serves LNet selftest. Dropping it closes its portals and ends its session.
 pub struct Node {
     server: Arc<Server>,
     _portals: [PortalGuard; 2],
@@ -33,13 +33,13 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// Opens the portals: from now on a console can use this node.
+    /// Opens the portals; consoles can use the node when this returns.
     pub fn start(lnet: &Arc<Lnet>, settings: &Settings) -> Node {
         let srpc = Arc::new(Srpc::new(lnet.clone()));
         let client = Arc::new(Client {
             srpc: srpc.clone(),
             rpc_timeout: settings.rpc_timeout,
-            inject: AtomicU32::new(settings.brw_inject_errors),
+            corrupt_next: AtomicU32::new(settings.brw_inject_errors),
         });
         let server = Arc::new(Server {
             srpc,
@@ -48,9 +48,9 @@ impl Node {
             console: Mutex::default(),
         });
         let cpts = lnet.cpts();
-        let places = settings.srv_workitems.max(1);
-        let at_once = (places / cpts.len()).max(SFW_TEST_WI_MIN as usize);
-        let tests = Inbox::new(cpts.len(), places);
+        let capacity = settings.srv_workitems.max(1);
+        let concurrency = (capacity / cpts.len()).max(SFW_TEST_WI_MIN as usize);
+        let tests = Inbox::new(cpts.len(), capacity);
         let consoles = Inbox::new(1, SFW_FRWK_WI_MAX as usize);
         let portals = [
             lnet.serve_portal(SRPC_REQUEST_PORTAL, tests.clone()),
@@ -58,7 +58,7 @@ impl Node {
         ];
         let mut tasks = Vec::new();
         for cpt in cpts.iter() {
-            let serving = server.clone().serve_all(tests.clone(), cpt.id().0, at_once);
+            let serving = server.clone().serve_all(tests.clone(), cpt.id().0, concurrency);
             tasks.push(cpt.spawn(serving).abort_handle());
         }
         let first = cpts.get(cpt::CptId(0));
@@ -72,12 +72,12 @@ impl Node {
         }
     }
 
-    /// Lets a console that is on this node answer those that want to join it.
-    pub(crate) fn set_console(&self, console: Option<Arc<dyn Joined>>) {
+    /// Sets the console on this node that handles requests to join its session.
+    pub(crate) fn set_console(&self, console: Option<Arc<dyn JoinHandler>>) {
         *self.server.console.lock() = console;
     }
 
-    /// What sends this node's own requests.
+    /// The RPC client of this node.
     pub(crate) fn srpc(&self) -> &Arc<Srpc> {
         &self.server.srpc
     }
@@ -94,7 +94,7 @@ async fn watch_session(server: Arc<Server>) {
     loop {
         tokio::time::sleep(TICK).await;
         if let Some(name) = server.framework.lock().tick(Instant::now()) {
-            tracing::warn!("session {name} of LNet selftest has expired: its console is silent");
+            tracing::warn!("LNet selftest session {name} has expired: no request of its console");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A test while it runs on a client: how many of its requests are still being repeated, and that it is to stop.
+//! A running test on a client: its active units and its stop flag.
 
-use crate::spec::Spec;
+use crate::spec::TestSpec;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use tokio::task::AbortHandle;
 
-/// Requests of a session's tests that failed.
+/// The failed requests of a session's tests.
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
     pub(crate) brw: AtomicU32,
@@ -16,20 +16,20 @@ pub(crate) struct Errors {
 /// One run of a test.
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(crate) spec: Arc<Spec>,
+    pub(crate) spec: Arc<TestSpec>,
     pub(crate) errors: Arc<Errors>,
     active: AtomicUsize,
     stopping: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// One of the requests that a run repeats; dropping it says that it is done.
+/// A test unit: one repeated request of a run. Dropping it marks it as done.
 #[derive(Debug)]
 pub(crate) struct Unit(Arc<Run>);
 
 impl Run {
-    /// A run that has still to begin, of so many units.
-    pub(crate) fn new(spec: Arc<Spec>, errors: Arc<Errors>, units: usize) -> Arc<Run> {
+    /// A run of `units` units, not yet started.
+    pub(crate) fn new(spec: Arc<TestSpec>, errors: Arc<Errors>, units: usize) -> Arc<Run> {
         Arc::new(Run {
             spec,
             errors,
@@ -39,23 +39,23 @@ impl Run {
         })
     }
 
-    /// How many units are not done.
+    /// The number of units that are not done.
     pub(crate) fn active(&self) -> usize {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Whether it was told to stop.
+    /// Whether the run is stopping.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// One of its units, each to be made once.
+    /// A unit of the run. Call it once for each unit.
     pub(crate) fn unit(self: &Arc<Self>) -> Unit {
         Unit(self.clone())
     }
 
-    /// Keeps what ends a unit by force.
-    pub(crate) fn keep(&self, task: AbortHandle) {
+    /// Registers a unit's task, so that a forced stop can abort it.
+    pub(crate) fn add_task(&self, task: AbortHandle) {
         let mut tasks = self.tasks.lock();
         if self.stopping() {
             task.abort();
@@ -63,7 +63,7 @@ impl Run {
         tasks.push(task);
     }
 
-    /// Lets each unit end its request and then be done; by force, at once.
+    /// Stops the run: each unit completes its current request. With `force`, aborts the requests.
     pub(crate) fn stop(&self, force: bool) {
         self.stopping.store(true, Ordering::Relaxed);
         if force {

@@ -1,10 +1,10 @@
-//! The server's side: requests as they come by the two portals, handled, and answered.
+//! The server side: handles the requests of both portals.
 //!
-//! Requests of tests wait on the partition that received them, those of consoles, which are few, on the first. Each serves
-//! a number of them at once; when too many wait, the portal pushes back.
+//! Test requests queue on the CPU partition that received them; console requests, which are few, on the first one. Each queue
+//! serves a number of requests at once. When it is full, the portal pushes back.
 
 use crate::client::{Client, PING_MAGIC};
-use crate::framework::{Framework, Outcome, refusal};
+use crate::framework::{Framework, Outcome, status_reply};
 use crate::inbox::Inbox;
 use crate::pattern::{self, Check, PAGE};
 use crate::srpc::Srpc;
@@ -20,27 +20,27 @@ use wire::{
     srpc_portal,
 };
 
-/// What answers JOIN: the console that is on this node.
-pub(crate) trait Joined: Send + Sync {
-    /// Answers a node that wants to be in a group.
+/// Handles JOIN requests: the console on this node.
+pub(crate) trait JoinHandler: Send + Sync {
+    /// The reply to a node that joins a group.
     fn join(&self, from: Nid, request: &Selftest) -> Selftest;
 }
 
-/// What serves a node's requests.
+/// The request handlers of a node.
 pub(crate) struct Server {
     pub(crate) srpc: Arc<Srpc>,
     pub(crate) client: Arc<Client>,
     pub(crate) framework: Mutex<Framework>,
-    pub(crate) console: Mutex<Option<Arc<dyn Joined>>>,
+    pub(crate) console: Mutex<Option<Arc<dyn JoinHandler>>>,
 }
 
 impl Server {
-    /// Serves the requests that wait for one partition, `at_once` at once, until it is dropped.
-    pub(crate) async fn serve_all(self: Arc<Self>, inbox: Arc<Inbox>, part: usize, at_once: usize) {
-        let slots = Arc::new(Semaphore::new(at_once.max(1)));
+    /// Serves a queue, `concurrency` requests at a time, until the task is aborted.
+    pub(crate) async fn serve_all(self: Arc<Self>, inbox: Arc<Inbox>, queue: usize, concurrency: usize) {
+        let slots = Arc::new(Semaphore::new(concurrency.max(1)));
         loop {
-            for message in inbox.next(part).await {
-                // Never closed while it is here.
+            for message in inbox.next(queue).await {
+                // The semaphore is never closed.
                 let Ok(slot) = slots.clone().acquire_owned().await else {
                     return;
                 };
@@ -55,34 +55,32 @@ impl Server {
 
     async fn serve(&self, message: Incoming) {
         self.srpc.counters.received.fetch_add(1, Relaxed);
-        if let Err(why) = self.answer(message).await {
+        if let Err(why) = self.handle(message).await {
             self.srpc.counters.dropped.fetch_add(1, Relaxed);
-            tracing::debug!("a request of LNet selftest was dropped: {why}");
+            tracing::debug!("dropped an LNet selftest request: {why}");
         }
     }
 
-    async fn answer(&self, message: Incoming) -> Result<(), String> {
+    async fn handle(&self, message: Incoming) -> Result<(), String> {
         let from = message.from;
         let request = Selftest::parse(&message.payload.into_bytes()).map_err(|e| format!("{from}: {e}"))?;
         let service = request
             .body
             .service()
-            .ok_or_else(|| format!("{from}: a reply as a request"))?;
+            .ok_or_else(|| format!("{from}: the message is no request"))?;
         if message.match_bits != u64::from(service) || message.portal != srpc_portal(service) {
-            return Err(format!(
-                "{from}: a request for service {service} came by another's match bits"
-            ));
+            return Err(format!("{from}: wrong match bits for service {service}"));
         }
         let rpyid = request.body.rpyid().unwrap_or(0);
         let reply = match &request.body {
             _ if service > wire::SRPC_FRAMEWORK_SERVICE_MAX_ID && request.version != SRPC_MSG_VERSION => {
-                let refused = refusal(&request.body, Errno::EPROTO.0 as u32, LstSid::default());
-                refused
+                let status = status_reply(&request.body, Errno::EPROTO.0 as u32, LstSid::default());
+                status
                     .map(|body| Selftest::new(LST_FEATS_MASK, body))
                     .ok_or("not a request")?
             }
             SrpcBody::PingReqst(ping) if ping.pnr_magic != PING_MAGIC => {
-                return Err(format!("{from}: a ping with magic {:#x}", ping.pnr_magic));
+                return Err(format!("{from}: ping with wrong magic {:#x}", ping.pnr_magic));
             }
             SrpcBody::PingReqst(ping) => {
                 let known = request.feats & !LST_FEATS_MASK == 0;
@@ -97,7 +95,7 @@ impl Server {
             SrpcBody::JoinReqst(_) => {
                 let console = self.console.lock().clone();
                 console
-                    .ok_or("no console is here to be joined")?
+                    .ok_or("this node has no console to join")?
                     .join(from, &request)
             }
             _ => self.framework(from, &request).await?,
@@ -123,14 +121,14 @@ impl Server {
                 Ok(self.framework.lock().add_client(Instant::now(), test, &list))
             }
             (Outcome::Fetch(_), _) => Err("nothing to fetch".to_owned()),
-            (Outcome::Drop(why), _) => Err(format!("{from}: it {why}")),
+            (Outcome::Drop(why), _) => Err(format!("{from}: the message {why}")),
         }
     }
 
-    /// Fetches what a request offers, at most a message at a time.
+    /// Fetches the bulk data of a request.
     async fn fetch(&self, from: Nid, bulkid: u64, len: u32) -> Result<Payload, String> {
         if len > LNET_MTU {
-            return Err(format!("{from}: {len} bytes of bulk"));
+            return Err(format!("{from}: {len} bytes of bulk data exceed the limit"));
         }
         let got = self.srpc.lnet.get(from, SRPC_RDMA_PORTAL, bulkid, 0, len).await;
         let got = got.map_err(|e| e.to_string())?;
@@ -139,21 +137,21 @@ impl Server {
     }
 
     async fn brw(&self, from: Nid, feats: u32, request: &SrpcBrwReqst) -> Result<Selftest, String> {
-        let known = feats & LST_FEATS_MASK;
+        let supported = feats & LST_FEATS_MASK;
         let reply = |status: Option<Errno>| {
             let brw_status = status.map_or(0, |e| e.0 as u32);
-            Selftest::new(known, SrpcBrwReply { brw_status })
+            Selftest::new(supported, SrpcBrwReply { brw_status })
         };
         let len = request.brw_len;
-        let pages = (feats & LST_FEAT_BULK_LEN != 0) || len.is_multiple_of(PAGE as u32);
+        let valid_len = (feats & LST_FEAT_BULK_LEN != 0) || len.is_multiple_of(PAGE as u32);
         let check = match Check::from_wire(request.brw_flags) {
             Some(check) if [LST_BRW_READ, LST_BRW_WRITE].contains(&request.brw_rw) => check,
             _ => return Ok(reply(Some(Errno::EINVAL))),
         };
-        if feats != known {
+        if feats != supported {
             return Ok(reply(Some(Errno::EPROTO)));
         }
-        if !pages || len == 0 || len > LNET_MTU {
+        if !valid_len || len == 0 || len > LNET_MTU {
             return Ok(reply(Some(Errno::EINVAL)));
         }
         if request.brw_rw == LST_BRW_READ {
@@ -167,7 +165,7 @@ impl Server {
             return Ok(reply(None));
         }
         let data = self.fetch(from, request.brw_bulkid, len).await?;
-        let whole = data.len() == len as usize && pattern::is_good(&data, 0, check);
-        Ok(reply((!whole).then_some(Errno::EBADMSG)))
+        let intact = data.len() == len as usize && pattern::matches(&data, 0, check);
+        Ok(reply((!intact).then_some(Errno::EBADMSG)))
     }
 }

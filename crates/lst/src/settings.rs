@@ -1,32 +1,32 @@
-//! The tunables of a node under test, under the names of Lustre's module parameters, and the limits that nobody sets.
+//! The parameters of a node under test, under the names of Lustre's module parameters, and fixed limits.
 
 use params::StartParam;
 use params::start::{number, seconds, switch};
 use std::time::Duration;
 
-/// Requests of one test that a node may have in flight to each of its destinations (`SFW_MAX_CONCUR`).
+/// The most requests of one test in flight to each destination (`SFW_MAX_CONCUR`).
 pub(crate) const CONCURRENCY_MAX: u32 = wire::SFW_MAX_CONCUR;
-/// Destinations of one test (`SFW_MAX_NDESTS`): the ids that 256 pages hold.
+/// The most destinations of one test (`SFW_MAX_NDESTS`): the ids that fit into 256 pages.
 pub(crate) const DESTINATIONS_MAX: u32 = 256 * wire::SFW_ID_PER_PAGE;
-/// Requests that all tests of a node may have in flight together.
+/// The most requests of all tests of a node in flight.
 pub(crate) const UNITS_MAX: usize = 1 << 16;
-/// Batches of a session.
+/// The most batches of a session.
 pub(crate) const BATCHES_MAX: usize = 1024;
-/// Tests of a batch.
+/// The most tests of a batch.
 pub(crate) const TESTS_MAX: usize = 1024;
 
-/// What an administrator may set.
+/// The parameters that an administrator can set.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether a process answers LNet selftest at all: Lustre's nodes do while the module is loaded.
+    /// Whether the process serves LNet selftest, as a Lustre node does while the module is loaded.
     pub enabled: bool,
-    /// A session that no console asks for anything for so long ends; zero: never.
+    /// A session without requests of its console ends after this time; zero: never.
     pub session_timeout: Duration,
-    /// How long a request may take; zero: for ever.
+    /// The longest time for a request; zero: no limit.
     pub rpc_timeout: Duration,
-    /// Test requests that this node serves at once.
+    /// The most test requests served at once.
     pub srv_workitems: usize,
-    /// How many of the bulks that this node sends next it damages, so that the other side finds it.
+    /// The number of bulk transfers to corrupt, to test the other node's check.
     pub brw_inject_errors: u32,
 }
 
@@ -47,7 +47,7 @@ pub const START: &[StartParam<Settings>] = &[
     StartParam {
         module: "lnet_selftest",
         name: "lnet_selftest",
-        about: "1: answer LNet selftest, as a node of Lustre does while the module is loaded",
+        about: "1: serve LNet selftest, as a Lustre node does while the module is loaded",
         show: |c| u8::from(c.enabled).to_string(),
         set: |c, text| switch(text).map(|on| c.enabled = on),
     },
@@ -61,7 +61,7 @@ pub const START: &[StartParam<Settings>] = &[
     StartParam {
         module: "lnet_selftest",
         name: "rpc_timeout",
-        about: "seconds that a selftest request may take; 0: for ever",
+        about: "timeout of a selftest request in seconds; 0: none",
         show: |c| c.rpc_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=1_000_000).map(|t| c.rpc_timeout = t),
     },
@@ -75,7 +75,7 @@ pub const START: &[StartParam<Settings>] = &[
     StartParam {
         module: "lnet_selftest",
         name: "brw_inject_errors",
-        about: "how many of the next selftest bulks that are sent are damaged, to be found by the other side",
+        about: "number of selftest bulk transfers to corrupt, to test the other node's check",
         show: |c| c.brw_inject_errors.to_string(),
         set: |c, text| number(text, 0..=u32::MAX).map(|n| c.brw_inject_errors = n),
     },

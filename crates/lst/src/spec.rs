@@ -1,5 +1,4 @@
-//! What a test is, as a client of it was told. Pure: from the bytes of a request to something that can be run, or the
-//! error number that its console gets.
+//! Parses a test request into a [`TestSpec`] that a client can run, or the errno for its console. No I/O.
 
 use crate::pattern::{Check, PAGE};
 use crate::settings::{CONCURRENCY_MAX, DESTINATIONS_MAX};
@@ -9,40 +8,44 @@ use wire::{
     WireStruct,
 };
 
-/// One test, as each of its clients runs it.
+/// A test as each of its clients runs it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Spec {
-    pub(crate) what: What,
+pub(crate) struct TestSpec {
+    pub(crate) operation: Operation,
     pub(crate) destinations: Vec<Nid>,
     /// Requests in flight to each destination.
     pub(crate) concurrency: usize,
-    /// How often each of them is repeated; `None`: until it is stopped.
+    /// Repetitions of each request; `None`: until stopped.
     pub(crate) loops: Option<u32>,
     pub(crate) stop_on_error: bool,
-    /// What the session's nodes agreed on.
+    /// The features of the session.
     pub(crate) feats: u32,
 }
 
-/// What is sent.
+/// The operation of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Operation {
     Ping,
     Brw(Brw),
 }
 
-/// A read or a write of bulk.
+/// A bulk read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Brw {
     pub(crate) write: bool,
     pub(crate) len: u32,
-    /// Where in a page the client's buffer begins.
+    /// Offset of the client's buffer in its first page.
     pub(crate) offset: usize,
     pub(crate) check: Check,
-    /// The check as it travels.
+    /// The wire form of `check`.
     pub(crate) flags: u32,
 }
 
-/// What is wrong with a test whoever it is for.
+/// Checks the parameters that clients and servers need.
+///
+/// # Errors
+///
+/// `EINVAL`.
 pub(crate) fn check(request: &SrpcTestReqst) -> Result<(), Errno> {
     let known = [SRPC_SERVICE_BRW, SRPC_SERVICE_PING].contains(&request.tsr_service);
     let wrong = request.tsr_loop == 0
@@ -55,27 +58,27 @@ pub(crate) fn check(request: &SrpcTestReqst) -> Result<(), Errno> {
     if wrong { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// Bytes of a test's list of destinations.
+/// The size of a test's list of destinations, bytes.
 pub(crate) fn list_len(request: &SrpcTestReqst) -> u32 {
     request.tsr_ndest.saturating_mul(LnetProcessIdPacked::SIZE as u32)
 }
 
-/// The test of a request that has been checked, for destinations that were fetched.
-pub(crate) fn read(request: &SrpcTestReqst, list: &[u8], feats: u32) -> Result<Spec, Errno> {
-    Ok(Spec {
-        what: what(request, feats)?,
+/// Builds the specification from a checked request and the fetched list of destinations.
+pub(crate) fn parse(request: &SrpcTestReqst, list: &[u8], feats: u32) -> Result<TestSpec, Errno> {
+    Ok(TestSpec {
+        operation: parse_operation(request, feats)?,
         destinations: destinations(list, request.tsr_ndest as usize)?,
         concurrency: request.tsr_concur as usize,
-        // Negative is for ever.
+        // Negative: until stopped.
         loops: (request.tsr_loop as i32 > 0).then_some(request.tsr_loop),
         stop_on_error: request.tsr_stop_onerr != 0,
         feats,
     })
 }
 
-fn what(request: &SrpcTestReqst, feats: u32) -> Result<What, Errno> {
+fn parse_operation(request: &SrpcTestReqst, feats: u32) -> Result<Operation, Errno> {
     if request.tsr_service == SRPC_SERVICE_PING {
-        return Ok(What::Ping);
+        return Ok(Operation::Ping);
     }
     let bulk = |_| Errno::EINVAL;
     let (opc, flags, len, offset) = if feats & LST_FEAT_BULK_LEN == 0 {
@@ -91,7 +94,7 @@ fn what(request: &SrpcTestReqst, feats: u32) -> Result<What, Errno> {
     if !known || len == 0 || len > LNET_MTU || !offset.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    Ok(What::Brw(Brw {
+    Ok(Operation::Brw(Brw {
         write: opc == LST_BRW_WRITE,
         len,
         offset,
@@ -100,20 +103,21 @@ fn what(request: &SrpcTestReqst, feats: u32) -> Result<What, Errno> {
     }))
 }
 
-/// Ids lie in pages, and none across two of them; only the NID of each is used. A list has as many bytes as its ids, so that
-/// the end of a long one is missing: of the last id perhaps the process, which does not matter.
+/// Parses the list of destinations. Each page holds [`SFW_ID_PER_PAGE`] ids, and no id spans two pages. Only the NID of
+/// each id is used. The announced length counts only the ids and not the gaps between pages, so the end of a long list is
+/// missing; that is at most the process id of the last entry.
 fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
-    let place = |i: usize| {
+    let offset_of = |i: usize| {
         i / SFW_ID_PER_PAGE as usize * PAGE + i % SFW_ID_PER_PAGE as usize * LnetProcessIdPacked::SIZE
     };
     let nid = |i: usize| {
-        let bytes = list.get(place(i)..)?.first_chunk()?;
+        let bytes = list.get(offset_of(i)..)?.first_chunk()?;
         Some(Nid(u64::from_le_bytes(*bytes))).filter(|&nid| nid != Nid::ANY)
     };
     (0..count).map(|i| nid(i).ok_or(Errno::EINVAL)).collect()
 }
 
-/// The list of destinations as it travels.
+/// Encodes a list of destinations.
 pub(crate) fn write_destinations(nids: &[Nid]) -> Vec<u8> {
     let mut list = Vec::new();
     for page in nids.chunks(SFW_ID_PER_PAGE as usize) {
@@ -172,9 +176,9 @@ mod tests {
     };
 
     #[test]
-    fn a_test_of_either_form_is_understood() {
+    fn tests_of_both_forms_parse() {
         let list = write_destinations(&nids(2));
-        let spec = read(&with_v1(WRITE), &list, LST_FEAT_BULK_LEN).unwrap();
+        let spec = parse(&with_v1(WRITE), &list, LST_FEAT_BULK_LEN).unwrap();
         let brw = Brw {
             write: true,
             len: 5000,
@@ -182,7 +186,7 @@ mod tests {
             check: Check::Full,
             flags: LST_BRW_CHECK_FULL,
         };
-        assert_eq!(spec.what, What::Brw(brw));
+        assert_eq!(spec.operation, Operation::Brw(brw));
         assert_eq!(
             (spec.destinations, spec.concurrency, spec.loops),
             (nids(2), 3, None)
@@ -197,10 +201,10 @@ mod tests {
             tsr_loop: 9,
             ..request()
         };
-        let spec = read(&old, &list, 0).unwrap();
+        let spec = parse(&old, &list, 0).unwrap();
         assert!(matches!(
-            spec.what,
-            What::Brw(Brw {
+            spec.operation,
+            Operation::Brw(Brw {
                 write: false,
                 len: 12_288,
                 offset: 0,
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused() {
+    fn invalid_tests_are_errors() {
         let list = write_destinations(&nids(2));
         for bad in [
             TestBulkReqV1 { blk_opc: 3, ..WRITE },
@@ -229,9 +233,9 @@ mod tests {
                 ..WRITE
             },
         ] {
-            assert_eq!(read(&with_v1(bad), &list, 1), Err(Errno::EINVAL), "{bad:?}");
+            assert_eq!(parse(&with_v1(bad), &list, 1), Err(Errno::EINVAL), "{bad:?}");
         }
-        assert_eq!(read(&with_v1(WRITE), &list[..15], 1), Err(Errno::EINVAL));
+        assert_eq!(parse(&with_v1(WRITE), &list[..15], 1), Err(Errno::EINVAL));
         let good = request();
         assert_eq!(check(&good), Ok(()));
         for bad in [
@@ -270,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn ids_lie_in_pages_of_341() {
+    fn each_page_holds_341_ids() {
         let all = nids(682);
         let list = write_destinations(&all);
         assert_eq!(list.len(), 4096 + 341 * 12);
         assert_eq!(&list[8..12], &12345_u32.to_le_bytes());
-        // What a message says of its length leaves out the gap between the pages.
+        // The length in a message does not count the gaps between pages.
         assert_eq!(destinations(&list[..682 * 12], 682), Ok(all));
     }
 }

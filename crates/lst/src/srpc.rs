@@ -1,8 +1,8 @@
-//! Requests of this node to others, and what all its requests count.
+//! The RPC client of a node, and its counters.
 //!
-//! A request is a PUT to its service's portal. The reply, and the bulk where there is one, come by match bits of their
-//! own: a reply is PUT, bulk is PUT to who reads and fetched by a GET from who writes. Each is accepted from the node
-//! that was asked only.
+//! A request is a PUT to its service's portal. The reply and the bulk data use their own match bits: the server PUTs the
+//! reply, PUTs bulk data to a reading client, and GETs bulk data from a writing client. The client accepts them only from
+//! the node that it sent the request to.
 
 use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wire::{Errno, Nid, SRPC_RDMA_PORTAL, Selftest, SrpcCounters, WireStruct, srpc_portal};
 
-/// What a request sends or takes beside itself.
+/// The bulk data of a request.
 #[derive(Debug)]
 pub(crate) enum Bulk {
     None,
-    /// The other side fetches this.
+    /// The server fetches this payload.
     Source(Payload),
-    /// The other side sends so much.
+    /// The server sends this many bytes.
     Sink(u32),
 }
 
-/// A reply.
+/// A reply and the bulk data received with it.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) message: Selftest,
-    /// What came by bulk.
+    /// The received bulk data.
     pub(crate) data: Payload,
 }
 
-/// What this node has counted.
+/// The counters of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) errors: AtomicU32,
@@ -41,7 +41,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// As they travel.
+    /// The wire form.
     pub(crate) fn wire(&self) -> SrpcCounters {
         SrpcCounters {
             errors: self.errors.load(Relaxed),
@@ -55,7 +55,7 @@ impl Counters {
     }
 }
 
-/// One node's requests.
+/// Sends the requests of one node.
 #[derive(Debug)]
 pub(crate) struct Srpc {
     pub(crate) lnet: Arc<Lnet>,
@@ -65,7 +65,7 @@ pub(crate) struct Srpc {
 
 impl Srpc {
     pub(crate) fn new(lnet: Arc<Lnet>) -> Srpc {
-        // A later life of this node must use other match bits: answers to the former may still be on their way.
+        // A restarted node must use other match bits, because replies to its former requests may still arrive.
         let seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());
@@ -78,22 +78,26 @@ impl Srpc {
 
     fn attach(&self, to: Nid, md: Md) -> (u64, Attached) {
         let match_bits = self.next_id.fetch_add(1, Relaxed);
-        let me = Match {
+        let entry = Match {
             portal: SRPC_RDMA_PORTAL,
             match_bits,
             from: Some(to),
         };
-        (match_bits, self.lnet.attach(me, md))
+        (match_bits, self.lnet.attach(entry, md))
     }
 
-    /// Sends a request and waits for its reply and its bulk, at most `limit` if that is not zero.
+    /// Sends a request and waits for its reply and bulk data, at most `limit` unless that is zero.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`; `EBADMSG` for a malformed reply; else the error of LNet.
     pub(crate) async fn call(
         &self,
         to: Nid,
         message: Selftest,
         bulk: Bulk,
         limit: Duration,
-    ) -> Result<Answer, Errno> {
+    ) -> Result<Reply, Errno> {
         let exchange = self.exchange(to, message, bulk);
         let result = if limit.is_zero() {
             exchange.await
@@ -112,7 +116,7 @@ impl Srpc {
         result
     }
 
-    async fn exchange(&self, to: Nid, mut message: Selftest, bulk: Bulk) -> Result<Answer, Errno> {
+    async fn exchange(&self, to: Nid, mut message: Selftest, bulk: Bulk) -> Result<Reply, Errno> {
         let service = message.body.service().ok_or(Errno::EINVAL)?;
         let max_len = wire::SrpcMsg::SIZE as u32;
         let (rpyid, mut reply) = self.attach(to, Md::Sink { max_len });
@@ -150,11 +154,11 @@ impl Srpc {
             Some(sink) if message.body.status() == Some(0) => next_put(sink).await,
             _ => Payload::new(),
         };
-        Ok(Answer { message, data })
+        Ok(Reply { message, data })
     }
 }
 
-/// What is PUT to a buffer next.
+/// The payload of the next PUT to a buffer.
 async fn next_put(buffer: &mut Attached) -> Payload {
     loop {
         if let Some(MdEvent::Put { payload, .. }) = buffer.next().await {

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use cpt::CptTable;
 use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
-use lst::console::{Console, SessionWanted};
+use lst::console::{Console, SessionConfig};
 use mdt::{Mdt, MdtConfig};
 use mgc::{CapaKeyring, FsConfig, JoinToken, Mgc, Nodemaps};
 use mgs::{Mgs, MgsConfig};
@@ -438,7 +438,7 @@ impl Node {
 
     /// Begins an LNet selftest session with its console in this process. Returns the console's
     /// first output.
-    pub(crate) fn begin_session(&mut self, wanted: SessionWanted) -> Result<String> {
+    pub(crate) fn begin_session(&mut self, wanted: SessionConfig) -> Result<String> {
         let selftest = self
             .selftest
             .clone()
@@ -446,7 +446,7 @@ impl Node {
         let key = wanted.key;
         let console = Console::start(selftest, wanted)
             .map_err(|e| anyhow::anyhow!("cannot begin an LNet selftest session: {e}"))?;
-        let said = console.begun();
+        let said = console.session_line();
         self.console = Some((key, Arc::new(console)));
         Ok(said)
     }

@@ -4,7 +4,7 @@ use super::{Measured, Point, Times, watch};
 use crate::BenchError;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use lst::console::{Command, Console, Said, SessionWanted, TestWanted, parse_test};
+use lst::console::{Command, CommandOutput, Console, SessionConfig, TestRequest, parse_test};
 use lst::{Node, Settings};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Site {
 
     /// Runs one test in a session of its own.
     pub(super) async fn measure(&self, point: Point, times: Times) -> Result<Measured, BenchError> {
-        let wanted = SessionWanted {
+        let wanted = SessionConfig {
             name: "bench".to_owned(),
             key: 1,
             timeout: Duration::from_secs(3600),
@@ -103,7 +103,7 @@ impl Site {
             said(console.execute(Command::AddGroup { name, ids }).await).map_err(failed)?;
         }
         let words: Vec<String> = point.load.words().split_whitespace().map(str::to_owned).collect();
-        let test = TestWanted {
+        let test = TestRequest {
             batch: BATCH.to_owned(),
             loops: -1,
             concurrency: point.concurrency as u32,
@@ -154,7 +154,7 @@ impl Here {
     }
 }
 
-fn said(said: Said) -> Result<(), String> {
+fn said(said: CommandOutput) -> Result<(), String> {
     if said.ok {
         Ok(())
     } else {

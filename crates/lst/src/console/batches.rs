@@ -1,10 +1,10 @@
-//! Commands about batches and their tests.
+//! The console's commands for batches and their tests.
 
-use super::command::{Listed, NodeState, Said, Shown, TestWanted};
-use super::ops::{ALL_STATES, Result, check_name, failures, why};
-use super::state::{Test, requests_at_once, servers_of};
+use super::command::{CommandOutput, NodeFilter, NodeState, QueryFilter, TestRequest};
+use super::ops::{ALL_STATES, Result, check_name, explain, failures};
+use super::state::{Test, server_concurrency, servers_of};
 use super::text::{self};
-use super::transact::{Asked, LIMIT};
+use super::transact::{CALL_TIMEOUT, NodeReply};
 use super::{Inner, TestKind};
 use crate::spec::write_destinations;
 use crate::srpc::Bulk;
@@ -16,44 +16,44 @@ use wire::{
     WireStruct,
 };
 
-/// How long a batch may take to stop.
-const STOP_MAX: Duration = Duration::from_secs(90);
-/// Between two looks at whether it has.
-const STOP_PAUSE: Duration = Duration::from_millis(200);
+/// The longest time that a batch may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+/// The interval of checking whether it has stopped.
+const STOP_POLL: Duration = Duration::from_millis(200);
 
-/// How the state of a batch is shown.
+/// The batch states in `lst list_batch`.
 const IDLE: u32 = 0xb0;
 const RUNNING: u32 = 0xb1;
 
-/// What nodes say of a batch or a test.
-struct Queried {
-    asked: Vec<Asked>,
-    /// Nodes on which something runs.
+/// The state of a batch or test on its nodes.
+struct BatchStatus {
+    replies: Vec<NodeReply>,
+    /// Nodes that run a test.
     running: usize,
     idle: usize,
-    /// Nodes that do not know it.
+    /// Nodes that do not know the batch or test.
     failed: usize,
-    /// Nodes that did not answer.
+    /// Nodes that did not reply.
     silent: usize,
 }
 
 fn no_batch(name: &str) -> impl Fn(Errno) -> String + '_ {
-    move |e| why(&format!("batch {name}"), e)
+    move |e| explain(&format!("batch {name}"), e)
 }
 
-/// How many of its tests, or of its requests, a node says are running.
-fn active(asked: &Asked) -> Option<u32> {
-    match &asked.reply.as_ref().ok()?.body {
+/// The number of active tests (or of units, for one test) in a node's reply.
+fn active(replies: &NodeReply) -> Option<u32> {
+    match &replies.reply.as_ref().ok()?.body {
         SrpcBody::BatchReply(reply) => Some(reply.bar_active),
         _ => None,
     }
 }
 
 impl Inner {
-    pub(super) fn add_batch(&self, name: &str) -> Result<Said> {
+    pub(super) fn add_batch(&self, name: &str) -> Result<CommandOutput> {
         check_name(name)?;
         self.state.lock().add_batch(name).map_err(no_batch(name))?;
-        Ok(Said::out(""))
+        Ok(CommandOutput::out(""))
     }
 
     fn batch_request(&self, id: u64, bar_opc: u32, bar_testidx: u32, bar_arg: u32) -> SrpcBody {
@@ -68,7 +68,7 @@ impl Inner {
         batch.into()
     }
 
-    pub(super) async fn run(&self, name: &str, timeout_s: u32) -> Result<Said> {
+    pub(super) async fn run(&self, name: &str, timeout_s: u32) -> Result<CommandOutput> {
         let (id, clients) = {
             let state = self.state.lock();
             let batch = state.batch(name).map_err(no_batch(name))?;
@@ -79,25 +79,25 @@ impl Inner {
             {
                 return Err(format!(
                     "batch {name} cannot start: {} is not in the session",
-                    text::id(nid)
+                    text::process_id(nid)
                 ));
             }
             (batch.id, batch.clients.clone())
         };
         let run = self.batch_request(id, SRPC_BATCH_OPC_RUN, 0, timeout_s);
-        let asked = self
-            .ask(clients.into_iter().map(|nid| (nid, run.clone())), LIMIT)
+        let replies = self
+            .call_nodes(clients.into_iter().map(|nid| (nid, run.clone())), CALL_TIMEOUT)
             .await;
-        if asked.iter().any(|a| a.status() == Ok(0)) {
+        if replies.iter().any(|a| a.status() == Ok(0)) {
             self.state.lock().batch_mut(name).map_err(no_batch(name))?.running = true;
         }
-        match failures("run batch", &asked, &[]) {
-            failed if failed.is_empty() => Ok(Said::out(format!("{name} is running now\n"))),
-            failed => Ok(Said::failed(failed.trim_end())),
+        match failures("run batch", &replies, &[]) {
+            failed if failed.is_empty() => Ok(CommandOutput::out(format!("{name} is running now\n"))),
+            failed => Ok(CommandOutput::failed(failed.trim_end())),
         }
     }
 
-    pub(super) async fn stop(&self, name: &str, force: bool) -> Result<Said> {
+    pub(super) async fn stop(&self, name: &str, force: bool) -> Result<CommandOutput> {
         let (id, clients) = {
             let state = self.state.lock();
             let batch = state.batch(name).map_err(no_batch(name))?;
@@ -108,43 +108,43 @@ impl Inner {
             )
         };
         let stop = self.batch_request(id, SRPC_BATCH_OPC_STOP, 0, force.into());
-        let asked = self
-            .ask(clients.into_iter().map(|nid| (nid, stop.clone())), LIMIT)
+        let replies = self
+            .call_nodes(clients.into_iter().map(|nid| (nid, stop.clone())), CALL_TIMEOUT)
             .await;
-        match failures("stop batch", &asked, &[Errno::EPERM.0 as u32]) {
-            failed if failed.is_empty() => Ok(Said::out("")),
-            failed => Ok(Said::failed(failed.trim_end())),
+        match failures("stop batch", &replies, &[Errno::EPERM.0 as u32]) {
+            failed if failed.is_empty() => Ok(CommandOutput::out("")),
+            failed => Ok(CommandOutput::failed(failed.trim_end())),
         }
     }
 
-    /// Waits until nothing of a batch runs any more.
-    pub(super) async fn until_stopped(&self, name: &str, mut said: Said) -> Said {
-        let deadline = Instant::now() + STOP_MAX;
+    /// Waits until no test of the batch runs.
+    pub(super) async fn wait_until_stopped(&self, name: &str, mut output: CommandOutput) -> CommandOutput {
+        let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
-            let queried = {
+            let batch_status = {
                 let _turn = self.turn.lock().await;
-                self.ask_batch(name, 0, false, LIMIT).await
+                self.query_batch(name, 0, false, CALL_TIMEOUT).await
             };
-            let queried = match queried {
-                Ok(queried) => queried,
-                Err(e) => return Said::failed(e),
+            let batch_status = match batch_status {
+                Ok(batch_status) => batch_status,
+                Err(e) => return CommandOutput::failed(e),
             };
-            if queried.running == 0 && queried.failed == 0 {
-                said.out += "Batch is stopped\n";
-                return said;
+            if batch_status.running == 0 && batch_status.failed == 0 {
+                output.out += "Batch is stopped\n";
+                return output;
             }
             if Instant::now() > deadline {
-                let running = queried.running;
-                return Said::failed(format!(
-                    "{name} still runs on {running} nodes after {STOP_MAX:?}: stop it with --force"
+                let running = batch_status.running;
+                return CommandOutput::failed(format!(
+                    "batch {name} still runs on {running} nodes after {STOP_TIMEOUT:?}: stop it with --force"
                 ));
             }
-            sleep(STOP_PAUSE).await;
+            sleep(STOP_POLL).await;
         }
     }
 
-    /// Asks the clients, or the servers, of a batch or a test.
-    async fn ask_batch(&self, name: &str, test: u32, server: bool, limit: Duration) -> Result<Queried> {
+    /// Queries the clients, or the servers, of a batch or a test.
+    async fn query_batch(&self, name: &str, test: u32, server: bool, limit: Duration) -> Result<BatchStatus> {
         let (id, nids) = {
             let state = self.state.lock();
             let batch = state.batch(name).map_err(no_batch(name))?;
@@ -155,7 +155,7 @@ impl Inner {
                     let test = batch
                         .tests
                         .get(n - 1)
-                        .ok_or_else(|| why(&format!("test {n} of batch {name}"), Errno::ENOENT))?;
+                        .ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?;
                     let group = if server { &test.to } else { &test.from };
                     state.group(group).map_err(no_batch(name))?.nids.clone()
                 }
@@ -163,21 +163,27 @@ impl Inner {
             (batch.id, nids)
         };
         let query = self.batch_request(id, SRPC_BATCH_OPC_QUERY, test, 0);
-        let asked = self
-            .ask(nids.into_iter().map(|nid| (nid, query.clone())), limit)
+        let replies = self
+            .call_nodes(nids.into_iter().map(|nid| (nid, query.clone())), limit)
             .await;
-        let running = asked.iter().filter(|a| active(a).is_some_and(|n| n > 0)).count();
-        let queried = Queried {
+        let running = replies
+            .iter()
+            .filter(|a| active(a).is_some_and(|n| n > 0))
+            .count();
+        let batch_status = BatchStatus {
             running,
-            idle: asked.iter().filter(|a| active(a) == Some(0)).count(),
-            failed: asked.iter().filter(|a| a.status().is_ok_and(|s| s != 0)).count(),
-            silent: asked.iter().filter(|a| a.status().is_err()).count(),
-            asked,
+            idle: replies.iter().filter(|a| active(a) == Some(0)).count(),
+            failed: replies
+                .iter()
+                .filter(|a| a.status().is_ok_and(|s| s != 0))
+                .count(),
+            silent: replies.iter().filter(|a| a.status().is_err()).count(),
+            replies,
         };
-        if test == 0 && !server && queried.running == 0 && queried.silent == 0 {
+        if test == 0 && !server && batch_status.running == 0 && batch_status.silent == 0 {
             self.state.lock().batch_mut(name).map_err(no_batch(name))?.running = false;
         }
-        Ok(queried)
+        Ok(batch_status)
     }
 
     pub(super) async fn query(
@@ -186,49 +192,54 @@ impl Inner {
         test: u32,
         server: bool,
         timeout_s: u64,
-        verbose: Option<Shown>,
-    ) -> Result<Said> {
-        let queried = self
-            .ask_batch(name, test, server, Duration::from_secs(timeout_s))
+        verbose: Option<QueryFilter>,
+    ) -> Result<CommandOutput> {
+        let batch_status = self
+            .query_batch(name, test, server, Duration::from_secs(timeout_s))
             .await?;
-        let Queried {
+        let BatchStatus {
             running,
             idle,
             failed,
             silent,
             ..
-        } = queried;
-        if let Some(shown) = verbose {
-            if queried.asked.is_empty() {
-                return Ok(Said::out("there are no nodes\n"));
+        } = batch_status;
+        if let Some(filter) = verbose {
+            if batch_status.replies.is_empty() {
+                return Ok(CommandOutput::out("there are no nodes\n"));
             }
-            let line = |a: &Asked| {
-                let runs = active(a).is_some_and(|n| n > 0);
-                let wrong = a.status() != Ok(0);
-                if (shown.active && !runs) || (shown.idle && runs) || (shown.error && !wrong) {
+            let line = |a: &NodeReply| {
+                let is_running = active(a).is_some_and(|n| n > 0);
+                let failed = a.status() != Ok(0);
+                if (filter.active && !is_running) || (filter.idle && is_running) || (filter.error && !failed)
+                {
                     return None;
                 }
                 let is = match a.status() {
                     Err(e) => e.to_string(),
-                    Ok(_) if runs => "Running".to_owned(),
+                    Ok(_) if is_running => "Running".to_owned(),
                     Ok(_) => "Idle".to_owned(),
                 };
-                Some(format!("{} [{}]: {is}\n", text::id(a.nid), a.state.name()))
+                Some(format!(
+                    "{} [{}]: {is}\n",
+                    text::process_id(a.nid),
+                    a.state.name()
+                ))
             };
-            return Ok(Said::out(
-                queried.asked.iter().filter_map(line).collect::<String>(),
+            return Ok(CommandOutput::out(
+                batch_status.replies.iter().filter_map(line).collect::<String>(),
             ));
         }
         let mut out = format!("{name} [{test}] ");
         if silent > 0 {
-            out += &format!("{silent} of {} nodes are unknown, ", queried.asked.len());
+            out += &format!("{silent} of {} nodes are unknown, ", batch_status.replies.len());
         }
         out += &match (silent, failed, running, idle) {
             (0, 0, 0, _) => "is stopped\n".to_owned(),
             (0, 0, _, 0) => "is running\n".to_owned(),
             _ => format!("stopped: {idle} , running: {running}, failed: {failed}\n"),
         };
-        Ok(Said::out(out))
+        Ok(CommandOutput::out(out))
     }
 
     pub(super) fn list_batches(&self) -> String {
@@ -246,8 +257,8 @@ impl Inner {
         name: &str,
         test: Option<u32>,
         server: bool,
-        listed: Option<Listed>,
-    ) -> Result<Said> {
+        filter: Option<NodeFilter>,
+    ) -> Result<CommandOutput> {
         let state = self.state.lock();
         let batch = state.batch(name).map_err(no_batch(name))?;
         let sides_of = |test: &Test| -> Result<(Vec<Nid>, Vec<Nid>)> {
@@ -260,59 +271,59 @@ impl Inner {
                 let at = (n as usize).checked_sub(1).and_then(|i| batch.tests.get(i));
                 Some((
                     n as usize,
-                    at.ok_or_else(|| why(&format!("test {n} of batch {name}"), Errno::ENOENT))?,
+                    at.ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?,
                 ))
             }
         };
-        if let Some(listed) = listed {
+        if let Some(filter) = filter {
             let (clients, servers) = match chosen {
                 Some((_, test)) => sides_of(test)?,
                 None => (batch.clients.clone(), batch.servers.clone()),
             };
-            let wanted = |is: &NodeState| {
+            let matches = |is: &NodeState| {
                 if *is == NodeState::Active {
-                    listed.active
+                    filter.active
                 } else {
-                    listed.invalid
+                    filter.invalid
                 }
             };
-            let states: Vec<NodeState> = ALL_STATES.into_iter().filter(wanted).collect();
+            let states: Vec<NodeState> = ALL_STATES.into_iter().filter(matches).collect();
             let (lines, count) = text::nodes(&state, if server { &servers } else { &clients }, &states);
-            return Ok(Said::out(format!("{lines}Total {count} nodes\n")));
+            return Ok(CommandOutput::out(format!("{lines}Total {count} nodes\n")));
         }
         let mut out = String::new();
         if chosen.is_none() {
             let is = if batch.running { RUNNING } else { IDLE };
             out += &format!("Batch: {name} Tests: {} State: {is}\n", batch.tests.len());
-            out += &text::sides(&state.tally(&batch.clients), &state.tally(&batch.servers));
+            out += &text::client_server_tallies(&state.tally(&batch.clients), &state.tally(&batch.servers));
         }
         let all = batch.tests.iter().enumerate().map(|(i, test)| (i + 1, test));
         for (n, test) in all.filter(|(n, _)| chosen.is_none_or(|(only, _)| only == *n)) {
             let (clients, servers) = sides_of(test)?;
             out += &text::test(n, test);
-            out += &text::sides(&state.tally(&clients), &state.tally(&servers));
+            out += &text::client_server_tallies(&state.tally(&clients), &state.tally(&servers));
         }
-        Ok(Said::out(out))
+        Ok(CommandOutput::out(out))
     }
 
-    pub(super) async fn add_test(&self, wanted: &TestWanted) -> Result<Said> {
-        let TestWanted {
+    pub(super) async fn add_test(&self, test: &TestRequest) -> Result<CommandOutput> {
+        let TestRequest {
             batch: name,
             from,
             to,
             dist,
             span,
             ..
-        } = wanted;
-        let concurrency = wanted.concurrency;
-        if wanted.loops == 0
+        } = test;
+        let concurrency = test.concurrency;
+        if test.loops == 0
             || concurrency == 0
             || concurrency > wire::LST_MAX_CONCUR
             || *dist == 0
             || *span == 0
         {
             return Err(format!(
-                "a test is repeated at least once, with a concurrency from 1 to {}, distributed as 1:1 or more",
+                "a test needs a loop count other than 0, a concurrency from 1 to {}, and a distribution of 1:1 or more",
                 wire::LST_MAX_CONCUR
             ));
         }
@@ -320,16 +331,19 @@ impl Inner {
             let state = self.state.lock();
             let batch = state.batch(name).map_err(no_batch(name))?;
             if batch.running {
-                return Err(format!("batch {name} runs: stop it first"));
+                return Err(format!("batch {name} is running: stop it first"));
             }
             let nids = |group: &str| {
                 let nids = state
                     .group(group)
-                    .map_err(|e| why(&format!("group {group}"), e))?
+                    .map_err(|e| explain(&format!("group {group}"), e))?
                     .nids
                     .clone();
                 match nids.iter().find(|&&nid| state.state_of(nid) != NodeState::Active) {
-                    Some(&nid) => Err(format!("group {group}: {} is not in the session", text::id(nid))),
+                    Some(&nid) => Err(format!(
+                        "group {group}: {} is not in the session",
+                        text::process_id(nid)
+                    )),
                     None => Ok(nids),
                 }
             };
@@ -347,40 +361,40 @@ impl Inner {
         let request = SrpcTestReqst {
             tsr_sid: self.sid(),
             tsr_bid: LstBid { bat_id: id },
-            tsr_service: if wanted.kind == TestKind::Ping {
+            tsr_service: if test.kind == TestKind::Ping {
                 SRPC_SERVICE_PING
             } else {
                 SRPC_SERVICE_BRW
             },
             tsr_concur: concurrency,
             tsr_stop_onerr: 1,
-            tsr_u: parameters(wanted.kind, feats),
+            tsr_u: encode_operation(test.kind, feats),
             ..SrpcTestReqst::default()
         };
         let serve = SrpcTestReqst {
-            tsr_loop: requests_at_once(clients.len(), servers.len(), *dist, *span, concurrency),
+            tsr_loop: server_concurrency(clients.len(), servers.len(), *dist, *span, concurrency),
             ..request
         };
-        let mut asked = self
-            .ask(servers.iter().map(|&nid| (nid, serve.into())), LIMIT)
+        let mut replies = self
+            .call_nodes(servers.iter().map(|&nid| (nid, serve.into())), CALL_TIMEOUT)
             .await;
-        let mut failed = failures("add test", &asked, &[]);
+        let mut failed = failures("add test", &replies, &[]);
         if failed.is_empty() {
-            let of = |(&nid, list): (&Nid, &Vec<Nid>)| {
+            let request_of = |(&nid, list): (&Nid, &Vec<Nid>)| {
                 let run = SrpcTestReqst {
-                    tsr_loop: wanted.loops as u32,
+                    tsr_loop: test.loops as u32,
                     tsr_is_client: 1,
                     tsr_ndest: list.len() as u32,
                     ..request
                 };
                 (nid, run.into(), Bulk::Source(write_destinations(list).into()))
             };
-            asked = self
-                .ask_with(clients.iter().zip(&lists).map(of).collect(), LIMIT)
+            replies = self
+                .call_nodes_with_bulk(clients.iter().zip(&lists).map(request_of).collect(), CALL_TIMEOUT)
                 .await;
-            failed = failures("add test", &asked, &[]);
+            failed = failures("add test", &replies, &[]);
         }
-        // It is listed even where it failed, so that it can be seen what has become of it.
+        // List the test even if it failed, so that the user can query it.
         let mut state = self.state.lock();
         let batch = state.batch_mut(name).map_err(no_batch(name))?;
         for (all, some) in [(&mut batch.clients, &clients), (&mut batch.servers, &servers)] {
@@ -391,21 +405,21 @@ impl Inner {
             }
         }
         batch.tests.push(Test {
-            kind: wanted.kind,
-            loops: wanted.loops,
+            kind: test.kind,
+            loops: test.loops,
             concurrency,
             from: from.clone(),
             to: to.clone(),
         });
         if failed.is_empty() {
-            return Ok(Said::out("Test was added successfully\n"));
+            return Ok(CommandOutput::out("Test was added successfully\n"));
         }
-        Ok(Said::failed(failed.trim_end()))
+        Ok(CommandOutput::failed(failed.trim_end()))
     }
 }
 
-/// What a test sends, as its request says it to nodes with these features.
-fn parameters(kind: TestKind, feats: u32) -> [u8; 12] {
+/// The operation of a test as encoded for nodes with these features.
+fn encode_operation(kind: TestKind, feats: u32) -> [u8; 12] {
     let TestKind::Brw {
         write,
         check,

@@ -1,4 +1,4 @@
-//! What a console is asked, and what it says: both travel between the command line and the console's process.
+//! The console's commands and their output, as sent between the command line and the console's process.
 
 use serde::{Deserialize, Serialize};
 use wire::{LnetCountersCommon, SfwCounters};
@@ -9,23 +9,23 @@ use wire::{LnetCountersCommon, SfwCounters};
 pub enum Command {
     /// Ends the session.
     EndSession,
-    /// Tells of the session.
+    /// Shows the session.
     ShowSession,
-    /// Asks nodes which session they have.
+    /// Asks nodes for their session.
     Ping {
-        /// Which nodes.
-        whom: Whom,
+        /// The nodes to ask.
+        target: PingTarget,
         /// Seconds to wait.
         timeout_s: u64,
     },
-    /// Makes a group of nodes, and invites them into the session.
+    /// Creates a group of nodes and adds the nodes to the session.
     AddGroup {
         /// Its name.
         name: String,
         /// Lists of nodes.
         ids: Vec<String>,
     },
-    /// Lets go of a group.
+    /// Deletes a group.
     DelGroup {
         /// Its name.
         name: String,
@@ -34,24 +34,24 @@ pub enum Command {
     UpdateGroup {
         /// Its name.
         name: String,
-        /// How.
-        how: Update,
+        /// The change.
+        update: GroupUpdate,
     },
     /// Lists groups, or the nodes of some.
     ListGroup {
-        /// Which; none: the names of all.
+        /// The groups; if empty, lists the names of all.
         names: Vec<String>,
-        /// The nodes that are in one of these states, one by one; otherwise only how many there are.
+        /// List the nodes in one of these states; `None`: only count them.
         states: Option<Vec<NodeState>>,
     },
-    /// Tells which nodes have seen errors.
+    /// Lists the nodes that have counted errors.
     ShowError {
         /// Groups, or lists of nodes.
         names: Vec<String>,
         /// Only errors of the session's tests.
         session_only: bool,
     },
-    /// Makes a batch.
+    /// Creates a batch.
     AddBatch {
         /// Its name.
         name: String,
@@ -60,28 +60,28 @@ pub enum Command {
     Run {
         /// Its name.
         name: String,
-        /// Seconds, which nodes are told.
+        /// Timeout in seconds, passed on to the nodes.
         timeout_s: u32,
     },
-    /// Stops a batch and waits until it is stopped.
+    /// Stops a batch, and waits until it has stopped.
     Stop {
         /// Its name.
         name: String,
-        /// Without waiting for requests in flight.
+        /// Abort requests in flight instead of waiting for them.
         force: bool,
     },
-    /// Lists batches, or tells of one.
+    /// Lists batches, or shows one.
     ListBatch {
-        /// Which; none: the names of all.
+        /// The batch; `None`: lists the names of all.
         name: Option<String>,
         /// Only this test, from 1.
         test: Option<u32>,
         /// The server's side in place of the client's.
         server: bool,
-        /// Nodes one by one, those that are active and those that are not.
-        nodes: Option<Listed>,
+        /// List the nodes that match the filter; `None`: only count them.
+        nodes: Option<NodeFilter>,
     },
-    /// Asks whether a batch, or a test of it, runs.
+    /// Queries whether a batch, or one test of it, is running.
     Query {
         /// The batch.
         name: String,
@@ -91,55 +91,55 @@ pub enum Command {
         server: bool,
         /// Seconds to wait.
         timeout_s: u64,
-        /// Node by node, and which of them.
-        verbose: Option<Shown>,
+        /// List each node that matches the filter.
+        verbose: Option<QueryFilter>,
     },
     /// Adds a test to a batch.
-    AddTest(TestWanted),
+    AddTest(TestRequest),
 }
 
-/// Nodes that are pinged.
+/// The nodes to ping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whom {
-    /// All of the session.
+pub enum PingTarget {
+    /// All nodes of the session.
     Session,
-    /// A group's.
+    /// The nodes of a group.
     Group(String),
-    /// A batch's clients, or its servers.
+    /// The servers (true) or clients (false) of a batch.
     Batch(String, bool),
-    /// Those of a list.
+    /// The nodes of a list.
     Nodes(String),
 }
 
-/// How a group is changed.
+/// A change of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Update {
-    /// Invite those again that are not active.
+pub enum GroupUpdate {
+    /// Add inactive nodes to the session again.
     Refresh,
-    /// Let go of those in these states.
+    /// Remove the nodes in these states.
     Clean(Vec<NodeState>),
-    /// Let go of those of a list.
+    /// Remove the nodes of a list.
     Remove(String),
 }
 
-/// What a console knows of a node.
+/// The state of a node as the console knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// In the session.
+    /// In this console's session.
     Active,
-    /// In another's.
+    /// In another session.
     Busy,
-    /// Does not answer.
+    /// Does not reply.
     Down,
-    /// In none, or not heard of yet.
+    /// In no session, or never contacted.
     Unknown,
 }
 
 impl NodeState {
-    /// As `lst` says it.
+    /// The name that `lst` prints.
     pub fn name(self) -> &'static str {
         match self {
             NodeState::Active => "Active",
@@ -149,7 +149,7 @@ impl NodeState {
         }
     }
 
-    /// The states that a word means.
+    /// The states named by a word; `invalid` means all except active.
     pub fn parse(word: &str) -> Option<Vec<NodeState>> {
         Some(match word.to_lowercase().as_str() {
             "active" => vec![NodeState::Active],
@@ -162,78 +162,78 @@ impl NodeState {
     }
 }
 
-/// Which nodes of a batch are listed.
+/// Selects the nodes of a batch to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// Active ones.
+pub struct NodeFilter {
+    /// List active nodes.
     pub active: bool,
-    /// Others.
+    /// List all other nodes.
     pub invalid: bool,
 }
 
-/// Which nodes a query shows: all, or only those that...
+/// Selects the nodes that a query lists. Each set field restricts the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Shown {
-    /// ... run something,
+pub struct QueryFilter {
+    /// Only nodes that run a test.
     pub active: bool,
-    /// ... run nothing,
+    /// Only nodes that run no test.
     pub idle: bool,
-    /// ... failed.
+    /// Only nodes that failed.
     pub error: bool,
 }
 
-/// A test to be added.
+/// A test to add to a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TestWanted {
-    /// To which batch.
+pub struct TestRequest {
+    /// The batch.
     pub batch: String,
-    /// How often each request is repeated; negative: until it is stopped.
+    /// Number of repetitions; negative: until stopped.
     pub loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub concurrency: u32,
-    /// So many clients...
+    /// The distribution `dist:span`: each `dist` clients ...
     pub dist: u32,
-    /// ... have so many servers.
+    /// ... send to `span` servers.
     pub span: u32,
-    /// The clients' group.
+    /// The group of clients.
     pub from: String,
-    /// The servers' group.
+    /// The group of servers.
     pub to: String,
-    /// What is sent.
+    /// The operation.
     pub kind: TestKind,
 }
 
-/// What a test sends.
+/// The operation of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TestKind {
-    /// A request and its reply.
+    /// An empty request and its reply.
     Ping,
-    /// Bulk.
+    /// A bulk transfer.
     Brw {
-        /// From the client to the server.
+        /// The client sends the data to the server; else the server sends it.
         write: bool,
         /// `LST_BRW_CHECK_*`
         check: u32,
-        /// Bytes.
+        /// Size of a transfer, bytes.
         size: u32,
-        /// Where in a page the client's buffer begins.
+        /// Offset of the client's buffer in its first page.
         offset: u32,
     },
 }
 
-/// What a command has to say.
+/// The output of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Said {
-    /// On standard output.
+pub struct CommandOutput {
+    /// Text for standard output.
     pub out: String,
-    /// On standard error.
+    /// Text for standard error.
     pub err: String,
-    /// Whether it did what it was asked.
+    /// Whether the command succeeded.
     pub ok: bool,
 }
 
-/// What a node has counted.
+/// The counters of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCounts {
     /// The node.
@@ -257,13 +257,13 @@ impl NodeCounts {
     }
 }
 
-/// What the nodes of a group have counted; those that did not answer are only a number.
+/// The counters of the nodes of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupCounts {
     /// The group, or the list.
     pub name: String,
-    /// Nodes that answered.
+    /// The nodes that replied.
     pub nodes: Vec<NodeCounts>,
-    /// How many others there are.
+    /// The number of nodes that did not reply.
     pub failed: usize,
 }

@@ -1,14 +1,18 @@
-//! Lists of nodes as an administrator writes them: `192.168.1.[2-20/2,30]@tcp`. Pure.
+//! Parses lists of nodes, such as `192.168.1.[2-20/2,30]@tcp`. No I/O.
 
 use wire::Nid;
 
-/// Nodes that one list may name.
+/// The most nodes in one list.
 const NODES_MAX: usize = 4096;
 
-/// The nodes of a list, in order; what is wrong with it.
+/// The nodes of a list, in order.
+///
+/// # Errors
+///
+/// A message that names the malformed part.
 pub(crate) fn parse(list: &str) -> Result<Vec<Nid>, String> {
     let mut texts = vec![list.to_owned()];
-    // Each round expands the first brackets of each text.
+    // Each pass expands the first brackets of each text.
     while texts.iter().any(|text| text.contains('[')) {
         let mut expanded = Vec::new();
         for text in texts {
@@ -70,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_ranges_and_strides_are_expanded_in_order() {
+    fn ranges_and_strides_expand_in_order() {
         assert_eq!(texts("10.0.0.1@tcp"), ["10.0.0.1@tcp"]);
         assert_eq!(
             texts("192.168.1.[2-6/2,9]@tcp"),
@@ -88,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_whatever_its_size() {
+    fn malformed_and_huge_lists_are_errors() {
         for bad in [
             "10.0.0.[]@tcp",
             "10.0.0.[1@tcp",

@@ -1,27 +1,28 @@
-//! The console: one session, the nodes that it has invited, the tests that it has them run.
+//! The console: one session, its nodes, and the tests that they run.
 //!
-//! What it keeps is pure ([`state`]); a command asks a list of nodes at once ([`transact`]) and says what came of it in
-//! the words of `lst` ([`ops`], [`batches`], [`text`]). A node whose session would run out is asked for news in time; a console that
-//! nobody asks for anything for too long ends its session.
+//! The session's state is free of I/O ([`state`]). A command sends requests to many nodes at once ([`transact`]) and prints the
+//! result in the format of `lst` ([`ops`], [`batches`], [`text`]). A node ends a session without requests, so the console
+//! pings its nodes in time. A console without commands for `timeout` ends its session.
 
 mod batches;
 mod command;
 mod ids;
 mod ops;
 mod state;
-mod tests_of;
+mod test_args;
 mod text;
 mod transact;
 
 pub use command::{
-    Command, GroupCounts, Listed, NodeCounts, NodeState, Said, Shown, TestKind, TestWanted, Update, Whom,
+    Command, CommandOutput, GroupCounts, GroupUpdate, NodeCounts, NodeFilter, NodeState, PingTarget,
+    QueryFilter, TestKind, TestRequest,
 };
-pub use tests_of::parse_test;
-pub use text::{Rates, RatesShown};
+pub use test_args::parse_test;
+pub use text::{Rates, RatesFilter};
 
 use crate::Node;
 use crate::framework::NO_SID;
-use crate::server::Joined;
+use crate::server::JoinHandler;
 use parking_lot::Mutex;
 use state::State;
 use std::sync::Arc;
@@ -34,23 +35,23 @@ use wire::{
     Text,
 };
 
-/// How often it is looked which nodes are to be asked for news.
+/// The interval of checking which nodes need a ping.
 const TICK: Duration = Duration::from_secs(1);
-/// A node whose session never runs out is asked so often all the same.
+/// Ping interval of a node without session timeout.
 const PING_INTERVAL_S: u32 = 8;
 
-/// How a session begins.
+/// The parameters of a session.
 #[derive(Debug, Clone)]
-pub struct SessionWanted {
-    /// Its name, at most 31 bytes.
+pub struct SessionConfig {
+    /// The session's name, at most 31 bytes.
     pub name: String,
-    /// The key that its commands have (`LST_SESSION`).
+    /// The session key, which commands must present (`LST_SESSION`).
     pub key: u32,
-    /// A console that is asked for nothing for so long ends its session.
+    /// The session ends after this time without commands.
     pub timeout: Duration,
-    /// Take nodes from the sessions that they are in.
+    /// Take nodes away from other sessions.
     pub force: bool,
-    /// What nodes must know.
+    /// The features that nodes must support.
     pub feats: u32,
 }
 
@@ -64,7 +65,7 @@ pub struct Console {
 #[derive(Debug)]
 struct Inner {
     node: Arc<Node>,
-    wanted: SessionWanted,
+    config: SessionConfig,
     state: Mutex<State>,
     last_used: Mutex<Instant>,
     /// One command at a time.
@@ -73,12 +74,16 @@ struct Inner {
 }
 
 impl Console {
-    /// Begins a session on this node, which also answers as a node under test.
-    pub fn start(node: Arc<Node>, wanted: SessionWanted) -> Result<Console, Errno> {
-        if wanted.name.len() >= wire::LST_NAME_SIZE as usize || wanted.name.contains('\0') {
+    /// Starts a session on this node, which stays available as a node under test.
+    ///
+    /// # Errors
+    ///
+    /// `E2BIG` for a name of more than 31 bytes, `EINVAL` for unknown features.
+    pub fn start(node: Arc<Node>, config: SessionConfig) -> Result<Console, Errno> {
+        if config.name.len() >= wire::LST_NAME_SIZE as usize || config.name.contains('\0') {
             return Err(Errno::E2BIG);
         }
-        if wanted.feats & !LST_FEATS_MASK != 0 {
+        if config.feats & !LST_FEATS_MASK != 0 {
             return Err(Errno::EINVAL);
         }
         let stamp = SystemTime::now()
@@ -90,9 +95,9 @@ impl Console {
             ses_stamp: stamp as i64,
         };
         let inner = Arc::new(Inner {
-            state: Mutex::new(State::new(sid, wanted.feats)),
+            state: Mutex::new(State::new(sid, config.feats)),
             node,
-            wanted,
+            config,
             last_used: Mutex::new(Instant::now()),
             turn: tokio::sync::Mutex::new(()),
             ended: watch::channel(false).0,
@@ -106,13 +111,17 @@ impl Console {
         Ok(Console { inner, pinger })
     }
 
-    /// Does what a command says.
-    pub async fn execute(&self, command: Command) -> Said {
+    /// Executes a command.
+    pub async fn execute(&self, command: Command) -> CommandOutput {
         *self.inner.last_used.lock() = Instant::now();
         self.inner.execute(command).await
     }
 
-    /// What the nodes of groups, or of lists, have counted.
+    /// The counters of the nodes of groups or lists.
+    ///
+    /// # Errors
+    ///
+    /// A message if there is no such group, or a list is malformed.
     pub async fn counts(&self, names: &[String], timeout: Duration) -> Result<Vec<GroupCounts>, String> {
         *self.inner.last_used.lock() = Instant::now();
         self.inner.counts(names, timeout).await
@@ -129,20 +138,20 @@ impl Console {
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut ended = self.inner.ended.subscribe();
         async move {
-            // An error means that the console is gone, and its session with it.
+            // An error means that the console, and its session, are dropped.
             let _ = ended.wait_for(|ended| *ended).await;
         }
     }
 
-    /// How the session began: a line, as `lst new_session` says it.
-    pub fn begun(&self) -> String {
-        let SessionWanted {
+    /// The session's parameters in the line that `lst new_session` prints.
+    pub fn session_line(&self) -> String {
+        let SessionConfig {
             name,
             timeout,
             force,
             feats,
             ..
-        } = &self.inner.wanted;
+        } = &self.inner.config;
         let force = if *force { "Yes" } else { "No" };
         let timeout = timeout.as_secs();
         format!("SESSION: {name} FEATURES: {feats:x} TIMEOUT: {timeout} FORCE: {force}")
@@ -161,8 +170,8 @@ impl Inner {
         self.state.lock().sid
     }
 
-    /// Ends the session on all its nodes; what failed.
-    async fn end(&self) -> Vec<transact::Asked> {
+    /// Ends the session on all its nodes; returns their replies.
+    async fn end(&self) -> Vec<transact::NodeReply> {
         let (sid, active) = {
             let state = self.state.lock();
             let active = state.nodes.iter().filter(|n| n.state == NodeState::Active);
@@ -172,35 +181,38 @@ impl Inner {
             rmsn_sid: sid,
             ..SrpcRmsnReqst::default()
         };
-        let asked = self
-            .ask(active.into_iter().map(|nid| (nid, rmsn.into())), transact::LIMIT)
+        let replies = self
+            .call_nodes(
+                active.into_iter().map(|nid| (nid, rmsn.into())),
+                transact::CALL_TIMEOUT,
+            )
             .await;
         self.ended.send_replace(true);
-        asked
+        replies
     }
 }
 
-/// Asks nodes for news before their sessions run out, and ends the session when nobody uses the console.
+/// Pings nodes before their sessions time out, and ends the session if the console is unused.
 async fn keep_alive(console: Arc<Inner>) {
     loop {
         tokio::time::sleep(TICK).await;
-        if console.last_used.lock().elapsed() > console.wanted.timeout {
+        if console.last_used.lock().elapsed() > console.config.timeout {
             tracing::warn!(
-                "the session has expired: nobody has used its console for {:?}",
-                console.wanted.timeout
+                "the session has expired: its console got no command for {:?}",
+                console.config.timeout
             );
             console.end().await;
             return;
         }
         let due: Vec<Nid> = {
             let state = console.state.lock();
-            let due = |n: &&state::Known| {
-                let often = if n.timeout_s == 0 {
+            let due = |n: &&state::NodeInfo| {
+                let interval_s = if n.timeout_s == 0 {
                     PING_INTERVAL_S
                 } else {
                     n.timeout_s / 2
                 };
-                n.state == NodeState::Active && n.heard.elapsed().as_secs() >= often.into()
+                n.state == NodeState::Active && n.last_reply.elapsed().as_secs() >= interval_s.into()
             };
             state.nodes.iter().filter(due).map(|n| n.nid).collect()
         };
@@ -209,25 +221,28 @@ async fn keep_alive(console: Arc<Inner>) {
             ..SrpcDebugReqst::default()
         };
         console
-            .ask(due.into_iter().map(|nid| (nid, debug.into())), transact::LIMIT)
+            .call_nodes(
+                due.into_iter().map(|nid| (nid, debug.into())),
+                transact::CALL_TIMEOUT,
+            )
             .await;
     }
 }
 
-impl Joined for Inner {
+impl JoinHandler for Inner {
     fn join(&self, from: Nid, request: &Selftest) -> Selftest {
         let mut state = self.state.lock();
         let status = match &request.body {
             SrpcBody::JoinReqst(join) => {
-                let ours = [NO_SID.ses_nid, state.sid.ses_nid].contains(&join.join_sid.ses_nid);
+                let is_own = [NO_SID.ses_nid, state.sid.ses_nid].contains(&join.join_sid.ses_nid);
                 if *self.ended.borrow() {
                     Some(Errno::ESRCH)
-                } else if !state.agree(request.feats) {
+                } else if !state.accept_features(request.feats) {
                     Some(Errno::EPROTO)
-                } else if !ours {
+                } else if !is_own {
                     Some(Errno::EBUSY)
                 } else {
-                    join_group(&mut state, from, join.join_group.as_str(), self.wanted.timeout).err()
+                    join_group(&mut state, from, join.join_group.as_str(), self.config.timeout).err()
                 }
             }
             _ => Some(Errno::EINVAL),
@@ -235,8 +250,8 @@ impl Joined for Inner {
         let reply = SrpcJoinReply {
             join_status: status.map_or(0, |e| e.0 as u32),
             join_sid: state.sid,
-            join_timeout: self.wanted.timeout.as_secs() as u32,
-            join_session: Text::truncated(&self.wanted.name),
+            join_timeout: self.config.timeout.as_secs() as u32,
+            join_session: Text::truncated(&self.config.name),
         };
         Selftest::new(state.feats, reply)
     }
@@ -246,7 +261,7 @@ fn join_group(state: &mut State, from: Nid, name: &str, timeout: Duration) -> Re
     if state.group(name).is_err() {
         state.add_group(name)?;
     }
-    let group = state.free_group(name)?;
+    let group = state.unused_group_mut(name)?;
     if group.nids.contains(&from) {
         return Err(Errno::EEXIST);
     }

@@ -1,9 +1,8 @@
-//! The commands: what each asks of which nodes, and what is said of what came of it. Here those about the session, its groups,
-//! and what nodes have counted; [`super::batches`] has the others.
+//! The console's commands for the session, its groups, and node counters; [`super::batches`] has those for batches and tests.
 
-use super::command::{Command, GroupCounts, NodeCounts, NodeState, Said, Update, Whom};
+use super::command::{Command, CommandOutput, GroupCounts, GroupUpdate, NodeCounts, NodeState, PingTarget};
 use super::text::{self, NODES_TITLE};
-use super::transact::{Asked, LIMIT};
+use super::transact::{CALL_TIMEOUT, NodeReply};
 use super::{Inner, ids};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -12,7 +11,7 @@ use wire::{
     SrpcStatReqst, Text,
 };
 
-/// Nodes of a session.
+/// The most nodes in a session.
 const NODES_MAX: usize = 1 << 14;
 
 /// Every state.
@@ -23,38 +22,38 @@ pub(super) const ALL_STATES: [NodeState; 4] = [
     NodeState::Unknown,
 ];
 
-/// What a command says, or why it says nothing.
+/// A result, or the error message for the user.
 pub(super) type Result<T> = std::result::Result<T, String>;
 
-impl Said {
-    pub(super) fn out(out: impl Into<String>) -> Said {
-        Said {
+impl CommandOutput {
+    pub(super) fn out(out: impl Into<String>) -> CommandOutput {
+        CommandOutput {
             out: out.into(),
             err: String::new(),
             ok: true,
         }
     }
 
-    pub(super) fn failed(why: impl Into<String>) -> Said {
-        Said {
+    pub(super) fn failed(message: impl Into<String>) -> CommandOutput {
+        CommandOutput {
             out: String::new(),
-            err: why.into() + "\n",
+            err: message.into() + "\n",
             ok: false,
         }
     }
 }
 
-/// What an error means for the group, batch or test that it is about.
-pub(super) fn why(what: &str, errno: Errno) -> String {
+/// The message for an errno about a group, batch or test.
+pub(super) fn explain(what: &str, errno: Errno) -> String {
     match errno {
         Errno::ENOENT => format!("there is no {what} in this session"),
-        Errno::EEXIST => format!("{what} is there already"),
+        Errno::EEXIST => format!("{what} already exists"),
         Errno::EBUSY => format!("{what} is used by a test"),
         e => format!("{what}: {e}"),
     }
 }
 
-/// A name that fits into the protocol's fields.
+/// Checks that a name fits into the protocol's fields.
 pub(super) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() >= LST_NAME_SIZE as usize || name.contains('\0') {
         return Err(format!(
@@ -65,45 +64,45 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What failed on which node, a line each; statuses of `fine` are no failures.
-pub(super) fn failures(what: &str, asked: &[Asked], fine: &[u32]) -> String {
-    let line = |a: &Asked| match a.status() {
-        Err(e) => Some(format!("{what} RPC failed on {}: {e}\n", text::id(a.nid))),
+/// One line for each failure. Statuses in `fine` are no failures.
+pub(super) fn failures(what: &str, replies: &[NodeReply], fine: &[u32]) -> String {
+    let line = |a: &NodeReply| match a.status() {
+        Err(e) => Some(format!("{what} RPC failed on {}: {e}\n", text::process_id(a.nid))),
         Ok(status) if status == 0 || fine.contains(&status) => None,
         Ok(status) => Some(format!(
             "operation {what} failed on {}: {}\n",
-            text::id(a.nid),
+            text::process_id(a.nid),
             Errno(status as i32)
         )),
     };
-    asked.iter().filter_map(line).collect()
+    replies.iter().filter_map(line).collect()
 }
 
 impl Inner {
-    pub(super) async fn execute(&self, command: Command) -> Said {
+    pub(super) async fn execute(&self, command: Command) -> CommandOutput {
         let stop = match &command {
             Command::Stop { name, .. } => Some(name.clone()),
             _ => None,
         };
-        let said = {
+        let output = {
             let _turn = self.turn.lock().await;
-            self.dispatch(command).await.unwrap_or_else(Said::failed)
+            self.dispatch(command).await.unwrap_or_else(CommandOutput::failed)
         };
         match stop {
-            // Others may use the console while this waits.
-            Some(name) if said.ok => self.until_stopped(&name, said).await,
-            _ => said,
+            // Other commands may run during this wait.
+            Some(name) if output.ok => self.wait_until_stopped(&name, output).await,
+            _ => output,
         }
     }
 
-    async fn dispatch(&self, command: Command) -> Result<Said> {
+    async fn dispatch(&self, command: Command) -> Result<CommandOutput> {
         match command {
             Command::EndSession => Ok(self.end_session().await),
-            Command::ShowSession => Ok(Said::out(self.show_session())),
-            Command::Ping { whom, timeout_s } => self.ping(&whom, timeout_s).await,
+            Command::ShowSession => Ok(CommandOutput::out(self.show_session())),
+            Command::Ping { target, timeout_s } => self.ping(&target, timeout_s).await,
             Command::AddGroup { name, ids } => self.add_group(&name, &ids).await,
             Command::DelGroup { name } => self.del_group(&name).await,
-            Command::UpdateGroup { name, how } => self.update_group(&name, how).await,
+            Command::UpdateGroup { name, update } => self.update_group(&name, update).await,
             Command::ListGroup { names, states } => self.list_group(&names, states.as_deref()),
             Command::ShowError { names, session_only } => self.show_error(&names, session_only).await,
             Command::AddBatch { name } => self.add_batch(&name),
@@ -115,7 +114,7 @@ impl Inner {
                 server,
                 nodes,
             } => match name {
-                None => Ok(Said::out(self.list_batches())),
+                None => Ok(CommandOutput::out(self.list_batches())),
                 Some(name) => self.list_batch(&name, test, server, nodes),
             },
             Command::Query {
@@ -125,7 +124,7 @@ impl Inner {
                 timeout_s,
                 verbose,
             } => self.query(&name, test, server, timeout_s, verbose).await,
-            Command::AddTest(wanted) => self.add_test(&wanted).await,
+            Command::AddTest(test) => self.add_test(&test).await,
         }
     }
 }
@@ -135,56 +134,60 @@ impl Inner {
 impl Inner {
     fn show_session(&self) -> String {
         let state = self.state.lock();
-        let (name, key) = (&self.wanted.name, self.wanted.key);
+        let (name, key) = (&self.config.name, self.config.key);
         let (stamp, nid) = (state.sid.ses_stamp, state.sid.ses_nid);
         let (feats, nodes) = (state.feats, state.nodes.len());
         format!("{name} ID: {stamp}@{nid}, KEY: {key} FEATURES: {feats:x} NODES: {nodes}\n")
     }
 
-    async fn end_session(&self) -> Said {
-        let asked = self.end().await;
-        let err = failures("end session", &asked, &[Errno::ESRCH.0 as u32]);
-        Said {
+    async fn end_session(&self) -> CommandOutput {
+        let replies = self.end().await;
+        let err = failures("end session", &replies, &[Errno::ESRCH.0 as u32]);
+        CommandOutput {
             out: "session is ended\n".to_owned(),
             ok: err.is_empty(),
             err,
         }
     }
 
-    async fn ping(&self, whom: &Whom, timeout_s: u64) -> Result<Said> {
+    async fn ping(&self, target: &PingTarget, timeout_s: u64) -> Result<CommandOutput> {
         let nids: Vec<Nid> = {
             let state = self.state.lock();
-            match whom {
-                Whom::Session => state.nodes.iter().map(|n| n.nid).collect(),
-                Whom::Group(name) => {
-                    let group = state.group(name).map_err(|e| why(&format!("group {name}"), e))?;
+            match target {
+                PingTarget::Session => state.nodes.iter().map(|n| n.nid).collect(),
+                PingTarget::Group(name) => {
+                    let group = state
+                        .group(name)
+                        .map_err(|e| explain(&format!("group {name}"), e))?;
                     group.nids.clone()
                 }
-                Whom::Batch(name, servers) => {
-                    let batch = state.batch(name).map_err(|e| why(&format!("batch {name}"), e))?;
+                PingTarget::Batch(name, servers) => {
+                    let batch = state
+                        .batch(name)
+                        .map_err(|e| explain(&format!("batch {name}"), e))?;
                     if *servers {
                         batch.servers.clone()
                     } else {
                         batch.clients.clone()
                     }
                 }
-                Whom::Nodes(list) => ids::parse(list)?,
+                PingTarget::Nodes(list) => ids::parse(list)?,
             }
         };
         if nids.is_empty() {
-            return Ok(Said::out("there are no nodes\n"));
+            return Ok(CommandOutput::out("there are no nodes\n"));
         }
         let debug = SrpcDebugReqst {
             dbg_sid: self.sid(),
             ..SrpcDebugReqst::default()
         };
-        let asked = self
-            .ask(
+        let replies = self
+            .call_nodes(
                 nids.into_iter().map(|nid| (nid, debug.into())),
                 Duration::from_secs(timeout_s),
             )
             .await;
-        let line = |a: &Asked| {
+        let line = |a: &NodeReply| {
             let session = match (&a.reply, a.state) {
                 (Ok(reply), NodeState::Active | NodeState::Busy) => match &reply.body {
                     SrpcBody::DebugReply(debug) => debug.dbg_name.to_string(),
@@ -192,69 +195,69 @@ impl Inner {
                 },
                 _ => "<NULL>".to_owned(),
             };
-            let of = a.sid().map_or(Nid::ANY, |sid| sid.ses_nid);
+            let session_nid = a.sid().map_or(Nid::ANY, |sid| sid.ses_nid);
             format!(
-                "\t{}: {} [session: {session} id: {of}]\n",
-                text::id(a.nid),
+                "\t{}: {} [session: {session} id: {session_nid}]\n",
+                text::process_id(a.nid),
                 a.state.name()
             )
         };
-        let out = asked.iter().map(line).collect::<String>();
-        self.state.lock().forget_unused();
-        Ok(Said::out(out))
+        let out = replies.iter().map(line).collect::<String>();
+        self.state.lock().remove_unused_nodes();
+        Ok(CommandOutput::out(out))
     }
 }
 
 // ---- groups
 
 impl Inner {
-    async fn add_group(&self, name: &str, lists: &[String]) -> Result<Said> {
+    async fn add_group(&self, name: &str, lists: &[String]) -> Result<CommandOutput> {
         check_name(name)?;
         self.state
             .lock()
             .add_group(name)
-            .map_err(|e| why(&format!("group {name}"), e))?;
+            .map_err(|e| explain(&format!("group {name}"), e))?;
         let wanted = self.state.lock().feats;
-        let mut said = Said::out("");
+        let mut output = CommandOutput::out("");
         let mut added = false;
         for list in lists {
             let nids = match ids::parse(list) {
                 Ok(nids) => nids,
                 Err(e) => {
-                    said.err += &format!("{e}: left out\n");
+                    output.err += &format!("{e}: skipped\n");
                     continue;
                 }
             };
             let failed = self.invite(name, nids).await;
             if !failed.is_empty() {
-                said.err += &failed;
-                said.ok = false;
+                output.err += &failed;
+                output.ok = false;
                 break;
             }
-            said.out += &format!("{list} are added to session\n");
+            output.out += &format!("{list} are added to session\n");
             added = true;
             let missing = wanted & !self.state.lock().feats;
             if missing != 0 {
-                said.out += &format!(
-                    "Warning: some nodes do not know these features: {missing:x}; the session does without\n"
+                output.out += &format!(
+                    "Warning: some nodes do not support these features: {missing:x}; the session does not use them\n"
                 );
             }
         }
         if !added {
-            said.err += &format!("no node was added: group {name} is deleted\n");
-            said.ok = false;
-            said.out += &self.del_group(name).await?.out;
+            output.err += &format!("no node was added: group {name} is deleted\n");
+            output.ok = false;
+            output.out += &self.del_group(name).await?.out;
         }
-        Ok(said)
+        Ok(output)
     }
 
-    /// Makes the session on those nodes that are not in it, and puts all into the group; what failed.
+    /// Creates the session on nodes outside it, and adds all nodes to the group; returns the failures.
     async fn invite(&self, name: &str, nids: Vec<Nid>) -> String {
-        let to_ask: Vec<Nid> = {
+        let new_nodes: Vec<Nid> = {
             let mut state = self.state.lock();
             let known = state.nodes.len() + nids.len();
             let Some(group) = state.groups.iter_mut().find(|g| g.name == name) else {
-                return why(&format!("group {name}"), Errno::ENOENT) + "\n";
+                return explain(&format!("group {name}"), Errno::ENOENT) + "\n";
             };
             if known > NODES_MAX {
                 return format!("a session has at most {NODES_MAX} nodes\n");
@@ -270,101 +273,101 @@ impl Inner {
         };
         let mksn = SrpcMksnReqst {
             mksn_sid: self.sid(),
-            mksn_force: self.wanted.force.into(),
-            mksn_name: Text::truncated(&self.wanted.name),
+            mksn_force: self.config.force.into(),
+            mksn_name: Text::truncated(&self.config.name),
             ..SrpcMksnReqst::default()
         };
-        let mut asked = self
-            .ask(to_ask.into_iter().map(|nid| (nid, mksn.into())), LIMIT)
+        let mut replies = self
+            .call_nodes(new_nodes.into_iter().map(|nid| (nid, mksn.into())), CALL_TIMEOUT)
             .await;
         let mut differ = false;
         let mut state = self.state.lock();
-        for a in &mut asked {
+        for a in &mut replies {
             let Ok(reply) = &mut a.reply else { continue };
             let SrpcBody::MksnReply(made) = &mut reply.body else {
                 a.reply = Err(Errno::EBADMSG);
                 continue;
             };
-            if made.mksn_status == 0 && !state.agree(reply.feats) {
+            if made.mksn_status == 0 && !state.accept_features(reply.feats) {
                 made.mksn_status = Errno::EPROTO.0 as u32;
             }
             differ |= made.mksn_status == Errno::EPROTO.0 as u32;
             let timeout_s = made.mksn_timeout;
             state.node(Instant::now(), a.nid).timeout_s = timeout_s;
         }
-        let mut failed = failures("create session", &asked, &[]);
+        let mut failed = failures("create session", &replies, &[]);
         if differ {
-            failed += "nodes know different features: set LST_FEATURES=0 for those that all know\n";
+            failed += "nodes support different features: set LST_FEATURES=0 to use only the common ones\n";
         }
         failed
     }
 
     /// Ends the session on nodes.
-    async fn dismiss(&self, nids: Vec<Nid>) -> Vec<Asked> {
+    async fn end_session_on(&self, nids: Vec<Nid>) -> Vec<NodeReply> {
         let rmsn = SrpcRmsnReqst {
             rmsn_sid: self.sid(),
             ..SrpcRmsnReqst::default()
         };
-        self.ask(nids.into_iter().map(|nid| (nid, rmsn.into())), LIMIT)
+        self.call_nodes(nids.into_iter().map(|nid| (nid, rmsn.into())), CALL_TIMEOUT)
             .await
     }
 
-    async fn del_group(&self, name: &str) -> Result<Said> {
-        let only_here = {
+    async fn del_group(&self, name: &str) -> Result<CommandOutput> {
+        let exclusive = {
             let mut state = self.state.lock();
             let group = state
-                .free_group(name)
-                .map_err(|e| why(&format!("group {name}"), e))?;
+                .unused_group_mut(name)
+                .map_err(|e| explain(&format!("group {name}"), e))?;
             let nids = group.nids.clone();
-            state.only_in(name, &nids)
+            state.exclusive_to(name, &nids)
         };
-        let asked = self.dismiss(only_here).await;
+        let replies = self.end_session_on(exclusive).await;
         let mut state = self.state.lock();
         state.groups.retain(|g| g.name != name);
-        state.forget_unused();
-        let err = failures("end session", &asked, &[Errno::ESRCH.0 as u32]);
-        Ok(Said {
+        state.remove_unused_nodes();
+        let err = failures("end session", &replies, &[Errno::ESRCH.0 as u32]);
+        Ok(CommandOutput {
             out: "Group is deleted\n".to_owned(),
             ok: err.is_empty(),
             err,
         })
     }
 
-    async fn update_group(&self, name: &str, how: Update) -> Result<Said> {
+    async fn update_group(&self, name: &str, update: GroupUpdate) -> Result<CommandOutput> {
         let nids = {
             let mut state = self.state.lock();
             let group = state
-                .free_group(name)
-                .map_err(|e| why(&format!("group {name}"), e))?;
+                .unused_group_mut(name)
+                .map_err(|e| explain(&format!("group {name}"), e))?;
             group.nids.clone()
         };
-        let err = match how {
-            Update::Refresh => self.invite(name, nids).await,
-            Update::Clean(states) => {
+        let err = match update {
+            GroupUpdate::Refresh => self.invite(name, nids).await,
+            GroupUpdate::Clean(states) => {
                 let mut state = self.state.lock();
-                let gone: Vec<Nid> = nids
+                let removed: Vec<Nid> = nids
                     .into_iter()
                     .filter(|&nid| states.contains(&state.state_of(nid)))
                     .collect();
-                state.remove_from(name, |nid| gone.contains(&nid));
+                state.remove_from(name, |nid| removed.contains(&nid));
                 String::new()
             }
-            Update::Remove(list) => {
-                let gone = ids::parse(&list)?;
-                let only_here = self.state.lock().only_in(name, &gone);
-                let asked = self.dismiss(only_here).await;
-                self.state.lock().remove_from(name, |nid| gone.contains(&nid));
-                failures("update group", &asked, &[Errno::ESRCH.0 as u32])
+            GroupUpdate::Remove(list) => {
+                let removed = ids::parse(&list)?;
+                let exclusive = self.state.lock().exclusive_to(name, &removed);
+                let replies = self.end_session_on(exclusive).await;
+                self.state.lock().remove_from(name, |nid| removed.contains(&nid));
+                failures("update group", &replies, &[Errno::ESRCH.0 as u32])
             }
         };
-        Ok(Said {
+        Ok(CommandOutput {
             out: String::new(),
             ok: err.is_empty(),
             err,
         })
     }
 
-    fn list_group(&self, names: &[String], states: Option<&[NodeState]>) -> Result<Said> {
+    fn list_group(&self, names: &[String], states: Option<&[NodeState]>) -> Result<CommandOutput> {
         let state = self.state.lock();
         if names.is_empty() {
             let lines = state
@@ -372,7 +375,7 @@ impl Inner {
                 .iter()
                 .enumerate()
                 .map(|(i, g)| format!("{}) {}\n", i + 1, g.name));
-            return Ok(Said::out(
+            return Ok(CommandOutput::out(
                 lines.collect::<String>() + &format!("Total {} groups\n", state.groups.len()),
             ));
         }
@@ -382,7 +385,9 @@ impl Inner {
             String::new()
         };
         for name in names {
-            let group = state.group(name).map_err(|e| why(&format!("group {name}"), e))?;
+            let group = state
+                .group(name)
+                .map_err(|e| explain(&format!("group {name}"), e))?;
             match states {
                 None => out += &format!("{}\t{name}\n", state.tally(&group.nids).columns()),
                 Some(states) => {
@@ -391,84 +396,90 @@ impl Inner {
                 }
             }
         }
-        Ok(Said::out(out))
+        Ok(CommandOutput::out(out))
     }
 
-    // ---- what nodes have counted
+    // ---- counters
 
-    fn named(&self, name: &str) -> Result<Vec<Nid>> {
+    fn nids_of(&self, name: &str) -> Result<Vec<Nid>> {
         match self.state.lock().group(name) {
             Ok(group) => Ok(group.nids.clone()),
             Err(_) if name.contains('@') => ids::parse(name),
-            Err(e) => Err(why(&format!("group {name}"), e)),
+            Err(e) => Err(explain(&format!("group {name}"), e)),
         }
     }
 
-    /// What the nodes of a group, or of a list, say of themselves.
+    /// The statistics of the nodes of a group or a list; `None` for nodes that do not reply.
     async fn stat(&self, name: &str, limit: Duration) -> Result<Vec<(Nid, Option<SrpcStatReply>)>> {
         let stat = SrpcStatReqst {
             str_sid: self.sid(),
             ..SrpcStatReqst::default()
         };
-        let asked = self
-            .ask(self.named(name)?.into_iter().map(|nid| (nid, stat.into())), limit)
+        let replies = self
+            .call_nodes(
+                self.nids_of(name)?.into_iter().map(|nid| (nid, stat.into())),
+                limit,
+            )
             .await;
-        self.state.lock().forget_unused();
-        let told = |a: Asked| match a.reply.map(|reply| reply.body) {
+        self.state.lock().remove_unused_nodes();
+        let stat_of = |a: NodeReply| match a.reply.map(|reply| reply.body) {
             Ok(SrpcBody::StatReply(stat)) if stat.str_status == 0 => (a.nid, Some(stat)),
             _ => (a.nid, None),
         };
-        Ok(asked.into_iter().map(told).collect())
+        Ok(replies.into_iter().map(stat_of).collect())
     }
 
     pub(super) async fn counts(&self, names: &[String], timeout: Duration) -> Result<Vec<GroupCounts>> {
         let _turn = self.turn.lock().await;
         let mut all = Vec::new();
         for name in names {
-            let told = self.stat(name, timeout).await?;
-            let of = |(nid, stat): &(Nid, Option<SrpcStatReply>)| {
+            let stats = self.stat(name, timeout).await?;
+            let counters = |(nid, stat): &(Nid, Option<SrpcStatReply>)| {
                 stat.as_ref()
                     .map(|s| NodeCounts::new(nid.to_string(), &s.str_fw, &s.str_lnet))
             };
             all.push(GroupCounts {
                 name: name.clone(),
-                nodes: told.iter().filter_map(of).collect(),
-                failed: told.iter().filter(|(_, stat)| stat.is_none()).count(),
+                nodes: stats.iter().filter_map(counters).collect(),
+                failed: stats.iter().filter(|(_, stat)| stat.is_none()).count(),
             });
         }
         Ok(all)
     }
 
-    async fn show_error(&self, names: &[String], session_only: bool) -> Result<Said> {
-        let mut said = Said::out("");
+    async fn show_error(&self, names: &[String], session_only: bool) -> Result<CommandOutput> {
+        let mut output = CommandOutput::out("");
         for name in names {
-            let mut wrong = 0;
-            said.out += &format!("{name}:\n");
+            let mut error_nodes = 0;
+            output.out += &format!("{name}:\n");
             for (nid, stat) in self.stat(name, Duration::from_secs(10)).await? {
                 let Some(stat) = stat else {
-                    wrong += 1;
-                    said.err += &format!("{} does not say what errors it has seen\n", text::id(nid));
+                    error_nodes += 1;
+                    output.err += &format!(
+                        "{} did not reply with its error counters\n",
+                        text::process_id(nid)
+                    );
                     continue;
                 };
                 let (fw, rpc) = (stat.str_fw, stat.str_rpc);
-                let of_session = fw.brw_errors != 0 || fw.ping_errors != 0;
-                if !of_session && (session_only || rpc.errors == 0) {
+                let has_session_errors = fw.brw_errors != 0 || fw.ping_errors != 0;
+                if !has_session_errors && (session_only || rpc.errors == 0) {
                     continue;
                 }
-                wrong += 1;
+                error_nodes += 1;
                 let (brw, ping) = (fw.brw_errors, fw.ping_errors);
-                said.err += &format!(
+                output.err += &format!(
                     "{}: [Session {brw} brw errors, {ping} ping errors]",
-                    text::id(nid)
+                    text::process_id(nid)
                 );
                 if !session_only {
                     let (errors, dropped, expired) = (rpc.errors, rpc.rpcs_dropped, rpc.rpcs_expired);
-                    said.err += &format!(" [RPC: {errors} errors, {dropped} dropped, {expired} expired]");
+                    output.err += &format!(" [RPC: {errors} errors, {dropped} dropped, {expired} expired]");
                 }
-                said.err += "\n";
+                output.err += "\n";
             }
-            said.out += &format!("Total {wrong} error nodes in {name}\n");
+            output.out += &format!("Total {error_nodes} error nodes in {name}\n");
         }
-        Ok(said)
+        Ok(output)
     }
 }

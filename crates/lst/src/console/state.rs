@@ -1,46 +1,46 @@
-//! What a console keeps: nodes and what is known of them, groups, batches and their tests. Pure.
+//! The state of a console's session: nodes, groups, batches and tests. No I/O.
 
 use super::command::{NodeState, TestKind};
 use crate::framework::NO_SID;
 use tokio::time::Instant;
 use wire::{Errno, LST_FEATS_MASK, LstSid, Nid};
 
-/// The batch that is always there.
+/// The batch that every session has.
 pub(crate) const DEFAULT_BATCH: &str = "batch";
-/// Groups and batches of a session.
-const NAMED_MAX: usize = 1024;
+/// The most groups, and the most batches, of a session.
+const NAMES_MAX: usize = 1024;
 
 /// A console's session.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) sid: LstSid,
-    /// What its nodes agree on; the first that joins decides.
+    /// The features of the session; the first node decides.
     pub(crate) feats: u32,
-    agreed: bool,
-    pub(crate) nodes: Vec<Known>,
+    features_fixed: bool,
+    pub(crate) nodes: Vec<NodeInfo>,
     pub(crate) groups: Vec<Group>,
     pub(crate) batches: Vec<Batch>,
     last_batch: u64,
 }
 
-/// A node, as far as it is known.
+/// A node and the last known facts about it.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct NodeInfo {
     pub(crate) nid: Nid,
     pub(crate) state: NodeState,
-    /// After so many seconds without requests it leaves the session.
+    /// The node leaves the session after this many seconds without requests; 0: never.
     pub(crate) timeout_s: u32,
-    pub(crate) heard: Instant,
+    pub(crate) last_reply: Instant,
 }
 
-/// Nodes under a name.
+/// A named group of nodes.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
     pub(crate) nids: Vec<Nid>,
 }
 
-/// Tests under a name.
+/// A named batch of tests.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) name: String,
@@ -51,7 +51,7 @@ pub(crate) struct Batch {
     pub(crate) servers: Vec<Nid>,
 }
 
-/// A test as it was added.
+/// A test of a batch.
 #[derive(Debug, Clone)]
 pub(crate) struct Test {
     pub(crate) kind: TestKind,
@@ -61,7 +61,7 @@ pub(crate) struct Test {
     pub(crate) to: String,
 }
 
-/// How many nodes are in which state.
+/// The number of nodes in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) active: usize,
@@ -75,24 +75,24 @@ impl State {
         let mut state = State {
             sid,
             feats,
-            agreed: false,
+            features_fixed: false,
             nodes: Vec::new(),
             groups: Vec::new(),
             batches: Vec::new(),
             last_batch: 0,
         };
-        // The first name is never taken.
+        // Cannot fail: there is no other batch yet.
         let _ = state.add_batch(DEFAULT_BATCH);
         state
     }
 
-    /// Whether a node with these features can be in the session.
-    pub(crate) fn agree(&mut self, feats: u32) -> bool {
+    /// Whether a node with these features can join. The first node decides the session's features.
+    pub(crate) fn accept_features(&mut self, feats: u32) -> bool {
         if feats & !LST_FEATS_MASK != 0 {
             return false;
         }
-        if !self.agreed {
-            (self.agreed, self.feats) = (true, feats);
+        if !self.features_fixed {
+            (self.features_fixed, self.feats) = (true, feats);
         }
         self.feats == feats
     }
@@ -106,16 +106,16 @@ impl State {
             .map_or(NodeState::Unknown, |n| n.state)
     }
 
-    /// A node, now known if it was not.
-    pub(crate) fn node(&mut self, now: Instant, nid: Nid) -> &mut Known {
+    /// The entry of a node, created if missing.
+    pub(crate) fn node(&mut self, now: Instant, nid: Nid) -> &mut NodeInfo {
         let at = match self.nodes.iter().position(|n| n.nid == nid) {
             Some(at) => at,
             None => {
-                self.nodes.push(Known {
+                self.nodes.push(NodeInfo {
                     nid,
                     state: NodeState::Unknown,
                     timeout_s: 0,
-                    heard: now,
+                    last_reply: now,
                 });
                 self.nodes.len() - 1
             }
@@ -123,8 +123,8 @@ impl State {
         &mut self.nodes[at]
     }
 
-    /// A node has answered with its session, or has not.
-    pub(crate) fn heard(&mut self, now: Instant, nid: Nid, session: Option<LstSid>) -> NodeState {
+    /// Updates a node's state: `session` is the session in its reply, `None` if it did not reply.
+    pub(crate) fn update_node(&mut self, now: Instant, nid: Nid, session: Option<LstSid>) -> NodeState {
         let ours = self.sid;
         let node = self.node(now, nid);
         node.state = match session {
@@ -134,7 +134,7 @@ impl State {
             Some(_) => NodeState::Busy,
         };
         if session.is_some() {
-            node.heard = now;
+            node.last_reply = now;
         }
         node.state
     }
@@ -152,8 +152,8 @@ impl State {
         tally
     }
 
-    /// Forgets nodes that are in no group and no batch any more.
-    pub(crate) fn forget_unused(&mut self) {
+    /// Removes nodes that are in no group and no batch.
+    pub(crate) fn remove_unused_nodes(&mut self) {
         let used = |nid: &Nid| {
             self.groups.iter().any(|g| g.nids.contains(nid))
                 || self
@@ -166,8 +166,8 @@ impl State {
         self.nodes.retain(|_| keep.next().unwrap_or(true));
     }
 
-    /// Those of `nids` that are active, and in nothing but the group `name`.
-    pub(crate) fn only_in(&self, name: &str, nids: &[Nid]) -> Vec<Nid> {
+    /// The active ones of `nids` that are only in the group `name`.
+    pub(crate) fn exclusive_to(&self, name: &str, nids: &[Nid]) -> Vec<Nid> {
         let elsewhere = |nid: &Nid| {
             self.groups.iter().any(|g| g.name != name && g.nids.contains(nid))
                 || self
@@ -175,8 +175,8 @@ impl State {
                     .iter()
                     .any(|b| b.clients.contains(nid) || b.servers.contains(nid))
         };
-        let of = |nid: &Nid| self.state_of(*nid) == NodeState::Active && !elsewhere(nid);
-        nids.iter().copied().filter(of).collect()
+        let matches = |nid: &Nid| self.state_of(*nid) == NodeState::Active && !elsewhere(nid);
+        nids.iter().copied().filter(matches).collect()
     }
 
     // ---- groups
@@ -185,8 +185,12 @@ impl State {
         self.groups.iter().find(|g| g.name == name).ok_or(Errno::ENOENT)
     }
 
-    /// A group that no test uses.
-    pub(crate) fn free_group(&mut self, name: &str) -> Result<&mut Group, Errno> {
+    /// A group for changing it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`; `EBUSY` if a test uses the group.
+    pub(crate) fn unused_group_mut(&mut self, name: &str) -> Result<&mut Group, Errno> {
         let used = |t: &Test| t.from == name || t.to == name;
         let busy = self.batches.iter().any(|b| b.tests.iter().any(used));
         let group = self
@@ -201,7 +205,7 @@ impl State {
         if self.group(name).is_ok() {
             return Err(Errno::EEXIST);
         }
-        if self.groups.len() >= NAMED_MAX {
+        if self.groups.len() >= NAMES_MAX {
             return Err(Errno::ENOMEM);
         }
         self.groups.push(Group {
@@ -211,13 +215,13 @@ impl State {
         Ok(())
     }
 
-    /// Takes nodes out of a group; a group without nodes goes.
-    pub(crate) fn remove_from(&mut self, name: &str, gone: impl Fn(Nid) -> bool) {
+    /// Removes nodes from a group, and the group if it is then empty.
+    pub(crate) fn remove_from(&mut self, name: &str, is_removed: impl Fn(Nid) -> bool) {
         for group in self.groups.iter_mut().filter(|g| g.name == name) {
-            group.nids.retain(|&nid| !gone(nid));
+            group.nids.retain(|&nid| !is_removed(nid));
         }
         self.groups.retain(|g| g.name != name || !g.nids.is_empty());
-        self.forget_unused();
+        self.remove_unused_nodes();
     }
 
     // ---- batches
@@ -237,7 +241,7 @@ impl State {
         if self.batch(name).is_ok() {
             return Err(Errno::EEXIST);
         }
-        if self.batches.len() >= NAMED_MAX {
+        if self.batches.len() >= NAMES_MAX {
             return Err(Errno::ENOMEM);
         }
         self.last_batch += 1;
@@ -253,8 +257,8 @@ impl State {
     }
 }
 
-/// The servers of the client with this index, of all in the servers' group: each `dist` clients in a row have the same `span`
-/// servers, and the next have the following ones, around the group.
+/// The servers of the client with this index. Each run of `dist` clients shares `span` servers; the next run gets the next
+/// `span` servers, wrapping around the group.
 pub(crate) fn servers_of(index: usize, dist: usize, span: usize, group: &[Nid]) -> Result<Vec<Nid>, Errno> {
     if span == 0 || dist == 0 || span > group.len() {
         return Err(Errno::EINVAL);
@@ -263,8 +267,8 @@ pub(crate) fn servers_of(index: usize, dist: usize, span: usize, group: &[Nid]) 
     Ok(group.iter().cycle().skip(start).take(span).copied().collect())
 }
 
-/// Requests that a server of a test may get at once, for which it makes room.
-pub(crate) fn requests_at_once(
+/// The most requests that a server of a test gets at once. Nodes reserve buffers for that many.
+pub(crate) fn server_concurrency(
     clients: usize,
     servers: usize,
     dist: u32,
@@ -273,8 +277,10 @@ pub(crate) fn requests_at_once(
 ) -> u32 {
     let groups_of_clients = clients.div_ceil(dist.max(1) as usize);
     let groups_of_servers = servers.div_ceil(span.max(1) as usize).max(1);
-    let clients_at_most = groups_of_clients.div_ceil(groups_of_servers) as u32;
-    clients_at_most.saturating_mul(dist).saturating_mul(concurrency)
+    let clients_per_server = groups_of_clients.div_ceil(groups_of_servers) as u32;
+    clients_per_server
+        .saturating_mul(dist)
+        .saturating_mul(concurrency)
 }
 
 #[cfg(test)]
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_distributed_over_servers_as_the_ratio_says() {
+    fn clients_are_distributed_over_servers_by_ratio() {
         assert_eq!(distributed(4, 2, 1, 1), [[1], [2], [1], [2]]);
         assert_eq!(
             distributed(3, 4, 1, 4),
@@ -304,20 +310,20 @@ mod tests {
         );
         assert_eq!(distributed(4, 3, 2, 2), [[1, 2], [1, 2], [3, 1], [3, 1]]);
         assert_eq!(servers_of(0, 1, 3, &nids(2)), Err(Errno::EINVAL));
-        assert_eq!(requests_at_once(4, 2, 1, 1, 8), 16);
-        assert_eq!(requests_at_once(4, 3, 2, 2, 1), 2);
+        assert_eq!(server_concurrency(4, 2, 1, 1, 8), 16);
+        assert_eq!(server_concurrency(4, 3, 2, 2, 1), 2);
     }
 
     #[test]
-    fn the_first_node_decides_what_all_must_know() {
+    fn first_node_decides_the_features() {
         let mut state = State::new(NO_SID, 1);
-        assert!(!state.agree(2));
-        assert!(state.agree(0) && state.agree(0) && !state.agree(1));
+        assert!(!state.accept_features(2));
+        assert!(state.accept_features(0) && state.accept_features(0) && !state.accept_features(1));
         assert_eq!(state.feats, 0);
     }
 
     #[test]
-    fn a_group_without_nodes_goes_and_its_nodes_are_forgotten() {
+    fn empty_group_is_removed_with_its_nodes() {
         let mut state = State::new(NO_SID, 1);
         let now = Instant::now();
         for name in ["a", "b"] {
@@ -325,13 +331,13 @@ mod tests {
         }
         assert_eq!(state.add_group("a"), Err(Errno::EEXIST));
         for (name, n) in [("a", 2), ("b", 1)] {
-            state.free_group(name).unwrap().nids = nids(n);
+            state.unused_group_mut(name).unwrap().nids = nids(n);
         }
         for nid in nids(2) {
             let sid = state.sid;
             state.node(now, nid).state = NodeState::Active;
             assert_eq!(
-                state.heard(now, nid, Some(LstSid { ses_nid: nid, ..sid })),
+                state.update_node(now, nid, Some(LstSid { ses_nid: nid, ..sid })),
                 NodeState::Busy
             );
         }

@@ -1,4 +1,4 @@
-//! The words of `lst`: what it prints for people and for the scripts that read it. Pure.
+//! The output format of `lst`, which scripts parse. No I/O.
 
 use super::command::{GroupCounts, NodeCounts};
 use super::state::{State, Tally, Test};
@@ -6,16 +6,16 @@ use super::{NodeState, TestKind};
 use std::fmt::{self, Write};
 use wire::{LNET_PID_LUSTRE, Nid};
 
-/// The heads of the columns that nodes are counted in.
+/// The title of the columns of node counts.
 pub(super) const NODES_TITLE: &str = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
 
-/// A node, as its process on the network is called.
-pub(super) fn id(nid: Nid) -> String {
+/// A node as an LNet process id: `12345-10.0.0.1@tcp`.
+pub(super) fn process_id(nid: Nid) -> String {
     format!("{LNET_PID_LUSTRE}-{nid}")
 }
 
 impl Tally {
-    /// Its columns.
+    /// The counts as columns.
     pub(super) fn columns(&self) -> String {
         let Tally {
             active,
@@ -28,17 +28,17 @@ impl Tally {
     }
 }
 
-/// Those nodes that are in one of `states`, a line each, and how many they are.
+/// One line for each node in one of `states`, and the number of lines.
 pub(super) fn nodes(state: &State, nids: &[Nid], states: &[NodeState]) -> (String, usize) {
     let shown = nids.iter().map(|&nid| (nid, state.state_of(nid)));
     let shown: Vec<_> = shown.filter(|(_, is)| states.contains(is)).collect();
     let lines = shown
         .iter()
-        .map(|(nid, is)| format!("\t{}: {}\n", id(*nid), is.name()));
+        .map(|(nid, is)| format!("\t{}: {}\n", process_id(*nid), is.name()));
     (lines.collect(), shown.len())
 }
 
-/// One test of a batch.
+/// The line of a test.
 pub(super) fn test(number: usize, test: &Test) -> String {
     let kind = match test.kind {
         TestKind::Ping => "ping",
@@ -48,8 +48,8 @@ pub(super) fn test(number: usize, test: &Test) -> String {
     format!("\tTest {number}({kind}) (loop: {loops}, concurrency: {concurrency})\n")
 }
 
-/// How clients and servers are.
-pub(super) fn sides(clients: &Tally, servers: &Tally) -> String {
+/// The node counts of clients and servers.
+pub(super) fn client_server_tallies(clients: &Tally, servers: &Tally) -> String {
     format!(
         "{NODES_TITLE}client{}\nserver{}\n",
         clients.columns(),
@@ -57,9 +57,9 @@ pub(super) fn sides(clients: &Tally, servers: &Tally) -> String {
     )
 }
 
-/// What of a group's rates is shown; nothing chosen is everything.
+/// Selects the rates to print; if nothing is set, all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RatesShown {
+pub struct RatesFilter {
     /// Bandwidth.
     pub bw: bool,
     /// Messages a second.
@@ -68,29 +68,29 @@ pub struct RatesShown {
     pub read: bool,
     /// Sent.
     pub write: bool,
-    /// The mean of the nodes.
+    /// The mean over the nodes.
     pub avg: bool,
-    /// The least of the nodes.
+    /// The minimum over the nodes.
     pub min: bool,
-    /// The most of the nodes.
+    /// The maximum over the nodes.
     pub max: bool,
-    /// Megabytes of 1,000,000 bytes.
+    /// Print megabytes of 1,000,000 bytes instead of MiB.
     pub mbs: bool,
 }
 
-/// What the nodes of a group did between two moments.
+/// The traffic rates of a group's nodes between two samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rates {
     name: String,
     failed: usize,
-    /// Messages and bytes a second that each node received.
+    /// Messages and bytes received per second, for each node.
     received: Vec<(f64, f64)>,
-    /// The same that it sent.
+    /// Messages and bytes sent per second, for each node.
     sent: Vec<(f64, f64)>,
 }
 
 impl Rates {
-    /// Between what was counted first and later. Nodes that did not answer both times count as failed.
+    /// The rates between two samples of counters. Nodes missing in one of them count as failed.
     pub fn between(first: &GroupCounts, later: &GroupCounts) -> Rates {
         let mut rates = Rates {
             name: later.name.clone(),
@@ -107,10 +107,10 @@ impl Rates {
             if seconds <= 0.0 {
                 continue;
             }
-            let per_second = |of: fn(&NodeCounts) -> (u32, u64)| {
+            let per_second = |counter: fn(&NodeCounts) -> (u32, u64)| {
                 let (messages, bytes) = (
-                    of(new).0.wrapping_sub(of(old).0),
-                    of(new).1.wrapping_sub(of(old).1),
+                    counter(new).0.wrapping_sub(counter(old).0),
+                    counter(new).1.wrapping_sub(counter(old).1),
                 );
                 (f64::from(messages) / seconds, bytes as f64 / seconds)
             };
@@ -120,30 +120,30 @@ impl Rates {
         rates
     }
 
-    /// As `lst stat` prints it.
-    pub fn show(&self, shown: RatesShown) -> String {
+    /// The output of `lst stat`.
+    pub fn show(&self, filter: RatesFilter) -> String {
         let mut out = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut out, shown);
+        // Writing to a string cannot fail.
+        let _ = self.write(&mut out, filter);
         out
     }
 
-    fn write(&self, out: &mut String, shown: RatesShown) -> fmt::Result {
+    fn write(&self, out: &mut String, filter: RatesFilter) -> fmt::Result {
         if self.failed > 0 {
             writeln!(out, "Failed to stat on {} nodes", self.failed)?;
         }
         if self.received.is_empty() {
             return Ok(());
         }
-        let (unit, divisor) = if shown.mbs {
+        let (unit, divisor) = if filter.mbs {
             ("MB/s  ", 1e6)
         } else {
             ("MiB/s ", 1_048_576.0)
         };
-        let all_sides = shown.read == shown.write;
-        let all_values = !(shown.avg || shown.min || shown.max);
+        let both_directions = filter.read == filter.write;
+        let all_values = !(filter.avg || filter.min || filter.max);
         for bandwidth in [false, true] {
-            if shown.bw != shown.rate && shown.bw != bandwidth {
+            if filter.bw != filter.rate && filter.bw != bandwidth {
                 continue;
             }
             writeln!(
@@ -152,11 +152,14 @@ impl Rates {
                 if bandwidth { "Bandwidth" } else { "Rates" },
                 self.name
             )?;
-            for (mark, of, wanted) in [("R", &self.received, shown.read), ("W", &self.sent, shown.write)] {
-                if !all_sides && !wanted {
+            for (mark, samples, selected) in [
+                ("R", &self.received, filter.read),
+                ("W", &self.sent, filter.write),
+            ] {
+                if !both_directions && !selected {
                     continue;
                 }
-                let values: Vec<f64> = of
+                let values: Vec<f64> = samples
                     .iter()
                     .map(|(m, b)| if bandwidth { b / divisor } else { *m })
                     .collect();
@@ -166,9 +169,9 @@ impl Rates {
                     .fold((f64::MAX, 0.0), |(lo, hi), v| (v.min(lo), v.max(hi)));
                 write!(out, "[{mark}] ")?;
                 let chosen = [
-                    ("Avg", avg, shown.avg),
-                    ("Min", min, shown.min),
-                    ("Max", max, shown.max),
+                    ("Avg", avg, filter.avg),
+                    ("Min", min, filter.min),
+                    ("Max", max, filter.max),
                 ];
                 for (name, value, wanted) in chosen {
                     match (all_values || wanted, bandwidth) {
@@ -177,7 +180,7 @@ impl Rates {
                         (true, false) => write!(out, "{name}: {value:<8.0} RPC/s ")?,
                     }
                 }
-                // No blanks at the end.
+                // Remove trailing blanks.
                 out.truncate(out.trim_end().len());
                 writeln!(out)?;
             }
@@ -205,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_printed_as_lst_prints_them() {
+    fn rates_print_in_the_format_of_lst() {
         let first = counts(1000, (u32::MAX, 0), &["a", "b"]);
         let later = counts(3000, (1999, 4 << 20), &["a", "c"]);
         let rates = Rates::between(&counts(1000, (0, 0), &["a"]), &later);
         assert_eq!(
-            rates.show(RatesShown::default()),
+            rates.show(RatesFilter::default()),
             "Failed to stat on 1 nodes\n\
              [LNet Rates of servers]\n\
              [R] Avg: 1999     RPC/s Min: 1999     RPC/s Max: 1999     RPC/s\n\
@@ -219,13 +222,13 @@ mod tests {
              [R] Avg: 4.00     MiB/s Min: 4.00     MiB/s Max: 4.00     MiB/s\n\
              [W] Avg: 2.00     MiB/s Min: 2.00     MiB/s Max: 2.00     MiB/s\n"
         );
-        let only = RatesShown {
+        let only = RatesFilter {
             rate: true,
             write: true,
             max: true,
-            ..RatesShown::default()
+            ..RatesFilter::default()
         };
-        // Counters of 32 bits come round.
+        // 32-bit counters wrap around.
         assert_eq!(
             Rates::between(&first, &counts(3000, (1999, 0), &["a"])).show(only),
             "[LNet Rates of servers]\n[W] Max: 1000     RPC/s\n"

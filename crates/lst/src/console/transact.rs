@@ -1,4 +1,4 @@
-//! Asking many nodes at once: each its request, all within one time, and what is learned of each from its answer.
+//! Sends requests to many nodes in parallel with one deadline, and updates the nodes' states from the replies.
 
 use super::{Inner, NodeState};
 use crate::srpc::Bulk;
@@ -9,24 +9,24 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::{Errno, LstSid, Nid, Selftest, SrpcBody};
 
-/// How long all nodes together may take to answer.
-pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// The least that a user's wish may make of it.
-const LIMIT_MIN: Duration = Duration::from_secs(3);
-/// Nodes that are asked at the same time.
-const AT_ONCE: usize = 256;
+/// The time limit for all nodes together.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The shortest time limit that a user can set.
+const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(3);
+/// The most requests in flight.
+const CALLS_MAX: usize = 256;
 
-/// What came of asking one node.
+/// The result of a request to one node.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct NodeReply {
     pub(super) nid: Nid,
-    /// What it is now, as far as is known.
+    /// The node's state after the reply.
     pub(super) state: NodeState,
     pub(super) reply: Result<Selftest, Errno>,
 }
 
-impl Asked {
-    /// The answer's status; an error if there is none.
+impl NodeReply {
+    /// The reply's status; an error if there is no reply.
     pub(super) fn status(&self) -> Result<u32, Errno> {
         match &self.reply {
             Ok(reply) => Ok(reply.body.status().unwrap_or(Errno::EBADMSG.0 as u32)),
@@ -34,36 +34,40 @@ impl Asked {
         }
     }
 
-    /// The session that it says it is in.
+    /// The node's session, from its reply.
     pub(super) fn sid(&self) -> Option<LstSid> {
         self.reply.as_ref().ok()?.body.reply_sid()
     }
 }
 
 impl Inner {
-    /// Asks each node what belongs to it; the answers come in the same order.
-    pub(super) async fn ask(
+    /// Sends a request to each node; the replies have the same order.
+    pub(super) async fn call_nodes(
         &self,
         requests: impl IntoIterator<Item = (Nid, SrpcBody)>,
         limit: Duration,
-    ) -> Vec<Asked> {
+    ) -> Vec<NodeReply> {
         let requests = requests.into_iter().map(|(nid, body)| (nid, body, Bulk::None));
-        self.ask_with(requests.collect(), limit).await
+        self.call_nodes_with_bulk(requests.collect(), limit).await
     }
 
-    /// The same with something to fetch for each.
-    pub(super) async fn ask_with(&self, requests: Vec<(Nid, SrpcBody, Bulk)>, limit: Duration) -> Vec<Asked> {
+    /// Like [`Inner::call_nodes`], with bulk data for each node.
+    pub(super) async fn call_nodes_with_bulk(
+        &self,
+        requests: Vec<(Nid, SrpcBody, Bulk)>,
+        limit: Duration,
+    ) -> Vec<NodeReply> {
         let feats = self.state.lock().feats;
-        let deadline = Instant::now() + limit.max(LIMIT_MIN);
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        let mut asking = JoinSet::new();
+        let deadline = Instant::now() + limit.max(CALL_TIMEOUT_MIN);
+        let slots = Arc::new(Semaphore::new(CALLS_MAX));
+        let mut calls = JoinSet::new();
         let mut replies = Vec::new();
         for (i, (nid, body, bulk)) in requests.into_iter().enumerate() {
             replies.push((nid, Err(Errno::ETIMEDOUT)));
-            let (srpc, places) = (self.node.srpc().clone(), places.clone());
-            asking.spawn(async move {
+            let (srpc, slots) = (self.node.srpc().clone(), slots.clone());
+            calls.spawn(async move {
                 let call = async {
-                    let _place = places.acquire().await;
+                    let _slot = slots.acquire().await;
                     srpc.call(nid, Selftest::new(feats, body), bulk, Duration::ZERO)
                         .await
                 };
@@ -71,23 +75,23 @@ impl Inner {
                 (i, reply.unwrap_or(Err(Errno::ETIMEDOUT)))
             });
         }
-        while let Some(done) = asking.join_next().await {
-            // An error is a task that was dropped with its runtime.
+        while let Some(done) = calls.join_next().await {
+            // An error means that the runtime dropped the task.
             let Ok((i, reply)) = done else { continue };
-            if let Some(place) = replies.get_mut(i) {
-                place.1 = reply.map(|answer| answer.message);
+            if let Some(entry) = replies.get_mut(i) {
+                entry.1 = reply.map(|reply| reply.message);
             }
         }
         let now = Instant::now();
         let mut state = self.state.lock();
-        let learn = |(nid, reply): (Nid, Result<Selftest, Errno>)| {
+        let update_node = |(nid, reply): (Nid, Result<Selftest, Errno>)| {
             let sid = reply.as_ref().ok().and_then(|r| r.body.reply_sid());
-            Asked {
+            NodeReply {
                 nid,
-                state: state.heard(now, nid, sid),
+                state: state.update_node(now, nid, sid),
                 reply,
             }
         };
-        replies.into_iter().map(learn).collect()
+        replies.into_iter().map(update_node).collect()
     }
 }

@@ -1,9 +1,9 @@
-//! Nodes under test and a console for them, over loopback.
+//! Nodes under test and a console, over loopback addresses.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses some of it
 
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use lst::console::{Command, Console, NodeCounts, Said, SessionWanted, TestWanted, parse_test};
+use lst::console::{Command, CommandOutput, Console, NodeCounts, SessionConfig, TestRequest, parse_test};
 use lst::{Node, Settings};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use wire::Nid;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A network of one test: addresses that nobody else uses, so that the acceptor's port is always free.
+/// A network for one test: unique addresses, so that the acceptor's port is always free.
 pub fn network() -> impl Fn(u8) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -21,7 +21,7 @@ pub fn network() -> impl Fn(u8) -> Nid {
     move |last| Nid::tcp(Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last), 0)
 }
 
-/// A node on its own stack.
+/// A node with its own LNet stack.
 pub struct TestNode {
     pub lnet: Arc<Lnet>,
     pub node: Arc<Node>,
@@ -49,8 +49,8 @@ pub async fn node_with(nid: Nid, settings: &Settings) -> TestNode {
     TestNode { lnet, node }
 }
 
-pub fn wanted() -> SessionWanted {
-    SessionWanted {
+pub fn session_config() -> SessionConfig {
+    SessionConfig {
         name: "test".to_owned(),
         key: 7,
         timeout: Duration::from_secs(300),
@@ -67,33 +67,33 @@ pub struct TestConsole {
 
 impl TestConsole {
     pub async fn new(nid: Nid) -> TestConsole {
-        TestConsole::with(nid, wanted()).await
+        TestConsole::with(nid, session_config()).await
     }
 
-    pub async fn with(nid: Nid, wanted: SessionWanted) -> TestConsole {
+    pub async fn with(nid: Nid, session_config: SessionConfig) -> TestConsole {
         let here = node(nid).await;
-        let console = Console::start(here.node.clone(), wanted).unwrap();
+        let console = Console::start(here.node.clone(), session_config).unwrap();
         TestConsole { here, console }
     }
 
-    pub async fn said(&self, command: Command) -> Said {
+    pub async fn execute(&self, command: Command) -> CommandOutput {
         tokio::time::timeout(LIMIT, self.console.execute(command))
             .await
             .unwrap()
     }
 
-    /// What a command that works says.
+    /// Standard output of a command that must succeed.
     pub async fn ok(&self, command: Command) -> String {
-        let said = self.said(command.clone()).await;
-        assert!(said.ok, "{command:?}: {said:?}");
-        said.out
+        let output = self.execute(command.clone()).await;
+        assert!(output.ok, "{command:?}: {output:?}");
+        output.out
     }
 
-    /// What a command that fails says.
-    pub async fn refused(&self, command: Command) -> String {
-        let said = self.said(command.clone()).await;
-        assert!(!said.ok, "{command:?}: {said:?}");
-        said.err
+    /// Standard error of a command that must fail.
+    pub async fn fails(&self, command: Command) -> String {
+        let output = self.execute(command.clone()).await;
+        assert!(!output.ok, "{command:?}: {output:?}");
+        output.err
     }
 
     pub async fn group(&self, name: &str, nids: &[Nid]) {
@@ -102,8 +102,8 @@ impl TestConsole {
         self.ok(Command::AddGroup { name, ids }).await;
     }
 
-    pub async fn add_test(&self, test: &str, change: impl FnOnce(&mut TestWanted)) {
-        let out = self.ok(Command::AddTest(test_wanted(test, change))).await;
+    pub async fn add_test(&self, test: &str, change: impl FnOnce(&mut TestRequest)) {
+        let out = self.ok(Command::AddTest(test_request(test, change))).await;
         assert_eq!(out, "Test was added successfully\n");
     }
 
@@ -117,8 +117,8 @@ impl TestConsole {
         self.ok(Command::Stop { name, force: false }).await;
     }
 
-    /// Waits until the batch has ended by itself.
-    pub async fn until_idle(&self) {
+    /// Waits until the batch has finished.
+    pub async fn wait_until_idle(&self) {
         let query = || Command::Query {
             name: "batch".to_owned(),
             test: 0,
@@ -141,10 +141,10 @@ impl TestConsole {
         counts.into_iter().next().unwrap().nodes
     }
 
-    /// Errors that the nodes of a group have seen.
-    pub async fn errors(&self, name: &str) -> Said {
+    /// The error counters of the nodes of a group.
+    pub async fn errors(&self, name: &str) -> CommandOutput {
         let names = vec![name.to_owned()];
-        self.said(Command::ShowError {
+        self.execute(Command::ShowError {
             names,
             session_only: true,
         })
@@ -152,9 +152,9 @@ impl TestConsole {
     }
 }
 
-pub fn test_wanted(test: &str, change: impl FnOnce(&mut TestWanted)) -> TestWanted {
+pub fn test_request(test: &str, change: impl FnOnce(&mut TestRequest)) -> TestRequest {
     let words: Vec<String> = test.split_whitespace().map(str::to_owned).collect();
-    let mut wanted = TestWanted {
+    let mut session_config = TestRequest {
         batch: "batch".to_owned(),
         loops: -1,
         concurrency: 1,
@@ -164,6 +164,6 @@ pub fn test_wanted(test: &str, change: impl FnOnce(&mut TestWanted)) -> TestWant
         to: "servers".to_owned(),
         kind: parse_test(&words).unwrap(),
     };
-    change(&mut wanted);
-    wanted
+    change(&mut session_config);
+    session_config
 }

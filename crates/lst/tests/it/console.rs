@@ -1,9 +1,9 @@
-//! What a console says of its session, groups and batches, in the words of `lst`.
+//! The console's commands for sessions, groups and batches, and their output.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, TestConsole, network, node, node_with, settings, test_wanted, wanted};
+use crate::common::{LIMIT, TestConsole, network, node, node_with, session_config, settings, test_request};
 use lst::Settings;
-use lst::console::{Command, Console, Listed, NodeState, SessionWanted, Update, Whom};
+use lst::console::{Command, Console, GroupUpdate, NodeFilter, NodeState, PingTarget, SessionConfig};
 use std::time::Duration;
 use wire::Errno;
 
@@ -28,7 +28,7 @@ fn delete(name: &str) -> Command {
 }
 
 #[tokio::test]
-async fn groups_are_made_listed_changed_and_deleted() {
+async fn groups_are_created_listed_changed_and_deleted() {
     let nid = network();
     let (console, _a, _b) = (
         TestConsole::new(nid(1)).await,
@@ -58,7 +58,7 @@ async fn groups_are_made_listed_changed_and_deleted() {
     );
     let remove = Command::UpdateGroup {
         name: "both".to_owned(),
-        how: Update::Remove(nid(2).to_string()),
+        update: GroupUpdate::Remove(nid(2).to_string()),
     };
     console.ok(remove).await;
     assert_eq!(
@@ -67,7 +67,7 @@ async fn groups_are_made_listed_changed_and_deleted() {
     );
     assert_eq!(console.ok(delete("one")).await, "Group is deleted\n");
     let ping = Command::Ping {
-        whom: Whom::Nodes(nid(2).to_string()),
+        target: PingTarget::Nodes(nid(2).to_string()),
         timeout_s: 5,
     };
     assert_eq!(
@@ -75,8 +75,8 @@ async fn groups_are_made_listed_changed_and_deleted() {
         format!("\t12345-{two}: Unknown [session: <NULL> id: <any>]\n"),
         "its session has ended"
     );
-    assert!(console.refused(delete("one")).await.contains("no group one"));
-    assert!(console.refused(add("both", &ids)).await.contains("there already"));
+    assert!(console.fails(delete("one")).await.contains("no group one"));
+    assert!(console.fails(add("both", &ids)).await.contains("already exists"));
     let shown = console.ok(Command::ShowSession).await;
     let me = nid(1);
     assert!(
@@ -86,23 +86,23 @@ async fn groups_are_made_listed_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_node_of_another_session_is_busy_unless_it_is_taken_by_force() {
+async fn node_of_another_session_is_busy_unless_taken_by_force() {
     let nid = network();
     let (first, _a) = (TestConsole::new(nid(1)).await, node(nid(2)).await);
     first.group("g", &[nid(2)]).await;
     let second = TestConsole::new(nid(3)).await;
     let two = nid(2);
-    let refused = second.said(add("g", &two.to_string())).await;
+    let fails = second.execute(add("g", &two.to_string())).await;
     assert!(
-        !refused.ok
-            && refused
+        !fails.ok
+            && fails
                 .err
                 .contains(&format!("operation create session failed on 12345-{two}: EBUSY")),
-        "{refused:?}"
+        "{fails:?}"
     );
-    assert_eq!(refused.out, "Group is deleted\n");
+    assert_eq!(fails.out, "Group is deleted\n");
     let ping = Command::Ping {
-        whom: Whom::Nodes(two.to_string()),
+        target: PingTarget::Nodes(two.to_string()),
         timeout_s: 5,
     };
     let me = nid(1);
@@ -110,16 +110,16 @@ async fn a_node_of_another_session_is_busy_unless_it_is_taken_by_force() {
         second.ok(ping).await,
         format!("\t12345-{two}: Busy [session: test id: {me}]\n")
     );
-    let force = SessionWanted {
+    let force = SessionConfig {
         force: true,
         name: "mine".to_owned(),
-        ..wanted()
+        ..session_config()
     };
     let third = TestConsole::with(nid(4), force).await;
     third.group("g", &[two]).await;
     first
         .ok(Command::Ping {
-            whom: Whom::Session,
+            target: PingTarget::Session,
             timeout_s: 5,
         })
         .await;
@@ -131,7 +131,7 @@ async fn a_node_of_another_session_is_busy_unless_it_is_taken_by_force() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_is_said_to_be_down() {
+async fn unreachable_node_is_down() {
     let nid = network();
     let (console, _a) = (TestConsole::new(nid(1)).await, node(nid(2)).await);
     let three = nid(3);
@@ -139,31 +139,31 @@ async fn a_node_that_is_not_there_is_said_to_be_down() {
         name: "g".to_owned(),
         ids: vec![nid(2).to_string(), three.to_string()],
     };
-    let said = console.said(ids).await;
+    let execute = console.execute(ids).await;
     assert!(
-        !said.ok
-            && said
+        !execute.ok
+            && execute
                 .err
                 .contains(&format!("create session RPC failed on 12345-{three}")),
-        "{said:?}"
+        "{execute:?}"
     );
     let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
     assert_eq!(
         console.ok(list(&["g"])).await,
         format!("{title}\t1\t0\t1\t0\t2\tg\n")
     );
-    let refused = console
-        .refused(Command::AddTest(test_wanted("ping", |t| {
+    let fails = console
+        .fails(Command::AddTest(test_request("ping", |t| {
             (t.from, t.to) = ("g".into(), "g".into())
         })))
         .await;
     assert!(
-        refused.contains(&format!("12345-{three} is not in the session")),
-        "{refused}"
+        fails.contains(&format!("12345-{three} is not in the session")),
+        "{fails}"
     );
     let clean = Command::UpdateGroup {
         name: "g".to_owned(),
-        how: Update::Clean(vec![NodeState::Down]),
+        update: GroupUpdate::Clean(vec![NodeState::Down]),
     };
     console.ok(clean).await;
     assert_eq!(
@@ -191,11 +191,11 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
         .await;
     assert!(
         console
-            .refused(Command::AddBatch {
+            .fails(Command::AddBatch {
                 name: "bulk".to_owned()
             })
             .await
-            .contains("there already")
+            .contains("already exists")
     );
     let all = |name: Option<&str>, nodes| Command::ListBatch {
         name: name.map(str::to_owned),
@@ -214,7 +214,7 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
     let expected =
         format!("Batch: bulk Tests: 1 State: 176\n{side}\tTest 1(brw) (loop: -1, concurrency: 4)\n{side}");
     assert_eq!(console.ok(all(Some("bulk"), None)).await, expected);
-    let nodes = Some(Listed {
+    let nodes = Some(NodeFilter {
         active: true,
         invalid: true,
     });
@@ -224,17 +224,17 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
         format!("\t12345-{three}: Active\nTotal 1 nodes\n")
     );
     for group in ["clients", "servers"] {
-        assert!(console.refused(delete(group)).await.contains("used by a test"));
+        assert!(console.fails(delete(group)).await.contains("used by a test"));
     }
     assert!(
         console
-            .refused(Command::AddTest(test_wanted("ping", |t| t.span = 2)))
+            .fails(Command::AddTest(test_request("ping", |t| t.span = 2)))
             .await
             .contains("has 1 nodes")
     );
     assert!(
         console
-            .refused(Command::AddTest(test_wanted("ping", |t| t.concurrency = 1025)))
+            .fails(Command::AddTest(test_request("ping", |t| t.concurrency = 1025)))
             .await
             .contains("from 1 to 1024")
     );
@@ -251,10 +251,10 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
         verbose: None,
     };
     assert_eq!(console.ok(query).await, "bulk [1] is running\n");
-    let more = test_wanted("ping", |t| t.batch = "bulk".to_owned());
+    let more = test_request("ping", |t| t.batch = "bulk".to_owned());
     assert!(
         console
-            .refused(Command::AddTest(more))
+            .fails(Command::AddTest(more))
             .await
             .contains("stop it first")
     );
@@ -266,12 +266,12 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
 }
 
 #[tokio::test]
-async fn a_console_that_nobody_uses_ends_its_session_on_all_nodes() {
+async fn unused_console_ends_its_session_on_all_nodes() {
     let nid = network();
     let a = node(nid(2)).await;
-    let brief = SessionWanted {
+    let brief = SessionConfig {
         timeout: Duration::from_secs(1),
-        ..wanted()
+        ..session_config()
     };
     let console = TestConsole::with(nid(1), brief).await;
     console.group("g", &[nid(2)]).await;
@@ -284,27 +284,27 @@ async fn a_console_that_nobody_uses_ends_its_session_on_all_nodes() {
 }
 
 #[tokio::test]
-async fn nodes_leave_the_session_of_a_console_that_is_gone_and_stay_in_one_that_lives() {
+async fn nodes_leave_the_session_of_a_dead_console_only() {
     let nid = network();
     let leaves_after = |secs| Settings {
         session_timeout: Duration::from_secs(secs),
         ..settings()
     };
-    // The one that stays is asked every 6 s: a machine that is busy for some of them is not a console that is gone.
+    // Console 4 pings its node every 6 s: load on this machine must not look like a dead console.
     let stays = Duration::from_secs(12);
     let _a = node_with(nid(2), &leaves_after(2)).await;
     let _b = node_with(nid(3), &leaves_after(stays.as_secs())).await;
-    let (gone, lives) = (TestConsole::new(nid(1)).await, TestConsole::new(nid(4)).await);
+    let (dead, live) = (TestConsole::new(nid(1)).await, TestConsole::new(nid(4)).await);
     let begun = tokio::time::Instant::now();
-    gone.group("g", &[nid(2)]).await;
-    lives.group("g", &[nid(3)]).await;
-    gone.here.lnet.shutdown().await;
+    dead.group("g", &[nid(2)]).await;
+    live.group("g", &[nid(3)]).await;
+    dead.here.lnet.shutdown().await;
     let other = TestConsole::new(nid(5)).await;
     let sees = |last: u8| Command::Ping {
-        whom: Whom::Nodes(nid(last).to_string()),
+        target: PingTarget::Nodes(nid(last).to_string()),
         timeout_s: 5,
     };
-    // A question is a request as well, which keeps the session: it is asked seldom.
+    // A ping also keeps the session alive, so ping rarely.
     tokio::time::timeout(LIMIT, async {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -318,20 +318,23 @@ async fn nodes_leave_the_session_of_a_console_that_is_gone_and_stay_in_one_that_
     tokio::time::sleep_until(begun + stays + Duration::from_secs(4)).await;
     assert!(
         other.ok(sees(3)).await.contains("Busy"),
-        "its console asks for news in time"
+        "its console pings the node in time"
     );
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_is_refused() {
+async fn invalid_session_parameters_are_errors() {
     let nid = network();
     let here = node(nid(1)).await;
-    let long = SessionWanted {
+    let long = SessionConfig {
         name: "x".repeat(32),
-        ..wanted()
+        ..session_config()
     };
     assert_eq!(Console::start(here.node.clone(), long).unwrap_err(), Errno::E2BIG);
-    let strange = SessionWanted { feats: 2, ..wanted() };
+    let strange = SessionConfig {
+        feats: 2,
+        ..session_config()
+    };
     assert_eq!(
         Console::start(here.node.clone(), strange).unwrap_err(),
         Errno::EINVAL

@@ -1,4 +1,4 @@
-//! Tests that nodes run among themselves, as a console has told them.
+//! Tests that run between nodes.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{LIMIT, TestConsole, network, node, node_with, settings};
@@ -36,7 +36,7 @@ async fn pings_run_until_they_are_stopped() {
 }
 
 #[tokio::test]
-async fn a_test_is_repeated_as_often_as_it_says_and_no_more_at_once() {
+async fn test_sends_loops_times_concurrency_requests() {
     let nid = network();
     let (console, _a, b) = (
         TestConsole::new(nid(1)).await,
@@ -50,13 +50,13 @@ async fn a_test_is_repeated_as_often_as_it_says_and_no_more_at_once() {
         .await;
     let before = b.lnet.counters().lcc_recv_count;
     console.run().await;
-    console.until_idle().await;
+    console.wait_until_idle().await;
     let pings = b.lnet.counters().lcc_recv_count - before;
     assert_eq!(pings, 100);
 }
 
 #[tokio::test]
-async fn bulk_of_all_sizes_is_read_and_written_and_checked() {
+async fn bulk_of_all_sizes_is_transferred_and_checked() {
     let nid = network();
     let (console, _a, b) = (
         TestConsole::new(nid(1)).await,
@@ -78,7 +78,7 @@ async fn bulk_of_all_sizes_is_read_and_written_and_checked() {
         }
     }
     console.run().await;
-    console.until_idle().await;
+    console.wait_until_idle().await;
     let errors = console.errors("clients").await;
     assert_eq!(errors.err, "");
     assert!(b.lnet.counters().lcc_recv_length > bytes);
@@ -86,23 +86,23 @@ async fn bulk_of_all_sizes_is_read_and_written_and_checked() {
 }
 
 #[tokio::test]
-async fn damaged_bulk_is_found_by_whoever_receives_it() {
+async fn receiver_detects_corrupted_bulk() {
     let nid = network();
-    let damaging = Settings {
+    let corrupting = Settings {
         brw_inject_errors: 1,
         ..settings()
     };
-    for (test, client_damages) in [
+    for (test, client_corrupts) in [
         ("brw read check=full", false),
         ("brw read check=simple size=1M", false),
         ("brw write check=full", true),
     ] {
         let console = TestConsole::new(nid(1)).await;
         let plain = settings();
-        let (of_client, of_server) = if client_damages {
-            (&damaging, &plain)
+        let (of_client, of_server) = if client_corrupts {
+            (&corrupting, &plain)
         } else {
-            (&plain, &damaging)
+            (&plain, &corrupting)
         };
         let (_a, _b) = (
             node_with(nid(2), of_client).await,
@@ -112,7 +112,7 @@ async fn damaged_bulk_is_found_by_whoever_receives_it() {
         console.group("servers", &[nid(3)]).await;
         console.add_test(test, |t| t.loops = 5).await;
         console.run().await;
-        console.until_idle().await;
+        console.wait_until_idle().await;
         let errors = console.errors("clients").await;
         assert!(
             errors.err.contains("[Session 1 brw errors, 0 ping errors]"),
@@ -125,24 +125,24 @@ async fn damaged_bulk_is_found_by_whoever_receives_it() {
 }
 
 #[tokio::test]
-async fn what_nobody_looks_at_is_not_found_to_be_damaged() {
+async fn unchecked_bulk_reports_no_errors() {
     let nid = network();
     let console = TestConsole::new(nid(1)).await;
-    let damaging = Settings {
+    let corrupting = Settings {
         brw_inject_errors: 1,
         ..settings()
     };
-    let (_a, _b) = (node(nid(2)).await, node_with(nid(3), &damaging).await);
+    let (_a, _b) = (node(nid(2)).await, node_with(nid(3), &corrupting).await);
     console.group("clients", &[nid(2)]).await;
     console.group("servers", &[nid(3)]).await;
     console.add_test("brw read", |t| t.loops = 3).await;
     console.run().await;
-    console.until_idle().await;
+    console.wait_until_idle().await;
     assert_eq!(console.errors("clients").await.err, "");
 }
 
 #[tokio::test]
-async fn a_server_that_dies_is_counted_as_errors_and_the_batch_ends() {
+async fn dead_server_counts_as_errors_and_ends_the_batch() {
     let nid = network();
     let console = TestConsole::new(nid(1)).await;
     let quick = Settings {
@@ -163,7 +163,7 @@ async fn a_server_that_dies_is_counted_as_errors_and_the_batch_ends() {
     .await
     .unwrap();
     b.lnet.shutdown().await;
-    console.until_idle().await;
+    console.wait_until_idle().await;
     let errors = console.errors("clients").await;
     assert!(
         errors.err.contains("[Session 0 brw errors, 4 ping errors]"),
@@ -172,7 +172,7 @@ async fn a_server_that_dies_is_counted_as_errors_and_the_batch_ends() {
 }
 
 #[tokio::test]
-async fn clients_spread_over_servers_as_the_distribution_says() {
+async fn clients_are_distributed_over_servers() {
     let nid = network();
     let console = TestConsole::new(nid(1)).await;
     let mut nodes = Vec::new();
@@ -187,9 +187,9 @@ async fn clients_spread_over_servers_as_the_distribution_says() {
     console.add_test("ping", |t| t.loops = 7).await;
     let before = console.counts("servers").await;
     console.run().await;
-    console.until_idle().await;
+    console.wait_until_idle().await;
     for (before, after) in before.iter().zip(console.counts("servers").await) {
-        // Each: 10 from every client, 7 from half of them, and the question itself.
+        // Each server gets 10 requests from every client, 7 from half of them, and the query itself.
         assert_eq!(
             after.received.0 - before.received.0,
             4 * 10 + 2 * 7 + 1,

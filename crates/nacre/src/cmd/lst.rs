@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lst::console::{
-    Command, GroupCounts, Listed, NodeState, Rates, RatesShown, Said, SessionWanted, Shown, TestWanted,
-    Update, Whom, parse_test,
+    Command, CommandOutput, GroupCounts, GroupUpdate, NodeFilter, NodeState, PingTarget, QueryFilter, Rates,
+    RatesFilter, SessionConfig, TestRequest, parse_test,
 };
 
 use super::stop;
@@ -76,7 +76,7 @@ pub(crate) fn run(command: Lst) -> Result<ExitCode> {
                 name: args.name,
                 test: args.test,
                 server: args.server,
-                nodes: (active || invalid).then_some(Listed { active, invalid }),
+                nodes: (active || invalid).then_some(NodeFilter { active, invalid }),
             }
         }
         Lst::AddTest(args) => Command::AddTest(test_spec(args)?),
@@ -107,12 +107,12 @@ fn console() -> Result<ProcessRecord> {
     })
 }
 
-fn ask(console: &ProcessRecord, command: Command) -> Result<Said> {
+fn ask(console: &ProcessRecord, command: Command) -> Result<CommandOutput> {
     let answer = control::call(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
     serde_json::from_value(answer).context("cannot decode the console's answer")
 }
 
-fn print_output(said: &Said) -> ExitCode {
+fn print_output(said: &CommandOutput) -> ExitCode {
     output::write(format_args!("{}", said.out));
     eprint!("{}", said.err);
     if said.ok {
@@ -164,7 +164,7 @@ fn node(args: LstNode) -> Result<ExitCode> {
 fn new_session(args: NewSession) -> Result<ExitCode> {
     let key = key()?;
     let name = args.name.clone().unwrap_or_else(default_name);
-    let wanted = SessionWanted {
+    let wanted = SessionConfig {
         name,
         key,
         timeout: Duration::from_secs(args.timeout),
@@ -229,7 +229,7 @@ fn default_name() -> String {
     wire::Text::<{ wire::LST_NAME_SIZE as usize }>::truncated(&format!("{user}@{host}")).to_string()
 }
 
-fn end(console: &ProcessRecord) -> Result<Said> {
+fn end(console: &ProcessRecord) -> Result<CommandOutput> {
     let said = ask(console, Command::EndSession)?;
     if !console.gone_within(END_MAX) {
         bail!(
@@ -262,33 +262,36 @@ fn show_session() -> Result<ExitCode> {
 }
 
 fn ping(args: LstPing) -> Command {
-    let whom = match (args.group, args.batch, args.nodes) {
-        (Some(name), _, _) => Whom::Group(name),
-        (_, Some(name), _) => Whom::Batch(name, args.server),
-        (_, _, Some(list)) => Whom::Nodes(list),
-        _ => Whom::Session,
+    let target = match (args.group, args.batch, args.nodes) {
+        (Some(name), _, _) => PingTarget::Group(name),
+        (_, Some(name), _) => PingTarget::Batch(name, args.server),
+        (_, _, Some(list)) => PingTarget::Nodes(list),
+        _ => PingTarget::Session,
     };
     Command::Ping {
-        whom,
+        target,
         timeout_s: args.timeout,
     }
 }
 
 fn update_group(args: UpdateGroup) -> Result<Command> {
-    let how = match (args.clean, args.remove) {
+    let update = match (args.clean, args.remove) {
         (Some(word), _) => {
             let states = NodeState::parse(&word);
-            Update::Clean(states.with_context(|| {
+            GroupUpdate::Clean(states.with_context(|| {
                 format!("'{word}' is not a state: active, busy, down, unknown or invalid")
             })?)
         }
-        (_, Some(list)) => Update::Remove(list),
-        _ => Update::Refresh,
+        (_, Some(list)) => GroupUpdate::Remove(list),
+        _ => GroupUpdate::Refresh,
     };
-    Ok(Command::UpdateGroup { name: args.name, how })
+    Ok(Command::UpdateGroup {
+        name: args.name,
+        update,
+    })
 }
 
-fn test_spec(args: AddTest) -> Result<TestWanted> {
+fn test_spec(args: AddTest) -> Result<TestRequest> {
     let ratio = args
         .distribute
         .split_once(':')
@@ -299,7 +302,7 @@ fn test_spec(args: AddTest) -> Result<TestWanted> {
             args.distribute
         )
     })?;
-    Ok(TestWanted {
+    Ok(TestRequest {
         batch: args.batch,
         loops: args.loops,
         concurrency: args.concurrency,
@@ -313,8 +316,8 @@ fn test_spec(args: AddTest) -> Result<TestWanted> {
 
 fn query(args: &LstQuery) -> Result<ExitCode> {
     let console = console()?;
-    let one_by_one = args.all || args.active || args.idle || args.error;
-    let shown = Shown {
+    let verbose = args.all || args.active || args.idle || args.error;
+    let filter = QueryFilter {
         active: args.active,
         idle: args.idle,
         error: args.error,
@@ -329,7 +332,7 @@ fn query(args: &LstQuery) -> Result<ExitCode> {
             test: args.test,
             server: args.server,
             timeout_s: args.timeout,
-            verbose: one_by_one.then_some(shown),
+            verbose: verbose.then_some(filter),
         };
         code = print_output(&ask(&console, command)?);
     }
@@ -347,7 +350,7 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
         let answer = control::call(&console.control, &request, ANSWER_MAX)?;
         serde_json::from_value(answer).context("cannot decode the console's answer")
     };
-    let shown = RatesShown {
+    let shown = RatesFilter {
         bw: args.bw,
         rate: args.rate,
         read: args.read,

@@ -1,15 +1,19 @@
-//! What an administrator writes after `add_test`: `ping`, or `brw write check=full size=1M off=8`. Pure.
+//! Parses the arguments of `lst add_test`: `ping`, or `brw write check=full size=1M off=8`. No I/O.
 
 use super::command::TestKind;
 use wire::{LNET_MTU, LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NONE, LST_BRW_CHECK_SIMPLE};
 
-/// The test that these words mean; what is wrong with them.
+/// Parses the words of a test.
+///
+/// # Errors
+///
+/// A message for the user that names the wrong word.
 pub fn parse_test(words: &[String]) -> Result<TestKind, String> {
-    let (name, rest) = words.split_first().ok_or("which test: ping or brw")?;
+    let (name, rest) = words.split_first().ok_or("no test given: use ping or brw")?;
     match name.to_lowercase().as_str() {
         "ping" => Ok(TestKind::Ping),
         "brw" => parse_brw(rest),
-        _ => Err(format!("there is no test '{name}': use ping or brw")),
+        _ => Err(format!("unknown test '{name}': use ping or brw")),
     }
 }
 
@@ -25,13 +29,13 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
                     "simple" => LST_BRW_CHECK_SIMPLE,
                     "discard" => LST_BRW_CHECK_DISCARD,
                     "none" => LST_BRW_CHECK_NONE,
-                    _ => return Err(format!("'{word}': check=none, simple, full or discard")),
+                    _ => return Err(format!("'{word}': use check=none, simple, full or discard")),
                 });
             }
             Some(("size" | "s", text)) => size = parse_size(text).ok_or_else(|| bad_size(word))?,
             Some(("off", text)) => {
-                let offset_of = text.parse().ok().filter(|off: &u32| off.is_multiple_of(8));
-                offset = offset_of.ok_or_else(|| format!("'{word}': a multiple of 8"))?;
+                let parsed = text.parse().ok().filter(|off: &u32| off.is_multiple_of(8));
+                offset = parsed.ok_or_else(|| format!("'{word}': use a multiple of 8"))?;
             }
             None if ["read", "r"].contains(&lower.as_str()) => write = false,
             None if ["write", "w"].contains(&lower.as_str()) => write = true,
@@ -44,7 +48,7 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
         }
     }
     if skip && check.is_some_and(|check| check != LST_BRW_CHECK_DISCARD) {
-        return Err("what is not copied cannot be checked: leave out check= or skip_rx_copy".to_owned());
+        return Err("skip_rx_copy cannot be combined with this check=: omit one of them".to_owned());
     }
     let default = if skip {
         LST_BRW_CHECK_DISCARD
@@ -60,7 +64,7 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
 }
 
 fn bad_size(word: &str) -> String {
-    format!("'{word}': a number of bytes from 1 to 1M, such as 4K")
+    format!("'{word}': use a number of bytes from 1 to 1M, such as 4K")
 }
 
 fn parse_size(text: &str) -> Option<u32> {
@@ -91,7 +95,7 @@ mod tests {
     };
 
     #[test]
-    fn tests_are_written_as_lustres_manual_writes_them() {
+    fn tests_parse_in_lustres_syntax() {
         assert_eq!(parse("ping"), Ok(TestKind::Ping));
         assert_eq!(parse("brw"), Ok(READ));
         assert_eq!(
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
+    fn unknown_words_are_errors() {
         for bad in [
             "",
             "pong",
