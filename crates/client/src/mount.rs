@@ -215,7 +215,7 @@ impl MountContext<'_> {
             });
         }
         for mdc in &lmv.all()[1..] {
-            mdc.import.begin();
+            mdc.import.start_connecting();
         }
         let mounter = &self.opts.mounter;
         let body = pack::body(mounter, Fid::ZERO, Fid::ZERO, 0, NO_GROUP);

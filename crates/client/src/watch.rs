@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use parking_lot::Mutex;
-use rpc::{Import, Unanswered};
+use rpc::{Import, PendingRequests};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ pub(crate) async fn watch(client: Weak<Client>) {
             return;
         }
         for import in client.imports() {
-            match reported.update(import.name(), import.unanswered()) {
+            match reported.update(import.name(), import.pending_requests()) {
                 None => {}
                 Some(Report::Silent(waits)) => {
                     let (target, nid) = (import.name(), import.peer());
@@ -58,7 +58,7 @@ impl Client {
 #[derive(Debug, PartialEq, Eq)]
 enum Report {
     /// Requests have waited for [`REPORT_AFTER`].
-    Silent(Unanswered),
+    Silent(PendingRequests),
     /// The target answered after this time.
     Answering(Duration),
 }
@@ -69,7 +69,7 @@ struct ReportedTargets(Mutex<HashMap<String, Instant>>);
 
 impl ReportedTargets {
     /// Records the state of a target; returns a change that the log must report.
-    fn update(&self, target: &str, waits: Option<Unanswered>) -> Option<Report> {
+    fn update(&self, target: &str, waits: Option<PendingRequests>) -> Option<Report> {
         let mut reported = self.0.lock();
         let long = waits.filter(|w| w.since.elapsed() >= REPORT_AFTER);
         match (reported.get(target).copied(), long) {
@@ -97,13 +97,13 @@ fn time_of_day(at: Instant) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{REPORT_AFTER, Report, ReportedTargets, time_of_day};
-    use rpc::Unanswered;
+    use rpc::PendingRequests;
     use tokio::time::{Instant, advance};
 
     #[tokio::test(start_paused = true)]
     async fn a_long_wait_and_its_end_are_each_reported_once() {
         let reported = ReportedTargets::default();
-        let waits = Unanswered {
+        let waits = PendingRequests {
             since: Instant::now(),
             requests: 3,
         };
@@ -115,7 +115,7 @@ mod tests {
         );
         assert_eq!(reported.update("OST0000", Some(waits)), None);
         assert_eq!(reported.update("OST0001", None), None);
-        let answered = Unanswered {
+        let answered = PendingRequests {
             since: Instant::now(),
             requests: 1,
         };

@@ -189,7 +189,7 @@ impl Mgc {
             },
         );
         locks.set_import(import.clone());
-        import.begin();
+        import.start_connecting();
         Arc::new_cyclic(|me| Mgc {
             nids: mgs,
             import,

@@ -78,7 +78,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[test]
-    fn the_longest_of_the_recent_past_counts_until_it_is_old() {
+    fn the_longest_recent_time_counts_until_it_expires() {
         let secs = Duration::from_secs;
         let t = Instant::now();
         let mut e = Estimate::new(t, secs(5), secs(600), secs(600));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_allows_a_quarter_and_five_seconds_more() {
+    fn clients_allow_a_quarter_and_five_seconds_more() {
         assert_eq!(timeout_secs(5), 11);
         assert_eq!(timeout_secs(100), 130);
         assert_eq!(wire_secs(Duration::from_millis(1)), 1);

@@ -109,7 +109,7 @@ mod tests {
     use super::{all, base};
 
     #[test]
-    fn the_last_match_bits_and_the_count_give_the_first() {
+    fn the_first_match_bits_follow_from_the_last_and_the_count() {
         assert_eq!(base(0x1000_0000, 1), 0x1000_0000);
         assert_eq!(base(0x1000_0003, 4), 0x1000_0000);
         assert_eq!(base(0, 4), 0);

@@ -24,7 +24,7 @@ pub(crate) fn request_body(opc: u32) -> PtlrpcBody {
 
 /// A message that arrived in a reply buffer.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum ReplyEvent {
     /// The server needs more time: until this many seconds after the request was sent.
     Early { timeout_secs: u32 },
     /// The reply.
@@ -65,7 +65,7 @@ impl ReplyBuffer {
     }
 
     /// The next well-formed reply; `None` once LNet is shut down.
-    pub(crate) async fn next(&mut self) -> Option<Arrived> {
+    pub(crate) async fn next(&mut self) -> Option<ReplyEvent> {
         loop {
             if let MdEvent::Put {
                 offset,
@@ -81,13 +81,13 @@ impl ReplyBuffer {
         }
     }
 
-    fn read(&self, offset: u32, bytes: bytes::Bytes) -> Option<Arrived> {
+    fn read(&self, offset: u32, bytes: bytes::Bytes) -> Option<ReplyEvent> {
         let full = bytes.len() as u32 + offset == self.max_len;
         let msg = match Message::parse(&bytes) {
             Ok(msg) => msg,
             Err(_) if full => {
                 let room = message_len(&bytes)?;
-                return (room > self.max_len - offset).then_some(Arrived::Truncated { room });
+                return (room > self.max_len - offset).then_some(ReplyEvent::Truncated { room });
             }
             Err(_) => return None,
         };
@@ -96,11 +96,11 @@ impl ReplyBuffer {
             if msg.cksum != early_reply_cksum(msg.buf(bufs::PTLRPC_BODY)) {
                 return None;
             }
-            return Some(Arrived::Early {
+            return Some(ReplyEvent::Early {
                 timeout_secs: body.pb_timeout,
             });
         }
-        Some(Arrived::Final(Box::new((msg, body))))
+        Some(ReplyEvent::Final(Box::new((msg, body))))
     }
 }
 

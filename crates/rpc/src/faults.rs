@@ -46,7 +46,7 @@ impl Faults {
     }
 
     /// Removes all losses and refusals.
-    pub fn heal(&self) {
+    pub fn clear_losses(&self) {
         for losses in [&self.requests, &self.replies, &self.refusals] {
             losses.clear();
         }
@@ -119,7 +119,7 @@ mod tests {
     use super::Faults;
 
     #[test]
-    fn as_many_replies_are_lost_as_were_asked_for() {
+    fn the_requested_number_of_replies_is_lost() {
         let faults = Faults::default();
         faults.lose_replies(36, 2);
         assert!(!faults.loses_request(36));
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(hits, [true, false, true, false]);
         faults.lose_replies(36, u32::MAX);
         assert!(faults.loses_reply(36));
-        faults.heal();
+        faults.clear_losses();
         assert!(!faults.loses_reply(36));
     }
 }

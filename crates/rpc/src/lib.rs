@@ -33,11 +33,13 @@ pub use config::RpcConfig;
 pub use cpt::BoxFuture;
 pub use error::RpcError;
 pub use faults::Faults;
-pub use import::{Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Keep, Unanswered};
+pub use import::{
+    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, PendingRequests, ReplayGuard,
+};
 pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};
 pub use server::{
-    Busy, ConnectRequest, Export, Reply, Role, ServerRequest, ServiceStats, Target, TargetExports,
+    ActiveGuard, ConnectRequest, Export, Reply, Role, ServerRequest, ServiceStats, Target, TargetExports,
 };
 pub use services::{ServiceConfig, Spread};
 pub use start::START;

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_frees_locks_is_never_held_back() {
+    fn requests_that_release_locks_are_never_limited() {
         assert!(is_high_priority(wire::LDLM_CANCEL) && !limited(wire::LDLM_CANCEL));
         assert!(!is_high_priority(wire::LDLM_ENQUEUE) && limited(wire::LDLM_ENQUEUE));
     }

@@ -126,7 +126,7 @@ mod tests {
     use super::{NAMES, name, opcode};
 
     #[test]
-    fn each_name_is_of_one_operation() {
+    fn names_and_opcodes_map_one_to_one() {
         for (opc, n) in NAMES {
             assert_eq!((opcode(n), name(*opc).as_ref()), (Some(*opc), *n));
         }

@@ -1,6 +1,6 @@
 //! Requests and replies of a client, with their buffers and bulk.
 
-use crate::import::Keep;
+use crate::import::ReplayGuard;
 use crate::opcode;
 use bytes::Bytes;
 use lnet::Payload;
@@ -135,7 +135,7 @@ pub struct ReplyMsg {
     pub bulk: Vec<Payload>,
     /// Keeps the request on the replay list, if the request has `keep_until_closed` and the reply a
     /// transno.
-    pub keep: Option<Keep>,
+    pub replay_guard: Option<ReplayGuard>,
 }
 
 impl ReplyMsg {

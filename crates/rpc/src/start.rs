@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_partitions_may_leave_their_brackets_out() {
+    fn brackets_of_partition_lists_are_optional() {
         let mut config = RpcConfig::default();
         set(&mut config, "mds_num_cpts", "1-3").unwrap();
         assert_eq!(config.services.mds.cpts, [1, 2, 3]);

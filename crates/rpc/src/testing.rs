@@ -47,16 +47,20 @@ pub fn import_config(target_uuid: &str, kind: ImportKind, owner: Arc<dyn ImportO
 }
 
 /// An import of `target_uuid`, connected over `lo`, and its owner.
-pub async fn client(rpc: &Arc<Ptlrpc>, target_uuid: &str, kind: ImportKind) -> (Arc<Import>, Arc<Witness>) {
-    let witness = Arc::<Witness>::default();
-    let import = Import::new(rpc, import_config(target_uuid, kind, witness.clone()));
+pub async fn client(
+    rpc: &Arc<Ptlrpc>,
+    target_uuid: &str,
+    kind: ImportKind,
+) -> (Arc<Import>, Arc<RecordingOwner>) {
+    let owner = Arc::<RecordingOwner>::default();
+    let import = Import::new(rpc, import_config(target_uuid, kind, owner.clone()));
     import.connect().await.expect("the target is there");
-    (import, witness)
+    (import, owner)
 }
 
 /// An import owner that records events and callbacks.
 #[derive(Debug, Default)]
-pub struct Witness {
+pub struct RecordingOwner {
     /// `connected`, `disconnected`, `evicted`, `idle`, `closed`.
     pub events: Mutex<Vec<&'static str>>,
     /// The opcodes of the callbacks.
@@ -65,7 +69,7 @@ pub struct Witness {
     pub in_use: AtomicBool,
 }
 
-impl ImportOwner for Witness {
+impl ImportOwner for RecordingOwner {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
         self.callbacks.lock().push(opc);
         Box::pin(async move { Ok(Reply::new(vec![msg.bytes(1)])) })

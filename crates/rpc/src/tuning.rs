@@ -72,15 +72,21 @@ impl ServicesTuning {
 
     /// The service's configuration with the settings applied.
     pub(crate) fn apply(&self, service: &ServiceConfig) -> ServiceConfig {
-        let said = self.of(service.name);
+        let settings = self.of(service.name);
         let spread = match &service.spread {
-            Spread::All if !said.cpts.is_empty() => Spread::Only(said.cpts),
+            Spread::All if !settings.cpts.is_empty() => Spread::Only(settings.cpts),
             spread => spread.clone(),
         };
         ServiceConfig {
-            max: if said.max > 0 { said.max } else { service.max },
-            user: (said.threads > 0).then_some(said.threads).or(service.user),
-            bind: said.bind,
+            max: if settings.max > 0 {
+                settings.max
+            } else {
+                service.max
+            },
+            user: (settings.threads > 0)
+                .then_some(settings.threads)
+                .or(service.user),
+            bind: settings.bind,
             spread,
             ..service.clone()
         }
@@ -125,7 +131,7 @@ mod tests {
             cpts: cpts.to_vec(),
             ..Tuning::default()
         };
-        let said = ServicesTuning {
+        let settings = ServicesTuning {
             mds: Tuning {
                 threads: 64,
                 ..on(&[1, 2, 3])
@@ -139,36 +145,36 @@ mod tests {
             },
             ..ServicesTuning::default()
         };
-        let mdt = said.apply(of(MDS, "mdt"));
+        let mdt = settings.apply(of(MDS, "mdt"));
         assert_eq!((mdt.spread, mdt.user), (Spread::Only(vec![1, 2, 3]), Some(64)));
-        assert_eq!(said.apply(of(MDS, "mdt_readpage")).spread, Spread::All);
-        assert_eq!(said.apply(of(MDS, "mdt_fld")).spread, Spread::First);
-        let io = said.apply(of(MDS, "mdt_io"));
+        assert_eq!(settings.apply(of(MDS, "mdt_readpage")).spread, Spread::All);
+        assert_eq!(settings.apply(of(MDS, "mdt_fld")).spread, Spread::First);
+        let io = settings.apply(of(MDS, "mdt_io"));
         assert_eq!(
             (io.spread, io.user, io.max),
             (Spread::Only(vec![2]), Some(64), 32)
         );
-        let ost_io = said.apply(of(OSS, "ost_io"));
+        let ost_io = settings.apply(of(OSS, "ost_io"));
         assert_eq!((ost_io.spread, ost_io.max), (Spread::Only(vec![1]), 100));
-        let create = said.apply(of(OSS, "ost_create"));
+        let create = settings.apply(of(OSS, "ost_create"));
         assert_eq!(
             (create.spread, create.user, create.max),
             (Spread::Only(vec![0]), Some(16), 64)
         );
-        assert_eq!(said.apply(&LDLM[0]).spread, Spread::All);
+        assert_eq!(settings.apply(&LDLM[0]).spread, Spread::All);
     }
 
     #[test]
-    fn a_partition_that_there_is_not_is_named() {
-        let said = ServicesTuning {
+    fn an_error_names_the_missing_partition() {
+        let settings = ServicesTuning {
             oss_io_cpts: vec![0, 4],
             ..ServicesTuning::default()
         };
-        let refused = said.check(4).map_err(|e| e.to_string());
+        let refused = settings.check(4).map_err(|e| e.to_string());
         assert_eq!(
             refused,
             Err("oss_io_cpts names CPU partition 4, but there are only 4: from 0 to 3".to_owned())
         );
-        assert!(said.check(5).is_ok());
+        assert!(settings.check(5).is_ok());
     }
 }

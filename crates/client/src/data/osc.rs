@@ -176,7 +176,7 @@ impl Osc {
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.flusher.lock() = Some(task.abort_handle());
         import.set_idle_timeout(Some(IDLE_TIMEOUT));
-        import.begin();
+        import.start_connecting();
         tokio::spawn(async move {
             if let Err(error) = import.connect().await {
                 tracing::warn!(import = target.name, %error, "cannot connect to the OST yet; retrying in the background");

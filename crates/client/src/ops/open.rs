@@ -13,7 +13,7 @@ use crate::pack::{self, CreateRec, Suppgids};
 use bytes::Bytes;
 use ldlm::LockMode;
 use parking_lot::Mutex;
-use rpc::Keep;
+use rpc::ReplayGuard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -127,7 +127,7 @@ pub struct OpenFile {
     pub(crate) opened_times: Times,
     /// Whether this open created the file.
     pub(crate) created: bool,
-    keep: Mutex<Option<Keep>>,
+    keep: Mutex<Option<ReplayGuard>>,
     deny_guard: Mutex<Option<OpenDenyGuard>>,
 }
 
@@ -351,7 +351,7 @@ impl Client {
             descriptor: self.lov.losses().descriptor(fid),
             opened_times: md.attr.times(),
             created: reply.created_file(),
-            keep: Mutex::new(reply.reply.keep.clone()),
+            keep: Mutex::new(reply.reply.replay_guard.clone()),
             deny_guard: Mutex::default(),
         });
         if md.attr.is_file() {

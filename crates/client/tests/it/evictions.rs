@@ -32,7 +32,7 @@ async fn evict_all(cluster: &Cluster, c: &Client) {
         .params
         .set("obdfilter.*.evict_client", "nid:0@lo")
         .unwrap();
-    cluster.rpc.faults().heal();
+    cluster.rpc.faults().clear_losses();
     // In the middle of it calls fail, and so does a descriptor whose data is lost; then data is written and stays.
     let works = async {
         loop {

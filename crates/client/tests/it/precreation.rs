@@ -142,7 +142,7 @@ async fn an_ost_that_does_not_answer_is_passed_over_and_used_again_when_it_does(
     assert_eq!(next(1), there, "no new file is there");
     assert_eq!((next(0), waits(&cluster)), (here + 100, waited));
 
-    other.rpc.faults().heal();
+    other.rpc.faults().clear_losses();
     until("its answer", || !slow()).await;
     for n in 0..10 {
         create(&client, &format!("again{n}")).await;
@@ -198,7 +198,7 @@ async fn an_unlink_does_not_wait_for_an_ost_that_does_not_answer() {
         .expect("nobody waits");
     until("the space of the one", || free()[0] == before[0]).await;
     assert!(free()[1] + 1000 < before[1], "the other does not know yet");
-    other.rpc.faults().heal();
+    other.rpc.faults().clear_losses();
     until("the space of the other", || free()[1] == before[1]).await;
     client.umount().await;
     other.stop().await;

@@ -79,6 +79,6 @@ fn alone(reply: &ReplyMsg, answer: Message) -> ReplyMsg {
         },
         body: reply.body,
         bulk: Vec::new(),
-        keep: None,
+        replay_guard: None,
     }
 }

@@ -321,7 +321,12 @@ impl Attempt {
         for quiet in (0..DOUBTS).map(|n| FIRST_DOUBT * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {
                 Ok(completed) => return completed,
-                Err(_) => self.client.import.get().into_iter().for_each(|i| i.doubt(quiet)),
+                Err(_) => self
+                    .client
+                    .import
+                    .get()
+                    .into_iter()
+                    .for_each(|i| i.probe_if_silent(quiet)),
             }
         }
         rx.await

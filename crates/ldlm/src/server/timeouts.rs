@@ -62,7 +62,7 @@ impl LockServer {
             holders.extend(shard.lock().ns.slow_holders(then));
         }
         let exports = holders.into_iter().filter_map(|holder| self.export(holder));
-        exports.for_each(|export| export.blocks_others());
+        exports.for_each(|export| export.report_blocking());
     }
 }
 

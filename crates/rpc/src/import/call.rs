@@ -4,9 +4,9 @@
 
 use super::machine::Event;
 use super::slots::Slot;
-use super::{Core, Import, ImportState, Keep, Phase};
+use super::{Core, Import, ImportState, Phase, ReplayGuard};
 use crate::bulk::BulkBuffers;
-use crate::exchange::{Arrived, ReplyBuffer, request_body};
+use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::{ReplyMsg, Request, RpcError, opcode};
 use bytes::Bytes;
 use lnet::Payload;
@@ -38,7 +38,7 @@ struct Conn {
 }
 
 /// Why waiting for a reply ended without a reply.
-enum Interrupted {
+enum WaitEnd {
     /// The import has reconnected: send again.
     Reconnected,
     /// The call fails.
@@ -46,7 +46,7 @@ enum Interrupted {
 }
 
 /// The result of one attempt: the reply, or `None` to send the request again.
-type Attempted = Option<ReplyMsg>;
+type AttemptResult = Option<ReplyMsg>;
 
 struct Call<'a> {
     import: &'a Import,
@@ -157,7 +157,7 @@ impl Call<'_> {
         }
         match phase.state {
             ImportState::Full => Ok(()),
-            ImportState::New | ImportState::Closed => Err(self.import.why_not()),
+            ImportState::New | ImportState::Closed => Err(self.import.last_error()),
             _ => {
                 let (peer, why) = (
                     self.import.cfg.target_uuid.clone(),
@@ -192,7 +192,7 @@ impl Call<'_> {
         core.unreplied.last()
     }
 
-    async fn attempt(&mut self, conn: Conn) -> Result<Attempted, RpcError> {
+    async fn attempt(&mut self, conn: Conn) -> Result<AttemptResult, RpcError> {
         let (import, req) = (self.import, self.req);
         let lnet = import.rpc.lnet();
         let mds = req.bulk.as_ref().map_or(0, |b| b.mds());
@@ -254,25 +254,25 @@ impl Call<'_> {
             };
             match arrived {
                 None => return Err(RpcError::Closed(self.name())),
-                Some(Arrived::Early { timeout_secs }) => {
+                Some(ReplyEvent::Early { timeout_secs }) => {
                     import.silence.heard();
                     let extended = sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY;
                     deadline = deadline.map(|d| d.max(extended));
                 }
-                Some(Arrived::Truncated { room }) => {
+                Some(ReplyEvent::Truncated { room }) => {
                     self.reply_len = room;
                     self.resent = true;
                     return Ok(None);
                 }
-                Some(Arrived::Final(reply)) => {
+                Some(ReplyEvent::Final(reply)) => {
                     let (reply, body) = *reply;
-                    let keep = self.heard(portal, msg, &body);
+                    let replay_guard = self.heard(portal, msg, &body);
                     let reply = ReplyMsg {
                         status: body.pb_status,
                         msg: reply,
                         body,
                         bulk: Vec::new(),
-                        keep,
+                        replay_guard,
                     };
                     return self.replied(conn, reply, &mut bulk, deadline).await;
                 }
@@ -318,7 +318,7 @@ impl Call<'_> {
     }
 
     /// Resolves when no reply can arrive on `conn` any more.
-    async fn interrupted(&self, conn: Conn) -> Interrupted {
+    async fn interrupted(&self, conn: Conn) -> WaitEnd {
         let mut phase = self.phase.clone();
         let evictions = self.evictions;
         let over = |p: &Phase| {
@@ -327,17 +327,17 @@ impl Call<'_> {
         };
         let phase = phase.wait_for(over).await.map(|p| *p);
         match phase {
-            Ok(p) if p.evictions != evictions => Interrupted::Failed(RpcError::Evicted(self.name())),
-            Ok(p) if p.state == ImportState::Full => Interrupted::Reconnected,
-            _ => Interrupted::Failed(self.import.why_not()),
+            Ok(p) if p.evictions != evictions => WaitEnd::Failed(RpcError::Evicted(self.name())),
+            Ok(p) if p.state == ImportState::Full => WaitEnd::Reconnected,
+            _ => WaitEnd::Failed(self.import.last_error()),
         }
     }
 
-    fn again(&mut self, why: Interrupted) -> Result<Attempted, RpcError> {
+    fn again(&mut self, why: WaitEnd) -> Result<AttemptResult, RpcError> {
         match why {
-            Interrupted::Failed(e) => Err(e),
-            Interrupted::Reconnected if self.req.no_resend => Err(RpcError::Timeout(self.name())),
-            Interrupted::Reconnected => {
+            WaitEnd::Failed(e) => Err(e),
+            WaitEnd::Reconnected if self.req.no_resend => Err(RpcError::Timeout(self.name())),
+            WaitEnd::Reconnected => {
                 self.resent = true;
                 Ok(None)
             }
@@ -355,7 +355,7 @@ impl Call<'_> {
 
     /// Records the data that every reply carries: liveness, service time, transno and
     /// last_committed.
-    fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<Keep> {
+    fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
         let now = Instant::now();
         self.import.silence.heard();
         let mut core = self.import.core.lock();
@@ -364,7 +364,7 @@ impl Call<'_> {
                 .estimate(&mut core, portal, now)
                 .measured(now, body.pb_timeout);
         }
-        let keep = match body.pb_transno {
+        let replay_guard = match body.pb_transno {
             0 => None,
             transno => core
                 .replay
@@ -378,7 +378,7 @@ impl Call<'_> {
         if wake {
             self.import.wake.notify_one();
         }
-        keep
+        replay_guard
     }
 
     async fn replied(
@@ -387,15 +387,15 @@ impl Call<'_> {
         reply: ReplyMsg,
         bulk: &mut BulkBuffers,
         deadline: Option<Instant>,
-    ) -> Result<Attempted, RpcError> {
+    ) -> Result<AttemptResult, RpcError> {
         let errno = Errno::from_status(reply.status);
         match errno {
             Some(e @ (Errno::ENOTCONN | Errno::ENODEV)) if reply.body.pb_type == PTL_RPC_MSG_ERR => {
                 self.broken(conn, RpcError::Status(e))?;
                 self.resent = true;
                 return match self.interrupted(conn).await {
-                    Interrupted::Failed(e) => Err(e),
-                    Interrupted::Reconnected => Ok(None),
+                    WaitEnd::Failed(e) => Err(e),
+                    WaitEnd::Reconnected => Ok(None),
                 };
             }
             Some(Errno::EINPROGRESS) if !self.req.no_resend => {

@@ -2,7 +2,7 @@
 
 use super::Import;
 use super::machine::{Attempt, Outcome};
-use crate::exchange::{Arrived, ReplyBuffer, request_body};
+use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::{RpcError, at, opcode};
 use bytes::Bytes;
 use std::time::Duration;
@@ -23,10 +23,10 @@ pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 /// A UUID's buffer is an `obd_uuid` without its last byte.
 const UUID_LEN: usize = 39;
 /// Limit of a disconnect.
-const GOODBYE: Duration = Duration::from_secs(2);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a brief attempt waits for LNet to connect. LNet goes on connecting, for the next
 /// attempt.
-const BRIEF: Duration = Duration::from_secs(1);
+const BRIEF_REACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads connect data of any length: fields that an old peer does not send are zero.
 pub(crate) fn connect_data(buf: &[u8]) -> ObdConnectData {
@@ -59,7 +59,7 @@ impl Import {
             peer: nid.to_string(),
             why: format!("no answer within {limit:?}"),
         };
-        match timeout(limit, self.ask_to_connect(nid, attempt))
+        match timeout(limit, self.send_connect(nid, attempt))
             .await
             .unwrap_or_else(|_| Err(late()))
         {
@@ -70,13 +70,13 @@ impl Import {
 
     pub(super) fn failed(&self, outcome: Outcome, why: RpcError) -> Outcome {
         tracing::debug!(import = self.name(), error = %why, "cannot connect");
-        self.core.lock().why_not = Some(why);
+        self.core.lock().last_error = Some(why);
         outcome
     }
 
-    async fn ask_to_connect(&self, nid: Nid, attempt: Attempt) -> Result<(Message, PtlrpcBody), RpcError> {
+    async fn send_connect(&self, nid: Nid, attempt: Attempt) -> Result<(Message, PtlrpcBody), RpcError> {
         let opc = opcode::connect(self.cfg.kind);
-        let asked = self.asked();
+        let asked = self.connect_request();
         let bufs = vec![
             uuid_buf(&self.cfg.target_uuid),
             uuid_buf(&self.cfg.client_uuid),
@@ -97,13 +97,13 @@ impl Import {
             pb_timeout: at::wire_secs(self.rpc.config().connect_timeout),
             ..request_body(opc)
         };
-        let reach = attempt.brief.then_some(BRIEF);
-        self.converse(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32, reach)
+        let reach = attempt.brief.then_some(BRIEF_REACH_TIMEOUT);
+        self.exchange_once(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32, reach)
             .await
     }
 
     /// The connect data of a request: the owner's flags and this layer's.
-    fn asked(&self) -> ObdConnectData {
+    fn connect_request(&self) -> ObdConnectData {
         let mut asked = self.cfg.connect;
         asked.ocd_connect_flags |= OWN_FLAGS;
         asked.ocd_connect_flags2 |= OWN_FLAGS2;
@@ -118,7 +118,10 @@ impl Import {
             };
             return self.failed(outcome, RpcError::Status(errno));
         }
-        let (asked, data) = (self.asked(), connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)));
+        let (asked, data) = (
+            self.connect_request(),
+            connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)),
+        );
         let extra = data.ocd_connect_flags & !asked.ocd_connect_flags;
         let extra2 = match data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
             0 => 0,
@@ -141,7 +144,7 @@ impl Import {
         if before != 0 && before != data.ocd_instance {
             self.core.lock().replay.restarted(Transno(body.pb_last_committed));
         }
-        self.granted(data);
+        self.set_granted(data);
         Outcome::Connected {
             handle: body.pb_handle.cookie,
             op_flags: body.pb_op_flags,
@@ -149,7 +152,7 @@ impl Import {
     }
 
     /// Tells the server that this client disconnects. Failures are ignored.
-    pub(super) async fn say_goodbye(&self) {
+    pub(super) async fn send_disconnect(&self) {
         let opc = opcode::disconnect(self.cfg.kind);
         let (handle, conn_cnt) = {
             let core = self.core.lock();
@@ -158,19 +161,23 @@ impl Import {
         let body = PtlrpcBody {
             pb_handle: LustreHandle { cookie: handle },
             pb_conn_cnt: conn_cnt,
-            pb_timeout: at::wire_secs(GOODBYE),
+            pb_timeout: at::wire_secs(DISCONNECT_TIMEOUT),
             ..request_body(opc)
         };
-        let said = timeout(GOODBYE, self.converse(self.peer(), body, Vec::new(), 0, None)).await;
+        let reply = timeout(
+            DISCONNECT_TIMEOUT,
+            self.exchange_once(self.peer(), body, Vec::new(), 0, None),
+        )
+        .await;
         tracing::debug!(
             import = self.name(),
-            answered = matches!(said, Ok(Ok(_))),
+            answered = matches!(reply, Ok(Ok(_))),
             "disconnected"
         );
     }
 
     /// Sends a message once and waits for the reply. `reach` limits the time to reach the peer.
-    async fn converse(
+    async fn exchange_once(
         &self,
         nid: Nid,
         body: PtlrpcBody,
@@ -204,7 +211,7 @@ impl Import {
         };
         sent.map_err(|e| RpcError::net(nid, &e))?;
         match buffer.next().await {
-            Some(Arrived::Final(reply)) => Ok(*reply),
+            Some(ReplyEvent::Final(reply)) => Ok(*reply),
             other => Err(RpcError::Protocol {
                 peer: nid.to_string(),
                 expected: "a reply that fits",

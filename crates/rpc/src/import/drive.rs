@@ -34,7 +34,7 @@ impl Import {
             let (action, phase) = {
                 let mut core = self.core.lock();
                 let action = (!core.pending.is_empty()).then(|| core.pending.remove(0));
-                if action.is_some_and(|a| !matches!(a, Action::Ping | Action::OfferRest)) {
+                if action.is_some_and(|a| !matches!(a, Action::Ping | Action::CheckIdle)) {
                     core.announced = false;
                 }
                 (action, core.phase())
@@ -90,7 +90,7 @@ impl Import {
                 owner.event(ImportEvent::Disconnected);
             }
             Action::AnnounceClosed => owner.event(ImportEvent::Closed),
-            Action::OfferRest => self.rest().await,
+            Action::CheckIdle => self.disconnect_if_idle().await,
             Action::Ping => {
                 let import = self.clone();
                 self.rpc
@@ -102,7 +102,7 @@ impl Import {
 
     /// Disconnects from a server that is not in use. A later request reconnects, after the
     /// disconnect is sent.
-    async fn rest(&self) {
+    async fn disconnect_if_idle(&self) {
         if self.owner().in_use() {
             return;
         }
@@ -111,7 +111,7 @@ impl Import {
             if core.unreplied.len() > 0 || core.replay.uncommitted() > 0 {
                 return;
             }
-            core.on(Event::Rest);
+            core.on(Event::IdleDisconnect);
             if core.machine.state() != ImportState::Idle {
                 return;
             }
@@ -119,7 +119,7 @@ impl Import {
         }
         tracing::info!(import = self.name(), peer = %self.peer(), "idle: disconnected until it is needed");
         self.owner().event(ImportEvent::Idle);
-        self.say_goodbye().await;
+        self.send_disconnect().await;
     }
 
     /// Sends a ping. Its reply carries `last_committed`; a missing reply means that the connection

@@ -86,9 +86,9 @@ pub(crate) enum Event {
     PingDone,
     /// The owner waits for a message that is not a reply: ping, unless the server was heard from
     /// within `quiet`.
-    Doubted { quiet: Duration },
+    ProbeIfSilent { quiet: Duration },
     /// Disconnect if idle: no request is in flight and the owner holds nothing.
-    Rest,
+    IdleDisconnect,
     /// The owner closes the import.
     Close,
     /// Time passed.
@@ -109,7 +109,7 @@ pub(crate) enum Action {
     AnnounceClosed,
     Ping,
     /// Report `IdleDisconnect` if no request is in flight and the owner holds nothing.
-    OfferRest,
+    CheckIdle,
 }
 
 /// The state machine.
@@ -134,7 +134,7 @@ pub(crate) struct Machine {
     /// `idle_timeout`: disconnect after this long without a request; `None`: never.
     idle_timeout: Option<Duration>,
     /// When to check whether the import is idle.
-    rest_at: Option<Instant>,
+    idle_check_at: Option<Instant>,
     /// Spreads the attempts of many clients over time: 0 to 255.
     jitter: u32,
 }
@@ -156,7 +156,7 @@ impl Machine {
             ping_interval,
             ping_soon,
             idle_timeout: None,
-            rest_at: None,
+            idle_check_at: None,
             jitter: u32::from(jitter),
         }
     }
@@ -172,7 +172,7 @@ impl Machine {
     /// Sets the timeout, which starts now.
     pub(crate) fn set_idle_timeout(&mut self, after: Option<Duration>, now: Instant) {
         self.idle_timeout = after;
-        self.rest_at = after.map(|after| now + after);
+        self.idle_check_at = after.map(|after| now + after);
     }
 
     /// The number of the current attempt or connection.
@@ -191,7 +191,7 @@ impl Machine {
     }
 
     /// The evictions after which the owner has dropped its locks and caches.
-    pub(crate) fn evictions_told(&self) -> u64 {
+    pub(crate) fn evictions_announced(&self) -> u64 {
         self.evictions - u64::from(self.state == ImportState::Evicted)
     }
 
@@ -234,19 +234,19 @@ impl Machine {
                     self.unproven = 0;
                     self.heard_at = Some(now);
                     if !ping {
-                        self.rest_at = self.idle_timeout.map(|after| now + after);
+                        self.idle_check_at = self.idle_timeout.map(|after| now + after);
                     }
                 }
                 Vec::new()
             }
-            Event::Doubted { quiet } if self.state == ImportState::Full && !self.pinging => {
+            Event::ProbeIfSilent { quiet } if self.state == ImportState::Full && !self.pinging => {
                 if self.heard_at.is_some_and(|at| now < at + quiet) {
                     return Vec::new();
                 }
                 self.pinging = true;
                 vec![Action::Ping]
             }
-            Event::Rest if self.state == ImportState::Full && !self.pinging => {
+            Event::IdleDisconnect if self.state == ImportState::Full && !self.pinging => {
                 self.state = ImportState::Idle;
                 Vec::new()
             }
@@ -268,9 +268,11 @@ impl Machine {
     pub(crate) fn wake_at(&self, uncommitted: bool) -> Option<Instant> {
         match self.state {
             ImportState::Discon => self.retry_at,
-            ImportState::Full if !self.pinging => {
-                self.ping_at(uncommitted).into_iter().chain(self.rest_at).min()
-            }
+            ImportState::Full if !self.pinging => self
+                .ping_at(uncommitted)
+                .into_iter()
+                .chain(self.idle_check_at)
+                .min(),
             _ => None,
         }
     }
@@ -289,10 +291,10 @@ impl Machine {
         let due = self.wake_at(uncommitted).is_some_and(|at| at <= now);
         match self.state {
             ImportState::Discon if due => vec![self.attempt()],
-            ImportState::Full if due && self.rest_at.is_some_and(|at| at <= now) => {
+            ImportState::Full if due && self.idle_check_at.is_some_and(|at| at <= now) => {
                 // Check again soon: the owner may release its locks.
-                self.rest_at = self.idle_timeout.map(|after| now + after / 4);
-                vec![Action::OfferRest]
+                self.idle_check_at = self.idle_timeout.map(|after| now + after / 4);
+                vec![Action::CheckIdle]
             }
             ImportState::Full if due => {
                 self.pinging = true;
@@ -346,7 +348,7 @@ impl Machine {
     fn full(&mut self, now: Instant) -> Vec<Action> {
         self.state = ImportState::Full;
         self.heard_at = Some(now);
-        self.rest_at = self.idle_timeout.map(|after| now + after);
+        self.idle_check_at = self.idle_timeout.map(|after| now + after);
         self.pinging = false;
         // Until a reply proves that the connection works, the next reconnection waits.
         self.unproven += 1;

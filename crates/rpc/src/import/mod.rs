@@ -7,7 +7,7 @@ mod call;
 mod connect;
 mod drive;
 mod machine;
-mod moved;
+mod nid_change;
 mod owner;
 mod replay;
 mod silence;
@@ -15,8 +15,8 @@ mod slots;
 
 pub use machine::ImportState;
 pub use owner::{ImportConfig, ImportEvent, ImportKind, ImportOwner};
-pub use replay::Keep;
-pub use silence::Unanswered;
+pub use replay::ReplayGuard;
+pub use silence::PendingRequests;
 
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, connect_data};
 
@@ -57,7 +57,7 @@ struct Core {
     estimates: HashMap<u32, Estimate>,
     data: ObdConnectData,
     /// Why the last attempt to connect failed.
-    why_not: Option<RpcError>,
+    last_error: Option<RpcError>,
     /// Whether the owner was told that the import is connected.
     announced: bool,
     /// When the driver wakes up without an event.
@@ -134,7 +134,7 @@ impl Import {
             replay: ReplayList::default(),
             estimates: HashMap::default(),
             data: ObdConnectData::default(),
-            why_not: None,
+            last_error: None,
             announced: false,
             wake_at: None,
         };
@@ -161,7 +161,7 @@ impl Import {
     }
 
     /// Starts to connect and returns at once; calls wait for the connection.
-    pub fn begin(&self) {
+    pub fn start_connecting(&self) {
         self.start();
         self.event(Event::Open);
     }
@@ -174,7 +174,7 @@ impl Import {
     ///
     /// The error of the last attempt.
     pub async fn connect(&self) -> Result<ObdConnectData, RpcError> {
-        self.begin();
+        self.start_connecting();
         let mut phase = self.phase.subscribe();
         let settled = phase
             .wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed) || p.failed_rounds > 0)
@@ -182,14 +182,14 @@ impl Import {
             .map(|p| p.state);
         match settled {
             Ok(ImportState::Full) => Ok(self.connect_data()),
-            _ => Err(self.why_not()),
+            _ => Err(self.last_error()),
         }
     }
 
     /// Sends a disconnect if the import is connected, and closes it: calls in flight fail.
     pub async fn disconnect(&self) {
         if self.state() == ImportState::Full {
-            self.say_goodbye().await;
+            self.send_disconnect().await;
         }
         self.start();
         self.event(Event::Close);
@@ -227,18 +227,18 @@ impl Import {
     /// How long the target has been silent since a request was sent, including requests that timed
     /// out.
     pub fn silence(&self) -> Option<Duration> {
-        self.silence.lasts()
+        self.silence.duration()
     }
 
     /// The requests that wait for a reply.
-    pub fn unanswered(&self) -> Option<Unanswered> {
-        self.silence.unanswered()
+    pub fn pending_requests(&self) -> Option<PendingRequests> {
+        self.silence.pending_requests()
     }
 
     /// Pings the server unless it was heard from within `quiet`. For callers that wait for a
     /// message that is not a reply: an evicted client learns of its eviction by the ping.
-    pub fn doubt(&self, quiet: Duration) {
-        self.event(Event::Doubted { quiet });
+    pub fn probe_if_silent(&self, quiet: Duration) {
+        self.event(Event::ProbeIfSilent { quiet });
     }
 
     /// The connect data that the server granted.
@@ -288,7 +288,7 @@ impl Import {
         let current = core.peer();
         core.nids = nids.to_vec();
         let kept = nids.iter().position(|nid| *nid == current);
-        let actions = core.machine.moved(nids.len(), kept, Instant::now());
+        let actions = core.machine.nids_changed(nids.len(), kept, Instant::now());
         core.pending.extend(actions);
         drop(core);
         self.wake.notify_one();
@@ -318,7 +318,7 @@ impl Import {
     /// Evictions that the owner was told of. The owner's current locks and caches are newer than
     /// the last one ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
-        self.core.lock().machine.evictions_told()
+        self.core.lock().machine.evictions_announced()
     }
 
     /// Requests without a reply.
@@ -346,8 +346,8 @@ impl Import {
         &self.cfg.owner
     }
 
-    fn why_not(&self) -> RpcError {
-        let why = self.core.lock().why_not.clone();
+    fn last_error(&self) -> RpcError {
+        let why = self.core.lock().last_error.clone();
         why.unwrap_or_else(|| RpcError::Closed(self.cfg.name.clone()))
     }
 
@@ -374,7 +374,7 @@ impl Import {
     }
 
     /// The server granted `data`.
-    fn granted(&self, data: ObdConnectData) {
+    fn set_granted(&self, data: ObdConnectData) {
         self.core.lock().data = data;
         self.silence.heard();
         let modifying = match data.ocd_connect_flags & OBD_CONNECT_MULTIMODRPCS {

@@ -13,17 +13,17 @@ use wire::{Transno, Xid};
 
 /// Keeps a request on the replay list, committed or not, until the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct Keep {
-    _held: Arc<Held>,
+pub struct ReplayGuard {
+    _held: Arc<ReplayHold>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct ReplayHold {
     transno: Transno,
     released: Arc<Mutex<Vec<Transno>>>,
 }
 
-impl Drop for Held {
+impl Drop for ReplayHold {
     fn drop(&mut self) {
         self.released.lock().push(self.transno);
     }
@@ -31,18 +31,18 @@ impl Drop for Held {
 
 /// A request on the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Retained {
+pub(crate) struct ReplayEntry {
     pub(crate) xid: Xid,
     pub(crate) msg: Bytes,
-    kept: bool,
+    held: bool,
 }
 
 /// The list, ordered by transno.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayList {
-    uncommitted: BTreeMap<Transno, Retained>,
+    uncommitted: BTreeMap<Transno, ReplayEntry>,
     /// Committed, but held by a guard.
-    kept: BTreeMap<Transno, Retained>,
+    held: BTreeMap<Transno, ReplayEntry>,
     released: Arc<Mutex<Vec<Transno>>>,
     last_committed: Transno,
     /// Messages whose transactions the server lost in a crash.
@@ -51,17 +51,23 @@ pub(crate) struct ReplayList {
 
 impl ReplayList {
     /// Adds the request `xid`, whose reply carries `transno`.
-    pub(crate) fn retain(&mut self, transno: Transno, xid: Xid, msg: Bytes, keep: bool) -> Option<Keep> {
+    pub(crate) fn retain(
+        &mut self,
+        transno: Transno,
+        xid: Xid,
+        msg: Bytes,
+        keep: bool,
+    ) -> Option<ReplayGuard> {
         let list = if transno > self.last_committed {
             &mut self.uncommitted
         } else {
-            &mut self.kept
+            &mut self.held
         };
         if transno > self.last_committed || keep {
-            list.insert(transno, Retained { xid, msg, kept: keep });
+            list.insert(transno, ReplayEntry { xid, msg, held: keep });
         }
-        keep.then(|| Keep {
-            _held: Arc::new(Held {
+        keep.then(|| ReplayGuard {
+            _held: Arc::new(ReplayHold {
                 transno,
                 released: self.released.clone(),
             }),
@@ -72,9 +78,9 @@ impl ReplayList {
     pub(crate) fn committed(&mut self, transno: Transno) {
         for released in std::mem::take(&mut *self.released.lock()) {
             if let Some(entry) = self.uncommitted.get_mut(&released) {
-                entry.kept = false;
+                entry.held = false;
             }
-            self.kept.remove(&released);
+            self.held.remove(&released);
         }
         if transno <= self.last_committed {
             return;
@@ -82,8 +88,8 @@ impl ReplayList {
         self.last_committed = transno;
         while let Some(first) = self.uncommitted.first_entry().filter(|e| *e.key() <= transno) {
             let (transno, entry) = first.remove_entry();
-            if entry.kept {
-                self.kept.insert(transno, entry);
+            if entry.held {
+                self.held.insert(transno, entry);
             }
         }
     }
@@ -103,7 +109,7 @@ impl ReplayList {
     /// The client was evicted: there is nothing to replay, and transnos start again.
     pub(crate) fn clear(&mut self) {
         self.uncommitted.clear();
-        self.kept.clear();
+        self.held.clear();
         self.released.lock().clear();
         self.last_committed = Transno::NONE;
     }
@@ -111,7 +117,7 @@ impl ReplayList {
     /// The transnos on the list.
     #[cfg(test)]
     fn in_order(&self) -> Vec<Transno> {
-        let mut all: Vec<Transno> = self.kept.keys().chain(self.uncommitted.keys()).copied().collect();
+        let mut all: Vec<Transno> = self.held.keys().chain(self.uncommitted.keys()).copied().collect();
         all.sort_unstable();
         all
     }
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_restarted_server_has_not_committed_is_lost() {
+    fn uncommitted_requests_of_a_restarted_server_are_lost() {
         let mut list = list(&[]);
         for t in 1..=4u8 {
             list.retain(Transno(t.into()), Xid::NONE, Bytes::from(vec![t]), t == 1);
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_leaves_the_list() {
+    fn committed_requests_leave_the_list() {
         let mut list = list(&[7, 5, 9]);
         assert_eq!(list.in_order(), transnos(&[5, 7, 9]));
         list.committed(Transno(7));
@@ -176,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_stays_until_it_is_let_go_and_committed() {
+    fn an_open_stays_until_its_guard_is_dropped_and_it_is_committed() {
         let mut list = list(&[]);
         let first = list.retain(Transno(5), Xid(1), Bytes::new(), true);
         let second = list.retain(Transno(6), Xid(2), Bytes::new(), true);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Requests that wait for a target's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct PendingRequests {
     /// When the target was last heard from, or the first of the requests was sent, whichever is
     /// later.
     pub since: Instant,
@@ -21,9 +21,9 @@ pub struct Unanswered {
 struct State {
     waiting: usize,
     /// When the first request without any later reply was sent, including requests that timed out.
-    asked: Option<Instant>,
+    unanswered_since: Option<Instant>,
     /// When the first of the waiting requests was sent, or the target was last heard from.
-    began: Instant,
+    waiting_since: Instant,
 }
 
 /// The time of a target's silence. See the module.
@@ -34,21 +34,21 @@ impl Silence {
     pub(super) fn new() -> Silence {
         Silence(Mutex::new(State {
             waiting: 0,
-            asked: None,
-            began: Instant::now(),
+            unanswered_since: None,
+            waiting_since: Instant::now(),
         }))
     }
 
     /// A request is sent; its caller waits until the guard is dropped.
-    pub(super) fn begin(&self) -> Waiting<'_> {
+    pub(super) fn begin(&self) -> WaitGuard<'_> {
         let now = Instant::now();
         let mut s = self.0.lock();
         if s.waiting == 0 {
-            s.began = now;
+            s.waiting_since = now;
         }
         s.waiting += 1;
-        s.asked.get_or_insert(now);
-        Waiting {
+        s.unanswered_since.get_or_insert(now);
+        WaitGuard {
             silence: self,
             answered: false,
         }
@@ -58,44 +58,44 @@ impl Silence {
     pub(super) fn heard(&self) {
         let now = Instant::now();
         let mut s = self.0.lock();
-        s.began = now;
-        s.asked = (s.waiting > 0).then_some(now);
+        s.waiting_since = now;
+        s.unanswered_since = (s.waiting > 0).then_some(now);
     }
 
     /// Time since the first request without any later reply.
-    pub(super) fn lasts(&self) -> Option<Duration> {
-        self.0.lock().asked.map(|at| at.elapsed())
+    pub(super) fn duration(&self) -> Option<Duration> {
+        self.0.lock().unanswered_since.map(|at| at.elapsed())
     }
 
     /// The requests that wait now.
-    pub(super) fn unanswered(&self) -> Option<Unanswered> {
+    pub(super) fn pending_requests(&self) -> Option<PendingRequests> {
         let s = self.0.lock();
-        (s.waiting > 0).then_some(Unanswered {
-            since: s.began,
+        (s.waiting > 0).then_some(PendingRequests {
+            since: s.waiting_since,
             requests: s.waiting,
         })
     }
 }
 
 /// Guard of a caller that waits for a reply.
-pub(super) struct Waiting<'a> {
+pub(super) struct WaitGuard<'a> {
     silence: &'a Silence,
     answered: bool,
 }
 
-impl Waiting<'_> {
+impl WaitGuard<'_> {
     /// The reply has arrived.
     pub(super) fn answered(mut self) {
         self.answered = true;
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut s = self.silence.0.lock();
         s.waiting -= 1;
         if self.answered && s.waiting == 0 {
-            s.asked = None;
+            s.unanswered_since = None;
         }
     }
 }
@@ -110,33 +110,36 @@ mod tests {
     const LONG: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_ends_the_silence_for_all_who_wait() {
+    async fn a_reply_ends_the_silence_for_all_waiters() {
         let silence = Silence::new();
-        assert_eq!((silence.lasts(), silence.unanswered()), (None, None));
+        assert_eq!((silence.duration(), silence.pending_requests()), (None, None));
         let (one, other) = (silence.begin(), silence.begin());
         advance(LONG).await;
-        assert_eq!(silence.lasts(), Some(LONG));
-        let waits = silence.unanswered().unwrap();
+        assert_eq!(silence.duration(), Some(LONG));
+        let waits = silence.pending_requests().unwrap();
         assert_eq!((waits.requests, waits.since.elapsed()), (2, LONG));
         silence.heard();
         one.answered();
-        assert_eq!(silence.lasts(), Some(Duration::ZERO));
-        assert_eq!(silence.unanswered().unwrap().since, Instant::now());
+        assert_eq!(silence.duration(), Some(Duration::ZERO));
+        assert_eq!(silence.pending_requests().unwrap().since, Instant::now());
         silence.heard();
         other.answered();
-        assert_eq!((silence.lasts(), silence.unanswered()), (None, None));
+        assert_eq!((silence.duration(), silence.pending_requests()), (None, None));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_gives_up_leaves_the_silence_but_not_its_wait() {
+    async fn a_timed_out_call_leaves_the_silence_but_no_waiter() {
         let silence = Silence::new();
         drop(silence.begin());
         advance(LONG).await;
-        assert_eq!((silence.lasts(), silence.unanswered()), (Some(LONG), None));
+        assert_eq!(
+            (silence.duration(), silence.pending_requests()),
+            (Some(LONG), None)
+        );
         let next = silence.begin();
-        assert_eq!(silence.unanswered().unwrap().since, Instant::now());
+        assert_eq!(silence.pending_requests().unwrap().since, Instant::now());
         drop(next);
         silence.heard();
-        assert_eq!(silence.lasts(), None);
+        assert_eq!(silence.duration(), None);
     }
 }

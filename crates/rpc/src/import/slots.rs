@@ -40,25 +40,25 @@ impl Limit {
         size.surplus += fewer - self.permits.forget_permits(fewer);
     }
 
-    async fn take(&self) -> Taken<'_> {
+    async fn take(&self) -> Permit<'_> {
         let permit = self
             .permits
             .acquire()
             .await
             .expect("the semaphore is never closed");
-        Taken {
+        Permit {
             permit: Some(permit),
             limit: self,
         }
     }
 }
 
-struct Taken<'a> {
+struct Permit<'a> {
     permit: Option<SemaphorePermit<'a>>,
     limit: &'a Limit,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut size = self.limit.size.lock();
         if let Some(permit) = self.permit.take()
@@ -84,7 +84,7 @@ pub(crate) struct Slots {
 
 /// Permission to send one request; dropping it frees the slot.
 pub(crate) struct Slot<'a> {
-    _taken: Option<Taken<'a>>,
+    _permit: Option<Permit<'a>>,
     tag: Option<(u16, Arc<Mutex<Vec<bool>>>)>,
 }
 
@@ -130,26 +130,26 @@ impl Slots {
     /// Waits for the slot that a request needs.
     pub(crate) async fn take(&self, req: &Request) -> Slot<'_> {
         if req.modifies || req.close {
-            let taken = match req.close {
+            let permit = match req.close {
                 false => self.modifying.take().await,
                 true => tokio::select! {
                     biased;
-                    taken = self.modifying.take() => taken,
-                    taken = self.closing.take() => taken,
+                    permit = self.modifying.take() => permit,
+                    permit = self.closing.take() => permit,
                 },
             };
             return Slot {
-                _taken: Some(taken),
+                _permit: Some(permit),
                 tag: Some((self.free_tag(), self.tags.clone())),
             };
         }
-        let taken = match (req.limited, opcode::is_io(req.opc)) {
+        let permit = match (req.limited, opcode::is_io(req.opc)) {
             (false, _) => None,
             (true, true) => Some(self.io.take().await),
             (true, false) => Some(self.flight.take().await),
         };
         Slot {
-            _taken: taken,
+            _permit: permit,
             tag: None,
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_reused_and_bound_what_modifies() {
+    fn tags_are_reused_and_limit_modifying_requests() {
         let slots = Slots::new(8);
         slots.set_modifying(2);
         let reint = Request::modifying(wire::MDS_REINT, Vec::new());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_can_shrink_while_it_is_used() {
+    fn the_limit_can_shrink_while_slots_are_in_use() {
         let slots = Slots::new(3);
         let read = Request::new(wire::OST_READ, Vec::new());
         let held: Vec<_> = (0..3).filter_map(|_| now(slots.take(&read))).collect();

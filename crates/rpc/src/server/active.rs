@@ -13,12 +13,12 @@ pub(crate) struct Active {
 
 /// Guard of one request or change in progress.
 #[derive(Debug)]
-pub struct Busy(Arc<Active>);
+pub struct ActiveGuard(Arc<Active>);
 
 impl Active {
-    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+    pub(crate) fn begin(self: &Arc<Self>) -> ActiveGuard {
         self.count.fetch_add(1, Ordering::SeqCst);
-        Busy(self.clone())
+        ActiveGuard(self.clone())
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -37,7 +37,7 @@ impl Active {
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveGuard {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.idle.notify_waiters();

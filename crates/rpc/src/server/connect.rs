@@ -26,7 +26,7 @@ struct Claim {
 }
 
 /// The export of a connect.
-enum Found {
+enum ExportMatch {
     New(Arc<Export>),
     /// The client has connected before.
     Known(Arc<Export>),
@@ -34,11 +34,11 @@ enum Found {
 
 impl Claim {
     /// Whether this connect comes from a restarted instance of the client that owns `export`.
-    fn succeeds(&self, export: &Export, from: Nid) -> bool {
-        let other_life = export.client_cookie() != self.cookie;
+    fn replaces(&self, export: &Export, from: Nid) -> bool {
+        let restarted = export.client_cookie() != self.cookie;
         // A server keeps its UUID over restarts and may come back at another NID. The target has
         // checked the NID, so a client that took the UUID in the meantime has no right to it.
-        other_life && self.initial && (self.role == Role::Server || export.peer() == from)
+        restarted && self.initial && (self.role == Role::Server || export.peer() == from)
     }
 }
 
@@ -90,7 +90,7 @@ async fn connect_to(
         initial,
         role,
     };
-    let clearing = clear(rpc, exports, &claim, arrival.from);
+    let clearing = evict_former(rpc, exports, &claim, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
         .await
         .map_err(|_| Errno::EBUSY)?;
@@ -102,8 +102,8 @@ async fn connect_to(
         0
     };
     let export = match find(rpc, exports, &claim, arrival.from)? {
-        Found::New(export) => export,
-        Found::Known(export) => {
+        ExportMatch::New(export) => export,
+        ExportMatch::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
             export
         }
@@ -144,7 +144,7 @@ fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
 
 /// Waits until exports of the client's earlier instances are gone. If its node has too many
 /// clients, also evicts the exports from before the node's restart.
-async fn clear(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
+async fn evict_former(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
     if exports.is_full_of(from)
         && let Some(link) = rpc.lnet().link(from)
     {
@@ -159,7 +159,7 @@ async fn clear(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: 
     while let Some(export) = exports.client(&claim.uuid) {
         if export.is_gone() {
             export.ended().await;
-        } else if claim.succeeds(&export, from) {
+        } else if claim.replaces(&export, from) {
             export.evict("the client restarted").await;
         } else {
             return;
@@ -167,7 +167,12 @@ async fn clear(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: 
     }
 }
 
-fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) -> Result<Found, Errno> {
+fn find(
+    rpc: &Arc<Ptlrpc>,
+    exports: &Arc<TargetExports>,
+    claim: &Claim,
+    from: Nid,
+) -> Result<ExportMatch, Errno> {
     match exports.by_client().lock().entry(claim.uuid.clone()) {
         Entry::Vacant(free) => {
             if !exports.one_more_of(from) {
@@ -175,7 +180,7 @@ fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim, from: Ni
                 return Err(Errno::EBUSY);
             }
             let export = Export::new(rpc, exports, &claim.uuid, from);
-            Ok(Found::New(free.insert(export).clone()))
+            Ok(ExportMatch::New(free.insert(export).clone()))
         }
         Entry::Occupied(known) => {
             let export = known.get().clone();
@@ -183,7 +188,7 @@ fn find(rpc: &Arc<Ptlrpc>, exports: &Arc<TargetExports>, claim: &Claim, from: Ni
             if export.client_cookie() != claim.cookie || claim.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }
-            Ok(Found::Known(export))
+            Ok(ExportMatch::Known(export))
         }
     }
 }
@@ -194,7 +199,7 @@ mod tests {
     use wire::{OBD_CONNECT_AT, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_GRANT, ObdConnectData};
 
     #[test]
-    fn what_was_not_asked_for_is_not_granted() {
+    fn only_requested_flags_are_granted() {
         let asked = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_AT | OBD_CONNECT_FID,
             ocd_connect_flags2: u64::MAX,

@@ -1,7 +1,7 @@
 //! Handles a request: check it, find its export, execute it once, reply.
 
-use super::once::{Ask, Outcome, Verdict};
-use super::request::{Arrival, Route, Running};
+use super::reply_cache::{Admission, Outcome, RequestKey};
+use super::request::{Arrival, Execution, Route};
 use super::{Export, Reply, ServerRequest, connect, flavor, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
@@ -20,7 +20,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         if rpc.faults().loses_request(arrival.body.pb_opc) {
             return;
         }
-        if let Some(flavor) = flavor::foreign(&arrival.msg) {
+        if let Some(flavor) = flavor::unsupported(&arrival.msg) {
             warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "request refused: security flavor not supported; configure the peer to use the null flavor (srpc.flavor, mount option skpath)");
             return reply::send(
                 &rpc,
@@ -209,15 +209,15 @@ fn early_at_passed(now: Instant, deadline: Instant, margin: Duration) -> bool {
 }
 
 /// Guard of a request in execution. Dropped without `finish` when the handler panics.
-struct RunGuard {
-    running: Arc<Running>,
+struct ExecutionGuard {
+    running: Arc<Execution>,
     export: Arc<Export>,
-    ask: Ask,
+    key: RequestKey,
     opc: u32,
     finished: bool,
 }
 
-impl RunGuard {
+impl ExecutionGuard {
     /// Ends the execution. Returns the reply's current route, and whether bulk failed, which means
     /// no reply.
     fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
@@ -225,21 +225,21 @@ impl RunGuard {
         let failed = self.running.bulk_failed();
         // A resent request has other match bits and needs its bulk again, so its reply is not
         // cached.
-        let keep = !failed && !self.running.used_bulk() && has_effect(self.ask.tag, self.opc, outcome);
+        let keep = !failed && !self.running.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
         self.end(keep.then(|| outcome.clone()));
         (self.running.route(), failed)
     }
 
     fn end(&self, outcome: Option<Arc<Outcome>>) {
         self.export
-            .once
+            .replies
             .lock()
-            .finished(self.ask.xid, self.ask.tag, outcome);
+            .finished(self.key.xid, self.key.tag, outcome);
         self.running.finish();
     }
 }
 
-impl Drop for RunGuard {
+impl Drop for ExecutionGuard {
     fn drop(&mut self) {
         if !self.finished {
             self.end(None);
@@ -257,9 +257,14 @@ fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
 }
 
 /// Decides whether to execute a request. If not, replies or drops it as decided.
-async fn admit(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>, route: Route) -> Option<RunGuard> {
+async fn admit(
+    rpc: &Arc<Ptlrpc>,
+    arrival: &Arrival,
+    export: &Arc<Export>,
+    route: Route,
+) -> Option<ExecutionGuard> {
     let body = &arrival.body;
-    let ask = Ask {
+    let key = RequestKey {
         xid: arrival.xid,
         tag: body.pb_tag,
         last_xid: Xid(body.pb_last_xid),
@@ -267,37 +272,37 @@ async fn admit(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>, route
         replay: body.pb_flags & MSG_REPLAY != 0,
     };
     loop {
-        let verdict = {
-            let mut once = export.once.lock();
-            let verdict = once.admit(&ask);
-            if let Verdict::Run = verdict {
-                let running = Arc::new(Running::new(route));
-                once.started(ask.xid, running.clone());
+        let admission = {
+            let mut cache = export.replies.lock();
+            let admission = cache.admit(&key);
+            if let Admission::Run = admission {
+                let running = Arc::new(Execution::new(route));
+                cache.started(key.xid, running.clone());
                 let export = export.clone();
-                return Some(RunGuard {
+                return Some(ExecutionGuard {
                     running,
                     export,
-                    ask,
+                    key,
                     opc: body.pb_opc,
                     finished: false,
                 });
             }
-            verdict
+            admission
         };
         let last_committed = export.target().last_committed();
-        match verdict {
-            Verdict::Run | Verdict::Drop => return None,
-            Verdict::Join(running) => {
+        match admission {
+            Admission::Run | Admission::Drop => return None,
+            Admission::Join(running) => {
                 if running.take_over(route) {
                     return None;
                 }
                 running.finished().await;
             }
-            Verdict::Answer(outcome) => {
+            Admission::Answer(outcome) => {
                 reply::send(rpc, arrival, &route, &outcome, last_committed).await;
                 return None;
             }
-            Verdict::Refuse(errno) => {
+            Admission::Refuse(errno) => {
                 reply::send(rpc, arrival, &route, &Err(errno), last_committed).await;
                 return None;
             }
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_an_effect_is_remembered() {
+    fn only_replies_with_effects_are_cached() {
         assert!(has_effect(1, wire::MDS_REINT, &Err(Errno::EEXIST)));
         assert!(has_effect(
             0,

@@ -29,13 +29,13 @@ async fn run(rpc: Weak<Ptlrpc>) {
             pause = interval;
             continue;
         }
-        pause = interval.min(look(&rpc).await);
+        pause = interval.min(evict_silent(&rpc).await);
     }
 }
 
 /// Evicts all clients that have been silent for too long. Returns the time until the next one may
 /// be.
-async fn look(rpc: &Arc<Ptlrpc>) -> Duration {
+async fn evict_silent(rpc: &Arc<Ptlrpc>) -> Duration {
     let limit = rpc.config().evict_after();
     let mut next = limit;
     for exports in rpc.targets().all() {

@@ -1,10 +1,10 @@
 //! Exports: a target's side of a client's connection, and callbacks to the client.
 
-use super::active::{Active, Busy};
-use super::once::Once;
-use super::request::Running;
+use super::active::{Active, ActiveGuard};
+use super::reply_cache::ReplyCache;
+use super::request::Execution;
 use super::{Role, Target, TargetExports};
-use crate::exchange::{Arrived, ReplyBuffer, request_body};
+use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::{Ptlrpc, RpcError, at, opcode};
 use bytes::Bytes;
 use lnet::Link;
@@ -63,7 +63,7 @@ pub struct Export {
     active: Arc<Active>,
     /// Changes in progress that rely on the client's locks.
     changes: Arc<Active>,
-    pub(crate) once: Mutex<Once<Running>>,
+    pub(crate) replies: Mutex<ReplyCache<Execution>>,
     heard_at: Mutex<Instant>,
     ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     rpc: Weak<Ptlrpc>,
@@ -106,7 +106,7 @@ impl Export {
             retired: AtomicBool::new(false),
             active: Arc::default(),
             changes: Arc::default(),
-            once: Mutex::default(),
+            replies: Mutex::default(),
             heard_at: Mutex::new(Instant::now()),
             ext: Mutex::default(),
             rpc: Arc::downgrade(rpc),
@@ -124,7 +124,7 @@ impl Export {
             cookie,
             incarnation: link.map_or(0, |link| link.incarnation),
         };
-        self.once.lock().connected();
+        self.replies.lock().connected();
         self.heard();
         self.generation.send_modify(|g| g.conn_cnt = conn_cnt);
     }
@@ -207,7 +207,7 @@ impl Export {
     /// Ends the connection from the server's side. The client learns of it by its next request and
     /// drops all locks and caches.
     pub async fn evict(self: &Arc<Self>, why: &str) {
-        if self.retire_because(why) {
+        if self.retire_for(why) {
             self.drop_retired(true).await;
         }
     }
@@ -216,7 +216,7 @@ impl Export {
     /// drop the client's state.
     pub(crate) fn evict_soon(self: &Arc<Self>, why: &str) {
         if let Some(rpc) = self.rpc()
-            && self.retire_because(why)
+            && self.retire_for(why)
         {
             let export = self.clone();
             rpc.cpt_of(self.peer())
@@ -224,7 +224,7 @@ impl Export {
         }
     }
 
-    fn retire_because(&self, why: &str) -> bool {
+    fn retire_for(&self, why: &str) -> bool {
         let first = self.retire();
         if first {
             let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
@@ -254,22 +254,22 @@ impl Export {
         tokio::select! {
             biased;
             () = self.gone() => Err(RpcError::Closed(name())),
-            never = self.keeps_others_waiting() => match never {},
-            result = tokio::time::timeout(timeout, self.ask(opc, &bufs, timeout)) => {
+            never = self.report_blocking_until_reply() => match never {},
+            result = tokio::time::timeout(timeout, self.send_callback(opc, &bufs, timeout)) => {
                 result.unwrap_or_else(|_| Err(RpcError::Timeout(name())))
             }
         }
     }
 
     /// Reports once a second that the client blocks others, while a callback has no reply.
-    async fn keeps_others_waiting(&self) -> Infallible {
+    async fn report_blocking_until_reply(&self) -> Infallible {
         loop {
             sleep(CALLBACK_PAUSE).await;
-            self.blocks_others();
+            self.report_blocking();
         }
     }
 
-    async fn ask(&self, opc: u32, bufs: &[Bytes], limit: Duration) -> Result<Message, RpcError> {
+    async fn send_callback(&self, opc: u32, bufs: &[Bytes], limit: Duration) -> Result<Message, RpcError> {
         let rpc = self
             .rpc
             .upgrade()
@@ -402,7 +402,7 @@ impl Export {
     /// # Errors
     ///
     /// `ENOTCONN` if the client has disconnected or was evicted, so that its locks are gone.
-    pub fn change(&self) -> Result<Busy, Errno> {
+    pub fn change(&self) -> Result<ActiveGuard, Errno> {
         let change = self.changes.begin();
         if self.is_gone() {
             Err(Errno::ENOTCONN)
@@ -412,7 +412,7 @@ impl Export {
     }
 
     /// Begins to handle a request; `None` if the client has disconnected or was evicted.
-    pub(crate) fn begin(&self) -> Option<(Busy, Busy)> {
+    pub(crate) fn begin(&self) -> Option<(ActiveGuard, ActiveGuard)> {
         let busy = (self.active.begin(), self.exports.active().begin());
         (!self.is_gone()).then_some(busy)
     }
@@ -437,9 +437,9 @@ async fn undelivered(rpc: &Ptlrpc, peer: Nid, by: Option<Option<Link>>) {
 async fn final_reply(buffer: &mut ReplyBuffer) -> Option<(Message, PtlrpcBody)> {
     loop {
         match buffer.next().await? {
-            Arrived::Final(reply) => return Some(*reply),
-            Arrived::Early { .. } => {}
-            Arrived::Truncated { .. } => return None,
+            ReplyEvent::Final(reply) => return Some(*reply),
+            ReplyEvent::Early { .. } => {}
+            ReplyEvent::Truncated { .. } => return None,
         }
     }
 }

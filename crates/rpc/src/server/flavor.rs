@@ -31,10 +31,10 @@ const NAMES: [(u32, &str); 10] = [
 /// encryption.
 const WRAPPED: usize = 1;
 /// `pb_timeout` assumed for requests that cannot be read, in seconds.
-const PATIENCE_SECS: u32 = 5;
+const DEFAULT_TIMEOUT_SECS: u32 = 5;
 
 /// The name of a message's flavor; `None` for the null flavor.
-pub(crate) fn foreign(msg: &Message) -> Option<String> {
+pub(crate) fn unsupported(msg: &Message) -> Option<String> {
     let flavor = msg.secflvr & FLAVOR;
     if flavor == 0 {
         return None;
@@ -45,7 +45,7 @@ pub(crate) fn foreign(msg: &Message) -> Option<String> {
 }
 
 /// Extracts the wrapped request as far as it can be read, which is enough to refuse it.
-pub(crate) fn within(msg: &Message) -> Message {
+pub(crate) fn unwrap_request(msg: &Message) -> Message {
     let secflvr = msg.secflvr;
     match Message::parse(&msg.bytes(WRAPPED)) {
         Ok(inner)
@@ -59,7 +59,7 @@ pub(crate) fn within(msg: &Message) -> Message {
         _ => {
             let body = PtlrpcBody {
                 pb_type: PTL_RPC_MSG_REQUEST,
-                pb_timeout: PATIENCE_SECS,
+                pb_timeout: DEFAULT_TIMEOUT_SECS,
                 ..PtlrpcBody::default()
             };
             Message {
@@ -73,13 +73,13 @@ pub(crate) fn within(msg: &Message) -> Message {
 
 #[cfg(test)]
 mod tests {
-    use super::foreign;
+    use super::unsupported;
     use wire::Message;
 
     #[test]
-    fn a_flavor_is_known_whoever_uses_it_and_however_bulk_is_protected() {
+    fn the_flavor_ignores_the_senders_part_and_the_bulk_bits() {
         let name = |secflvr| {
-            foreign(&Message {
+            unsupported(&Message {
                 secflvr,
                 ..Message::default()
             })

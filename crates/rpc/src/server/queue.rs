@@ -22,22 +22,22 @@ const COST_MIN: usize = 1 << 10;
 
 /// Why a request is not queued.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoPlace {
+pub(super) enum PushError {
     /// The queue is full: LNet retries later.
-    Full,
+    QueueFull,
     /// The peer exceeds its quota: the request is dropped.
-    Share,
+    PeerQuotaExceeded,
 }
 
 /// A request that the TBF policy can classify.
-pub(super) trait Classed {
+pub(super) trait Classify {
     /// The request's class, by the fields that `kind` selects.
     fn key(&self, kind: KeyKind) -> Key;
 }
 
 /// A queued request.
 #[derive(Debug)]
-struct Waiting<R> {
+struct QueuedRequest<R> {
     from: Nid,
     bytes: usize,
     request: R,
@@ -46,19 +46,19 @@ struct Waiting<R> {
 /// The order of requests.
 #[derive(Debug)]
 enum Order<R> {
-    Fifo(VecDeque<Waiting<R>>),
-    Tbf(KeyKind, Tbf<Waiting<R>>),
+    Fifo(VecDeque<QueuedRequest<R>>),
+    Tbf(KeyKind, Tbf<QueuedRequest<R>>),
 }
 
 #[derive(Debug)]
-struct Line<R> {
+struct SubQueue<R> {
     order: Order<R>,
     bytes: usize,
 }
 
 /// A peer's use of the ordinary queue.
 #[derive(Debug, Default)]
-struct Share {
+struct PeerUsage {
     active: usize,
     waiting: usize,
     bytes: usize,
@@ -66,7 +66,7 @@ struct Share {
 
 /// A request that a slot has taken; the caller passes it to [`Queue::finished`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct HandlingToken {
     /// The peer whose quota it counts against.
     peer: Option<Nid>,
     urgent: bool,
@@ -82,9 +82,9 @@ pub(super) struct Counts {
 /// The queue of one partition.
 #[derive(Debug)]
 pub(super) struct Queue<R> {
-    urgent: Line<R>,
-    normal: Line<R>,
-    peers: HashMap<Nid, Share>,
+    urgent: SubQueue<R>,
+    normal: SubQueue<R>,
+    peers: HashMap<Nid, PeerUsage>,
     places: usize,
     threads: usize,
     handling: Counts,
@@ -98,9 +98,9 @@ pub(super) struct Queue<R> {
     pub(super) awaited: Option<Instant>,
 }
 
-impl<R: Classed> Line<R> {
-    fn new() -> Line<R> {
-        Line {
+impl<R: Classify> SubQueue<R> {
+    fn new() -> SubQueue<R> {
+        SubQueue {
             order: Order::Fifo(VecDeque::new()),
             bytes: 0,
         }
@@ -117,20 +117,20 @@ impl<R: Classed> Line<R> {
         self.len() >= places || self.bytes >= BYTES_MAX
     }
 
-    fn push(&mut self, waiting: Waiting<R>, now: Instant) {
+    fn push(&mut self, waiting: QueuedRequest<R>, now: Instant) {
         self.bytes += waiting.bytes;
         match &mut self.order {
-            Order::Fifo(line) => line.push_back(waiting),
+            Order::Fifo(queue) => queue.push_back(waiting),
             Order::Tbf(kind, tbf) => tbf.push(waiting.request.key(*kind), waiting, now),
         }
     }
 
     /// The next request that `may` run.
-    fn pop(&mut self, now: Instant, may: impl Fn(&Waiting<R>) -> bool) -> Option<Waiting<R>> {
+    fn pop(&mut self, now: Instant, may: impl Fn(&QueuedRequest<R>) -> bool) -> Option<QueuedRequest<R>> {
         let waiting = match &mut self.order {
-            Order::Fifo(line) => {
-                let at = line.iter().position(may)?;
-                line.remove(at)
+            Order::Fifo(queue) => {
+                let at = queue.iter().position(may)?;
+                queue.remove(at)
             }
             Order::Tbf(_, tbf) => tbf.pop(now, may),
         }?;
@@ -138,35 +138,35 @@ impl<R: Classed> Line<R> {
         Some(waiting)
     }
 
-    fn has_ready(&self, now: Instant, may: impl Fn(&Waiting<R>) -> bool) -> bool {
+    fn has_ready(&self, now: Instant, may: impl Fn(&QueuedRequest<R>) -> bool) -> bool {
         match &self.order {
-            Order::Fifo(line) => line.iter().any(may),
+            Order::Fifo(queue) => queue.iter().any(may),
             Order::Tbf(_, tbf) => tbf.has_ready(now, may),
         }
     }
 
-    fn drain(&mut self) -> Vec<Waiting<R>> {
+    fn drain(&mut self) -> Vec<QueuedRequest<R>> {
         self.bytes = 0;
         match &mut self.order {
-            Order::Fifo(line) => line.drain(..).collect(),
+            Order::Fifo(queue) => queue.drain(..).collect(),
             Order::Tbf(_, tbf) => tbf.drain(),
         }
     }
 
     fn iter_mut(&mut self) -> Box<dyn Iterator<Item = &mut R> + '_> {
         match &mut self.order {
-            Order::Fifo(line) => Box::new(line.iter_mut().map(|w| &mut w.request)),
+            Order::Fifo(queue) => Box::new(queue.iter_mut().map(|w| &mut w.request)),
             Order::Tbf(_, tbf) => Box::new(tbf.iter_mut().map(|w| &mut w.request)),
         }
     }
 }
 
-impl<R: Classed> Queue<R> {
+impl<R: Classify> Queue<R> {
     /// A queue with `places` for each kind of request and at most `threads` slots.
     pub(super) fn new(places: usize, threads: usize) -> Queue<R> {
         Queue {
-            urgent: Line::new(),
-            normal: Line::new(),
+            urgent: SubQueue::new(),
+            normal: SubQueue::new(),
             peers: HashMap::default(),
             places,
             threads,
@@ -197,7 +197,7 @@ impl<R: Classed> Queue<R> {
     }
 
     /// Free places for ordinary requests.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free_places(&self) -> usize {
         self.places.saturating_sub(self.normal.len())
     }
 
@@ -230,39 +230,39 @@ impl<R: Classed> Queue<R> {
         urgent: bool,
         now: Instant,
         request: impl FnOnce() -> R,
-    ) -> Result<(), NoPlace> {
+    ) -> Result<(), PushError> {
         let bytes = bytes + COST_MIN;
-        let line = if urgent {
+        let queue = if urgent {
             &mut self.urgent
         } else {
             &mut self.normal
         };
         if !urgent && from != Nid::LO {
-            let share = self.peers.entry(from).or_default();
-            if share.waiting >= PER_PEER_MAX || share.bytes >= PER_PEER_BYTES_MAX {
-                return Err(NoPlace::Share);
+            let usage = self.peers.entry(from).or_default();
+            if usage.waiting >= PER_PEER_MAX || usage.bytes >= PER_PEER_BYTES_MAX {
+                return Err(PushError::PeerQuotaExceeded);
             }
-            if line.is_full(self.places) {
+            if queue.is_full(self.places) {
                 self.forget_idle(from);
-                return Err(NoPlace::Full);
+                return Err(PushError::QueueFull);
             }
-            share.waiting += 1;
-            share.bytes += bytes;
-        } else if line.is_full(self.places) {
-            return Err(NoPlace::Full);
+            usage.waiting += 1;
+            usage.bytes += bytes;
+        } else if queue.is_full(self.places) {
+            return Err(PushError::QueueFull);
         }
         let request = request();
-        line.push(Waiting { from, bytes, request }, now);
+        queue.push(QueuedRequest { from, bytes, request }, now);
         Ok(())
     }
 
     /// The next request for an open slot.
-    pub(super) fn next(&mut self, now: Instant) -> Option<(R, Taken)> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<(R, HandlingToken)> {
         if let Some(urgent) = self.urgent.pop(now, |_| true) {
             self.handling.urgent += 1;
             return Some((
                 urgent.request,
-                Taken {
+                HandlingToken {
                     peer: None,
                     urgent: true,
                 },
@@ -271,38 +271,38 @@ impl<R: Classed> Queue<R> {
         if self.active > self.threads {
             return None;
         }
-        let may = within_share(&self.peers, self.threads);
+        let may = within_quota(&self.peers, self.threads);
         let next = self.normal.pop(now, may)?;
         self.handling.normal += 1;
-        let mut taken = Taken {
+        let mut taken = HandlingToken {
             peer: None,
             urgent: false,
         };
-        if let Some(share) = self.peers.get_mut(&next.from) {
-            share.waiting -= 1;
-            share.bytes -= next.bytes;
-            share.active += 1;
+        if let Some(usage) = self.peers.get_mut(&next.from) {
+            usage.waiting -= 1;
+            usage.bytes -= next.bytes;
+            usage.active += 1;
             taken.peer = Some(next.from);
         }
         Some((next.request, taken))
     }
 
     /// The request has been handled.
-    pub(super) fn finished(&mut self, taken: Taken) {
+    pub(super) fn finished(&mut self, taken: HandlingToken) {
         match taken.urgent {
             true => self.handling.urgent -= 1,
             false => self.handling.normal -= 1,
         }
         let Some(from) = taken.peer else { return };
-        if let Some(share) = self.peers.get_mut(&from) {
-            share.active -= 1;
+        if let Some(usage) = self.peers.get_mut(&from) {
+            usage.active -= 1;
         }
         self.forget_idle(from);
     }
 
     /// Whether a request waits that another slot could take.
     pub(super) fn needs_slot(&self, now: Instant) -> bool {
-        let may = within_share(&self.peers, self.threads);
+        let may = within_quota(&self.peers, self.threads);
         let normal = || self.active < self.threads && self.normal.has_ready(now, may);
         self.urgent.len() > 0 || normal()
     }
@@ -324,10 +324,10 @@ impl<R: Classed> Queue<R> {
     pub(super) fn clear(&mut self) {
         self.urgent.drain();
         self.normal.drain();
-        for share in self.peers.values_mut() {
-            (share.waiting, share.bytes) = (0, 0);
+        for usage in self.peers.values_mut() {
+            (usage.waiting, usage.bytes) = (0, 0);
         }
-        self.peers.retain(|_, share| share.active > 0);
+        self.peers.retain(|_, usage| usage.active > 0);
     }
 
     /// Switches to a policy; queued requests follow it. The same policy with other rules keeps its
@@ -366,7 +366,10 @@ impl<R: Classed> Queue<R> {
 }
 
 /// Whether a request's peer has slots left in its quota.
-fn within_share<R>(peers: &HashMap<Nid, Share>, threads: usize) -> impl Fn(&Waiting<R>) -> bool + use<'_, R> {
+fn within_quota<R>(
+    peers: &HashMap<Nid, PeerUsage>,
+    threads: usize,
+) -> impl Fn(&QueuedRequest<R>) -> bool + use<'_, R> {
     let most = threads - threads / 8;
     move |w| peers.get(&w.from).is_none_or(|s| s.active < most)
 }
@@ -374,17 +377,17 @@ fn within_share<R>(peers: &HashMap<Nid, Share>, threads: usize) -> impl Fn(&Wait
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{BYTES_MAX, Classed, NoPlace, PER_PEER_BYTES_MAX, PER_PEER_MAX, Queue, Taken};
+    use super::{BYTES_MAX, Classify, HandlingToken, PER_PEER_BYTES_MAX, PER_PEER_MAX, PushError, Queue};
     use crate::server::nrs::{Key, KeyKind, Policy};
     use std::time::Duration;
     use tokio::time::Instant;
     use wire::Nid;
 
-    const RUDE: Nid = Nid(0x0002_0000_0a00_0001);
-    const POLITE: Nid = Nid(0x0002_0000_0a00_0002);
+    const FLOODING: Nid = Nid(0x0002_0000_0a00_0001);
+    const OTHER: Nid = Nid(0x0002_0000_0a00_0002);
 
     /// Uses the number as the uid.
-    impl Classed for u32 {
+    impl Classify for u32 {
         fn key(&self, _kind: KeyKind) -> Key {
             Key {
                 uid: Some(*self),
@@ -393,17 +396,17 @@ mod tests {
         }
     }
 
-    const fn of(peer: Option<Nid>) -> Taken {
-        Taken { peer, urgent: false }
+    const fn of(peer: Option<Nid>) -> HandlingToken {
+        HandlingToken { peer, urgent: false }
     }
 
     /// Queues a request.
-    fn push(queue: &mut Queue<u32>, from: Nid, bytes: usize, urgent: bool, n: u32) -> Result<(), NoPlace> {
+    fn push(queue: &mut Queue<u32>, from: Nid, bytes: usize, urgent: bool, n: u32) -> Result<(), PushError> {
         queue.push(from, bytes, urgent, Instant::now(), || n)
     }
 
     /// Opens a slot, which takes the next request.
-    fn begin(queue: &mut Queue<u32>) -> Option<(u32, Taken)> {
+    fn begin(queue: &mut Queue<u32>) -> Option<(u32, HandlingToken)> {
         queue.active += 1;
         let next = queue.next(Instant::now());
         queue.active -= usize::from(next.is_none());
@@ -411,48 +414,48 @@ mod tests {
     }
 
     #[test]
-    fn what_lets_others_go_on_goes_first() {
+    fn cancels_bypass_the_queue() {
         let mut queue = Queue::new(8, 2);
-        push(&mut queue, RUDE, 0, false, 1).unwrap();
-        push(&mut queue, RUDE, 0, true, 2).unwrap();
+        push(&mut queue, FLOODING, 0, false, 1).unwrap();
+        push(&mut queue, FLOODING, 0, true, 2).unwrap();
         assert_eq!(
             begin(&mut queue),
             Some((
                 2,
-                Taken {
+                HandlingToken {
                     peer: None,
                     urgent: true
                 }
             ))
         );
-        assert_eq!(begin(&mut queue), Some((1, of(Some(RUDE)))));
-        queue.finished(of(Some(RUDE)));
+        assert_eq!(begin(&mut queue), Some((1, of(Some(FLOODING)))));
+        queue.finished(of(Some(FLOODING)));
         assert!(queue.peers.is_empty() && queue.len() == 0);
     }
 
     #[test]
-    fn one_peer_leaves_slots_to_the_others() {
+    fn a_peer_at_its_quota_leaves_slots_to_others() {
         let mut queue = Queue::new(100, 16);
         for n in 0..50 {
-            push(&mut queue, RUDE, 0, false, n).unwrap();
+            push(&mut queue, FLOODING, 0, false, n).unwrap();
         }
         let taken = (0..50).map_while(|_| begin(&mut queue)).count();
         assert_eq!(taken, 14);
         assert!(!queue.needs_slot(Instant::now()));
-        push(&mut queue, POLITE, 0, false, 77).unwrap();
+        push(&mut queue, OTHER, 0, false, 77).unwrap();
         assert!(queue.needs_slot(Instant::now()));
-        assert_eq!(begin(&mut queue), Some((77, of(Some(POLITE)))));
+        assert_eq!(begin(&mut queue), Some((77, of(Some(OTHER)))));
         assert_eq!(begin(&mut queue), None);
-        queue.finished(of(Some(RUDE)));
+        queue.finished(of(Some(FLOODING)));
         assert_eq!(
             queue.next(Instant::now()),
-            Some((14, of(Some(RUDE)))),
+            Some((14, of(Some(FLOODING)))),
             "in the order of arrival"
         );
     }
 
     #[test]
-    fn this_node_itself_may_use_all_slots() {
+    fn requests_over_lo_have_no_quota() {
         let mut queue = Queue::new(100, 16);
         for n in 0..50 {
             push(&mut queue, Nid::LO, 0, false, n).unwrap();
@@ -461,41 +464,44 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_in_number_and_bytes() {
+    fn queued_requests_are_limited_in_number_and_bytes() {
         let mut queue = Queue::new(3, 1);
         for n in 0..3 {
-            push(&mut queue, RUDE, 0, false, n).unwrap();
+            push(&mut queue, FLOODING, 0, false, n).unwrap();
         }
-        assert_eq!(push(&mut queue, RUDE, 0, false, 3), Err(NoPlace::Full));
+        assert_eq!(push(&mut queue, FLOODING, 0, false, 3), Err(PushError::QueueFull));
         assert!(queue.is_full());
-        push(&mut queue, RUDE, 0, true, 4).unwrap();
+        push(&mut queue, FLOODING, 0, true, 4).unwrap();
         let mut queue = Queue::new(2 * PER_PEER_MAX, 1);
         let pushed = (0..)
-            .map_while(|n| push(&mut queue, RUDE, 0, false, n).ok())
+            .map_while(|n| push(&mut queue, FLOODING, 0, false, n).ok())
             .count();
         assert_eq!(pushed, PER_PEER_MAX);
-        push(&mut queue, POLITE, 0, false, 0).unwrap();
+        push(&mut queue, OTHER, 0, false, 0).unwrap();
         queue.clear();
         assert!(queue.peers.is_empty());
         let mut queue = Queue::new(PER_PEER_MAX, 1);
-        while push(&mut queue, RUDE, 1 << 20, false, 0).is_ok() {}
+        while push(&mut queue, FLOODING, 1 << 20, false, 0).is_ok() {}
         assert!(queue.normal.bytes < PER_PEER_BYTES_MAX + (2 << 20));
-        assert_eq!(push(&mut queue, RUDE, 0, false, 0), Err(NoPlace::Share));
-        push(&mut queue, POLITE, BYTES_MAX, false, 0).unwrap();
-        assert_eq!(push(&mut queue, Nid(7), 0, false, 0), Err(NoPlace::Full));
+        assert_eq!(
+            push(&mut queue, FLOODING, 0, false, 0),
+            Err(PushError::PeerQuotaExceeded)
+        );
+        push(&mut queue, OTHER, BYTES_MAX, false, 0).unwrap();
+        assert_eq!(push(&mut queue, Nid(7), 0, false, 0), Err(PushError::QueueFull));
         assert!(!queue.peers.contains_key(&Nid(7)));
     }
 
     #[test]
-    fn a_policy_is_changed_under_what_waits() {
+    fn a_new_policy_applies_to_queued_requests() {
         let mut policy = Policy::parse("tbf uid", 10_000).unwrap();
         policy.command("start slow uid={1} rate=1", 10_000).unwrap();
         let (now, mut queue) = (Instant::now(), Queue::new(100, 16));
         [1, 1, 2]
             .into_iter()
-            .for_each(|n| push(&mut queue, RUDE, 0, false, n).unwrap());
+            .for_each(|n| push(&mut queue, FLOODING, 0, false, n).unwrap());
         queue.set_policy(&policy, 1, now);
-        push(&mut queue, POLITE, 0, true, 1).unwrap();
+        push(&mut queue, OTHER, 0, true, 1).unwrap();
         queue.active = 1;
         let mut takes = || queue.next(now).map(|(n, _)| n);
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Replies: their contents, and sending them to the right match bits and offset with the current
 //! `last_committed`.
 
-use super::once::Outcome;
+use super::reply_cache::Outcome;
 use super::{Arrival, Route};
 use crate::{Ptlrpc, at, opcode};
 use bytes::Bytes;

@@ -78,7 +78,7 @@ pub(crate) struct Route {
 
 /// A request in execution.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct Execution {
     route: Mutex<Route>,
     /// Bulk has started with the match bits of the current route.
     bulk: AtomicBool,
@@ -88,9 +88,9 @@ pub(crate) struct Running {
     ended: Notify,
 }
 
-impl Running {
-    pub(crate) fn new(route: Route) -> Running {
-        Running {
+impl Execution {
+    pub(crate) fn new(route: Route) -> Execution {
+        Execution {
             route: Mutex::new(route),
             bulk: AtomicBool::new(false),
             bulk_failed: AtomicBool::new(false),
@@ -169,7 +169,7 @@ pub struct ServerRequest {
     /// When it arrived.
     pub arrived: Instant,
     pub(crate) lnet: Arc<Lnet>,
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<Execution>,
 }
 
 impl fmt::Debug for ServerRequest {

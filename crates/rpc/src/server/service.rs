@@ -9,12 +9,12 @@
 //! waiting is dropped, and one that waits long gets an early reply.
 
 use super::nrs::Policy;
-use super::part::{LOOK_EVERY, Next, Part, ServiceStats, Todo};
-use super::queue::NoPlace;
+use super::partition::{FollowUp, NextRequest, ServicePartition, ServiceStats, WATCH_INTERVAL};
+use super::queue::PushError;
 use super::reply;
 use super::request::Arrival;
-use super::stats::What;
-use super::{flavor, in_place};
+use super::stats::CounterIndex;
+use super::{flavor, inline_dispatch};
 use crate::at::{Estimate, wire_secs};
 use crate::services::Cpus;
 use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread};
@@ -38,7 +38,7 @@ pub(crate) struct Service {
     rpc: Weak<Ptlrpc>,
     cpts: Arc<CptTable>,
     handler: Handler,
-    pub(super) parts: Vec<Arc<Part>>,
+    pub(super) parts: Vec<Arc<ServicePartition>>,
     /// For each partition of the machine, the index in `parts` of the one that takes its requests.
     part_of: Vec<usize>,
     bind: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Service {
     room: Notify,
     guard: Mutex<Option<PortalGuard>>,
     /// The registered parameters.
-    shown: Mutex<Option<Group>>,
+    param_group: Mutex<Option<Group>>,
     early_margin: Duration,
     early_extra: Duration,
     me: Weak<Service>,
@@ -74,7 +74,7 @@ impl Service {
         let threads = cfg.threads_per_cpt(chosen.len(), &Cpus::of(cpts));
         let part = |&cpt: &CptId| {
             let estimate = Estimate::new(now, times.at_min, times.at_max, times.at_history);
-            Part::new(cfg.name, cpt, cfg.queue, threads, estimate)
+            ServicePartition::new(cfg.name, cpt, cfg.queue, threads, estimate)
         };
         let part_of = |cpt| {
             chosen
@@ -96,14 +96,14 @@ impl Service {
             tbf_rate: times.tbf_rate,
             tbf_depth: times.tbf_depth,
             since: Mutex::new(SystemTime::now()),
-            shown: Mutex::new(None),
+            param_group: Mutex::new(None),
             room: Notify::new(),
             guard: Mutex::new(None),
             early_margin: times.at_early_margin,
             early_extra: times.at_extra,
             me: me.clone(),
         });
-        *service.shown.lock() = Some(super::params_of::show(&service, &times.params));
+        *service.param_group.lock() = Some(super::service_params::register(&service, &times.params));
         *service.guard.lock() = Some(lnet.serve_portal(cfg.portal, service.clone()));
         service
     }
@@ -111,7 +111,7 @@ impl Service {
     /// Stops taking requests and drops those in the queues.
     pub(crate) fn stop(&self) {
         self.guard.lock().take();
-        self.shown.lock().take();
+        self.param_group.lock().take();
         for part in &self.parts {
             part.queue.lock().clear();
         }
@@ -121,13 +121,13 @@ impl Service {
         self.parts.iter().map(|part| part.stats()).collect()
     }
 
-    fn part(&self, cpt: CptId) -> &Arc<Part> {
+    fn part(&self, cpt: CptId) -> &Arc<ServicePartition> {
         let i = self.part_of.get(cpt.0).copied().unwrap_or(0);
         &self.parts[i.min(self.parts.len() - 1)]
     }
 
     /// The task of a slot: handles requests while there are any.
-    async fn work(self: Arc<Self>, part: Arc<Part>) {
+    async fn work(self: Arc<Self>, part: Arc<ServicePartition>) {
         let slot = SlotGuard {
             service: &self,
             part: &part,
@@ -138,17 +138,17 @@ impl Service {
             self.handle(rpc, &part, request).await;
             next = part.next();
             if next.is_some() {
-                in_place::over().await;
+                inline_dispatch::outside().await;
             }
         }
         drop(slot);
     }
 
-    async fn handle(&self, rpc: Arc<Ptlrpc>, part: &Part, next: Next<'_>) {
-        let Next {
+    async fn handle(&self, rpc: Arc<Ptlrpc>, part: &ServicePartition, next: NextRequest<'_>) {
+        let NextRequest {
             arrival,
             was_full,
-            _taken,
+            _handling,
         } = next;
         if was_full {
             self.room.notify_waiters();
@@ -159,37 +159,37 @@ impl Service {
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let (arrived, what) = (arrival.at, What::of(&arrival));
+        let (arrived, counter) = (arrival.at, CounterIndex::of(&arrival));
         (self.handler)(rpc, arrival).await;
-        part.done(what, arrived, now);
+        part.done(counter, arrived, now);
     }
 
     /// The partition that a new slot runs on.
-    fn next_cpt(&self, part: &Part) -> CptId {
+    fn next_cpt(&self, part: &ServicePartition) -> CptId {
         match self.bind {
             true => part.cpt,
             false => CptId(part.turn.fetch_add(1, Ordering::Relaxed) % self.cpts.len()),
         }
     }
 
-    pub(super) fn spawn_slot(self: &Arc<Self>, part: &Arc<Part>) {
+    pub(super) fn spawn_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         let on = self.next_cpt(part);
         self.cpts.get(on).spawn(self.clone().work(part.clone()));
     }
 
     /// Opens a slot for a request that this thread sent, and polls it inline if it runs on this
     /// thread's partition.
-    fn begin_slot(self: &Arc<Self>, part: &Arc<Part>) {
+    fn begin_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         let on = self.next_cpt(part);
         let (cpt, work) = (self.cpts.get(on), self.clone().work(part.clone()));
-        match in_place::enter().filter(|_| self.cpts.is_here(on)) {
+        match inline_dispatch::try_enter().filter(|_| self.cpts.is_here(on)) {
             Some(_inside) => cpt::begin_here(cpt.handle(), work),
             None => drop(cpt.spawn(work)),
         }
     }
 
     /// Waits for tokens while requests wait for them, and opens slots.
-    pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<Part>) {
+    pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<ServicePartition>) {
         while let Some(at) = part.next_token() {
             tokio::select! {
                 () = sleep_until(at) => {}
@@ -200,26 +200,26 @@ impl Service {
     }
 
     /// Opens slots for queued requests that can run.
-    pub(super) fn spawn_slots(self: &Arc<Self>, part: &Arc<Part>) {
+    pub(super) fn spawn_slots(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         (0..part.open_slots()).for_each(|_| self.spawn_slot(part));
     }
 
     /// Spawns a waiter for tokens on a partition.
-    pub(super) fn spawn_await(self: &Arc<Self>, part: &Arc<Part>) {
+    pub(super) fn spawn_token_waiter(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         self.cpts
             .get(part.cpt)
             .spawn(self.clone().await_tokens(part.clone()));
     }
 
     /// Watches queued requests: sends early replies to clients that would soon stop waiting.
-    async fn watch(self: Arc<Self>, part: Arc<Part>) {
+    async fn watch(self: Arc<Self>, part: Arc<ServicePartition>) {
         loop {
-            sleep(LOOK_EVERY).await;
+            sleep(WATCH_INTERVAL).await;
             let Some(rpc) = self.rpc.upgrade() else { return };
-            let Some(impatient) = part.impatient(self.early_margin, self.early_extra) else {
+            let Some(extended) = part.extend_deadlines(self.early_margin, self.early_extra) else {
                 return;
             };
-            for arrival in impatient {
+            for arrival in extended {
                 let secs = wire_secs(arrival.deadline.saturating_duration_since(arrival.at));
                 reply::send_early(&rpc, &arrival, &arrival.route(), secs).await;
                 part.early.fetch_add(1, Ordering::Relaxed);
@@ -249,28 +249,28 @@ impl PutSink for Service {
                 return Ok(());
             }
         };
-        let todo = match part.push(arrival, m.payload.len()) {
-            Ok(todo) => todo,
-            Err(NoPlace::Full) => return Err(Full(m)),
-            Err(NoPlace::Share) => {
+        let follow_up = match part.push(arrival, m.payload.len()) {
+            Ok(follow_up) => follow_up,
+            Err(PushError::QueueFull) => return Err(Full(m)),
+            Err(PushError::PeerQuotaExceeded) => {
                 warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping request: too many requests of its peer are queued");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
         };
-        if todo == Todo::default() {
+        if follow_up == FollowUp::default() {
             return Ok(());
         }
         if let Some(me) = self.me.upgrade() {
-            if todo.slot && m.from == Nid::LO {
+            if follow_up.slot && m.from == Nid::LO {
                 me.begin_slot(part);
-            } else if todo.slot {
+            } else if follow_up.slot {
                 me.spawn_slot(part);
             }
-            if todo.token {
-                me.spawn_await(part);
+            if follow_up.token {
+                me.spawn_token_waiter(part);
             }
-            if todo.watch {
+            if follow_up.watch {
                 self.cpts.get(part.cpt).spawn(me.watch(part.clone()));
             }
         }
@@ -294,8 +294,8 @@ impl PutSink for Service {
 /// Parses a request; the reason if it is malformed or its client does not wait for a reply.
 fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
     let mut msg = Message::parse(&m.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
-    if flavor::foreign(&msg).is_some() {
-        msg = flavor::within(&msg);
+    if flavor::unsupported(&msg).is_some() {
+        msg = flavor::unwrap_request(&msg);
     }
     let body = msg.body().map_err(|e| e.to_string())?;
     if body.pb_type != PTL_RPC_MSG_REQUEST || body.pb_timeout == 0 {
@@ -320,15 +320,15 @@ fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
 /// Closes a slot, also after a panic; queued requests then get another.
 struct SlotGuard<'a> {
     service: &'a Arc<Service>,
-    part: &'a Arc<Part>,
+    part: &'a Arc<ServicePartition>,
 }
 
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         if self.part.close_slot() {
             self.service.spawn_slot(self.part);
-        } else if self.part.await_token() {
-            self.service.spawn_await(self.part);
+        } else if self.part.needs_token_waiter() {
+            self.service.spawn_token_waiter(self.part);
         }
     }
 }

@@ -33,18 +33,18 @@ const KINDS: [&str; 13] = [
 const LDLM_TYPES: u32 = LDLM_IBITS - LDLM_PLAIN + 1;
 
 /// Index in `NAMES` of each opcode.
-static PLACES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+static NAME_INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let last = NAMES.iter().map(|(opc, _)| *opc as usize).max().unwrap_or(0);
-    let mut places = vec![u8::MAX; last + 1];
+    let mut index = vec![u8::MAX; last + 1];
     for (i, (opc, _)) in NAMES.iter().enumerate() {
-        places[*opc as usize] = u8::try_from(i).unwrap_or(u8::MAX);
+        index[*opc as usize] = u8::try_from(i).unwrap_or(u8::MAX);
     }
-    places
+    index
 });
 
 /// The counters of one partition.
 #[derive(Debug)]
-pub(super) struct PartStats {
+pub(super) struct PartitionStats {
     wait: Tally,
     depth: Tally,
     active: Tally,
@@ -55,9 +55,9 @@ pub(super) struct PartStats {
     operations: Vec<Tally>,
 }
 
-impl PartStats {
-    pub(super) fn new() -> PartStats {
-        PartStats {
+impl PartitionStats {
+    pub(super) fn new() -> PartitionStats {
+        PartitionStats {
             wait: Tally::default(),
             depth: Tally::default(),
             active: Tally::default(),
@@ -70,12 +70,12 @@ impl PartStats {
     }
 
     /// A request was queued; `room` places are left.
-    pub(super) fn came(&self, room: usize) {
+    pub(super) fn record_arrival(&self, room: usize) {
         self.room.add(room as u64);
     }
 
     /// A slot took a request, with `depth` requests left in the queue and `active` in execution.
-    pub(super) fn taken(&self, waited: Duration, depth: usize, active: usize, estimate_secs: u32) {
+    pub(super) fn record_start(&self, waited: Duration, depth: usize, active: usize, estimate_secs: u32) {
         self.wait.add_time(waited);
         self.depth.add(depth as u64);
         self.active.add(active as u64);
@@ -83,12 +83,12 @@ impl PartStats {
     }
 
     /// A request was handled.
-    pub(super) fn handled(&self, what: What, took: Duration) {
+    pub(super) fn record_end(&self, counter: CounterIndex, took: Duration) {
         self.service.add_time(took);
-        match what {
-            What::Kind(n) => self.kinds[n].add(1),
-            What::Operation(n) => self.operations[n].add_time(took),
-            What::Other => {}
+        match counter {
+            CounterIndex::Kind(n) => self.kinds[n].add(1),
+            CounterIndex::Operation(n) => self.operations[n].add_time(took),
+            CounterIndex::Other => {}
         }
     }
 
@@ -109,7 +109,7 @@ impl PartStats {
     }
 
     /// Wait time, queue depth, requests in execution, service time: name, unit and value.
-    pub(super) fn shown(&self) -> [(&'static str, &'static str, Sums); 4] {
+    pub(super) fn summary(&self) -> [(&'static str, &'static str, Sums); 4] {
         [
             ("req_waittime", "usecs", self.wait.sums()),
             ("req_qdepth", "reqs", self.depth.sums()),
@@ -121,14 +121,14 @@ impl PartStats {
 
 /// The counter of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CounterIndex {
     Kind(usize),
     Operation(usize),
     Other,
 }
 
-impl What {
-    pub(super) fn of(arrival: &Arrival) -> What {
+impl CounterIndex {
+    pub(super) fn of(arrival: &Arrival) -> CounterIndex {
         let opc = arrival.body.pb_opc;
         let kind = match opc {
             LDLM_ENQUEUE => word(&arrival.msg, 8)
@@ -142,11 +142,11 @@ impl What {
             },
             _ => None,
         };
-        let place = PLACES.get(opc as usize).filter(|p| **p != u8::MAX);
+        let place = NAME_INDEX.get(opc as usize).filter(|p| **p != u8::MAX);
         match (kind, place) {
-            (Some(kind), _) => What::Kind(kind as usize),
-            (None, Some(place)) => What::Operation(usize::from(*place)),
-            (None, None) => What::Other,
+            (Some(kind), _) => CounterIndex::Kind(kind as usize),
+            (None, Some(place)) => CounterIndex::Operation(usize::from(*place)),
+            (None, None) => CounterIndex::Other,
         }
     }
 }
@@ -158,9 +158,10 @@ fn word(msg: &Message, at: usize) -> Option<u32> {
 }
 
 /// The `stats` of a service, added up over its partitions.
-pub(super) fn show(parts: &[&PartStats], since: SystemTime) -> String {
+pub(super) fn show(parts: &[&PartitionStats], since: SystemTime) -> String {
     let mut out = stats_header(since);
-    let all = |of: &dyn Fn(&PartStats) -> Sums| parts.iter().fold(Sums::default(), |sums, p| sums.and(of(p)));
+    let all =
+        |of: &dyn Fn(&PartitionStats) -> Sums| parts.iter().fold(Sums::default(), |sums, p| sums.and(of(p)));
     all(&|p| p.wait.sums()).write_line(&mut out, "req_waittime", "usecs");
     all(&|p| p.depth.sums()).write_line(&mut out, "req_qdepth", "reqs");
     all(&|p| p.active.sums()).write_line(&mut out, "req_active", "reqs");
@@ -177,19 +178,19 @@ pub(super) fn show(parts: &[&PartStats], since: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{KINDS, NAMES, PartStats, What, show};
+    use super::{CounterIndex, KINDS, NAMES, PartitionStats, show};
     use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
-    fn partitions_are_added_up_and_shown_as_lustre_shows_them() {
-        let (one, two) = (PartStats::new(), PartStats::new());
+    fn partitions_are_added_up_in_lustres_format() {
+        let (one, two) = (PartitionStats::new(), PartitionStats::new());
         let statfs = NAMES.iter().position(|(_, n)| *n == "mds_statfs").unwrap_or(0);
-        one.came(64);
-        one.taken(Duration::from_micros(97), 0, 1, 5);
-        one.handled(What::Operation(statfs), Duration::from_micros(106));
-        two.came(63);
-        two.taken(Duration::from_micros(3), 2, 2, 10);
-        two.handled(What::Kind(4), Duration::from_micros(9));
+        one.record_arrival(64);
+        one.record_start(Duration::from_micros(97), 0, 1, 5);
+        one.record_end(CounterIndex::Operation(statfs), Duration::from_micros(106));
+        two.record_arrival(63);
+        two.record_start(Duration::from_micros(3), 2, 2, 10);
+        two.record_end(CounterIndex::Kind(4), Duration::from_micros(9));
         let shown = show(&[&one, &two], UNIX_EPOCH);
         let lines: Vec<&str> = shown.lines().skip(3).collect();
         assert_eq!(

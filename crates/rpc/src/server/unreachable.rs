@@ -69,7 +69,7 @@ impl Node {
 
 impl Ptlrpc {
     /// Records that a client on `nid` blocks others now.
-    fn is_blocked_by(self: &Arc<Self>, nid: Nid) {
+    fn note_blocker(self: &Arc<Self>, nid: Nid) {
         if self.lnet().is_local(nid) {
             return;
         }
@@ -83,7 +83,7 @@ impl Ptlrpc {
     }
 
     /// Checks the nodes. Returns whether any are left.
-    fn look_at_blockers(self: &Arc<Self>, slept: Duration, tick: Duration) -> bool {
+    fn check_blockers(self: &Arc<Self>, slept: Duration, tick: Duration) -> bool {
         let (now, limit) = (Instant::now(), self.config().unreachable_timeout);
         let mut looked = Vec::new();
         {
@@ -145,7 +145,7 @@ async fn watch(rpc: Weak<Ptlrpc>) {
         sleep(tick).await;
         let more = rpc
             .upgrade()
-            .is_some_and(|rpc| rpc.look_at_blockers(begun.elapsed(), tick));
+            .is_some_and(|rpc| rpc.check_blockers(begun.elapsed(), tick));
         if !more {
             return;
         }
@@ -155,9 +155,9 @@ async fn watch(rpc: Weak<Ptlrpc>) {
 impl Export {
     /// Records that the client blocks others now: if it is unreachable, it is evicted before its
     /// timeout. To be called once a second.
-    pub fn blocks_others(&self) {
+    pub fn report_blocking(&self) {
         if let Some(rpc) = self.rpc() {
-            rpc.is_blocked_by(self.peer());
+            rpc.note_blocker(self.peer());
         }
     }
 }
@@ -190,20 +190,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_lost_and_cannot_be_reached_has_the_limit_from_its_loss_on() {
+    fn the_limit_of_an_unreachable_node_starts_with_the_loss_of_its_connection() {
         assert_eq!(evicted_at(|s, t| lost(t, Some(103), Some(s))), Some(113));
         assert_eq!(evicted_at(|s, t| lost(t, None, Some(s))), Some(110));
     }
 
     #[test]
-    fn a_node_that_was_lost_long_ago_is_tried_first() {
+    fn a_node_lost_long_ago_is_tried_first() {
         assert_eq!(evicted_at(|_, t| lost(t, Some(10), Some(50))), None);
         let tried = |s: u64, t| lost(t, Some(10), Some(if s < 102 { 50 } else { 101 }));
         assert_eq!(evicted_at(tried), Some(102));
     }
 
     #[test]
-    fn a_node_that_is_connected_or_whose_host_answers_is_only_slow() {
+    fn a_connected_node_or_an_answering_host_is_only_slow() {
         let up = |s, t| Link {
             up: true,
             ..lost(t, Some(10), Some(s))
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_comes_back_within_the_limit_begins_anew_when_it_is_lost_again() {
+    fn a_node_that_came_back_gets_a_new_limit() {
         let twice = |s: u64, t| match s {
             0..103 | 112..115 => Link {
                 up: true,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_this_process_stood_still_does_not_count() {
+    fn time_in_which_this_process_was_suspended_does_not_count() {
         let t = Instant::now();
         let at = |s: u64| t + Duration::from_secs(s);
         let mut node = Node::new(at(100));

@@ -5,7 +5,7 @@ use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer, s
 use bytes::Bytes;
 use lnet::{Full, Incoming, Payload, PutSink};
 use proptest::prelude::{any, prop_assert};
-use rpc::testing::{Echo, Witness, client, import_config, node};
+use rpc::testing::{Echo, RecordingOwner, client, import_config, node};
 use rpc::{
     BoxFuture, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcError, ServiceConfig, Spread,
 };
@@ -48,7 +48,7 @@ async fn ask(rpc: &Arc<Ptlrpc>, xid: u64, msg: &Message) -> (u32, PtlrpcBody) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_lies_behind_the_room_for_an_early_one() {
+async fn the_reply_follows_the_space_for_an_early_reply() {
     let rpc = node(1);
     rpc.add_target(Echo::new(MDT));
     let handle = connected(&rpc).await;
@@ -64,7 +64,7 @@ async fn a_reply_lies_behind_the_room_for_an_early_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connecting_follows_the_rules() {
+async fn connects_are_admitted_or_refused() {
     let rpc = node(2);
     let exports = rpc.add_target(Echo::new(MDT));
     let connect = async |uuid, who: (u64, u32, bool), data| {
@@ -110,7 +110,7 @@ async fn connecting_follows_the_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_to_be_served_is_refused() {
+async fn invalid_requests_are_refused() {
     let rpc = node(3);
     rpc.add_target(Echo::new(MDT));
     let handle = connected(&rpc).await;
@@ -145,7 +145,7 @@ async fn what_is_not_to_be_served_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_waits_for_is_dropped() {
+async fn requests_whose_client_does_not_wait_are_dropped() {
     let rpc = node(4);
     let target = Echo::new(MDT);
     rpc.add_target(target.clone());
@@ -176,7 +176,7 @@ async fn what_nobody_waits_for_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_comes_twice_is_executed_once() {
+async fn a_duplicated_request_is_executed_once() {
     let rpc = node(5);
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
@@ -217,9 +217,9 @@ async fn a_request_that_comes_twice_is_executed_once() {
 }
 
 /// A server that answers every connect with flags that nobody asked for.
-struct Greedy(Arc<lnet::Lnet>);
+struct GrantsAllFlags(Arc<lnet::Lnet>);
 
-impl PutSink for Greedy {
+impl PutSink for GrantsAllFlags {
     fn put(&self, m: Incoming) -> Result<(), Full> {
         let lnet = self.0.clone();
         tokio::spawn(async move {
@@ -245,23 +245,24 @@ impl PutSink for Greedy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_refuses_what_it_did_not_ask_for() {
+async fn a_client_refuses_flags_that_it_did_not_request() {
     let rpc = node(6);
-    let _portal = rpc
-        .lnet()
-        .serve_portal(wire::MDS_REQUEST_PORTAL, Arc::new(Greedy(rpc.lnet().clone())));
-    let witness = Arc::<Witness>::default();
-    let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, witness.clone()));
+    let _portal = rpc.lnet().serve_portal(
+        wire::MDS_REQUEST_PORTAL,
+        Arc::new(GrantsAllFlags(rpc.lnet().clone())),
+    );
+    let owner = Arc::<RecordingOwner>::default();
+    let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, owner.clone()));
     let refused = import.connect().await;
     assert!(matches!(refused, Err(RpcError::Protocol { .. })), "{refused:?}");
     assert_eq!(
-        (import.state(), &witness.events.lock()[..]),
+        (import.state(), &owner.events.lock()[..]),
         (ImportState::Closed, &["closed"][..])
     );
 }
 
 /// The MDT's service with one slot and room for two.
-async fn narrow(seed: u64) -> Arc<Ptlrpc> {
+async fn node_with_one_slot(seed: u64) -> Arc<Ptlrpc> {
     let cpts = cpt::CptTable::single_current();
     let lnet = lnet::Lnet::new(cpts.clone(), lnet::LnetConfig::default());
     let rpc = Ptlrpc::start(
@@ -278,8 +279,8 @@ async fn narrow(seed: u64) -> Arc<Ptlrpc> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_holds_senders_back_and_loses_nothing() {
-    let rpc = narrow(7).await;
+async fn a_full_queue_stalls_senders_and_loses_nothing() {
+    let rpc = node_with_one_slot(7).await;
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_millis(100)).await;
@@ -287,7 +288,7 @@ async fn a_full_queue_holds_senders_back_and_loses_nothing() {
         })
     });
     rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let calls: Vec<_> = (0..40)
         .map(|_| {
             let import = import.clone();
@@ -302,14 +303,14 @@ async fn a_full_queue_holds_senders_back_and_loses_nothing() {
         call.await.unwrap().unwrap();
     }
     assert_eq!(
-        (target.executed(), &witness.events.lock()[..]),
+        (target.executed(), &owner.events.lock()[..]),
         (40, &["connected"][..])
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_wait_for_a_slot_get_early_replies_and_pings_pass_them() {
-    let rpc = narrow(8).await;
+async fn queued_requests_get_early_replies_and_pings_pass_them() {
+    let rpc = node_with_one_slot(8).await;
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(50)).await;
@@ -317,7 +318,7 @@ async fn requests_that_wait_for_a_slot_get_early_replies_and_pings_pass_them() {
         })
     });
     rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let calls: Vec<_> = (0..5)
         .map(|_| {
             let import = import.clone();
@@ -334,7 +335,7 @@ async fn requests_that_wait_for_a_slot_get_early_replies_and_pings_pass_them() {
         call.await.unwrap().unwrap();
     }
     assert_eq!(
-        (target.executed(), &witness.events.lock()[..]),
+        (target.executed(), &owner.events.lock()[..]),
         (5, &["connected"][..])
     );
     assert!(rpc.stats().iter().any(|s| s.name == "mdt" && s.early > 0));

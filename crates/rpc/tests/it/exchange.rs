@@ -4,7 +4,7 @@
 use crate::common::{MDT, OST, Scripted, text};
 use bytes::Bytes;
 use lnet::Payload;
-use rpc::testing::{Echo, Witness, client, import_config, node};
+use rpc::testing::{Echo, RecordingOwner, client, import_config, node};
 use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep};
 use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE, Transno};
 
 #[tokio::test(start_paused = true)]
-async fn a_call_brings_the_reply_back() {
+async fn a_call_returns_the_reply() {
     let rpc = node(1);
     rpc.add_target(Echo::new(MDT));
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let reply = import
         .call(Request::new(wire::MDS_GETATTR, text("hello")))
         .await
@@ -28,21 +28,21 @@ async fn a_call_brings_the_reply_back() {
         started.elapsed() < Duration::from_millis(100),
         "the goodbye is answered"
     );
-    assert_eq!(*witness.events.lock(), ["connected", "closed"]);
+    assert_eq!(*owner.events.lock(), ["connected", "closed"]);
     assert_eq!(import.state(), ImportState::Closed);
     let closed = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
     assert!(matches!(closed, Err(RpcError::Closed(_))), "{closed:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_a_connection_that_has_only_just_been_begun() {
+async fn a_call_waits_for_a_connection_in_progress() {
     let rpc = node(4);
     rpc.add_target(Echo::new(MDT));
     let import = Import::new(
         &rpc,
-        import_config(MDT, ImportKind::Mdc, Arc::<Witness>::default()),
+        import_config(MDT, ImportKind::Mdc, Arc::<RecordingOwner>::default()),
     );
-    import.begin();
+    import.start_connecting();
     let reply = import
         .call(Request::new(wire::MDS_GETATTR, text("early")))
         .await
@@ -52,7 +52,7 @@ async fn a_call_waits_for_a_connection_that_has_only_just_been_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_granted_that_was_not_asked_for() {
+async fn only_requested_flags_are_granted() {
     let rpc = node(2);
     // It would grant everything.
     rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Err(Errno::ENOTSUPP) })));
@@ -75,10 +75,10 @@ async fn nothing_is_granted_that_was_not_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absent_target_is_an_error_and_is_connected_to_when_it_comes() {
+async fn connecting_to_an_absent_target_fails_and_is_retried() {
     let rpc = node(3);
-    let witness = Arc::<Witness>::default();
-    let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, witness.clone()));
+    let owner = Arc::<RecordingOwner>::default();
+    let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, owner.clone()));
     assert!(matches!(
         import.connect().await,
         Err(RpcError::Status(Errno::ENODEV))
@@ -138,7 +138,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
         Box::pin(async move { Ok(Reply::new(text("made")).with_transno(Transno(transno))) })
     });
     rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     rpc.faults().lose_replies(MDS_REINT, 2);
     let started = Instant::now();
     let reply = import
@@ -150,7 +150,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
         (&b"made"[..], 100, 1)
     );
     assert_eq!(
-        *witness.events.lock(),
+        *owner.events.lock(),
         [
             "connected",
             "disconnected",
@@ -164,7 +164,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_early_reply_lets_a_slow_request_take_its_time() {
+async fn an_early_reply_extends_the_deadline_of_a_slow_request() {
     let rpc = node(6);
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
@@ -173,19 +173,19 @@ async fn an_early_reply_lets_a_slow_request_take_its_time() {
         })
     });
     rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     import
         .call(Request::new(wire::LDLM_ENQUEUE, Vec::new()))
         .await
         .unwrap();
     assert_eq!(
-        (target.executed(), &witness.events.lock()[..]),
+        (target.executed(), &owner.events.lock()[..]),
         (1, &["connected"][..])
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_client_notices_and_works_again() {
+async fn an_evicted_client_reconnects() {
     let rpc = node(7);
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
@@ -194,7 +194,7 @@ async fn an_evicted_client_notices_and_works_again() {
         })
     });
     let exports = rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let slow = tokio::spawn({
         let import = import.clone();
         async move { import.call(Request::new(wire::MDS_STATFS, Vec::new())).await }
@@ -213,7 +213,7 @@ async fn an_evicted_client_notices_and_works_again() {
         0
     );
     assert_eq!(
-        *witness.events.lock(),
+        *owner.events.lock(),
         ["connected", "disconnected", "evicted", "connected"]
     );
     assert_eq!(*target.gone.lock().unwrap(), [true]);
@@ -222,7 +222,7 @@ async fn an_evicted_client_notices_and_works_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_learnt_before_an_eviction_is_not_sent_after_it() {
+async fn a_request_from_before_an_eviction_is_not_sent_after_it() {
     let rpc = node(18);
     let target = Scripted::new(OST, |_| Box::pin(async { Ok(Reply::default()) }));
     let exports = rpc.add_target(target.clone());
@@ -246,7 +246,7 @@ async fn what_was_learnt_before_an_eviction_is_not_sent_after_it() {
 /// A write whose data is fetched for long is not applied once the client's locks are gone; one that is being applied ends
 /// before they go.
 #[tokio::test(start_paused = true)]
-async fn a_change_and_the_end_of_the_locks_that_it_rests_on_exclude_each_other() {
+async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let rpc = node(19);
     let changed = Arc::new(AtomicU64::new(0));
     let counter = changed.clone();
@@ -277,7 +277,7 @@ async fn a_change_and_the_end_of_the_locks_that_it_rests_on_exclude_each_other()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_client_notices_by_a_request_with_bulk_too() {
+async fn a_request_with_bulk_detects_an_eviction() {
     let rpc = node(17);
     let exports = rpc.add_target(Echo::new(OST));
     let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
@@ -289,10 +289,10 @@ async fn an_evicted_client_notices_by_a_request_with_bulk_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restarted_server_has_forgotten_its_clients() {
+async fn clients_of_a_restarted_server_are_evicted() {
     let rpc = node(8);
     rpc.add_target(Echo::new(MDT));
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     rpc.remove_target(MDT).await;
     let call = tokio::spawn({
         let import = import.clone();
@@ -307,13 +307,13 @@ async fn a_restarted_server_has_forgotten_its_clients() {
         .await
         .unwrap();
     assert_eq!(
-        *witness.events.lock(),
+        *owner.events.lock(),
         ["connected", "disconnected", "evicted", "connected"]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn uncommitted_work_is_asked_about_soon() {
+async fn a_committed_open_is_not_uncommitted() {
     let rpc = node(10);
     rpc.add_target(Scripted::new(MDT, |_| {
         Box::pin(async { Ok(Reply::default().with_transno(Transno(40))) })
@@ -324,15 +324,15 @@ async fn uncommitted_work_is_asked_about_soon() {
         ..Request::modifying(MDS_REINT, Vec::new())
     };
     let reply = import.call(open).await.unwrap();
-    assert!(reply.keep.is_some());
+    assert!(reply.replay_guard.is_some());
     assert_eq!(import.uncommitted(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_asks_its_client_back() {
+async fn a_server_sends_callbacks_to_its_client() {
     let rpc = node(11);
     let exports = rpc.add_target(Echo::new(OST));
-    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    let (import, owner) = client(&rpc, OST, ImportKind::Osc).await;
     let export = exports.client("00000000-0000-4000-8000-000000000001").unwrap();
     let limit = Duration::from_secs(20);
     let reply = export
@@ -340,7 +340,7 @@ async fn a_server_asks_its_client_back() {
         .await
         .unwrap();
     assert_eq!(reply.buf(1), b"lock");
-    assert_eq!(*witness.callbacks.lock(), [wire::LDLM_BL_CALLBACK]);
+    assert_eq!(*owner.callbacks.lock(), [wire::LDLM_BL_CALLBACK]);
     import.disconnect().await;
     assert!(export.is_gone());
     let gone = export.callback(wire::LDLM_BL_CALLBACK, text("lock"), limit).await;
@@ -348,7 +348,7 @@ async fn a_server_asks_its_client_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_bound_what_is_in_flight() {
+async fn slots_limit_requests_in_flight() {
     let rpc = node(12);
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
@@ -385,13 +385,13 @@ async fn slots_bound_what_is_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_does_not_fit_is_asked_for_again() {
+async fn a_truncated_reply_is_requested_again() {
     let rpc = node(13);
     let target = Scripted::new(MDT, |_| {
         Box::pin(async { Ok(Reply::new(vec![Bytes::from(vec![7; 100_000])])) })
     });
     rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let reply = import
         .call(Request {
             reply_len: 10,
@@ -400,11 +400,11 @@ async fn a_reply_that_does_not_fit_is_asked_for_again() {
         .await
         .unwrap();
     assert_eq!((reply.buf(1).len(), target.executed()), (100_000, 1));
-    assert_eq!(*witness.events.lock(), ["connected"]);
+    assert_eq!(*owner.events.lock(), ["connected"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_cannot_do_yet_is_asked_for_again() {
+async fn a_request_answered_with_einprogress_is_retried() {
     let rpc = node(14);
     let tries = Arc::new(AtomicU64::new(0));
     rpc.add_target(Scripted::new(MDT, move |_| {
@@ -429,7 +429,7 @@ async fn what_the_server_cannot_do_yet_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_bulk_has_no_reply_and_is_done_again() {
+async fn failed_bulk_has_no_reply_and_is_retried() {
     let rpc = node(15);
     let tries = Arc::new(AtomicU64::new(0));
     let target = Scripted::new(OST, move |req| {
@@ -454,7 +454,7 @@ async fn failed_bulk_has_no_reply_and_is_done_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_gives_up_when_its_caller_says_so() {
+async fn a_call_ends_at_its_timeout() {
     let rpc = node(16);
     rpc.add_target(Scripted::new(MDT, |_| Box::pin(std::future::pending())));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
@@ -477,7 +477,7 @@ fn next(seed: &mut u64) -> u64 {
 }
 
 #[test]
-fn whatever_is_lost_every_request_is_executed_once_and_answered_as_itself() {
+fn every_request_is_executed_once_despite_losses() {
     for seed in 0..20 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -504,8 +504,8 @@ async fn lossy(seed: u64) {
         }
     });
     rpc.add_target(target.clone());
-    let witness = Arc::<Witness>::default();
-    let mut cfg = import_config(MDT, ImportKind::Mdc, witness.clone());
+    let owner = Arc::<RecordingOwner>::default();
+    let mut cfg = import_config(MDT, ImportKind::Mdc, owner.clone());
     cfg.connect.ocd_connect_flags = wire::OBD_CONNECT_MULTIMODRPCS;
     let import = Import::new(&rpc, cfg);
     import.connect().await.unwrap();
@@ -537,16 +537,16 @@ async fn lossy(seed: u64) {
     let all: Vec<Bytes> = (0..CALLS).map(|i| Bytes::copy_from_slice(&[i as u8])).collect();
     assert_eq!(seen, all, "seed {seed}");
     assert!(target.most.load(Ordering::SeqCst) <= 3, "seed {seed}");
-    assert!(!witness.events.lock().contains(&"evicted"), "seed {seed}");
+    assert!(!owner.events.lock().contains(&"evicted"), "seed {seed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_the_administrator_evicts_is_refused_from_then_on() {
+async fn evict_client_refuses_the_clients_requests_at_once() {
     let params = params::Registry::default();
     let rpc = node(9);
     let exports = rpc.add_target(Echo::new(MDT));
     let _shown = params.register("mdt.evict_client", exports.param_evict_client());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let export = exports.all().remove(0);
     params.set("mdt.evict_client", &export.client_uuid).unwrap();
     assert!(export.is_gone(), "before anything else runs");
@@ -556,6 +556,6 @@ async fn a_client_that_the_administrator_evicts_is_refused_from_then_on() {
         .call(Request::new(wire::MDS_GETATTR, Vec::new()))
         .await
         .unwrap();
-    assert!(witness.events.lock().contains(&"evicted"));
+    assert!(owner.events.lock().contains(&"evicted"));
     import.disconnect().await;
 }

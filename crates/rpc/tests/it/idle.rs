@@ -13,12 +13,9 @@ async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
     let rpc = node(9);
     let target = Echo::new(MDT);
     let exports = rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     sleep(Duration::from_secs(1000)).await;
-    assert_eq!(
-        (exports.len(), &witness.events.lock()[..]),
-        (1, &["connected"][..])
-    );
+    assert_eq!((exports.len(), &owner.events.lock()[..]), (1, &["connected"][..]));
     drop(import);
     sleep(Duration::from_secs(6 * 25 + 2)).await;
     assert_eq!(exports.len(), 0);
@@ -26,13 +23,13 @@ async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_import_that_nobody_needs_is_away_until_it_is_needed() {
+async fn an_unused_import_is_disconnected_until_the_next_request() {
     let rpc = node(31);
     let target = Echo::new(OST);
     let exports = rpc.add_target(target.clone());
-    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    let (import, owner) = client(&rpc, OST, ImportKind::Osc).await;
     import.set_idle_timeout(Some(Duration::from_secs(20)));
-    witness.in_use.store(true, Ordering::Relaxed);
+    owner.in_use.store(true, Ordering::Relaxed);
     sleep(Duration::from_secs(100)).await;
     assert_eq!(
         (exports.len(), import.state()),
@@ -40,7 +37,7 @@ async fn an_import_that_nobody_needs_is_away_until_it_is_needed() {
         "a lock is held"
     );
 
-    witness.in_use.store(false, Ordering::Relaxed);
+    owner.in_use.store(false, Ordering::Relaxed);
     sleep(Duration::from_secs(6)).await;
     assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
     assert!(!target.gone.lock()[0].1, "it took its leave, nobody evicted it");
@@ -59,7 +56,7 @@ async fn an_import_that_nobody_needs_is_away_until_it_is_needed() {
         assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
     }
     assert_eq!(
-        *witness.events.lock(),
+        *owner.events.lock(),
         ["connected", "idle", "connected", "idle", "connected", "idle"]
     );
     import.disconnect().await;
@@ -68,10 +65,10 @@ async fn an_import_that_nobody_needs_is_away_until_it_is_needed() {
 
 /// Requests come at all moments of taking leave; none is lost, and none is answered by a connection that is given up.
 #[tokio::test(start_paused = true)]
-async fn requests_while_an_import_takes_its_leave_are_answered() {
+async fn requests_during_an_idle_disconnect_are_answered() {
     let rpc = node(32);
     let exports = rpc.add_target(Echo::new(OST));
-    let (import, witness) = client(&rpc, OST, ImportKind::Osc).await;
+    let (import, owner) = client(&rpc, OST, ImportKind::Osc).await;
     import.set_idle_timeout(Some(Duration::from_millis(20)));
     let tasks = (1..9u64).map(|task| {
         let import = import.clone();
@@ -88,7 +85,7 @@ async fn requests_while_an_import_takes_its_leave_are_answered() {
     }
     sleep(Duration::from_secs(1)).await;
     assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
-    let events = witness.events.lock();
+    let events = owner.events.lock();
     assert!(events.len() > 20, "{events:?}");
     assert!(
         events.chunks(2).all(|pair| pair == ["connected", "idle"]),

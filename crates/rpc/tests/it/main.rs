@@ -4,7 +4,7 @@ mod by_hand;
 mod common;
 mod exchange;
 mod idle;
-mod in_place;
+mod inline_dispatch;
 #[path = "../../../lnet/tests/it/log.rs"]
 mod log;
 mod partitions;

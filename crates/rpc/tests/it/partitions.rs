@@ -81,7 +81,7 @@ fn handled_where(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<
 }
 
 #[test]
-fn requests_are_handled_on_all_partitions_of_their_service_wherever_they_arrive() {
+fn all_partitions_of_a_service_handle_requests() {
     let all = |n: usize| (0..n).collect::<Vec<_>>();
     for (partitions, lnet, cpts) in [
         (4, all(4), all(4)),
@@ -101,7 +101,7 @@ fn requests_are_handled_on_all_partitions_of_their_service_wherever_they_arrive(
 }
 
 #[test]
-fn a_partition_that_there_is_not_is_refused() {
+fn a_missing_partition_is_an_error() {
     runtime().block_on(async {
         let lnet = lnet::Lnet::new(CptTable::single_current(), lnet::LnetConfig::default());
         let config = mds(&Registry::default(), &[1], 0);
@@ -115,7 +115,7 @@ fn a_partition_that_there_is_not_is_refused() {
 }
 
 #[test]
-fn a_service_shows_what_it_did_and_takes_another_number_of_threads() {
+fn a_service_has_statistics_and_takes_another_thread_limit() {
     let (table, params, of) = (forced(4), Registry::default(), many());
     runtime().block_on(async {
         let server = node_on(table.clone(), of(1), mds(&params, &[0, 2], 12)).await;

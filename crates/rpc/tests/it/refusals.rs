@@ -18,7 +18,7 @@ use wire::{
 const MDT: &str = "testfs-MDT0000_UUID";
 
 /// Sends these bytes to the MDT's portal; what comes back within a minute: the offset and the message.
-async fn say(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, Message)> {
+async fn send_bytes(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, Message)> {
     let mut buffer = reply_buffer(rpc.lnet(), wire::MDC_REPLY_PORTAL, xid);
     let put = rpc
         .lnet()
@@ -30,7 +30,7 @@ async fn say(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, Message)
 }
 
 /// Somebody who asks as usual is served.
-async fn others_are_served(rpc: &Arc<Ptlrpc>) {
+async fn a_normal_client_is_served(rpc: &Arc<Ptlrpc>) {
     let (import, _) = client(rpc, MDT, ImportKind::Mdc).await;
     import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
     import.disconnect().await;
@@ -48,7 +48,7 @@ fn wrapped(secflvr: u32, request: Bytes) -> Bytes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn security_flavors_are_refused_by_a_message_of_the_null_flavor() {
+async fn security_flavors_are_refused_by_a_null_flavor_reply() {
     let log = Log::start();
     let rpc = node(1);
     rpc.add_target(Echo::new(MDT));
@@ -66,7 +66,7 @@ async fn security_flavors_are_refused_by_a_message_of_the_null_flavor() {
         (1 << 24 | 7, Bytes::new(), 224, 0, "unknown (0x7)"),
     ] {
         xid += 128;
-        let (offset, reply) = say(&rpc, xid, wrapped(secflvr, request)).await.unwrap();
+        let (offset, reply) = send_bytes(&rpc, xid, wrapped(secflvr, request)).await.unwrap();
         let refused = reply.body().unwrap();
         assert_eq!((offset, reply.secflvr, refused.pb_opc), (place, 0, opc), "{name}");
         assert_eq!(refused.pb_type, PTL_RPC_MSG_ERR);
@@ -78,17 +78,19 @@ async fn security_flavors_are_refused_by_a_message_of_the_null_flavor() {
             "{lines:?}"
         );
     }
-    others_are_served(&rpc).await;
+    a_normal_client_is_served(&rpc).await;
     // Who asks on and on does not fill the log.
     for _ in 0..100 {
         xid += 128;
-        say(&rpc, xid, wrapped(0x2_0222, connect.build())).await.unwrap();
+        send_bytes(&rpc, xid, wrapped(0x2_0222, connect.build()))
+            .await
+            .unwrap();
     }
     assert!(log.lines("ski").len() < 20);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_big_endian_peer_gets_no_answer_and_a_line_in_the_log() {
+async fn a_big_endian_peer_gets_no_reply_and_is_logged() {
     let log = Log::start();
     let rpc = node(2);
     rpc.add_target(Echo::new(MDT));
@@ -97,15 +99,15 @@ async fn a_big_endian_peer_gets_no_answer_and_a_line_in_the_log() {
     for word in bytes.chunks_mut(4) {
         word.reverse();
     }
-    assert!(say(&rpc, 1 << 40, bytes.into()).await.is_none());
+    assert!(send_bytes(&rpc, 1 << 40, bytes.into()).await.is_none());
     let lines = log.lines("of a big-endian peer");
     assert_eq!(lines.len(), 1);
     assert!(lines[0].contains("peer=0@lo"), "{lines:?}");
-    others_are_served(&rpc).await;
+    a_normal_client_is_served(&rpc).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_target_does_not_have_is_said_to_who_asked_and_to_the_log() {
+async fn unsupported_operations_are_refused_and_logged() {
     let log = Log::start();
     let rpc = node(3);
     rpc.add_target(Scripted::new(MDT, |req| {
@@ -135,7 +137,7 @@ async fn what_a_target_does_not_have_is_said_to_who_asked_and_to_the_log() {
     let mut refused = async |opc, version| {
         xid += 128;
         let msg = Message::new(&body(opc, version, handle), []);
-        let (_, reply) = say(&rpc, xid, msg.build()).await.unwrap();
+        let (_, reply) = send_bytes(&rpc, xid, msg.build()).await.unwrap();
         let PtlrpcBody {
             pb_type, pb_status, ..
         } = reply.body().unwrap();
@@ -151,5 +153,5 @@ async fn what_a_target_does_not_have_is_said_to_who_asked_and_to_the_log() {
     );
     assert_eq!(log.lines("opc=4999 operation=\"unknown\"").len(), 1);
     import.disconnect().await;
-    others_are_served(&rpc).await;
+    a_normal_client_is_served(&rpc).await;
 }

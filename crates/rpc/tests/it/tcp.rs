@@ -6,7 +6,7 @@ use crate::common::{Scripted, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, Payload};
-use rpc::testing::{Echo, Witness, import_config};
+use rpc::testing::{Echo, RecordingOwner, import_config};
 use rpc::{
     Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, TargetExports,
     services,
@@ -31,7 +31,7 @@ fn pattern(seed: usize) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn megabytes_of_bulk_arrive_as_they_left() {
+async fn megabytes_of_bulk_arrive_unchanged() {
     let (ns, nc) = addresses();
     let (server, client) = (node(ns, 1).await, node(nc, 2).await);
     let all: Vec<Payload> = (0..3).map(|i| Payload::from(pattern(i))).collect();
@@ -66,7 +66,7 @@ async fn megabytes_of_bulk_arrive_as_they_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_takes_its_name_from_a_client_and_no_client_takes_it_back() {
+async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
     const NAME: &str = "testfs-MDT0000-mdtlov_UUID";
     let at = many();
     let (server, mdt, client) = (node(at(1), 1).await, node(at(2), 2).await, node(at(3), 3).await);
@@ -109,11 +109,11 @@ async fn a_server_takes_its_name_from_a_client_and_no_client_takes_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_dies_and_comes_back_is_found_again_and_has_forgotten_us() {
+async fn a_restarted_server_is_found_and_evicts_the_client() {
     let (ns, nc) = addresses();
     let (server, client) = (node(ns, 1).await, node(nc, 2).await);
     server.add_target(Echo::new(MDT));
-    let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
+    let (import, owner) = import(&client, ns, MDT, ImportKind::Mdc).await;
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
     let died = Instant::now();
     server.shutdown().await;
@@ -135,17 +135,17 @@ async fn a_server_that_dies_and_comes_back_is_found_again_and_has_forgotten_us()
     // The broken connection told at once: no timeout had to pass.
     assert!(died.elapsed() < SOON, "{:?}", died.elapsed());
     assert_eq!(
-        *witness.events.lock(),
+        *owner.events.lock(),
         ["connected", "disconnected", "evicted", "connected"]
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_told_soon_and_clearly() {
+async fn connecting_to_an_absent_node_fails_soon_and_clearly() {
     let (ns, nc) = addresses();
     let client = node(nc, 2).await;
-    let witness = Arc::<Witness>::default();
-    let cfg = import_config(MDT, ImportKind::Mdc, witness.clone());
+    let owner = Arc::<RecordingOwner>::default();
+    let cfg = import_config(MDT, ImportKind::Mdc, owner.clone());
     let import = Import::new(
         &client,
         rpc::ImportConfig {
@@ -166,7 +166,7 @@ async fn callbacks_come_back_over_the_network() {
     let (ns, nc) = addresses();
     let (server, client) = (node(ns, 1).await, node(nc, 2).await);
     let exports = server.add_target(Echo::new(OST));
-    let (import, witness) = import(&client, ns, OST, ImportKind::Osc).await;
+    let (import, owner) = import(&client, ns, OST, ImportKind::Osc).await;
     let export = exports.all().remove(0);
     assert_eq!(export.peer(), nc);
     let asked = vec![Bytes::from_static(b"lock")];
@@ -175,7 +175,7 @@ async fn callbacks_come_back_over_the_network() {
         .await
         .unwrap();
     assert_eq!(
-        (reply.buf(1), &witness.callbacks.lock()[..]),
+        (reply.buf(1), &owner.callbacks.lock()[..]),
         (&b"lock"[..], &[wire::LDLM_GL_CALLBACK][..])
     );
     import.disconnect().await;
@@ -209,7 +209,7 @@ fn thousands_of_requests_cross_partitions() {
         )
         .await;
         server.add_target(Echo::new(MDT));
-        let (import, witness) = import(&client, ns, MDT, ImportKind::Mdc).await;
+        let (import, owner) = import(&client, ns, MDT, ImportKind::Mdc).await;
         let calls: Vec<_> = (0..32u32)
             .map(|task| {
                 let import = import.clone();
@@ -231,7 +231,7 @@ fn thousands_of_requests_cross_partitions() {
         for call in calls {
             call.await.unwrap();
         }
-        assert_eq!(*witness.events.lock(), ["connected"]);
+        assert_eq!(*owner.events.lock(), ["connected"]);
         import.disconnect().await;
         client.lnet().shutdown().await;
         server.lnet().shutdown().await;
@@ -241,7 +241,7 @@ fn thousands_of_requests_cross_partitions() {
 }
 
 /// A server that finds clients unreachable after a short time, with two targets.
-async fn impatient(nid: Nid) -> (Arc<Ptlrpc>, [Arc<TargetExports>; 2]) {
+async fn server_with_short_timeout(nid: Nid) -> (Arc<Ptlrpc>, [Arc<TargetExports>; 2]) {
     let config = RpcConfig {
         seed: 1,
         unreachable_timeout: Duration::from_secs(1),
@@ -253,9 +253,9 @@ async fn impatient(nid: Nid) -> (Arc<Ptlrpc>, [Arc<TargetExports>; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_client_that_owes_an_answer_is_evicted_from_all_targets() {
+async fn a_dead_client_that_owes_a_reply_is_evicted_from_all_targets() {
     let (ns, nc) = addresses();
-    let (_server, targets) = impatient(ns).await;
+    let (_server, targets) = server_with_short_timeout(ns).await;
     {
         let client = node(nc, 2).await;
         import(&client, ns, MDT, ImportKind::Mdc).await;
@@ -273,22 +273,22 @@ async fn a_dead_client_that_owes_an_answer_is_evicted_from_all_targets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_connected_but_slow_is_not_evicted_as_unreachable() {
+async fn a_connected_but_slow_client_is_not_evicted_as_unreachable() {
     let (ns, nc) = addresses();
-    let (_server, targets) = impatient(ns).await;
+    let (_server, targets) = server_with_short_timeout(ns).await;
     let client = node(nc, 2).await;
     let (_import, _) = import(&client, ns, MDT, ImportKind::Mdc).await;
     let export = targets[0].all().remove(0);
     // It answers pings of LNet, and gives no lock back for three times the time that an unreachable client has.
     for _ in 0..30 {
-        export.blocks_others();
+        export.report_blocking();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(!export.is_gone());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_restarts_is_not_held_up_by_its_clients_of_before() {
+async fn exports_from_before_a_restart_do_not_block_new_connects() {
     let (ns, nc) = addresses();
     let server = node(ns, 1).await;
     let target = server.add_target(Echo::new(MDT));
@@ -320,7 +320,7 @@ async fn a_node_that_restarts_is_not_held_up_by_its_clients_of_before() {
     assert_eq!(connect(&later, 1026).await, 0);
     let former = target.client("client-1025").unwrap();
     while !former.is_gone() {
-        former.blocks_others();
+        former.report_blocking();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(target.client("client-1026").is_some());
@@ -341,7 +341,7 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
     server.serve(services::MDS).unwrap();
     server.add_target(Echo::new(MDT));
     let (client, stranger) = (node(of(2), 2).await, node(of(3), 3).await);
-    let (import, witness) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+    let (import, owner) = import(&client, of(1), MDT, ImportKind::Mdc).await;
     let connected = |nid| {
         let peers = server.lnet().show_peers();
         peers.iter().any(|peer| peer.nid == nid && peer.connections > 0)
@@ -361,6 +361,6 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
     }
     assert!(connected(of(2)));
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
-    let events = witness.events.lock();
+    let events = owner.events.lock();
     assert_eq!(*events, ["connected"], "the client did not have to connect again");
 }

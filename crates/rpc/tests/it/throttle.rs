@@ -4,7 +4,7 @@
 use crate::common::over_tcp::{import, many, node, node_on};
 use cpt::CptTable;
 use params::Registry;
-use rpc::testing::{Echo, Witness, import_config, node_with};
+use rpc::testing::{Echo, RecordingOwner, import_config, node_with};
 use rpc::{Import, ImportKind, Request, RpcConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn answered(calls: Vec<tokio::task::JoinHandle<Instant>>) -> Vec<Duration>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_node_is_held_back_and_another_is_not() {
+async fn a_nid_rule_throttles_only_its_node() {
     let (params, of) = (Registry::default(), many());
     let server = node_on(CptTable::single_current(), of(1), config(&params)).await;
     server.add_target(Echo::new(MDT));
@@ -107,7 +107,7 @@ async fn alone(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
     rpc.add_target(Echo::new(MDT));
     let import = Import::new(
         &rpc,
-        import_config(MDT, ImportKind::Mdc, Arc::<Witness>::default()),
+        import_config(MDT, ImportKind::Mdc, Arc::<RecordingOwner>::default()),
     );
     import.connect().await.unwrap();
     set(params, "nrs_policies", "tbf uid");
@@ -115,7 +115,7 @@ async fn alone(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_user_has_a_rate_of_his_own_and_pings_have_none() {
+async fn uid_rules_apply_per_user_and_never_to_pings() {
     let params = Registry::default();
     let (_rpc, import) = alone(&params).await;
     set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");
@@ -145,7 +145,7 @@ async fn each_user_has_a_rate_of_his_own_and_pings_have_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_back_goes_on_when_the_rule_goes() {
+async fn stopping_a_rule_releases_its_requests() {
     let params = Registry::default();
     let (_rpc, import) = alone(&params).await;
     set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");

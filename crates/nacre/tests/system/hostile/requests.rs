@@ -259,7 +259,7 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
             ..ObdConnectData::default()
         },
         max_rpcs_in_flight: 256,
-        ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::Witness>::default())
+        ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::RecordingOwner>::default())
     };
     let import = Import::new(rpc, config);
     import.connect().await.unwrap();

@@ -163,7 +163,7 @@ impl Attacker {
                 ..ObdConnectData::default()
             },
             max_rpcs_in_flight: 64,
-            ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::Witness>::default())
+            ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::RecordingOwner>::default())
         };
         let ost = Import::new(&rpc, config);
         ost.connect().await.unwrap();

@@ -47,7 +47,7 @@ fn reconnected(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<A
 }
 
 #[test]
-fn a_server_that_knows_us_lets_requests_go_on() {
+fn reconnecting_to_a_known_export_keeps_locks() {
     let t = Instant::now();
     let mut m = full(t);
     assert_eq!(
@@ -61,7 +61,7 @@ fn a_server_that_knows_us_lets_requests_go_on() {
 }
 
 #[test]
-fn a_server_that_forgot_us_evicts() {
+fn a_new_export_means_an_eviction() {
     for (handle, flags) in [
         (78, 0),
         (78, MSG_CONNECT_RECONNECT),
@@ -76,10 +76,10 @@ fn a_server_that_forgot_us_evicts() {
             "{handle} {flags}"
         );
         assert_eq!((m.state(), m.evictions()), (ImportState::Evicted, 1));
-        assert_eq!(m.evictions_told(), 0);
+        assert_eq!(m.evictions_announced(), 0);
         assert_eq!(m.on(Event::Invalidated, t, false), [Action::AnnounceConnected]);
         assert_eq!((m.state(), m.handle()), (ImportState::Full, handle));
-        assert_eq!(m.evictions_told(), 1);
+        assert_eq!(m.evictions_announced(), 1);
     }
 }
 
@@ -125,7 +125,7 @@ fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
 }
 
 #[test]
-fn a_server_that_is_away_for_long_is_tried_every_second_by_each_client_at_another_time() {
+fn attempts_to_reach_an_absent_server_are_spread_over_each_second() {
     let pause = |jitter: u8| {
         let mut m = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
         let made = failing_attempts(&mut m, Instant::now(), 5000);
@@ -138,7 +138,7 @@ fn a_server_that_is_away_for_long_is_tried_every_second_by_each_client_at_anothe
 }
 
 #[test]
-fn what_speaks_of_an_older_connection_is_ignored() {
+fn events_of_an_older_connection_are_ignored() {
     let t = Instant::now();
     let mut m = full(t);
     reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
@@ -148,7 +148,7 @@ fn what_speaks_of_an_older_connection_is_ignored() {
 }
 
 #[test]
-fn a_connection_that_never_works_is_not_made_again_at_once() {
+fn reconnecting_waits_if_the_last_connection_never_worked() {
     let t = Instant::now();
     let mut m = full(t);
     reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
@@ -160,18 +160,23 @@ fn a_connection_that_never_works_is_not_made_again_at_once() {
 }
 
 #[test]
-fn one_whose_owner_doubts_that_it_is_known_pings_unless_it_was_heard_of() {
+fn probe_if_silent_pings_only_a_silent_server() {
     let t = Instant::now();
     let mut m = full(t);
     let quiet = Duration::from_secs(1);
-    let doubt =
-        |m: &mut Machine, after: u64| m.on(Event::Doubted { quiet }, t + Duration::from_millis(after), false);
-    assert_eq!(doubt(&mut m, 999), []);
-    assert_eq!(doubt(&mut m, 1000), [Action::Ping]);
-    assert_eq!(doubt(&mut m, 3000), [], "one is under way");
+    let probe_if_silent = |m: &mut Machine, after: u64| {
+        m.on(
+            Event::ProbeIfSilent { quiet },
+            t + Duration::from_millis(after),
+            false,
+        )
+    };
+    assert_eq!(probe_if_silent(&mut m, 999), []);
+    assert_eq!(probe_if_silent(&mut m, 1000), [Action::Ping]);
+    assert_eq!(probe_if_silent(&mut m, 3000), [], "one is under way");
     m.on(Event::PingDone, t + Duration::from_secs(3), false);
-    assert_eq!(doubt(&mut m, 3500), []);
-    assert_eq!(doubt(&mut m, 4000), [Action::Ping]);
+    assert_eq!(probe_if_silent(&mut m, 3500), []);
+    assert_eq!(probe_if_silent(&mut m, 4000), [Action::Ping]);
 }
 
 #[test]
@@ -190,7 +195,7 @@ fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
 }
 
 #[test]
-fn an_import_that_nobody_needs_takes_its_leave_and_begins_anew() {
+fn an_unused_import_disconnects_and_reconnects_on_demand() {
     let t = Instant::now();
     let mut m = full(t);
     m.set_idle_timeout(Some(Duration::from_secs(20)), t);
@@ -199,10 +204,10 @@ fn an_import_that_nobody_needs_takes_its_leave_and_begins_anew() {
     m.on(Event::Heard { ping: true }, used + Duration::from_secs(9), false);
     assert_eq!(m.wake_at(false), Some(used + Duration::from_secs(20)));
     let late = used + Duration::from_secs(20);
-    assert_eq!(m.on(Event::Tick, late, false), [Action::OfferRest]);
+    assert_eq!(m.on(Event::Tick, late, false), [Action::CheckIdle]);
     // The owner holds locks: the machine checks again soon.
     assert_eq!(m.wake_at(false), Some(late + Duration::from_secs(5)));
-    m.on(Event::Rest, late, false);
+    m.on(Event::IdleDisconnect, late, false);
     assert_eq!((m.state(), m.wake_at(false)), (ImportState::Idle, None));
     let attempt = attempt_of(&m.on(Event::Open, late, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
@@ -214,16 +219,16 @@ fn an_import_that_nobody_needs_takes_its_leave_and_begins_anew() {
 }
 
 #[test]
-fn a_request_that_the_goodbye_overtook_connects_again() {
+fn a_request_overtaken_by_the_disconnect_reconnects() {
     let t = Instant::now();
     let mut m = full(t);
-    m.on(Event::Rest, t, false);
+    m.on(Event::IdleDisconnect, t, false);
     let attempt = attempt_of(&m.on(Event::Broken { conn_cnt: 1 }, t, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
 }
 
 #[test]
-fn what_is_closed_stays_closed() {
+fn a_closed_import_stays_closed() {
     let t = Instant::now();
     let mut m = full(t);
     assert_eq!(m.on(Event::Close, t, false), [Action::AnnounceClosed]);

@@ -57,13 +57,13 @@ impl KeyKind {
 
     /// The class of a request.
     pub(crate) fn key(self, from: Nid, body: &PtlrpcBody) -> Key {
-        let told = |kind| self == kind || self == KeyKind::Generic;
+        let selected = |kind| self == kind || self == KeyKind::Generic;
         Key {
-            nid: told(KeyKind::Nid).then_some(from),
-            jobid: told(KeyKind::Jobid).then_some(body.pb_jobid),
-            uid: told(KeyKind::Uid).then_some(body.pb_uid),
-            gid: told(KeyKind::Gid).then_some(body.pb_gid),
-            opcode: told(KeyKind::Opcode).then_some(body.pb_opc),
+            nid: selected(KeyKind::Nid).then_some(from),
+            jobid: selected(KeyKind::Jobid).then_some(body.pb_jobid),
+            uid: selected(KeyKind::Uid).then_some(body.pb_uid),
+            gid: selected(KeyKind::Gid).then_some(body.pb_gid),
+            opcode: selected(KeyKind::Opcode).then_some(body.pb_opc),
         }
     }
 }
@@ -88,12 +88,12 @@ impl fmt::Display for Key {
             ("gid", self.gid.map(|n| n.to_string())),
             ("opcode", self.opcode.map(|o| crate::opname::name(o).to_string())),
         ];
-        let said = fields
+        let parts = fields
             .iter()
             .filter_map(|(name, v)| Some(format!("{name}={{{}}}", v.as_ref()?)));
-        match said.collect::<Vec<_>>() {
-            said if said.is_empty() => f.write_str("others"),
-            said => f.write_str(&said.join("&")),
+        match parts.collect::<Vec<_>>() {
+            parts if parts.is_empty() => f.write_str("others"),
+            parts => f.write_str(&parts.join("&")),
         }
     }
 }

@@ -234,10 +234,11 @@ impl Expression {
     fn holds(&self, key: &Key) -> bool {
         match self {
             Expression::Nid(nids) => key.nid.is_some_and(|nid| nids.has(nid)),
-            Expression::Jobid(patterns) => key
-                .jobid
-                .as_ref()
-                .is_some_and(|j| patterns.iter().any(|p| like(p.as_bytes(), j.as_str().as_bytes()))),
+            Expression::Jobid(patterns) => key.jobid.as_ref().is_some_and(|j| {
+                patterns
+                    .iter()
+                    .any(|p| matches_pattern(p.as_bytes(), j.as_str().as_bytes()))
+            }),
             Expression::Uid(ids) => key.uid.is_some_and(|id| ids.contains(&id)),
             Expression::Gid(ids) => key.gid.is_some_and(|id| ids.contains(&id)),
             Expression::Opcode(opcodes) => key.opcode.is_some_and(|opc| opcodes.contains(&opc)),
@@ -246,7 +247,7 @@ impl Expression {
 }
 
 /// Whether `name` matches a pattern in which `*` matches any text, including none.
-fn like(pattern: &[u8], name: &[u8]) -> bool {
+fn matches_pattern(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -276,7 +277,7 @@ fn word(text: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Key, KeyKind, Rules, like};
+    use super::{Key, KeyKind, Rules, matches_pattern};
     use wire::Text;
 
     fn of(rules: &Rules, nid: &str, jobid: &str, uid: u32, opcode: u32) -> String {
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_mistake_is_named() {
+    fn errors_name_the_mistake() {
         for (command, why) in [
             ("begin a uid={1}", "expected start"),
             ("start a-b uid={1}", "'a-b' is not a rule name"),
@@ -348,18 +349,22 @@ mod tests {
             ("change default rank=default", "cannot be placed"),
             ("stop default", "other than default"),
         ] {
-            let said = Rules::new(1).command(command, KeyKind::Generic, 1).unwrap_err();
-            assert!(said.contains(why), "{command}: {said}");
+            let error = Rules::new(1).command(command, KeyKind::Generic, 1).unwrap_err();
+            assert!(error.contains(why), "{command}: {error}");
         }
-        let said = Rules::new(1)
+        let error = Rules::new(1)
             .command("start a uid={1}", KeyKind::Nid, 1)
             .unwrap_err();
-        assert!(said.contains("expected nid"), "{said}");
+        assert!(error.contains("expected nid"), "{error}");
     }
 
     #[test]
     fn a_star_stands_for_anything() {
-        assert!(like(b"dd.*", b"dd.0") && like(b"*", b"") && like(b"*.10*", b"cp.1000"));
-        assert!(!like(b"dd.*", b"cdd.0") && !like(b"", b"x"));
+        assert!(
+            matches_pattern(b"dd.*", b"dd.0")
+                && matches_pattern(b"*", b"")
+                && matches_pattern(b"*.10*", b"cp.1000")
+        );
+        assert!(!matches_pattern(b"dd.*", b"cdd.0") && !matches_pattern(b"", b"x"));
     }
 }

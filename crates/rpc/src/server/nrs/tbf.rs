@@ -30,30 +30,30 @@ pub(crate) struct Counters {
 }
 
 #[derive(Debug)]
-struct Waiting<W> {
-    what: W,
+struct QueuedRequest<W> {
+    request: W,
     at: Instant,
     /// No token was available on arrival.
     throttled: bool,
 }
 
 /// Nanoseconds since the filter was created.
-type Ns = i64;
+type Nanos = i64;
 
 /// A class's position among classes with requests: since when it has had, or when it will get, a
 /// token; and a sequence number.
-type Place = (Ns, u64);
+type Place = (Nanos, u64);
 
 #[derive(Debug)]
 struct Class<W> {
-    waiting: VecDeque<Waiting<W>>,
+    waiting: VecDeque<QueuedRequest<W>>,
     place: Option<Place>,
     /// Index of its rule.
     rule: usize,
     /// Nanoseconds per token.
-    every: Ns,
+    every: Nanos,
     /// When the bucket will be full.
-    full_at: Ns,
+    full_at: Nanos,
     counters: Counters,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Tbf<W> {
     order: BTreeMap<Place, Key>,
     places: u64,
     rules: Rules,
-    depth: Ns,
+    depth: Nanos,
     len: usize,
     /// The number of classes at which unused ones are dropped.
     sweep_at: usize,
@@ -80,7 +80,7 @@ impl<W> Tbf<W> {
             order: BTreeMap::new(),
             places: 0,
             rules,
-            depth: Ns::from(depth.max(1)),
+            depth: Nanos::from(depth.max(1)),
             len: 0,
             sweep_at: CLASSES_KEPT,
         }
@@ -92,7 +92,7 @@ impl<W> Tbf<W> {
     }
 
     /// Queues a request of a class.
-    pub(crate) fn push(&mut self, key: Key, what: W, now: Instant) {
+    pub(crate) fn push(&mut self, key: Key, request: W, now: Instant) {
         let (t, key) = (self.ns(now), self.admit(key, now));
         let (rules, depth) = (&self.rules, self.depth);
         let class = self
@@ -100,9 +100,9 @@ impl<W> Tbf<W> {
             .entry(key)
             .or_insert_with(|| Class::new(rules, &key, t));
         class.counters.requests += 1;
-        let throttled = class.tokens(t, depth) <= Ns::try_from(class.waiting.len()).unwrap_or(Ns::MAX);
-        class.waiting.push_back(Waiting {
-            what,
+        let throttled = class.tokens(t, depth) <= Nanos::try_from(class.waiting.len()).unwrap_or(Nanos::MAX);
+        class.waiting.push_back(QueuedRequest {
+            request,
             at: now,
             throttled,
         });
@@ -135,7 +135,7 @@ impl<W> Tbf<W> {
             class.place = Some(place);
             self.order.insert(place, key);
         }
-        Some(next.what)
+        Some(next.request)
     }
 
     /// Whether [`Tbf::pop`] would return a request.
@@ -155,7 +155,7 @@ impl<W> Tbf<W> {
         self.rules = rules;
         self.order.clear();
         for (key, class) in &mut self.classes {
-            class.follow(&self.rules, key);
+            class.assign_rule(&self.rules, key);
             class.full_at = class.full_at.min(t + self.depth * class.every);
             class.place = None;
             if !class.waiting.is_empty() {
@@ -172,12 +172,12 @@ impl<W> Tbf<W> {
         self.classes
             .values_mut()
             .flat_map(|c| &mut c.waiting)
-            .map(|w| &mut w.what)
+            .map(|w| &mut w.request)
     }
 
     /// Removes all requests, in the order of arrival.
     pub(crate) fn drain(&mut self) -> Vec<W> {
-        let mut all: Vec<Waiting<W>> = self
+        let mut all: Vec<QueuedRequest<W>> = self
             .classes
             .values_mut()
             .flat_map(|c| c.waiting.drain(..))
@@ -186,7 +186,7 @@ impl<W> Tbf<W> {
         self.order.clear();
         self.len = 0;
         all.sort_by_key(|w| w.at);
-        all.into_iter().map(|w| w.what).collect()
+        all.into_iter().map(|w| w.request).collect()
     }
 
     /// The rules, and the number of classes of each.
@@ -218,7 +218,7 @@ impl<W> Tbf<W> {
             self.classes
                 .get(key)
                 .and_then(|c| c.waiting.front())
-                .is_some_and(|w| may(&w.what))
+                .is_some_and(|w| may(&w.request))
         };
         ready
             .map(|(place, key)| (*place, *key))
@@ -240,13 +240,13 @@ impl<W> Tbf<W> {
         }
     }
 
-    fn ns(&self, now: Instant) -> Ns {
-        Ns::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(Ns::MAX / 4)
+    fn ns(&self, now: Instant) -> Nanos {
+        Nanos::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(Nanos::MAX / 4)
     }
 }
 
 impl<W> Class<W> {
-    fn new(rules: &Rules, key: &Key, full_at: Ns) -> Class<W> {
+    fn new(rules: &Rules, key: &Key, full_at: Nanos) -> Class<W> {
         let mut class = Class {
             waiting: VecDeque::new(),
             place: None,
@@ -255,23 +255,23 @@ impl<W> Class<W> {
             full_at,
             counters: Counters::default(),
         };
-        class.follow(rules, key);
+        class.assign_rule(rules, key);
         class
     }
 
-    fn follow(&mut self, rules: &Rules, key: &Key) {
+    fn assign_rule(&mut self, rules: &Rules, key: &Key) {
         self.rule = rules.of(key);
-        let rate = Ns::try_from(rules.at(self.rule).rate).unwrap_or(1).max(1);
+        let rate = Nanos::try_from(rules.at(self.rule).rate).unwrap_or(1).max(1);
         // Rounded up, so that the rate is never exceeded.
         self.every = (1_000_000_000 + rate - 1) / rate;
     }
 
     /// Since when it has had a token, or when it gets one.
-    fn ready_at(&self, depth: Ns) -> Ns {
+    fn ready_at(&self, depth: Nanos) -> Nanos {
         self.full_at - (depth - 1) * self.every
     }
 
-    fn tokens(&self, t: Ns, depth: Ns) -> Ns {
+    fn tokens(&self, t: Nanos, depth: Nanos) -> Nanos {
         let missing = (self.full_at - t).max(0);
         depth - (missing + self.every - 1) / self.every
     }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_goes_on_at_its_rate_once_its_bucket_is_empty_and_others_pass_it() {
+    fn a_class_with_an_empty_bucket_runs_at_its_rate_and_others_pass_it() {
         let t = Instant::now();
         let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=10"]), 3, t);
         (0..5).for_each(|n| tbf.push(of(1), n, t));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_hold_for_what_waits() {
+    fn new_rules_apply_to_queued_requests() {
         let t = Instant::now();
         let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=1"]), 1, t);
         (0..3).for_each(|n| tbf.push(of(1), n, t));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_are_not_needed_are_forgotten_and_their_number_is_bounded() {
+    fn unused_classes_are_dropped_and_their_number_is_limited() {
         let t = Instant::now();
         let mut tbf = Tbf::new(rules(&[]), 3, t);
         for n in 0..100_000 {
@@ -367,7 +367,7 @@ mod tests {
         /// For any arrivals: no class exceeds its bucket and rate in any interval, classes with a
         /// token run, no request is lost, and each class keeps its order.
         #[test]
-        fn the_rate_is_never_exceeded_and_nobody_starves(
+        fn rates_are_never_exceeded_and_no_class_starves(
             seed in any::<u64>(),
             steps in proptest::collection::vec((0_u32..4, 0_u64..40), 1..200),
         ) {

@@ -2,7 +2,7 @@
 
 use cpt::{CptConfig, CptTable};
 use lnet::{Lnet, LnetConfig, NiSpec};
-use rpc::testing::{Witness, import_config};
+use rpc::testing::{RecordingOwner, import_config};
 use rpc::{Import, ImportKind, Ptlrpc, RpcConfig, services};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -74,9 +74,9 @@ pub async fn import(
     server: Nid,
     uuid: &str,
     kind: ImportKind,
-) -> (Arc<Import>, Arc<Witness>) {
-    let witness = Arc::<Witness>::default();
-    let cfg = import_config(uuid, kind, witness.clone());
+) -> (Arc<Import>, Arc<RecordingOwner>) {
+    let owner = Arc::<RecordingOwner>::default();
+    let cfg = import_config(uuid, kind, owner.clone());
     let import = Import::new(
         rpc,
         rpc::ImportConfig {
@@ -86,5 +86,5 @@ pub async fn import(
         },
     );
     import.connect().await.unwrap();
-    (import, witness)
+    (import, owner)
 }

@@ -15,21 +15,21 @@ thread_local! {
 }
 
 /// While it lives, this thread polls a handler inline.
-pub(super) struct Inside(PhantomData<*const ()>);
+pub(super) struct InlineGuard(PhantomData<*const ()>);
 
 /// Begins inline dispatch, unless this thread dispatches inline already.
-pub(super) fn enter() -> Option<Inside> {
-    (!INSIDE.replace(true)).then(|| Inside(PhantomData))
+pub(super) fn try_enter() -> Option<InlineGuard> {
+    (!INSIDE.replace(true)).then(|| InlineGuard(PhantomData))
 }
 
-impl Drop for Inside {
+impl Drop for InlineGuard {
     fn drop(&mut self) {
         INSIDE.set(false);
     }
 }
 
 /// Resolves on a thread that does not dispatch inline. A slot awaits it before its second request.
-pub(super) async fn over() {
+pub(super) async fn outside() {
     poll_fn(|_| {
         if INSIDE.get() {
             Poll::Pending
@@ -42,18 +42,18 @@ pub(super) async fn over() {
 
 #[cfg(test)]
 mod tests {
-    use super::{enter, over};
+    use super::{outside, try_enter};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
     #[test]
-    fn nobody_is_inside_of_himself() {
-        let mut nobody = Context::from_waker(Waker::noop());
-        let outer = enter();
-        assert!(outer.is_some() && enter().is_none());
-        assert_eq!(pin!(over()).poll(&mut nobody), Poll::Pending);
+    fn inline_dispatch_does_not_nest() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let outer = try_enter();
+        assert!(outer.is_some() && try_enter().is_none());
+        assert_eq!(pin!(outside()).poll(&mut cx), Poll::Pending);
         drop(outer);
-        assert_eq!(pin!(over()).poll(&mut nobody), Poll::Ready(()));
-        assert!(enter().is_some());
+        assert_eq!(pin!(outside()).poll(&mut cx), Poll::Ready(()));
+        assert!(try_enter().is_some());
     }
 }

@@ -1,9 +1,9 @@
 //! The parameters of a service, such as `mds.MDS.mdt.stats`, `threads_max` and `nrs_policies`.
 
 use super::nrs::{Policy, show_classes, show_policies, show_rules};
-use super::part::Part;
+use super::partition::ServicePartition;
 use super::service::Service;
-use super::stats::{self, PartStats};
+use super::stats::{self, PartitionStats};
 use params::{Group, Param, Registry};
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
@@ -22,7 +22,7 @@ fn prefix(name: &str) -> String {
 }
 
 /// Registers the parameters of a service until the group is dropped.
-pub(super) fn show(service: &Arc<Service>, registry: &Registry) -> Group {
+pub(super) fn register(service: &Arc<Service>, registry: &Registry) -> Group {
     let me = Arc::downgrade(service);
     let read = |show: fn(&Arc<Service>) -> String| {
         let me = me.clone();
@@ -83,12 +83,12 @@ pub(super) fn show(service: &Arc<Service>, registry: &Registry) -> Group {
     group
 }
 
-fn threads(service: &Arc<Service>, of: impl Fn(&Part) -> usize) -> usize {
+fn threads(service: &Arc<Service>, of: impl Fn(&ServicePartition) -> usize) -> usize {
     service.parts.iter().map(|p| of(p)).sum()
 }
 
 fn show_stats(service: &Arc<Service>) -> String {
-    let parts: Vec<&PartStats> = service.parts.iter().map(|p| &p.stats).collect();
+    let parts: Vec<&PartitionStats> = service.parts.iter().map(|p| &p.stats).collect();
     stats::show(&parts, *service.since.lock())
 }
 
@@ -108,7 +108,7 @@ fn show_cpts(service: &Arc<Service>) -> String {
             "CPT {}: threads {} active {} queued {} dropped {}",
             now.cpt, now.threads, now.active, now.queued, now.dropped
         );
-        for (name, unit, sums) in part.stats.shown() {
+        for (name, unit, sums) in part.stats.summary() {
             sums.write_line(&mut out, name, unit);
         }
     }
@@ -125,16 +125,16 @@ fn set_threads(service: &Arc<Service>, text: &str) -> Result<(), String> {
     for part in &service.parts {
         part.queue.lock().set_threads(n / parts);
     }
-    go_on(service);
+    wake_slots(service);
     Ok(())
 }
 
 /// Spawns slots for requests that can run after a change of limits or rules.
-fn go_on(service: &Arc<Service>) {
+fn wake_slots(service: &Arc<Service>) {
     for part in &service.parts {
         service.spawn_slots(part);
-        if part.await_token() {
-            service.spawn_await(part);
+        if part.needs_token_waiter() {
+            service.spawn_token_waiter(part);
         }
     }
 }
@@ -162,35 +162,35 @@ fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
         return Ok(());
     }
     *policy = new;
-    follow(service, &policy);
+    apply_policy(service, &policy);
     Ok(())
 }
 
 fn set_tbf_rule(service: &Arc<Service>, text: &str) -> Result<(), String> {
     let mut policy = service.policy.lock();
     policy.command(text, service.tbf_rate)?;
-    follow(service, &policy);
+    apply_policy(service, &policy);
     Ok(())
 }
 
-fn follow(service: &Arc<Service>, policy: &Policy) {
+fn apply_policy(service: &Arc<Service>, policy: &Policy) {
     let now = Instant::now();
     for part in &service.parts {
         part.queue.lock().set_policy(policy, service.tbf_depth, now);
     }
-    go_on(service);
+    wake_slots(service);
 }
 
 /// The rules or the classes of each partition with a TBF policy.
-fn of_tbf(service: &Arc<Service>, of: fn((String, String)) -> String) -> Vec<(usize, String)> {
-    let each = |p: &Arc<Part>| Some((p.cpt.0, of(p.queue.lock().show_tbf()?)));
+fn tbf_lines(service: &Arc<Service>, of: fn((String, String)) -> String) -> Vec<(usize, String)> {
+    let each = |p: &Arc<ServicePartition>| Some((p.cpt.0, of(p.queue.lock().show_tbf()?)));
     service.parts.iter().filter_map(each).collect()
 }
 
 fn show_tbf_rules(service: &Arc<Service>) -> String {
-    show_rules(&of_tbf(service, |(rules, _)| rules))
+    show_rules(&tbf_lines(service, |(rules, _)| rules))
 }
 
 fn show_tbf_classes(service: &Arc<Service>) -> String {
-    show_classes(&of_tbf(service, |(_, classes)| classes))
+    show_classes(&tbf_lines(service, |(_, classes)| classes))
 }

@@ -1,9 +1,9 @@
 //! One partition of a service: its queue, counters and service time estimate.
 
 use super::nrs::{Key, KeyKind};
-use super::queue::{Classed, NoPlace, Queue, Taken};
+use super::queue::{Classify, HandlingToken, PushError, Queue};
 use super::request::Arrival;
-use super::stats::{PartStats, What};
+use super::stats::{CounterIndex, PartitionStats};
 use crate::at::{Estimate, wire_secs};
 use crate::opcode;
 use cpt::CptId;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How often queued requests are checked for early replies.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Statistics of a service on one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +42,11 @@ pub struct ServiceStats {
 }
 
 /// One partition of a service.
-pub(crate) struct Part {
+pub(crate) struct ServicePartition {
     pub(super) name: &'static str,
     pub(super) cpt: CptId,
     pub(super) queue: Mutex<Queue<Arrival>>,
-    pub(super) stats: PartStats,
+    pub(super) stats: PartitionStats,
     estimate: Mutex<Estimate>,
     handled: AtomicU64,
     pub(super) dropped: AtomicU64,
@@ -58,7 +58,7 @@ pub(crate) struct Part {
     pub(super) turn: AtomicUsize,
 }
 
-impl Classed for Arrival {
+impl Classify for Arrival {
     fn key(&self, kind: KeyKind) -> Key {
         kind.key(self.from, &self.body)
     }
@@ -66,7 +66,7 @@ impl Classed for Arrival {
 
 /// The tasks to spawn after a request was queued.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Todo {
+pub(super) struct FollowUp {
     /// A slot for the request.
     pub(super) slot: bool,
     /// The watcher that sends early replies.
@@ -75,19 +75,19 @@ pub(super) struct Todo {
     pub(super) token: bool,
 }
 
-impl Part {
+impl ServicePartition {
     pub(super) fn new(
         name: &'static str,
         cpt: CptId,
         places: usize,
         threads: usize,
         estimate: Estimate,
-    ) -> Part {
-        Part {
+    ) -> ServicePartition {
+        ServicePartition {
             name,
             cpt,
             queue: Mutex::new(Queue::new(places.max(1), threads)),
-            stats: PartStats::new(),
+            stats: PartitionStats::new(),
             estimate: Mutex::new(estimate),
             handled: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -100,7 +100,7 @@ impl Part {
 
     /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own and a
     /// few more slots.
-    pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<Todo, NoPlace> {
+    pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<FollowUp, PushError> {
         let now = arrival.at;
         let mut queue = self.queue.lock();
         let urgent = opcode::is_high_priority(arrival.body.pb_opc);
@@ -111,7 +111,7 @@ impl Part {
             threads
         };
         queue.push(arrival.from, bytes, urgent, now, || arrival)?;
-        self.stats.came(queue.room());
+        self.stats.record_arrival(queue.free_places());
         let slot = queue.active < slots && queue.needs_slot(now);
         if slot {
             queue.open_slot();
@@ -119,28 +119,28 @@ impl Part {
         let watch = !slot && !queue.watched;
         queue.watched |= watch;
         let token = !slot && self.wants_token(&mut queue, now);
-        Ok(Todo { slot, watch, token })
+        Ok(FollowUp { slot, watch, token })
     }
 
     /// The next request for a slot; `None` ends the slot.
-    pub(super) fn next(&self) -> Option<Next<'_>> {
+    pub(super) fn next(&self) -> Option<NextRequest<'_>> {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let was_full = queue.is_full();
-        let (arrival, taken) = queue.next(now)?;
+        let (arrival, token) = queue.next(now)?;
         let (depth, handling) = (queue.len(), queue.handling());
         drop(queue);
         let estimate_secs = self.estimate.lock().secs(now);
         let waited = now.saturating_duration_since(arrival.at);
         self.stats
-            .taken(waited, depth, handling.normal + handling.urgent, estimate_secs);
-        Some(Next {
+            .record_start(waited, depth, handling.normal + handling.urgent, estimate_secs);
+        Some(NextRequest {
             arrival: Arrival {
                 estimate_secs,
                 ..arrival
             },
             was_full,
-            _taken: TakenGuard { part: self, taken },
+            _handling: HandlingGuard { part: self, token },
         })
     }
 
@@ -149,10 +149,11 @@ impl Part {
     }
 
     /// A request whose execution began at `began` has been handled.
-    pub(super) fn done(&self, what: What, arrived: Instant, began: Instant) {
+    pub(super) fn done(&self, counter: CounterIndex, arrived: Instant, began: Instant) {
         let now = Instant::now();
         let took = now.saturating_duration_since(arrived);
-        self.stats.handled(what, now.saturating_duration_since(began));
+        self.stats
+            .record_end(counter, now.saturating_duration_since(began));
         self.estimate.lock().measured(now, wire_secs(took));
         self.handled.fetch_add(1, Ordering::Relaxed);
         self.busy_us.fetch_add(
@@ -163,15 +164,16 @@ impl Part {
 
     /// Extends the deadlines of queued requests that need an early reply, and returns them; `None`
     /// if the queue is empty.
-    pub(super) fn impatient(&self, margin: Duration, extra: Duration) -> Option<Vec<Arrival>> {
+    pub(super) fn extend_deadlines(&self, margin: Duration, extra: Duration) -> Option<Vec<Arrival>> {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         if queue.len() == 0 {
             queue.watched = false;
             return None;
         }
-        let soon =
-            |a: &&mut Arrival| a.takes_early() && a.deadline > now && a.deadline < now + margin + LOOK_EVERY;
+        let soon = |a: &&mut Arrival| {
+            a.takes_early() && a.deadline > now && a.deadline < now + margin + WATCH_INTERVAL
+        };
         let extend = |a: &mut Arrival| {
             a.deadline = now + extra;
             a.clone()
@@ -211,7 +213,7 @@ impl Part {
     }
 
     /// Whether to spawn a waiter for tokens.
-    pub(super) fn await_token(&self) -> bool {
+    pub(super) fn needs_token_waiter(&self) -> bool {
         self.wants_token(&mut self.queue.lock(), Instant::now())
     }
 
@@ -257,21 +259,21 @@ impl Part {
 }
 
 /// A request that a slot took from the queue.
-pub(super) struct Next<'a> {
+pub(super) struct NextRequest<'a> {
     pub(super) arrival: Arrival,
     /// Whether the queue was full.
     pub(super) was_full: bool,
-    pub(super) _taken: TakenGuard<'a>,
+    pub(super) _handling: HandlingGuard<'a>,
 }
 
 /// Counts a request as being handled.
-pub(super) struct TakenGuard<'a> {
-    part: &'a Part,
-    taken: Taken,
+pub(super) struct HandlingGuard<'a> {
+    part: &'a ServicePartition,
+    token: HandlingToken,
 }
 
-impl Drop for TakenGuard<'_> {
+impl Drop for HandlingGuard<'_> {
     fn drop(&mut self) {
-        self.part.queue.lock().finished(self.taken);
+        self.part.queue.lock().finished(self.token);
     }
 }

@@ -23,7 +23,7 @@ fn ask(what: &'static str) -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_needs_not_wait_is_answered_before_anybody_is_woken() {
+async fn a_request_that_need_not_wait_is_answered_inline() {
     let rpc = node(1);
     rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) })));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
@@ -36,7 +36,7 @@ async fn what_needs_not_wait_is_answered_before_anybody_is_woken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_does_not_stop_what_was_begun() {
+async fn a_cancelled_call_does_not_stop_its_handler() {
     let rpc = node(2);
     let (go, done) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (wait, tell) = (go.clone(), done.clone());
@@ -58,7 +58,7 @@ async fn who_gives_up_does_not_stop_what_was_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panic_of_a_handler_does_not_reach_who_sent_the_request() {
+async fn a_panic_of_a_handler_does_not_reach_the_sender() {
     let rpc = node(3);
     rpc.add_target(Scripted::new(MDT, |req| {
         Box::pin(async move {
@@ -80,7 +80,7 @@ thread_local! {
 
 /// Each request asks the same target once more, until that was done so often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handlers_that_ask_their_own_node_do_not_pile_up_on_a_stack() {
+async fn nested_requests_over_lo_do_not_pile_up_on_a_stack() {
     const OFTEN: u64 = 40;
     let rpc = node(4);
     let (asked, deepest) = (

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 impl Machine {
     /// The target has `nids` NIDs now; `kept` is the index of the NID in use, if it is among them.
     /// If it is not, the import gives up its connection or attempt and tries the first NID.
-    pub(crate) fn moved(&mut self, nids: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
+    pub(crate) fn nids_changed(&mut self, nids: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
         self.nids = nids.max(1);
         self.nid = kept.unwrap_or(0);
         self.failures = 0;
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_moved_is_tried_at_its_new_nid_at_once() {
+    fn a_moved_target_is_tried_at_its_new_nid_at_once() {
         let t = Instant::now();
         let mut m = Machine::new(1, MINUTE, MINUTE, 0);
         m.on(Event::Open, t, false);
@@ -55,19 +55,19 @@ mod tests {
             op_flags: 0,
         };
         m.on(ended(1, connected), t, false);
-        assert!(m.moved(2, Some(1), t).is_empty(), "it is still there");
+        assert!(m.nids_changed(2, Some(1), t).is_empty(), "it is still there");
         assert_eq!((m.state(), m.nid()), (ImportState::Full, 1));
-        let actions = m.moved(1, None, t);
+        let actions = m.nids_changed(1, None, t);
         assert_eq!(actions[0], Action::AnnounceDisconnected);
         let attempt = attempt_of(&actions);
         assert_eq!((attempt.nid, attempt.conn_cnt), (0, 2));
         // The target moves again: the result of the old attempt is ignored.
-        assert_eq!(attempt_of(&m.moved(3, None, t)).conn_cnt, 3);
+        assert_eq!(attempt_of(&m.nids_changed(3, None, t)).conn_cnt, 3);
         assert!(m.on(ended(2, Outcome::Failed), t, false).is_empty());
         for conn_cnt in 3..6 {
             m.on(ended(conn_cnt, Outcome::Failed), t, false);
         }
         assert_eq!(m.state(), ImportState::Discon, "it waits for the next round");
-        assert_eq!(attempt_of(&m.moved(1, None, t)).nid, 0);
+        assert_eq!(attempt_of(&m.nids_changed(1, None, t)).nid, 0);
     }
 }

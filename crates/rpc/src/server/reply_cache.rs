@@ -19,7 +19,7 @@ pub(crate) type Outcome = Result<Reply, Errno>;
 
 /// The fields of a request that identify it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
+pub(crate) struct RequestKey {
     pub(crate) xid: Xid,
     /// `pb_tag`; 0 for none.
     pub(crate) tag: u16,
@@ -33,7 +33,7 @@ pub(crate) struct Ask {
 
 /// The decision on a request.
 #[derive(Debug)]
-pub(crate) enum Verdict<R> {
+pub(crate) enum Admission<R> {
     /// Execute it.
     Run,
     /// It is being executed: the reply goes to the latest attempt.
@@ -47,24 +47,24 @@ pub(crate) enum Verdict<R> {
 }
 
 #[derive(Debug)]
-struct Saved {
+struct CachedReply {
     tag: u16,
     outcome: Arc<Outcome>,
 }
 
 /// The requests of one client; `R` represents one in execution.
 #[derive(Debug)]
-pub(crate) struct Once<R> {
+pub(crate) struct ReplyCache<R> {
     last_xid: Xid,
     running: HashMap<Xid, Arc<R>>,
-    saved: BTreeMap<Xid, Saved>,
+    saved: BTreeMap<Xid, CachedReply>,
     by_tag: HashMap<u16, Xid>,
     untagged: usize,
 }
 
-impl<R> Default for Once<R> {
+impl<R> Default for ReplyCache<R> {
     fn default() -> Self {
-        Once {
+        ReplyCache {
             last_xid: Xid::NONE,
             running: HashMap::default(),
             saved: BTreeMap::new(),
@@ -74,44 +74,44 @@ impl<R> Default for Once<R> {
     }
 }
 
-impl<R> Once<R> {
+impl<R> ReplyCache<R> {
     /// The client has connected, and `pb_last_xid` starts again.
     pub(crate) fn connected(&mut self) {
         self.last_xid = Xid::NONE;
     }
 
     /// Decides on a request. After `Run` the caller calls `started`.
-    pub(crate) fn admit(&mut self, ask: &Ask) -> Verdict<R> {
-        if ask.xid <= self.last_xid && !ask.replay {
-            return Verdict::Refuse(Errno::EPROTO);
+    pub(crate) fn admit(&mut self, key: &RequestKey) -> Admission<R> {
+        if key.xid <= self.last_xid && !key.replay {
+            return Admission::Refuse(Errno::EPROTO);
         }
-        if ask.last_xid > self.last_xid {
-            self.last_xid = ask.last_xid;
+        if key.last_xid > self.last_xid {
+            self.last_xid = key.last_xid;
             self.forget_arrived();
         }
-        if let Some(running) = self.running.get(&ask.xid) {
-            return if ask.resent {
-                Verdict::Join(running.clone())
+        if let Some(running) = self.running.get(&key.xid) {
+            return if key.resent {
+                Admission::Join(running.clone())
             } else {
-                Verdict::Drop
+                Admission::Drop
             };
         }
-        if let Some(saved) = self.saved.get(&ask.xid) {
-            return match ask.resent || ask.replay {
-                true => Verdict::Answer(saved.outcome.clone()),
-                false => Verdict::Refuse(Errno::ENOTCONN),
+        if let Some(saved) = self.saved.get(&key.xid) {
+            return match key.resent || key.replay {
+                true => Admission::Answer(saved.outcome.clone()),
+                false => Admission::Refuse(Errno::ENOTCONN),
             };
         }
-        if ask.tag != 0
-            && let Some(&other) = self.by_tag.get(&ask.tag)
+        if key.tag != 0
+            && let Some(&other) = self.by_tag.get(&key.tag)
         {
-            if other > ask.xid {
+            if other > key.xid {
                 // The client has used the slot since then, so it no longer waits for this request.
-                return Verdict::Drop;
+                return Admission::Drop;
             }
             self.forget(other);
         }
-        Verdict::Run
+        Admission::Run
     }
 
     /// The execution of a request begins.
@@ -136,7 +136,7 @@ impl<R> Once<R> {
         } else {
             self.untagged += 1;
         }
-        self.saved.insert(xid, Saved { tag, outcome });
+        self.saved.insert(xid, CachedReply { tag, outcome });
         if self.untagged > UNTAGGED_MAX {
             let oldest = self
                 .saved
@@ -175,12 +175,12 @@ impl<R> Once<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ask, Once, Reply, UNTAGGED_MAX, Verdict};
+    use super::{Admission, Reply, ReplyCache, RequestKey, UNTAGGED_MAX};
     use std::sync::Arc;
     use wire::{Errno, Transno, Xid};
 
-    fn ask(xid: u64, tag: u16, last_xid: u64) -> Ask {
-        Ask {
+    fn key(xid: u64, tag: u16, last_xid: u64) -> RequestKey {
+        RequestKey {
             xid: Xid(xid),
             tag,
             last_xid: Xid(last_xid),
@@ -189,78 +189,78 @@ mod tests {
         }
     }
 
-    fn resent(xid: u64, tag: u16, last_xid: u64) -> Ask {
-        Ask {
+    fn resent(xid: u64, tag: u16, last_xid: u64) -> RequestKey {
+        RequestKey {
             resent: true,
-            ..ask(xid, tag, last_xid)
+            ..key(xid, tag, last_xid)
         }
     }
 
-    fn run(once: &mut Once<u64>, a: &Ask, transno: u64) {
-        assert!(matches!(once.admit(a), Verdict::Run));
-        once.started(a.xid, Arc::new(a.xid.0));
+    fn run(cache: &mut ReplyCache<u64>, a: &RequestKey, transno: u64) {
+        assert!(matches!(cache.admit(a), Admission::Run));
+        cache.started(a.xid, Arc::new(a.xid.0));
         let outcome = Ok(Reply::default().with_transno(Transno(transno)));
-        once.finished(a.xid, a.tag, Some(Arc::new(outcome)));
+        cache.finished(a.xid, a.tag, Some(Arc::new(outcome)));
     }
 
     #[test]
-    fn a_resent_request_gets_the_reply_that_was_lost() {
-        let mut once = Once::default();
-        run(&mut once, &ask(128, 1, 0), 7);
-        match once.admit(&resent(128, 1, 0)) {
-            Verdict::Answer(outcome) => {
+    fn a_resent_request_gets_the_cached_reply() {
+        let mut cache = ReplyCache::default();
+        run(&mut cache, &key(128, 1, 0), 7);
+        match cache.admit(&resent(128, 1, 0)) {
+            Admission::Answer(outcome) => {
                 assert!(matches!(&*outcome, Ok(reply) if reply.transno == Transno(7)))
             }
             other => panic!("{other:?}"),
         }
         assert!(matches!(
-            once.admit(&ask(128, 1, 0)),
-            Verdict::Refuse(Errno::ENOTCONN)
+            cache.admit(&key(128, 1, 0)),
+            Admission::Refuse(Errno::ENOTCONN)
         ));
     }
 
     #[test]
-    fn a_reply_is_forgotten_when_it_has_arrived_or_its_slot_is_used_again() {
-        let mut once = Once::default();
-        run(&mut once, &ask(128, 1, 0), 7);
-        run(&mut once, &ask(256, 2, 0), 8);
-        run(&mut once, &ask(384, 1, 0), 9);
-        assert_eq!(once.saved(), 2);
-        assert!(matches!(once.admit(&resent(128, 1, 0)), Verdict::Drop));
-        run(&mut once, &ask(512, 3, 383), 10);
-        assert_eq!(once.saved(), 2);
+    fn a_reply_is_dropped_when_it_has_arrived_or_its_slot_is_reused() {
+        let mut cache = ReplyCache::default();
+        run(&mut cache, &key(128, 1, 0), 7);
+        run(&mut cache, &key(256, 2, 0), 8);
+        run(&mut cache, &key(384, 1, 0), 9);
+        assert_eq!(cache.saved(), 2);
+        assert!(matches!(cache.admit(&resent(128, 1, 0)), Admission::Drop));
+        run(&mut cache, &key(512, 3, 383), 10);
+        assert_eq!(cache.saved(), 2);
         assert!(matches!(
-            once.admit(&resent(256, 2, 383)),
-            Verdict::Refuse(Errno::EPROTO)
+            cache.admit(&resent(256, 2, 383)),
+            Admission::Refuse(Errno::EPROTO)
         ));
     }
 
     #[test]
-    fn a_request_in_progress_is_joined_when_resent_and_dropped_when_doubled() {
-        let mut once = Once::default();
-        assert!(matches!(once.admit(&ask(128, 0, 0)), Verdict::Run));
-        once.started(Xid(128), Arc::new(1));
-        assert!(matches!(once.admit(&ask(128, 0, 0)), Verdict::Drop));
-        assert!(matches!(once.admit(&resent(128, 0, 0)), Verdict::Join(_)));
-        once.finished(Xid(128), 0, None);
-        assert!(matches!(once.admit(&resent(128, 0, 0)), Verdict::Run));
+    fn a_running_request_is_joined_when_resent_and_dropped_when_duplicated() {
+        let mut cache = ReplyCache::default();
+        assert!(matches!(cache.admit(&key(128, 0, 0)), Admission::Run));
+        cache.started(Xid(128), Arc::new(1));
+        assert!(matches!(cache.admit(&key(128, 0, 0)), Admission::Drop));
+        assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Join(_)));
+        cache.finished(Xid(128), 0, None);
+        assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Run));
     }
 
     #[test]
-    fn a_new_connection_counts_anew_but_remembers_what_was_executed() {
-        let mut once = Once::default();
-        run(&mut once, &ask(256, 1, 255), 7);
-        once.connected();
-        assert!(matches!(once.admit(&resent(256, 1, 0)), Verdict::Answer(_)));
-        assert!(matches!(once.admit(&resent(128, 2, 0)), Verdict::Run));
+    fn a_new_connection_resets_last_xid_but_keeps_replies() {
+        let mut cache = ReplyCache::default();
+        run(&mut cache, &key(256, 1, 255), 7);
+        cache.connected();
+        assert!(matches!(cache.admit(&resent(256, 1, 0)), Admission::Answer(_)));
+        assert!(matches!(cache.admit(&resent(128, 2, 0)), Admission::Run));
     }
 
     #[test]
-    fn what_a_client_without_slots_piles_up_is_bounded() {
-        let mut once = Once::default();
+    fn untagged_replies_are_limited() {
+        let mut cache = ReplyCache::default();
         for i in 1..=2 * UNTAGGED_MAX as u64 {
-            run(&mut once, &ask(i * 128, 0, 0), i);
+            run(&mut cache, &key(i * 128, 0, 0), i);
         }
-        assert_eq!(once.saved(), UNTAGGED_MAX);
+        assert_eq!(cache.saved(), UNTAGGED_MAX);
     }
 }
