@@ -1,8 +1,9 @@
-//! Which client makes files in which FID sequence.
+//! The client that owns each FID sequence.
 //!
-//! A sequence belongs to the client that it was given to. What was given before the target started belongs to the first
-//! client that uses it: its own, which comes back with it. Each client's sequences are with its export, so that the usual
-//! question meets no lock that others take; all together are looked at only when a client uses one for the first time.
+//! A sequence belongs to the client that it was allocated for. One allocated before this start of
+//! the target belongs to the first client that uses it: the former owner, which reconnects with it.
+//! Each client's sequences are stored with its export, so the usual check takes no shared lock; the
+//! table of all sequences is used only on a client's first use of one.
 
 use foldhash::HashSet;
 use std::sync::Arc;
@@ -11,28 +12,29 @@ use parking_lot::Mutex;
 use rpc::Export;
 use wire::Errno;
 
-/// Sequences of one client at most; each has room for 2^17 files.
+/// Maximum number of sequences per client; each has 2^17 FIDs.
 const PER_CLIENT: usize = 1 << 16;
 
-/// All sequences that clients have.
+/// The sequences of all clients.
 #[derive(Default)]
 pub(crate) struct Owners(Mutex<HashSet<u64>>);
 
-/// What one client has; kept with its export.
+/// The sequences of one client, stored with its export.
 #[derive(Default)]
 struct Own(Mutex<HashSet<u64>>);
 
 impl Owners {
-    /// Checks that a client may be given one more.
+    /// Checks that a client may get another sequence.
     pub(crate) fn room(&self, export: &Arc<Export>) -> Result<(), Errno> {
         if export.ext::<Own>().0.lock().len() < PER_CLIENT {
             return Ok(());
         }
-        lnet::warn_seldom!(client = %export.client_uuid, "no more sequences: it has {PER_CLIENT}");
+        lnet::warn_seldom!(client = %export.client_uuid, "sequence refused: the client has {PER_CLIENT}, the limit");
         Err(Errno::ENOSPC)
     }
 
-    /// Whether the sequence is the client's, or becomes so now. `was_given` says whether anybody was given it.
+    /// Whether the client owns the sequence, or claims an unowned one now. `was_given` tells
+    /// whether the sequence was ever allocated.
     pub(crate) fn may_use(&self, export: &Arc<Export>, seq: u64, was_given: impl FnOnce() -> bool) -> bool {
         let own = export.ext::<Own>();
         let mut own = own.0.lock();
@@ -42,11 +44,11 @@ impl Owners {
         if export.is_gone() || own.len() >= PER_CLIENT || !was_given() {
             return false;
         }
-        // Somebody else's, if it is there already.
+        // Fails if another client owns it.
         self.0.lock().insert(seq) && own.insert(seq)
     }
 
-    /// The client is gone.
+    /// Removes a client's sequences, when its export ends.
     pub(crate) fn forget(&self, export: &Arc<Export>) {
         let gone = std::mem::take(&mut *export.ext::<Own>().0.lock());
         let mut all = self.0.lock();

@@ -1,5 +1,6 @@
-//! The target's parameters, under Lustre's names: `mdt.testfs-MDT0000.*`, `mdd.testfs-MDT0000.*`, `lod.testfs-MDT0000-mdtlov.*`,
-//! `osp.testfs-OST0000-osc-MDT0000.*`, `osd-local.testfs-MDT0000.pdo`.
+//! The target's parameters under Lustre's names: `mdt.testfs-MDT0000.*`, `mdd.testfs-MDT0000.*`,
+//! `lod.testfs-MDT0000-mdtlov.*`, `osp.testfs-OST0000-osc-MDT0000.*`,
+//! `osd-local.testfs-MDT0000.pdo`.
 
 use std::sync::{Arc, Weak, atomic::Ordering::Relaxed};
 
@@ -9,15 +10,15 @@ use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
 use crate::{osp::Ost, squash::Squash, target::Mdt};
 
-/// `atime_diff` at most: a year.
+/// Maximum of `atime_diff`: a year.
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
-/// `capa_timeout` at most: a week.
+/// Maximum of `capa_timeout`: a week.
 const CAPA_TIMEOUT_MAX: u64 = 7 * 24 * 3600;
-/// `lu_cache_nr` at most.
+/// Maximum of `lu_cache_nr`.
 const LU_CACHE_NR_MAX: u64 = 1 << 30;
-/// `new_ost_delay` at most: an hour.
+/// Maximum of `new_ost_delay`: an hour.
 const NEW_OST_DELAY_MAX: u64 = 3600;
-/// A stripe is at most 4 GiB less one smallest stripe.
+/// Maximum stripe size: 4 GiB less the minimum stripe size.
 const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
 
 fn show<T: Send + Sync + 'static>(of: &Arc<T>, f: fn(&T) -> String, about: &'static str) -> Param {
@@ -25,7 +26,7 @@ fn show<T: Send + Sync + 'static>(of: &Arc<T>, f: fn(&T) -> String, about: &'sta
     Param::read_only(move || of.upgrade().map(|t| f(&t)).unwrap_or_default()).about(about)
 }
 
-/// Registers the target's parameters; they are there as long as the groups.
+/// Registers the target's parameters; they exist as long as the groups live.
 pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
     let svname = mdt.svname();
     let mut own = registry.group(format!("mdt.{svname}"));
@@ -44,52 +45,52 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             show(
                 mdt,
                 |m| m.store.transactions().epoch().to_string(),
-                "tells starts of the target apart",
+                "identifies this start of the target",
             ),
         )
         .add(
             "capa_timeout",
             Param::atomic(mdt.capa_timeout.clone(), 1..=CAPA_TIMEOUT_MAX)
-                .about("how long a capability for an object is good, seconds; clients renew it earlier"),
+                .about("lifetime of an object capability, seconds; clients renew it earlier"),
         )
         .add("evict_client", exports.param_evict_client())
         .add(
             "num_exports",
-            show(exports, |e| e.len().to_string(), "clients that are connected"),
+            show(exports, |e| e.len().to_string(), "number of connected clients"),
         )
         .add(
             "last_committed",
             show(
                 mdt,
                 |m| m.store.transactions().committed().to_string(),
-                "the last transaction that is on disk",
+                "the last committed transaction number",
             ),
         )
         .add(
             "lu_cache_nr",
             Param::atomic(mdt.store.inodes().max().clone(), 0..=LU_CACHE_NR_MAX)
                 .when_set(move || store.inodes().forget())
-                .about("inodes kept in memory at most, up to 1 KiB each"),
+                .about("maximum number of cached inodes, up to 1 KiB each"),
         )
         .add(
             "lu_cache_used",
             show(
                 mdt,
                 |m| m.store.inodes().len().to_string(),
-                "inodes kept in memory",
+                "number of cached inodes",
             ),
         )
         .add(
             "md_stats",
             md_stats
-                .about("operations: samples, smallest, largest, sum, sum of squares; any write clears it"),
+                .about("operations: samples, smallest, largest, sum, sum of squares; any write clears them"),
         );
 
     let mut mdd = registry.group(format!("mdd.{svname}"));
     mdd.add(
         "atime_diff",
         Param::atomic(mdt.atime_diff.clone(), 0..=ATIME_DIFF_MAX)
-            .about("a close tells of an access: noted if it is the first after a change, or so many seconds later than the last"),
+            .about("minimum age of the access time, seconds, before a close updates it; the first access after a change always does"),
     );
 
     let set = |f: fn(&Squash, &str) -> Result<(), String>, show: fn(&Squash) -> String, about| {
@@ -101,7 +102,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         set(
             Squash::set_root,
             Squash::show_root,
-            "the user and group, UID:GID, that root of a client is; 0:0: root",
+            "the user and group, UID:GID, that a client's root is mapped to; 0:0: no squashing",
         ),
     )
     .add(
@@ -109,7 +110,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         set(
             Squash::set_exempt,
             Squash::show_exempt,
-            "clients whose root stays root: NIDs and ranges such as `10.0.0.[1-9]@tcp 0@lo`, or `NONE`",
+            "clients exempt from root_squash: NIDs and ranges such as `10.0.0.[1-9]@tcp 0@lo`, or `NONE`",
         ),
     )
     .add(
@@ -117,7 +118,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         set(
             Squash::set_caps,
             Squash::show_caps,
-            "capabilities that users other than root may have, such as `+cap_chown,cap_fowner`",
+            "capabilities accepted from users other than root, such as `+cap_chown,cap_fowner`",
         ),
     );
 
@@ -125,7 +126,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     let defaults = mdt.osts.defaults();
     lod.add(
         "numobd",
-        show(mdt, |m| m.osts.len().to_string(), "object targets"),
+        show(mdt, |m| m.osts.len().to_string(), "number of OSTs"),
     )
     .add(
         "activeobd",
@@ -139,32 +140,32 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                     .count()
                     .to_string()
             },
-            "object targets that are connected",
+            "number of connected OSTs",
         ),
     )
     .add(
         "target_obd",
-        show(mdt, target_obd, "object targets and whether they are connected"),
+        show(mdt, target_obd, "the OSTs and their connection states"),
     )
     .add(
         "create_waits",
         show(
             mdt,
             |m| m.osts.waits().to_string(),
-            "files that had to wait until an object target had objects for them",
+            "number of creates that waited for available objects",
         ),
     )
     .add(
         "new_ost_delay",
         Param::atomic(mdt.osts.new_ost_delay().clone(), 0..=NEW_OST_DELAY_MAX).about(
-            "seconds from when an object target joins until new files are put on it, while clients of Lustre are \
+            "time in seconds for which new files avoid an OST that just joined, while Lustre clients are \
              connected: they read the configuration late",
         ),
     )
     .add(
         "stripecount",
         Param::atomic(defaults.stripe_count.clone(), 1..=LOV_MAX_STRIPE_COUNT.into())
-            .about("stripes of a file whose directory does not say"),
+            .about("default number of stripes of a file"),
     )
     .add(
         "stripesize",
@@ -172,14 +173,14 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             defaults.stripe_size.clone(),
             LOV_MIN_STRIPE_SIZE.into()..=STRIPE_SIZE_MAX,
         )
-        .about("bytes of a stripe where the directory does not say; a multiple of 64 KiB"),
+        .about("default stripe size, bytes; a multiple of 64 KiB"),
     );
-    // Where Lustre has it, although it is a matter of the target's locks here.
+    // Lustre has the switch here, although it concerns this target's locks.
     let mut store = mdt.store.index().space().register_params(registry, mdt.svname());
     store.add(
         "pdo",
         Param::on_off(mdt.locks.pdo().clone()).about(
-            "whether operations on different names of one directory go on side by side; OFF: each locks the whole directory",
+            "parallel directory operations: ON: operations on different names of a directory run concurrently; OFF: each locks the whole directory",
         ),
     );
     vec![own, mdd, lod, mdt.locks.server().show(registry), store]
@@ -193,29 +194,29 @@ fn target_obd(mdt: &Mdt) -> String {
     mdt.osts.all().iter().map(line).collect()
 }
 
-/// Registers the parameters of an OST's objects.
+/// Registers the parameters of an OST's import.
 pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     let mut group = registry.group(format!("osp.{}", ost.name()));
     let marks = [
         (
             "reserved_mb_low",
             &ost.full.mb_low,
-            "with less free, MiB, no new file is put there; 0: a thousandth of it",
+            "low watermark of free space, MiB: below it new files avoid the OST; 0: a thousandth of the OST",
         ),
         (
             "reserved_mb_high",
             &ost.full.mb_high,
-            "with so much free, MiB, files are put there again; 0: twice the low mark",
+            "high watermark of free space, MiB: above it new files use the OST again; 0: twice the low one",
         ),
         (
             "reserved_ino_low",
             &ost.full.ino_low,
-            "with fewer inodes free no new file is put there",
+            "low watermark of free inodes: below it new files avoid the OST",
         ),
         (
             "reserved_ino_high",
             &ost.full.ino_high,
-            "with so many inodes free files are put there again",
+            "high watermark of free inodes: above it new files use the OST again",
         ),
     ];
     for (name, mark, about) in marks {
@@ -240,14 +241,14 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         )
         .add(
             "prealloc_last_id",
-            show(ost, |o| o.objects().2.to_string(), "the last object that is made"),
+            show(ost, |o| o.objects().2.to_string(), "the last precreated object"),
         )
         .add(
             "prealloc_emptied",
             show(
                 ost,
                 |o| o.emptied.load(Relaxed).to_string(),
-                "how often the last object at hand was taken",
+                "number of times that the last available object was taken",
             ),
         )
         .add(
@@ -255,16 +256,12 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
             show(
                 ost,
                 |o| u8::from(o.is_slow()).to_string(),
-                "whether it has not answered for a while, so that new files go to others",
+                "1: a statfs is unanswered for a while, so new files use other OSTs",
             ),
         )
         .add(
             "active",
-            show(
-                ost,
-                |o| u8::from(o.is_connected()).to_string(),
-                "whether it is connected",
-            ),
+            show(ost, |o| u8::from(o.is_connected()).to_string(), "1: connected"),
         );
     group
 }

@@ -1,4 +1,5 @@
-//! Changing attributes: chmod, chown, utimes, truncate, inode flags, and what a close brings.
+//! Changing attributes: chmod, chown, utimes, truncate, inode flags, and the attributes sent with a
+//! close.
 
 use wire::{
     Errno, MDS_ATTR_ATIME, MDS_ATTR_ATTR_FLAG, MDS_ATTR_CTIME, MDS_ATTR_GID, MDS_ATTR_KILL_SGID,
@@ -13,9 +14,9 @@ use crate::{
     store::{Inode, S_IFMT, S_ISGID, S_ISUID, Store, Work},
 };
 
-/// Inode flags that only a privileged caller changes.
+/// Inode flags that only a privileged user may change.
 const GUARDED_FLAGS: u32 = IMMUTABLE | APPEND;
-/// Inode flags that are kept.
+/// Inode flags that are stored.
 const KEPT_FLAGS: u32 = IMMUTABLE
     | APPEND
     | wire::LUSTRE_NOATIME_FL
@@ -24,29 +25,35 @@ const KEPT_FLAGS: u32 = IMMUTABLE
     | wire::LUSTRE_DIRSYNC_FL
     | wire::LUSTRE_PROJINHERIT_FL;
 
-/// What is checked by rules of its own.
+/// Attributes with rules of their own; the others need write permission.
 const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
 
-/// The longest file: sizes are signed numbers for programs.
+/// Maximum file size: programs use signed sizes.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// What goes with every change.
+/// Bits that accompany every change.
 const NOTED: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET | wire::MDS_ATTR_FORCE;
 
-/// Set-ID bits are dropped.
+/// Bits that clear the set-user-ID and set-group-ID bits.
 const KILL: u64 = MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
 
-/// A change of attributes: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
+/// Arguments of setattr: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
 #[derive(Clone, Copy, Debug)]
 pub struct SetAttr<'a> {
     /// The record.
     pub rec: &'a MdtRecSetattr,
-    /// Whether the caller's client has the file open for writing (or truncating), which is what truncating through a
-    /// handle needs: permission was checked when it was opened.
+    /// Whether the client has the file open for write or truncate. Truncating through a handle
+    /// needs only that: permission was checked at the open.
     pub open_for_write: bool,
 }
 
 /// Changes attributes.
+///
+///
+/// # Errors
+///
+/// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,
+/// `EISDIR`, `EINVAL` for an impossible size; `ENOENT` if the inode is gone.
 pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Errno> {
     let rec = set.rec;
     let fid = rec.sa_fid;
@@ -61,7 +68,8 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Err
         return Err(Errno::ETXTBSY);
     }
     let mut inode = old.clone();
-    // Everybody may ask for no change (`chown` to nobody), which notes the time; it is not noted for strangers.
+    // Any user may send an empty change (`chown` to nobody). It updates the change time only for a
+    // user with permission.
     let strange = rec.sa_valid & !NOTED == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();
     if !strange {
         apply(cred, &mut inode, rec);
@@ -105,7 +113,8 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
     if changes(MDS_ATTR_MODE) && !cred.owns(inode) && !only_drops_set_id(inode, rec) {
         return Err(Errno::EPERM);
     }
-    // A client drops set-ID bits before a write of a user who may not keep them, so this needs what a write needs.
+    // A client clears the set-ID bits before a write by a user who may not keep them, so clearing
+    // needs write permission.
     let drops_set_id = changes(MDS_ATTR_MODE | KILL) && !cred.owns(inode);
     if drops_set_id && !set.open_for_write {
         cred.check(inode, MAY_WRITE)?;
@@ -131,15 +140,15 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
             cred.check(inode, MAY_WRITE)?;
         }
     } else if changes(!(OWNERS | KILL | NOTED)) && !changes(OWNERS) && !cred.owns(inode) {
-        // The client marks all times as set, so a "touch" cannot be told from a time that is set: both need what
-        // touching needs, and the client has checked the rest.
+        // The client marks all times as explicitly set, so touch and utimes look the same: both
+        // need only write permission here, and the client checked the rest.
         cred.check(inode, MAY_WRITE)?;
     }
     Ok(())
 }
 
-/// Whether the record's mode is the inode's without some of its set-ID bits. Linux forces such a change before a write, in the
-/// name of a user who need not be the owner; a `chmod` is not forced.
+/// Whether the record only clears set-ID bits of the mode. Linux forces such a change before a
+/// write, for a user who need not be the owner; a `chmod` is not forced.
 fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
     let (old, new) = (inode.mode & 0o7777, rec.sa_mode & 0o7777);
     let set_id = S_ISUID | S_ISGID;
@@ -150,7 +159,8 @@ fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
 fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
-    // As `setattr_should_drop_sgid` of Linux: without group execution the bit stays for members of the group.
+    // Like `setattr_should_drop_sgid` of Linux: without group execute permission, members of the
+    // group keep the bit.
     let drops_sgid = inode.mode & 0o010 != 0 || !cred.may_keep_sgid(inode.gid);
     if changes(MDS_ATTR_MODE) {
         inode.mode = inode.mode & S_IFMT | rec.sa_mode & 0o7777;
@@ -202,7 +212,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     if changes(MDS_ATTR_MTIME_SET) {
         inode.mtime = told.mtime;
     } else if changes(MDS_ATTR_MTIME) {
-        // The present: not before the last change.
+        // "Now" is not earlier than the last change.
         inode.mtime = told.mtime.max(inode.ctime);
     }
     if changes(MDS_ATTR_CTIME) {
@@ -210,24 +220,26 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     }
 }
 
-/// What a closing client says of a file.
+/// The attributes that a client sends with a close.
 #[derive(Clone, Copy, Debug)]
 pub struct Closing<'a> {
     /// The record.
     pub rec: &'a MdtRecSetattr,
-    /// An access is written down when it is the first after a change, or so many seconds later than the last one.
+    /// The access time is updated on the first access after a change, or if it is at least this
+    /// many seconds newer.
     pub atime_diff: i64,
 }
 
-/// Takes over what a closing client knows: times, where they are newer, and the lazy size. Whether anything changed.
+/// Applies the attributes of a close: newer times, and the lazy size. Returns whether anything
+/// changed.
 pub fn close_attrs(inode: &mut Inode, what: Closing<'_>, writer: bool) -> bool {
     let rec = what.rec;
     let old = (inode.times(), inode.som);
     let told = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
-    // An access before the last change is not: the time may have been set since. A client that tells whole seconds cannot say
-    // which of the two came first within a second.
+    // Ignore an access before the last change: the time may have been set since. With whole seconds
+    // the order within one second is unknown, which also counts as before.
     let since = told.atime.refined(inode.ctime) > inode.ctime;
     let first = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
     let worth_it = first || told.atime >= inode.atime.later(what.atime_diff);

@@ -1,4 +1,4 @@
-//! New inodes and new names.
+//! Creating inodes and names.
 
 use bytes::Bytes;
 use wire::{Errno, Fid, Time};
@@ -10,13 +10,13 @@ use crate::{
     store::{DIR_BLOCK, DirChange, Entry, Inode, S_IFMT, S_IFREG, S_ISGID, Store, links},
 };
 
-/// The longest target of a symlink.
+/// Maximum length of a symlink's target, bytes.
 const SYMLINK_MAX: usize = 4095;
 
-/// What to create.
+/// A new inode.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// The FID, which the client chose from its sequence.
+    /// The FID, from a sequence of the client.
     pub fid: Fid,
     /// Type and permissions, before umask or default ACL.
     pub mode: u32,
@@ -28,11 +28,11 @@ pub struct Node {
     pub symlink: Bytes,
     /// A file's layout.
     pub lov: Bytes,
-    /// Extended attributes that it begins with.
+    /// Initial extended attributes.
     pub xattrs: Vec<(Bytes, Bytes)>,
 }
 
-/// Checks that something may be made by this FID: one that clients were given, never one of the target's own objects.
+/// Checks that a FID is in the range for clients' files, and not one of the target's own objects.
 pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
     match fid.is_normal() && fid.f_oid != 0 {
         true => Ok(()),
@@ -45,7 +45,7 @@ impl Node {
         check_fid(self.fid)?;
         match self.mode & S_IFMT {
             S_IFREG | 0o040000 | 0o010000 | 0o140000 => Ok(()),
-            // A device that is no device marks what an overlay has removed: anybody may make it.
+            // Device 0:0 is an overlay's whiteout: any user may create it.
             0o020000 if self.rdev == 0 => Ok(()),
             0o020000 | 0o060000 if cred.may_make_devices() => Ok(()),
             0o020000 | 0o060000 => Err(Errno::EPERM),
@@ -100,7 +100,13 @@ impl Node {
     }
 }
 
-/// Creates a file, directory, symlink or special file under a name.
+/// Creates a file, directory, symlink or special file with a name.
+///
+///
+/// # Errors
+///
+/// `EEXIST` if the name or the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`,
+/// `ENOENT` for a bad parent; `EINVAL`, `ENAMETOOLONG` for a bad name; `ENOSPC`.
 pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node) -> Result<Done, Errno> {
     check_name(name)?;
     node.check(cred)?;
@@ -111,7 +117,10 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
     }
     may_add(cred, &dir)?;
     if store.find(node.fid)?.is_some() {
-        lnet::warn_seldom!("create of {} in {parent}: the client's FID is in use", node.fid);
+        lnet::warn_seldom!(
+            "create of {} in {parent}: the FID chosen by the client is in use",
+            node.fid
+        );
         return Err(Errno::EEXIST);
     }
     let mut inode = node.inode(cred, &dir, parent.is_root());
@@ -141,7 +150,13 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
     })
 }
 
-/// Gives a file one name more.
+/// Adds a name to a file.
+///
+///
+/// # Errors
+///
+/// `EEXIST` if the name is in use; `EPERM` for a directory or an immutable file; `ENOENT` if the
+/// file has no name left; `EMLINK`; or an error of the parent or the name as in [`create`].
 pub fn link(
     store: &Store,
     cred: &Cred,
@@ -191,7 +206,12 @@ pub fn link(
     })
 }
 
-/// Gives a file that has none its layout; a file that has one keeps it, and `None` is returned.
+/// Sets the layout of a file that has none; returns `None` if the file has one, which stays.
+///
+///
+/// # Errors
+///
+/// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
 pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<Done>, Errno> {
     let _held = store.hold_files(&[file]);
     let mut inode = store.inode(file)?;

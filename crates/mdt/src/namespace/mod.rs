@@ -1,9 +1,9 @@
 //! Operations on the name space, each one atomic transaction on the store.
 //!
-//! Nothing here waits or talks to anybody: a caller that shares names with others holds the locks on them (see
-//! [`crate::locks`]), calls, and answers. Permission checks are done here, on the inodes that are held, and on the
-//! directory as it is just then: whoever changes what it allows has taken it from those who have locks on names in it.
-//! Times are the client's; a directory's never go back.
+//! Nothing here waits or communicates: a caller that serves several clients takes the locks first
+//! (see [`crate::locks`]), calls the operation, and replies. Permissions are checked here, on the
+//! held inodes and on the directory's present state: a change of the directory's permissions first
+//! revokes the locks on its names. Times are the client's; a directory's times never decrease.
 
 mod attr;
 mod create;
@@ -27,29 +27,34 @@ use crate::{
     store::{DIR_BLOCK, Entry, Inode, Store, links},
 };
 
-/// `LUSTRE_IMMUTABLE_FL`: nothing of the inode changes.
+/// `LUSTRE_IMMUTABLE_FL`: the inode cannot change.
 pub(crate) const IMMUTABLE: u32 = wire::LUSTRE_IMMUTABLE_FL;
-/// `LUSTRE_APPEND_FL`: data is only appended, names only added.
+/// `LUSTRE_APPEND_FL`: data can only be appended, names only added.
 pub(crate) const APPEND: u32 = wire::LUSTRE_APPEND_FL;
-/// The version of an object that is not there, in `pb_pre_versions`.
+/// The version of a missing object in `pb_pre_versions`.
 const ENOENT_VERSION: u64 = 1;
-/// Bytes of a name at most.
+/// Maximum length of a name, bytes.
 const NAME_MAX: usize = 255;
 
-/// An operation that was done.
+/// The result of a change.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// Its transaction number.
     pub transno: Transno,
-    /// The inode that the reply is about.
+    /// The inode that the reply describes.
     pub fid: Fid,
-    /// That inode, after the operation.
+    /// The inode after the change.
     pub inode: Inode,
-    /// The versions of the objects before the operation (`pb_pre_versions`).
+    /// The versions of the inodes before the change (`pb_pre_versions`).
     pub pre_versions: [u64; 4],
 }
 
-/// Checks the form of a name for a new or an old entry.
+/// Checks that a name is valid for an entry.
+///
+///
+/// # Errors
+///
+/// `EINVAL` for an empty name, "." and "..", or one with a slash or NUL; `ENAMETOOLONG`.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
         b"" | b"." | b".." => Err(Errno::EINVAL),
@@ -59,7 +64,7 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The directory of a name operation: there, a directory, not removed.
+/// The directory of a name operation; it must exist and not be removed.
 fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     let dir = store.inode(fid)?;
     match () {
@@ -69,7 +74,7 @@ fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     }
 }
 
-/// The directory of an operation that changes a name, for somebody who may know what is in it.
+/// The directory of a change of names; the user must have search permission.
 pub(crate) fn searched(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
     check_not_dot_lustre(fid)?;
     let dir = directory(store, fid)?;
@@ -77,7 +82,7 @@ pub(crate) fn searched(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Er
     Ok(dir)
 }
 
-/// `.lustre` and the names in it stay as they are.
+/// Fails for `.lustre` and the directories in it: their entries never change.
 pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
     match fid.is_dot_lustre() {
         true => Err(Errno::EPERM),
@@ -85,13 +90,13 @@ pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
     }
 }
 
-/// Checks what a request to change a name says, before any lock is taken for it.
+/// Checks the directory and name of a change before any lock is taken.
 pub(crate) fn check_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
     check_name(name)?;
     searched(store, cred, dir).map(drop)
 }
 
-/// Checks that entries may be added to a directory.
+/// Checks the permission to add entries to a directory.
 fn may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     if dir.flags & IMMUTABLE != 0 {
         return Err(Errno::EPERM);
@@ -99,7 +104,7 @@ fn may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     cred.check(dir, MAY_WRITE | MAY_EXEC)
 }
 
-/// Checks that a directory's entry that leads to `child` may be taken away.
+/// Checks the permission to remove the entry of `child` from a directory.
 fn may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
     cred.check(dir, MAY_WRITE | MAY_EXEC)?;
     cred.check_sticky(dir, child)?;
@@ -109,7 +114,13 @@ fn may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What a name leads to; "." and ".." too.
+/// Looks up a name, including "." and "..".
+///
+///
+/// # Errors
+///
+/// `ENOENT` if the directory is gone; `ENOTDIR`; `EACCES` without search permission;
+/// `ENAMETOOLONG`.
 pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
     let inode = store.inode(dir)?;
     if !inode.is_dir() {
@@ -135,12 +146,17 @@ pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Optio
     store.entry(dir, name)
 }
 
-/// A directory's parent; the root is its own.
+/// A directory's parent; the root is its own parent.
 pub fn parent(fid: Fid, dir: &Inode) -> Fid {
     links::parent_of_dir(&dir.links).unwrap_or(fid)
 }
 
-/// Makes the root directory, once; it belongs to this user and group.
+/// Creates the root directory if it is missing, with this owner and group.
+///
+///
+/// # Errors
+///
+/// The error of reading or changing the store.
 pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
     let held = store.hold(&[Fid::ROOT]);
     if store.find(Fid::ROOT)?.is_none() {

@@ -1,4 +1,5 @@
-//! Opening and closing: permission, who denies whom, leases, and the last handle of what has no name any more.
+//! Opening and closing: permissions, conflicts between writers and executors, leases, and the last
+//! close of an inode without links.
 
 use wire::{
     Errno, Fid, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_APPEND, MDS_OPEN_DIRECTORY,
@@ -11,7 +12,7 @@ use crate::{
     store::{Held, Inode, Opens, Store},
 };
 
-/// How a file is to be opened: `MDS_FMODE_*` and `MDS_OPEN_*`.
+/// The mode of an open: `MDS_FMODE_*` and `MDS_OPEN_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode(pub u64);
 
@@ -21,17 +22,17 @@ impl OpenMode {
         self.0 & flags != 0
     }
 
-    /// Whether data may be changed through the handle.
+    /// Whether data can be written through the handle.
     pub fn writes(self) -> bool {
         self.has(MDS_FMODE_WRITE)
     }
 
-    /// Whether the open asks for a lease.
+    /// Whether the open requests a lease.
     pub(crate) fn is_lease(self) -> bool {
         self.has(MDS_OPEN_LEASE)
     }
 
-    /// Whether it changes the file or asks for the right to.
+    /// Whether the open changes the file or requests write access.
     pub(crate) fn changes(self) -> bool {
         self.has(MDS_FMODE_WRITE | MDS_OPEN_TRUNC | MDS_OPEN_APPEND)
     }
@@ -69,8 +70,8 @@ impl OpenMode {
         {
             return Err(Errno::EPERM);
         }
-        // Whoever creates a file gets what was asked for, whatever the mode is. An override is given to servers of
-        // other protocols, for the owner.
+        // The creator of a file gets the requested access, whatever the mode is. Servers of other
+        // protocols request an override for the owner.
         let own = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
         if created || own {
             return Ok(());
@@ -80,7 +81,7 @@ impl OpenMode {
 }
 
 impl Opens {
-    /// Without one handle of this mode.
+    /// The counts without one handle of this mode.
     fn less(self, mode: OpenMode) -> Opens {
         Opens {
             total: self.total.saturating_sub(1),
@@ -90,7 +91,7 @@ impl Opens {
         }
     }
 
-    /// With one handle of this mode more.
+    /// The counts with one more handle of this mode.
     fn more(self, mode: OpenMode) -> Opens {
         Opens {
             total: self.total + 1,
@@ -101,9 +102,15 @@ impl Opens {
     }
 }
 
-/// Counts one more handle of an inode, or says why it may not be opened. `created` is the transaction that made the
-/// file just now; else the open is a transaction of its own that changes nothing, so that it can be replayed. An inode
-/// without links may be opened by whoever knows its FID, as long as somebody has it open.
+/// Adds a handle to the counts of an inode. `created` is the transaction that just created the
+/// file; otherwise the open gets a transaction without changes, so that it can be replayed. An
+/// inode without links can be opened by its FID while another handle exists.
+///
+///
+/// # Errors
+///
+/// `ETXTBSY` if a writer and an executor conflict; `EACCES`, `EPERM`, `EISDIR`, `ENOTDIR`, `ELOOP`
+/// by mode and type; `ENOENT` if the inode is gone.
 pub fn open(
     store: &Store,
     cred: &Cred,
@@ -115,8 +122,13 @@ pub fn open(
     open_held(store, &mut held, cred, fid, mode, created)
 }
 
-/// The same for a client that asks for a lease: as long as it has that, the target asks it before a file is opened for writing or
-/// changes its size. `own` is how the client has the file open already. `EBUSY`: somebody else writes to the file, or has a lease.
+/// Opens with a lease: while the client holds it, the target revokes it before the file is opened
+/// for write or changes its size. `own` is the mode in which the client already has the file open.
+///
+///
+/// # Errors
+///
+/// `EBUSY` if another client writes to the file or holds a lease, or an error of [`open`].
 pub fn lease(
     store: &Store,
     cred: &Cred,
@@ -162,17 +174,22 @@ fn open_held(
     Ok((inode, transno))
 }
 
-/// Whether a client has the file open to execute it.
+/// Whether a client has the file open for execution.
 pub fn is_executed(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).executors > 0
 }
 
-/// Whether a client has a lease on the file, or had one and has not closed its handle yet.
+/// Whether a client holds a lease on the file, or has not yet closed the handle of a broken one.
 pub fn is_leased(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).leases > 0
 }
 
-/// A directory was read, at a time that its reader tells.
+/// Updates a directory's access time after a client read it.
+///
+///
+/// # Errors
+///
+/// The error of reading or changing the store.
 pub fn accessed(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
     let _held = store.hold(&[fid]);
     let mut inode = store.inode(fid)?;
@@ -185,16 +202,22 @@ pub fn accessed(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
     tx.commit().map(drop)
 }
 
-/// Counts one handle less; whether none is left.
+/// Removes one handle from the counts; returns whether it was the last.
 fn less(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
     let opens = held.opens(fid).less(mode);
     held.set_opens(fid, opens);
     opens.total == 0
 }
 
-/// Takes one handle away, with what the client says about times and size; an orphan goes with its last handle.
+/// Removes one handle, and applies the attributes sent with the close. The last close of an inode
+/// without links destroys it.
+///
+///
+/// # Errors
+///
+/// `ENOENT` if the inode is gone, or the error of changing the store.
 pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>) -> Result<Done, Errno> {
-    // A directory is changed by what its reader tells, and only so.
+    // A reader's close changes at most a directory's attributes, and nothing else does.
     let mut held = match mode.writes() || attrs.is_none() {
         true => store.hold_files(&[fid]),
         false => store.hold(&[fid]),
@@ -218,7 +241,13 @@ pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>
     })
 }
 
-/// Takes one handle away of which there is nothing to tell: a transaction only where an orphan goes with it.
+/// Removes one handle without attributes: needs a transaction only if it destroys an inode without
+/// links.
+///
+///
+/// # Errors
+///
+/// The error of reading or changing the store.
 pub fn let_go(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
     let mut held = store.hold_files(&[fid]);
     if !less(&mut held, fid, mode) {

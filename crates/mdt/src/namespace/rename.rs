@@ -1,4 +1,4 @@
-//! Renaming: every case that POSIX has.
+//! Renaming, with all cases of POSIX.
 
 use wire::{Errno, Fid, Time};
 
@@ -11,10 +11,10 @@ use crate::{
     store::{DirChange, Entry, S_IFDIR, Store, links},
 };
 
-/// Directories above each other at most: a longer chain is a loop in a damaged store.
+/// Maximum depth of directories: a longer chain is a cycle in a damaged store.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// A rename.
+/// Arguments of a rename.
 #[derive(Clone, Copy, Debug)]
 pub struct Rename<'a> {
     /// The old directory.
@@ -29,7 +29,12 @@ pub struct Rename<'a> {
     pub time: Time,
 }
 
-/// Whether `fid` is `above` or lies below it.
+/// Whether `fid` is `above` or a descendant of it.
+///
+///
+/// # Errors
+///
+/// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle.
 pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
     let mut at = fid;
     for _ in 0..DEPTH_MAX {
@@ -49,7 +54,14 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
     Err(Errno::EIO)
 }
 
-/// Renames; a name that is there is replaced. The reply is about what was replaced (or the renamed inode).
+/// Renames, and replaces an existing target. The result describes the replaced inode, or the
+/// renamed one.
+///
+///
+/// # Errors
+///
+/// `ENOENT` if the source is gone; `EINVAL` if a directory would move below itself; `ENOTEMPTY`,
+/// `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without permission.
 pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errno> {
     let Rename {
         src_dir,
@@ -96,7 +108,7 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
     }
     if inode.is_dir() {
         if !same_dir {
-            // The directory's own ".." changes.
+            // Its ".." changes.
             cred.check(&inode, MAY_WRITE)?;
         }
         if is_below(store, dst_dir, src.fid)? {
@@ -105,7 +117,7 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
     }
     if let Some(victim) = &replaced {
         if dst == Some(src) {
-            // Two names of one inode: POSIX says that nothing happens.
+            // Two names of one inode: POSIX requires that nothing happens.
             let transno = store.begin().commit()?;
             return Ok(Done {
                 transno,

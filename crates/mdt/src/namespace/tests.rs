@@ -1,4 +1,5 @@
-//! Every operation against a store in memory: POSIX's cases one by one, then random operations against a model.
+//! Tests of every operation on a store in memory: the cases of POSIX one by one, then random
+//! operations against a model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +31,7 @@ use crate::{
     store::{Inode, Store, keys},
 };
 
-/// A store with a root directory, and what makes new FIDs.
+/// A store with a root directory, and a source of new FIDs.
 pub(crate) struct Fixture {
     pub(crate) store: Arc<Store>,
     next: u32,
@@ -62,7 +63,7 @@ impl Fixture {
         }
     }
 
-    /// Another user of the same store, whose FIDs and objects begin there.
+    /// Another user of the same store, with FIDs and objects from `next` on.
     fn beside(&self, next: u32) -> Fixture {
         Fixture {
             store: self.store.clone(),
@@ -224,7 +225,7 @@ impl Fixture {
 const ROOT: Fid = Fid::ROOT;
 
 #[test]
-fn a_created_file_is_found_and_its_parent_changes() {
+fn create_adds_an_entry_and_updates_the_parent() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "a");
     assert_eq!(f.lookup(ROOT, "a"), Some(file));
@@ -243,7 +244,7 @@ fn a_created_file_is_found_and_its_parent_changes() {
 }
 
 #[test]
-fn a_fid_that_is_in_use_or_not_the_clients_is_refused() {
+fn create_fails_for_a_fid_in_use_or_of_the_target() {
     let mut f = Fixture::new();
     f.file(ROOT, "a");
     f.next -= 1;
@@ -260,7 +261,7 @@ fn a_fid_that_is_in_use_or_not_the_clients_is_refused() {
 }
 
 #[test]
-fn a_set_group_id_directory_gives_its_group() {
+fn set_group_id_directory_passes_on_its_group() {
     let mut f = Fixture::new();
     let dir = f.dir(ROOT, "d");
     f.setattr(
@@ -281,7 +282,7 @@ fn a_set_group_id_directory_gives_its_group() {
 }
 
 #[test]
-fn a_link_counts_and_the_last_unlink_destroys_the_objects() {
+fn last_unlink_destroys_the_objects() {
     let mut f = Fixture::new();
     let (d, file) = (f.dir(ROOT, "d"), f.file(ROOT, "a"));
     assert_eq!(f.link(file, d, "b").unwrap().inode.nlink, 2);
@@ -297,7 +298,7 @@ fn a_link_counts_and_the_last_unlink_destroys_the_objects() {
 }
 
 #[test]
-fn unlink_and_rmdir_are_for_their_own_kinds() {
+fn unlink_and_rmdir_check_the_type() {
     let mut f = Fixture::new();
     let d = f.dir(ROOT, "d");
     f.file(d, "x");
@@ -313,7 +314,7 @@ fn unlink_and_rmdir_are_for_their_own_kinds() {
 }
 
 #[test]
-fn an_open_file_outlives_its_last_name() {
+fn open_file_outlives_its_last_name() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "a");
     f.open(file, MDS_FMODE_READ).unwrap();
@@ -330,7 +331,7 @@ fn an_open_file_outlives_its_last_name() {
 }
 
 #[test]
-fn of_a_removed_file_that_was_let_go_nothing_is_left() {
+fn releasing_the_last_handle_destroys_a_removed_file() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "a");
     f.open(file, MDS_FMODE_READ).unwrap();
@@ -341,7 +342,7 @@ fn of_a_removed_file_that_was_let_go_nothing_is_left() {
 }
 
 #[test]
-fn a_note_of_an_orphan_that_is_none_does_not_keep_a_start_from_ending() {
+fn stale_orphan_record_is_removed() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "f");
     for fid in [file, Fid::new(0x2_0000_0401, 99, 0)] {
@@ -354,7 +355,7 @@ fn a_note_of_an_orphan_that_is_none_does_not_keep_a_start_from_ending() {
 }
 
 #[test]
-fn an_open_directory_that_was_removed_takes_no_entries() {
+fn removed_open_directory_takes_no_entries() {
     let mut f = Fixture::new();
     let d = f.dir(ROOT, "d");
     f.open(d, MDS_FMODE_READ | MDS_OPEN_DIRECTORY).unwrap();
@@ -365,7 +366,7 @@ fn an_open_directory_that_was_removed_takes_no_entries() {
 }
 
 #[test]
-fn what_runs_is_not_written_and_what_is_written_does_not_run() {
+fn writing_and_executing_exclude_each_other() {
     let mut f = Fixture::new();
     let file = f.make(ROOT, "prog", 0o100755).unwrap();
     f.open(file, MDS_FMODE_EXEC).unwrap();
@@ -414,7 +415,7 @@ fn rename_moves_files_and_directories() {
 }
 
 #[test]
-fn rename_replaces_what_is_of_the_same_kind() {
+fn rename_replaces_only_the_same_type() {
     let mut f = Fixture::new();
     let (d, e) = (f.dir(ROOT, "d"), f.dir(ROOT, "e"));
     let (x, y) = (f.file(ROOT, "x"), f.file(ROOT, "y"));
@@ -445,7 +446,7 @@ fn rename_of_two_names_of_one_file_does_nothing() {
 }
 
 #[test]
-fn rename_of_a_directory_below_itself_is_refused() {
+fn rename_of_a_directory_below_itself_is_einval() {
     let mut f = Fixture::new();
     let a = f.dir(ROOT, "a");
     let b = f.dir(a, "b");
@@ -468,7 +469,7 @@ fn rename_over_an_open_file_keeps_the_orphan() {
 }
 
 #[test]
-fn names_need_permission_on_their_directory() {
+fn changing_names_needs_permission_on_the_directory() {
     let mut f = Fixture::new();
     let (d, tmp) = (f.dir(ROOT, "d"), f.make(ROOT, "tmp", 0o041777).unwrap());
     f.file(d, "x");
@@ -484,7 +485,7 @@ fn names_need_permission_on_their_directory() {
 }
 
 #[test]
-fn only_owners_change_modes_and_only_root_gives_away() {
+fn only_owners_chmod_and_only_root_chowns() {
     let mut f = Fixture::new();
     let tmp = f.make(ROOT, "tmp", 0o040777).unwrap();
     f.become_user(5);
@@ -524,7 +525,7 @@ fn only_owners_change_modes_and_only_root_gives_away() {
 }
 
 #[test]
-fn a_close_keeps_an_access_time_that_was_set_in_the_same_second() {
+fn close_keeps_an_access_time_set_in_the_same_second() {
     let set = Inode {
         mode: 0o100644,
         atime: Time::secs(50),
@@ -552,7 +553,7 @@ fn a_close_keeps_an_access_time_that_was_set_in_the_same_second() {
         );
         inode.atime
     };
-    // Kernels tell whole seconds: the read may have come before the change.
+    // Kernels send whole seconds: the read may have preceded the change.
     assert_eq!(after_close(Time::secs(100)), Time::secs(50));
     assert_eq!(after_close(Time::secs(101)), Time::secs(101));
     assert_eq!(after_close(Time::new(100, 400_000_000)), Time::secs(50));
@@ -561,7 +562,7 @@ fn a_close_keeps_an_access_time_that_was_set_in_the_same_second() {
 }
 
 #[test]
-fn every_modification_has_a_higher_transaction_number() {
+fn each_change_has_a_higher_transaction_number() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "x");
     let first = f.inode(file).version;

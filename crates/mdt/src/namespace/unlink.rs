@@ -8,26 +8,33 @@ use crate::{
     store::{DirChange, Entry, Held, Inode, Opens, S_IFDIR, Store, Tx, keys, links},
 };
 
-/// A name to remove.
+/// Arguments of unlink and rmdir.
 #[derive(Clone, Copy, Debug)]
 pub struct Unlink<'a> {
     /// The directory.
     pub parent: Fid,
     /// The name.
     pub name: &'a [u8],
-    /// Whether a directory is to be removed (`rmdir`) or anything else (`unlink`).
+    /// Whether to remove a directory (`rmdir`) or another inode (`unlink`).
     pub dir: bool,
     /// The client's time.
     pub time: Time,
 }
 
-/// Removes a name; the inode goes with its last name, or stays as an orphan while it is open.
+/// Removes a name. The last name's removal destroys the inode, or makes it an orphan while it is
+/// open.
+///
+///
+/// # Errors
+///
+/// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
+/// `EPERM` without permission.
 pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
     let entry = to_unlink(store, cred, what)?;
     unlink_entry(store, cred, what, entry)
 }
 
-/// What a name leads to that is to be removed.
+/// Looks up a name for removal.
 pub(crate) fn to_unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Entry, Errno> {
     let Unlink { parent, name, .. } = what;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
@@ -37,7 +44,7 @@ pub(crate) fn to_unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<
     Ok(entry)
 }
 
-/// Removes a name that leads there: it has been locked since that was found.
+/// Removes a name whose inode was looked up and locked.
 pub(crate) fn unlink_entry(
     store: &Store,
     cred: &Cred,
@@ -47,7 +54,7 @@ pub(crate) fn unlink_entry(
     remove(store, cred, what, entry, |_| Ok(()))
 }
 
-/// The same, unless a client has the inode open: then `EBUSY`.
+/// Removes a name unless a client has the inode open: then `EBUSY`.
 pub(crate) fn unlink_unused(
     store: &Store,
     cred: &Cred,
@@ -60,7 +67,7 @@ pub(crate) fn unlink_unused(
     })
 }
 
-/// Removes a name whose inode is not there, and `EEXIST` if it is.
+/// Removes a name of a missing inode; `EEXIST` if the inode exists.
 pub(crate) fn remove_dangling(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
     let Unlink {
         parent, name, time, ..
@@ -120,7 +127,7 @@ fn remove(
     })
 }
 
-/// Takes one link from an inode: the last link of what is not open takes the inode with it.
+/// Removes one link from an inode; the last link of a closed inode destroys it.
 pub(super) fn drop_link(
     tx: &mut Tx<'_>,
     held: &Held<'_>,
@@ -141,7 +148,8 @@ pub(super) fn drop_link(
     }
     inode.links = links::remove(&inode.links, parent, name);
     if inode.nlink == 0 {
-        // What tells clients that the data is still wanted (capture h3; without it, h1).
+        // The client sees by this flag that the data is still in use (capture h3; without it,
+        // capture h1).
         inode.flags |= LUSTRE_ORPHAN_FL;
         tx.put_orphan(fid);
     }
@@ -149,7 +157,12 @@ pub(super) fn drop_link(
     Ok(())
 }
 
-/// Removes an inode without links that nobody has open any more; a note of one that is not so is dropped.
+/// Destroys an inode without links that no client has open; removes a stale orphan record.
+///
+///
+/// # Errors
+///
+/// The error of reading or changing the store.
 pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
     let held = store.hold(&[fid]);
     if held.opens(fid).total > 0 {

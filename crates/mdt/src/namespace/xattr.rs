@@ -1,4 +1,4 @@
-//! Extended attributes: those that clients set, and those that show what the target knows.
+//! Extended attributes: those set by clients, and those derived from the inode.
 
 use bytes::Bytes;
 use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
@@ -11,24 +11,24 @@ use crate::{
     store::{Inode, Store},
 };
 
-/// The layout, under the name that it has on disk.
+/// The attribute with the layout, as it is named on disk.
 pub const XATTR_LOV: &[u8] = wire::XATTR_NAME_LOV.as_bytes();
-/// The layout, under the name that users see.
+/// The attribute with the layout, as users name it.
 pub const XATTR_LUSTRE_LOV: &[u8] = b"lustre.lov";
 const XATTR_LINK: &[u8] = wire::XATTR_NAME_LINK.as_bytes();
 const XATTR_LMA: &[u8] = wire::XATTR_NAME_LMA.as_bytes();
 const XATTR_SOM: &[u8] = wire::XATTR_NAME_SOM.as_bytes();
 const XATTR_CAPABILITIES: &[u8] = b"security.capability";
-/// Linux's flag: the attribute must not be there yet.
+/// Linux flag: the attribute must not exist.
 const XATTR_CREATE: u32 = 1;
-/// Linux's flag: the attribute must be there.
+/// Linux flag: the attribute must exist.
 const XATTR_REPLACE: u32 = 2;
-/// Bytes of a name at most.
+/// Maximum length of a name, bytes.
 const NAME_MAX: usize = 255;
-/// Bytes of a value at most; also what is granted as `ocd_max_easize`.
+/// Maximum size of a value, bytes; also granted as `ocd_max_easize`.
 pub const VALUE_MAX: usize = 65536;
 
-/// A change of one attribute.
+/// Arguments of setxattr.
 #[derive(Clone, Debug)]
 pub struct SetXattr<'a> {
     /// The inode.
@@ -43,14 +43,20 @@ pub struct SetXattr<'a> {
     pub time: Time,
 }
 
-/// The value of an attribute.
+/// The value of an extended attribute.
+///
+///
+/// # Errors
+///
+/// `ENODATA` if it does not exist or the user may not see it; `EACCES`; `ENOENT` if the inode is
+/// gone.
 pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
     let inode = store.inode(fid)?;
     if name.starts_with(b"user.") {
         cred.check(&inode, MAY_READ)?;
     }
     match shown(fid, &inode, name) {
-        // As if it was not there: who may not see it may not know of it.
+        // A user without permission may not learn that the attribute exists.
         None if name.starts_with(b"trusted.") && !cred.is_admin() => Err(Errno::ENODATA),
         Some(value) if value.is_empty() => Err(Errno::ENODATA),
         Some(value) => Ok(value),
@@ -59,7 +65,7 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
     }
 }
 
-/// The attributes that have no record of their own; empty where there is none.
+/// The attributes derived from the inode's record; empty if there is no value.
 fn shown(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     Some(match name {
         XATTR_ACCESS => inode.acl_access.clone(),
@@ -86,8 +92,13 @@ fn shown(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// All attributes that a copy of the file should have, with their values: not those that only show what the target
-/// knows.
+/// The attributes with values that a copy of the file should have, without those derived from the
+/// inode.
+///
+///
+/// # Errors
+///
+/// `ENOENT` if the inode is gone, or the error of reading the store.
 pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let inode = store.inode(fid)?;
     let mut all = if inode.has_xattrs {
@@ -104,8 +115,13 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
     Ok(all)
 }
 
-/// All attributes that a client may keep under a lock: those of [`listxattr`], and where the file is in the name space. A client
-/// that keeps them takes an attribute that is missing here for absent.
+/// The attributes that a client may cache under a lock: those of [`listxattr`], and the location of
+/// the file in the name space. For the client, an attribute that is missing here does not exist.
+///
+///
+/// # Errors
+///
+/// `ENOENT` if the inode is gone, or the error of reading the store.
 pub fn all(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let mut all = listxattr(store, fid)?;
     let inode = store.inode(fid)?;
@@ -116,7 +132,13 @@ pub fn all(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     Ok(all)
 }
 
-/// Sets or removes an attribute.
+/// Sets or removes an extended attribute.
+///
+///
+/// # Errors
+///
+/// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags; `ERANGE`, `E2BIG` for a
+/// bad size; `EOPNOTSUPP` for an unknown name space; `ENOSPC`.
 pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, Errno> {
     let (fid, name) = (set.fid, set.name);
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
@@ -150,7 +172,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
         XATTR_LINK | XATTR_LMA | XATTR_SOM => return Err(Errno::EPERM),
         _ => {
             match name {
-                // A write takes a program's capabilities, so to remove them needs what a write needs.
+                // A write removes the file's capabilities, so removing them needs write permission.
                 XATTR_CAPABILITIES if set.value.is_none() && cred.check(&inode, MAY_WRITE).is_ok() => {}
                 _ => may_set(cred, &inode, name)?,
             }
@@ -184,7 +206,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
 
 fn may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
     if name.starts_with(b"user.") {
-        // What a symlink's mode allows everybody, and a device's its users, is not to keep data there.
+        // Write permission on a symlink or device is not meant for storing data there.
         if !inode.is_file() && !inode.is_dir() {
             return Err(Errno::EPERM);
         }
@@ -200,7 +222,7 @@ fn may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
             Err(Errno::EPERM)
         }
     } else if name == XATTR_CAPABILITIES {
-        // A program's capabilities are nothing that its owner may give.
+        // A file's owner may not grant capabilities.
         if cred.may_set_capabilities() {
             Ok(())
         } else {
@@ -218,6 +240,12 @@ fn may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
 }
 
 /// Sets or removes a directory's default layout.
+///
+///
+/// # Errors
+///
+/// `EPERM` if the user is not the owner; `EOPNOTSUPP` or `EEXIST` if the inode is no directory;
+/// `EINVAL` for a malformed layout.
 pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> Result<(), Errno> {
     if !inode.is_dir() {
         return Err(if inode.lov.is_empty() {

@@ -1,5 +1,5 @@
-//! Whether an OST is too full for new files: below a low mark of space or inodes it is, until it is above a high one, so
-//! that it does not change with every file.
+//! Whether an OST is too full for new files. It counts as full below a low watermark of space or
+//! inodes until it is above a high one, so that the state does not change with every file.
 
 use std::sync::{
     Arc,
@@ -8,15 +8,15 @@ use std::sync::{
 
 use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY, ObdStatfs};
 
-/// The low mark of space is this share of the OST, unless it is set.
+/// Default low watermark of space: this fraction (1/n) of the OST.
 const LOW_SHARE: u64 = 1000;
-/// The low mark of inodes, unless it is set.
+/// Default low watermark of inodes.
 const INODES_LOW: u64 = 32;
 
-/// The marks, and on which side of them the OST is. A high mark is twice the low one, unless it is set.
+/// The watermarks and the state of an OST. The default of a high watermark is twice the low one.
 #[derive(Debug)]
 pub(crate) struct Full {
-    /// `osp.*.reserved_mb_low` and `_high`; 0: by the size of the OST.
+    /// `osp.*.reserved_mb_low` and `_high`; 0: by the OST's size.
     pub(crate) mb_low: Arc<AtomicU64>,
     pub(crate) mb_high: Arc<AtomicU64>,
     /// `osp.*.reserved_ino_low` and `_high`.
@@ -38,18 +38,18 @@ impl Default for Full {
     }
 }
 
-/// What users may fill, MiB.
+/// Space available to users, MiB.
 pub(crate) fn avail_mib(space: &ObdStatfs) -> u64 {
     space.os_bavail.saturating_mul(space.os_bsize.into()) >> 20
 }
 
 impl Full {
-    /// Whether new files go elsewhere.
+    /// Whether the OST is too full for new files.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Relaxed)
     }
 
-    /// Takes in what the OST says; true when it changes something.
+    /// Updates the state from a statfs reply; returns whether it changed.
     pub(crate) fn learn(&self, space: &ObdStatfs) -> bool {
         let was = self.is_full();
         let total_mib = space.os_blocks.saturating_mul(space.os_bsize.into()) >> 20;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_below_the_low_mark_until_it_is_above_the_high_one() {
+    fn ost_is_full_below_the_low_watermark_until_above_the_high_one() {
         let full = Full::default();
         let at = |mib, inodes| {
             full.learn(&space(mib, inodes));

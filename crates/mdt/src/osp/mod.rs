@@ -1,8 +1,9 @@
-//! The object targets, as the metadata target uses them: objects for new files, made ahead of need; removing and
-//! giving away objects of files that are gone or have a new owner; how full they are.
+//! The MDT as a client of the OSTs (Lustre's OSP): precreates objects for new files, destroys
+//! objects of removed files, changes the owner of objects, and watches the OSTs' space.
 //!
-//! Each OST has an import and two tasks: one keeps objects at hand ([`pool`]), one works off what transactions queued
-//! ([`work`]). After a crash, objects that no file got are removed ([`settle`]). OSTs that the configuration names later join later.
+//! Each OST has an import and several tasks: one precreates objects ([`pool`]), one sends the work
+//! queued by transactions ([`work`]). After a crash, objects that belong to no file are destroyed
+//! ([`settle`]). OSTs added to the configuration later join at run time.
 
 mod full;
 mod ost;
@@ -35,25 +36,25 @@ use crate::{
     store::Store,
 };
 
-/// Lustre's clients read a changed configuration after 5 to 10 s, and fail on a file with an object on an OST that they do
-/// not know.
+/// Lustre's clients read a changed configuration after 5 to 10 s, and fail on a file with an object
+/// on an unknown OST.
 const NEW_OST_DELAY_SECS: u64 = 15;
 
-/// How long a create waits for an OST that has no objects at hand.
+/// Time limit of a create that waits for an OST with available objects.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a create that finds all OSTs full waits for what they say now.
+/// Time limit of refreshing the OSTs' statfs when a create finds all OSTs full.
 const STATFS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Told when something changes that a create may wait for.
+/// Wakes creates that wait for objects.
 type Changes = watch::Sender<()>;
 
-/// The filesystem's layout of files where no directory says anything.
+/// The file system's default striping, for directories without a default layout.
 #[derive(Clone)]
 pub(crate) struct Defaults {
-    /// Bytes of a stripe.
+    /// Size of a stripe, bytes.
     pub(crate) stripe_size: Arc<AtomicU64>,
-    /// How many stripes.
+    /// Number of stripes.
     pub(crate) stripe_count: Arc<AtomicU64>,
 }
 
@@ -87,19 +88,19 @@ pub(crate) struct Osts {
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
     turn: AtomicU64,
-    /// Creates that had to wait for objects.
+    /// Number of creates that had to wait for objects.
     waits: AtomicU64,
     defaults: Defaults,
     new_ost_delay: Arc<AtomicU64>,
     registry: Registry,
-    /// What the registry shows of the OSTs.
+    /// The parameter groups of the OSTs.
     groups: Mutex<Vec<Group>>,
-    /// Told when an OST joins, and when one has objects at hand again.
+    /// Signalled when an OST joins, and when one has available objects again.
     changes: Changes,
 }
 
 impl Osts {
-    /// No OSTs yet.
+    /// Creates the set without OSTs.
     pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String, registry: Registry) -> Osts {
         Osts {
             rpc,
@@ -116,8 +117,8 @@ impl Osts {
         }
     }
 
-    /// Begins to use the OSTs of the configuration that are not used yet, and connects to those that have moved at their
-    /// new NIDs. New files are put on new OSTs after `known_in`.
+    /// Adds the OSTs of the configuration that are new, and updates the NIDs of the known ones. New
+    /// files use a new OST only after `known_in`.
     pub(crate) fn join(&self, config: &FsConfig, known_in: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
             match self.get(OstIndex(target.index)) {
@@ -128,7 +129,7 @@ impl Osts {
         Ok(())
     }
 
-    /// How long new files are not put on an OST that has just joined, seconds.
+    /// Time for which new files avoid an OST that just joined, seconds.
     pub(crate) fn new_ost_delay(&self) -> &Arc<AtomicU64> {
         &self.new_ost_delay
     }
@@ -147,20 +148,20 @@ impl Osts {
         Ok(())
     }
 
-    /// Waits until this many OSTs have objects at hand.
+    /// Waits until this many OSTs have available objects.
     pub(crate) async fn ready(&self, count: usize) {
         let mut changes = self.changes.subscribe();
         let enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
-        // Fails only when the sender is gone, and it is our own.
+        // Fails only without the sender, which this struct owns.
         let _ = changes.wait_for(enough).await;
     }
 
-    /// The layout where no directory says anything.
+    /// The default striping.
     pub(crate) fn defaults(&self) -> &Defaults {
         &self.defaults
     }
 
-    /// An OST by its index.
+    /// The OST with an index.
     pub(crate) fn get(&self, index: OstIndex) -> Option<Arc<Ost>> {
         self.osts.read().iter().find(|o| o.index() == index).cloned()
     }
@@ -170,19 +171,19 @@ impl Osts {
         self.osts.read().clone()
     }
 
-    /// How many there are.
+    /// Number of OSTs.
     pub(crate) fn len(&self) -> usize {
         self.osts.read().len()
     }
 
-    /// The layout of a new file: objects on OSTs that have some at hand, as many as are wanted and there.
+    /// Allocates the layout of a new file: as many objects as requested and available.
     pub(crate) async fn allocate(&self, file: Fid, wanted: &Wanted) -> Result<Bytes, Errno> {
         let wanted = &wanted.clone().or(&self.defaults.wanted());
-        // Once for each file: what a create waits for must not move the files after it to other OSTs.
+        // One turn per file: a retry must not move later files to other OSTs.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut tried = self.try_allocate(wanted, turn);
         if matches!(tried, Err(Errno::ENOSPC)) {
-            // Something may have been removed since they were asked.
+            // Objects may have been removed since the last statfs.
             let _ = timeout(STATFS_PATIENCE, self.statfs()).await;
             tried = self.try_allocate(wanted, turn);
         }
@@ -191,7 +192,10 @@ impl Osts {
             None => match timeout(PATIENCE, self.wait_and_allocate(wanted, turn)).await {
                 Ok(objects) => objects?,
                 Err(_) => {
-                    tracing::warn!("{}: no OST has objects for {file}", self.mdt);
+                    tracing::warn!(
+                        "{}: no object for file {file}: no OST has available objects",
+                        self.mdt
+                    );
                     return Err(Errno::ENOSPC);
                 }
             },
@@ -202,7 +206,7 @@ impl Osts {
     /// Gives the new objects of a layout the size that the file had without objects.
     ///
     /// # Errors
-    /// Those of the OST; `ETIMEDOUT` when it does not answer.
+    /// The error of the OST; `ETIMEDOUT` if it does not answer.
     pub(crate) async fn extend(&self, lov: &[u8], size: u64) -> Result<(), Errno> {
         let Some((object, size)) = layout::last_object(lov, size)? else {
             return Ok(());
@@ -220,7 +224,7 @@ impl Osts {
             if let Some(objects) = self.try_allocate(wanted, turn)? {
                 return Ok(objects);
             }
-            // Fails only when the sender is gone, and it is our own.
+            // Fails only without the sender, which this struct owns.
             changes.changed().await.map_err(|_| Errno::ESHUTDOWN)?;
         }
     }
@@ -235,7 +239,7 @@ impl Osts {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
             match ost.take()? {
                 Some(fid) => objects.push(Object { ost: index, fid }),
-                // The user's own choice is not changed.
+                // An OST chosen by the user is not replaced.
                 None if !wanted.osts.is_empty() || wanted.first == Some(index) => return Ok(None),
                 None => {}
             }
@@ -243,16 +247,17 @@ impl Osts {
                 break;
             }
         }
-        // As in Lustre, a file has fewer stripes than wanted rather than none.
+        // Like in Lustre, a file gets fewer stripes rather than none.
         Ok((!objects.is_empty()).then_some(objects))
     }
 
-    /// How many creates had to wait for objects.
+    /// Number of creates that had to wait for objects.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// The space of all OSTs; those that are away or do not answer count as they were last seen.
+    /// The statfs of all OSTs; a disconnected or unresponsive OST counts with its last known
+    /// values.
     pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
         let mut asked = JoinSet::new();
         for ost in self.all() {
@@ -261,7 +266,7 @@ impl Osts {
         asked.join_all().await.into_iter().flatten().collect()
     }
 
-    /// Stops all tasks, notes exactly which ids are in use, and disconnects.
+    /// Stops all tasks, records the exact last used ids, and disconnects.
     pub(crate) async fn stop(&self) {
         let osts = std::mem::take(&mut *self.osts.write());
         self.groups.lock().clear();
@@ -269,7 +274,10 @@ impl Osts {
             ost.stop().await;
         }
         if let Err(e) = settle::note_exact(&self.store) {
-            tracing::warn!("{}: objects are looked through at the next start: {e}", self.mdt);
+            tracing::warn!(
+                "{}: cannot record a clean stop; the next start scans for orphan objects: {e}",
+                self.mdt
+            );
         }
     }
 }
@@ -289,11 +297,11 @@ mod tests {
     use super::Osts;
     use crate::{layout::Wanted, store::Store};
 
-    /// How long to poll a create. No OST exists, so it cannot finish, however long this is.
+    /// Time to poll a create. No OST exists, so it can never finish.
     const TRY: Duration = Duration::from_millis(1);
 
     #[tokio::test]
-    async fn a_create_that_waits_takes_one_turn_however_often_it_tries_again() {
+    async fn waiting_create_takes_one_turn() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let rpc = rpc::testing::node(1);
         let osts = Osts::new(rpc, store, "testfs-MDT0000".into(), Default::default());
@@ -301,7 +309,7 @@ mod tests {
         let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &wanted);
         tokio::pin!(create);
         for _ in 0..3 {
-            assert!(timeout(TRY, &mut create).await.is_err(), "it waits");
+            assert!(timeout(TRY, &mut create).await.is_err(), "still waiting");
             osts.changes.send_replace(());
         }
         assert_eq!(osts.waits(), 1);

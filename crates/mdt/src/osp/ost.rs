@@ -1,4 +1,4 @@
-//! One OST: its import, the objects at hand, and what it says about its space.
+//! One OST: its import, its available objects, and its space.
 
 use std::{
     sync::{
@@ -41,17 +41,18 @@ use crate::{
     store::{Store, keys},
 };
 
-/// Before an OST that refused is asked again.
+/// Delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often an OST that new files are put on is asked for its space, to choose among OSTs and to see that it answers; and
-/// after which time without an answer it is slow. Together less than a second.
+/// Interval of statfs requests to an OST in use, to balance the OSTs and to detect an unresponsive
+/// one; and the time after which an unanswered request makes it slow. Together less than a second.
 const LOOK: Duration = Duration::from_millis(500);
 const SLOW: Duration = Duration::from_millis(400);
-/// Requests in flight beside those of [`work`], which may wait for clients to give locks back: new objects do not wait for that.
+/// Requests in flight in addition to those of [`work`], which may wait for clients to release
+/// locks: precreation does not wait behind them.
 const OWN: usize = 4;
-/// How long what an OST said about its space is true.
+/// Time for which a statfs reply is valid.
 const STATFS_AGE: Duration = Duration::from_secs(1);
-/// How long an answer about space is waited for.
+/// Time limit of waiting for a statfs reply.
 const STATFS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// An object target.
@@ -61,31 +62,31 @@ pub(crate) struct Ost {
     pub(super) store: Arc<Store>,
     import: Arc<Import>,
     pool: Mutex<Pool>,
-    /// Counts connections; even: not connected.
+    /// Counts connects and disconnects; even: disconnected.
     connection: watch::Sender<u64>,
-    /// Told when objects come to hand.
+    /// Signalled when objects become available.
     changes: Changes,
-    /// Whether objects were taken since its space was last asked for.
+    /// Whether objects were taken since the last statfs.
     used: AtomicBool,
-    /// Whether it has not answered for a while.
+    /// Whether a statfs is unanswered for a while.
     slow: AtomicBool,
-    /// New files are put on it from then on: clients know it by then.
+    /// New files use the OST from this time on, when clients know it.
     known_at: Instant,
-    /// How often the last object at hand was taken.
+    /// Number of times that the last available object was taken.
     pub(crate) emptied: AtomicU64,
-    /// Wakes the task that keeps objects at hand.
+    /// Wakes the precreation task.
     low: Notify,
     space: Mutex<Option<(Instant, ObdStatfs)>>,
     pub(crate) full: Full,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Who the import belongs to.
+/// The owner of the import.
 struct Owner(Weak<Ost>);
 
 impl ImportOwner for Owner {
     fn callback<'a>(&'a self, _opc: u32, _msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
-        // The metadata target holds no locks on objects.
+        // The MDT holds no locks on objects.
         Box::pin(async { Err(Errno::EINVAL) })
     }
 
@@ -106,7 +107,7 @@ impl ImportOwner for Owner {
 }
 
 impl Ost {
-    /// Begins to use an OST: connects in the background, then keeps objects at hand.
+    /// Starts to use an OST: connects in the background, then precreates objects.
     pub(super) fn start(
         rpc: &Arc<Ptlrpc>,
         store: &Arc<Store>,
@@ -181,39 +182,39 @@ impl Ost {
         Ok(ost)
     }
 
-    /// Sets where it is from now on.
+    /// Sets the OST's NIDs.
     pub(super) fn set_nids(&self, nids: &[Nid]) {
         self.import.set_nids(nids);
     }
 
-    /// Its index.
+    /// The OST's index.
     pub(crate) fn index(&self) -> OstIndex {
         self.index
     }
 
-    /// `testfs-OST0000_UUID`.
+    /// The target's UUID, such as `testfs-OST0000_UUID`.
     pub(crate) fn target_uuid(&self) -> &str {
         self.import.target_uuid()
     }
 
-    /// Whether it can be reached.
+    /// Whether the OST is connected.
     pub(crate) fn is_connected(&self) -> bool {
         !self.connection.borrow().is_multiple_of(2)
     }
 
-    /// The sequence of its objects, the last id given out and the last one made.
+    /// The sequence of its objects, the last allocated id and the last precreated id.
     pub(crate) fn objects(&self) -> (u64, u32, u32) {
         self.pool.lock().state()
     }
 
-    /// Its name: `testfs-OST0000-osc-MDT0000`.
+    /// The device name, such as `testfs-OST0000-osc-MDT0000`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits until the OST is connected; which connection it is.
+    /// Waits until the OST is connected; returns the number of the connection.
     pub(super) async fn connected(&self) -> u64 {
-        // The sender is this OST's own, so that the wait cannot fail.
+        // The sender belongs to this struct, so the wait cannot fail.
         let connected = self
             .connection
             .subscribe()
@@ -223,7 +224,7 @@ impl Ost {
         connected.unwrap_or_default()
     }
 
-    /// The OST's last transaction that is known to be on its disk.
+    /// The last transaction that the OST reported as committed.
     pub(super) fn last_committed(&self) -> Transno {
         self.import.last_committed()
     }
@@ -233,7 +234,7 @@ impl Ost {
         self.import.call(req).await
     }
 
-    /// Whether it has objects, and how much space, for the choice of OSTs.
+    /// The state of the OST for the selection of stripes.
     pub(crate) fn candidate(&self) -> Candidate {
         let connected = self.is_connected();
         let is_known = Instant::now() >= self.known_at;
@@ -253,12 +254,12 @@ impl Ost {
         }
     }
 
-    /// Whether it has not answered for a while.
+    /// Whether a statfs is unanswered for a while.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
 
-    /// An object for a new file, if one is at hand.
+    /// Takes an object for a new file, if one is available.
     pub(crate) fn take(&self) -> Result<Option<Fid>, Errno> {
         let mut pool = self.pool.lock();
         let taken = pool.take();
@@ -271,7 +272,8 @@ impl Ost {
         self.used.store(true, Ordering::Relaxed);
         let Some((fid, mark)) = taken else { return Ok(None) };
         if let Some(mark) = mark {
-            // In the store before the create that uses the id, and under the same lock as the next id.
+            // The record must be in the store before the create that uses the id, and under the
+            // same lock as the next id.
             self.note(mark)?;
         }
         Ok(Some(fid))
@@ -283,7 +285,7 @@ impl Ost {
         Ok(self.store.index().apply(batch)?)
     }
 
-    /// What it says about its space; what it said last, when it does not answer.
+    /// The OST's statfs; the last known one if it does not answer.
     pub(crate) async fn statfs(&self) -> Option<ObdStatfs> {
         let known = *self.space.lock();
         if let Some((at, space)) = known
@@ -344,7 +346,8 @@ impl Ost {
         Ok(reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi.fid())
     }
 
-    /// After connecting: a sequence, and nothing left above what is given out.
+    /// Prepares a connection: gets a sequence, and destroys the objects above the last allocated
+    /// id.
     async fn prepare(&self) -> Result<(), Errno> {
         if self.pool.lock().seq() == 0 {
             return self.begin_sequence().await;
@@ -361,15 +364,18 @@ impl Ost {
             ..Obdo::default()
         };
         let last = match self.create(oa).await {
-            // Its store was replaced by a new one.
+            // The OST's store was replaced by a new one.
             Err(Errno::EINVAL) => {
-                lnet::warn_seldom!(ost = %self.name, seq = given.f_seq, "the OST does not know the sequence of its objects: it gets a new one");
+                lnet::warn_seldom!(ost = %self.name, seq = given.f_seq, "the OST does not know the sequence of its objects; requesting a new sequence");
                 return self.begin_sequence().await;
             }
             last => last?,
         };
         if last.f_seq != given.f_seq {
-            tracing::error!("{}: asked to clean up {given}, it answers {last}", self.name);
+            tracing::error!(
+                "{}: orphan cleanup above {given} returned {last}, of another sequence",
+                self.name
+            );
             return Err(Errno::EPROTO);
         }
         self.pool.lock().cleaned(last.f_oid);
@@ -394,7 +400,7 @@ impl Ost {
         self.note(mark)
     }
 
-    /// Has the OST make more objects while too few are at hand.
+    /// Precreates objects while too few are available.
     async fn refill(&self) -> Result<(), Errno> {
         loop {
             let (wanted, has_width, before) = {
@@ -427,7 +433,7 @@ impl Ost {
         }
     }
 
-    /// Stops, and notes which ids are really in use.
+    /// Stops the tasks, and records the exact last used id.
     pub(super) async fn stop(&self) {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
@@ -436,25 +442,25 @@ impl Ost {
         if mark.seq != 0
             && let Err(e) = self.note(mark)
         {
-            tracing::warn!("{}: the last object's id is not noted: {e}", self.name);
+            tracing::warn!("{}: cannot record the last used object id: {e}", self.name);
         }
         self.import.disconnect().await;
     }
 }
 
-/// Keeps objects at hand, over all connections.
+/// The precreation task: keeps objects available over all connections.
 async fn keep_ready(ost: Arc<Ost>) {
     let mut connection = ost.connection.subscribe();
-    // Fails when the OST is not there yet; the import goes on trying.
+    // Fails if the OST is not up yet; the import keeps trying.
     if let Err(e) = ost.import.connect().await {
-        tracing::info!("{}: {e}; trying again", ost.name);
+        tracing::info!("{}: connect failed: {e}; retrying", ost.name);
     }
     loop {
         ost.connected().await;
         let now = *connection.borrow_and_update();
         let mut result = ost.prepare().await;
         if result.is_ok() && ost.statfs().await.is_none() {
-            tracing::debug!("{}: its space is not known yet", ost.name);
+            tracing::debug!("{}: statfs failed, space unknown", ost.name);
         }
         while *connection.borrow() == now {
             if result.is_ok() {
@@ -469,7 +475,7 @@ async fn keep_ready(ost: Arc<Ost>) {
                     }
                 },
                 Err(e) => {
-                    tracing::debug!("{}: no objects: {e}", ost.name);
+                    tracing::debug!("{}: precreation failed: {e}", ost.name);
                     sleep(RETRY).await;
                     ost.statfs().await;
                     result = ost.prepare().await;
@@ -479,13 +485,14 @@ async fn keep_ready(ost: Arc<Ost>) {
     }
 }
 
-/// Wakes creates that wait for objects when new files may be put on it.
+/// Wakes waiting creates when new files may use the OST.
 async fn become_known(ost: Arc<Ost>) {
     sleep_until(ost.known_at).await;
     ost.changes.send_replace(());
 }
 
-/// Asks an OST that files are made on for its space, over all connections. While it does not answer it is slow.
+/// The statfs task: queries an OST in use regularly. It counts as slow while a request is
+/// unanswered.
 async fn look_again(ost: Arc<Ost>) {
     loop {
         ost.connected().await;
@@ -497,7 +504,7 @@ async fn look_again(ost: Arc<Ost>) {
         if timeout(SLOW, &mut asked).await.is_ok() {
             continue;
         }
-        tracing::info!("{}: does not answer; new files go to others", ost.name);
+        tracing::info!("{}: does not answer; new files use other OSTs", ost.name);
         ost.slow.store(true, Ordering::Relaxed);
         let answer = asked.await;
         ost.slow.store(false, Ordering::Relaxed);

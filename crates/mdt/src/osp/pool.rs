@@ -1,31 +1,32 @@
-//! The objects of one OST that may be given to new files: pure bookkeeping of ids in one sequence.
+//! The precreated objects of one OST: pure bookkeeping of ids in one sequence.
 //!
-//! The OST makes ids in order ([`Pool::precreated`]); [`Pool::take`] gives them out in order. What is on disk is a mark
-//! that no id given out lies above, so that after a crash everything above it can be removed without touching a file's
-//! objects. The mark moves in steps, so that most creates do not write it.
+//! The OST creates ids in order ([`Pool::precreated`]); [`Pool::take`] allocates them in order. The
+//! store records an upper bound of the allocated ids, so after a crash everything above it can be
+//! destroyed without touching a file's objects. The bound grows in steps, so most creates do not
+//! write it.
 
 use wire::{Fid, LUSTRE_DATA_SEQ_MAX_WIDTH, Reader, WireError, Writer};
 
 use bytes::Bytes;
 
-/// Ids that the first precreation asks for.
+/// Number of ids of the first precreation.
 pub(crate) const MIN_PRECREATE: u32 = 32;
-/// Ids that one precreation asks for at most.
+/// Maximum number of ids of one precreation.
 pub(crate) const MAX_PRECREATE: u32 = 10_000;
-/// By how much the mark on disk runs ahead of what is given out.
+/// Number of ids by which the recorded bound is ahead of the last allocated id.
 pub(crate) const MARK_STEP: u32 = 256;
 
-/// What the store keeps of an OST's objects.
+/// The record of an OST's objects: the bound of the allocated ids (Lustre's last used id).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The sequence; 0: none yet.
     pub seq: u64,
-    /// No id above this one is in use.
+    /// No id above this one is allocated.
     pub used: u32,
 }
 
 impl Mark {
-    /// The record's bytes.
+    /// Encodes the record.
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::with_capacity(12);
         w.u64(self.seq);
@@ -33,7 +34,7 @@ impl Mark {
         w.finish()
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     pub(crate) fn decode(value: &[u8]) -> Result<Mark, WireError> {
         let mut r = Reader::new("objects of an OST", value);
         Ok(Mark {
@@ -43,15 +44,15 @@ impl Mark {
     }
 }
 
-/// Ids of one OST.
+/// The ids of one OST.
 #[derive(Debug)]
 pub(crate) struct Pool {
     mark: Mark,
-    /// The last id given out.
+    /// The last allocated id.
     given: u32,
-    /// The last id that the OST has made; equal to `given` while none is at hand.
+    /// The last precreated id; equal to `given` if no object is available.
     made: u32,
-    /// How many to ask for next.
+    /// Number of ids of the next precreation.
     batch: u32,
 }
 
@@ -71,50 +72,50 @@ impl Pool {
         self.mark.seq
     }
 
-    /// Begins a new sequence. Its first object is the base that nothing is below.
+    /// Starts a new sequence. Its first id is never used for a file.
     pub(crate) fn begin_sequence(&mut self, seq: u64) -> Mark {
         *self = Pool::new(Mark { seq, used: 1 });
         self.mark
     }
 
-    /// Whether ids remain in the sequence for another precreation.
+    /// Whether the sequence has ids left for another precreation.
     pub(crate) fn has_width(&self) -> bool {
         u64::from(self.made) + u64::from(MAX_PRECREATE) < LUSTRE_DATA_SEQ_MAX_WIDTH
     }
 
-    /// The last id given out: what an OST that reconnects must keep.
+    /// The last allocated id: a reconnecting OST must keep the objects up to it.
     pub(crate) fn last_given(&self) -> Fid {
         Fid::new(self.mark.seq, self.given, 0)
     }
 
-    /// The sequence, the last id given out and the last one made.
+    /// The sequence, the last allocated id and the last precreated id.
     pub(crate) fn state(&self) -> (u64, u32, u32) {
         (self.mark.seq, self.given, self.made)
     }
 
-    /// Ids at hand.
+    /// Number of available objects.
     pub(crate) fn ready(&self) -> u32 {
         self.made - self.given
     }
 
-    /// What to ask the OST to make: the last id of a new range, when too few are at hand.
+    /// The last id of the next precreation, if too few objects are available.
     pub(crate) fn wants(&self) -> Option<Fid> {
         let few = self.ready() <= self.batch / 2;
         (few && self.seq() != 0).then(|| Fid::new(self.mark.seq, self.made + self.batch, 0))
     }
 
-    /// Nothing is at hand: what was will be removed as orphans.
+    /// Drops the available objects: orphan cleanup will destroy them.
     pub(crate) fn forget_ready(&mut self) {
         self.made = self.given;
     }
 
-    /// After cleaning up orphans, the OST's last id is `last`: nothing is at hand.
+    /// Records that orphan cleanup left `last` as the OST's last id: no object is available.
     pub(crate) fn cleaned(&mut self, last: u32) {
         self.given = self.given.max(last);
         self.made = self.given;
     }
 
-    /// The OST has made ids up to `last`. A full batch makes the next one larger.
+    /// Records that the OST precreated ids up to `last`. A complete batch doubles the next one.
     pub(crate) fn precreated(&mut self, last: u32) {
         if last >= self.made.saturating_add(self.batch) {
             self.batch = (self.batch * 2).min(MAX_PRECREATE);
@@ -122,7 +123,7 @@ impl Pool {
         self.made = self.made.max(last);
     }
 
-    /// Gives out an id. A new mark must be in the store before the id is used.
+    /// Allocates an id. A returned record must be in the store before the id is used.
     pub(crate) fn take(&mut self) -> Option<(Fid, Option<Mark>)> {
         if self.ready() == 0 {
             return None;
@@ -138,7 +139,7 @@ impl Pool {
         ))
     }
 
-    /// The exact mark, for a stop in good order.
+    /// The record with the exact last id, for a clean stop.
     pub(crate) fn exact_mark(&mut self) -> Mark {
         self.mark.used = self.given;
         self.mark
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_id_is_given_out_twice_and_none_above_the_mark() {
+    fn ids_are_allocated_once_and_below_the_recorded_bound() {
         let mut pool = ready(1000);
         let mut mark = Mark::default();
         let mut last = 1;
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ost_that_made_less_leaves_less() {
+    fn partial_precreation_and_cleanup_adjust_the_pool() {
         let mut pool = ready(10);
         assert_eq!(pool.ready(), 10);
         pool.cleaned(5);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_in_good_order_leaves_an_exact_mark() {
+    fn clean_stop_records_the_exact_last_id() {
         let mut pool = ready(100);
         let (fid, mark) = pool.take().unwrap();
         assert_eq!(mark.unwrap().used, 101);

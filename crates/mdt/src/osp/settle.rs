@@ -1,9 +1,10 @@
-//! After a crash: objects that were given to files whose creation did not reach the disk.
+//! After a crash: destroys objects allocated for files whose creation did not reach the disk.
 //!
-//! Such ids lie closely below the mark that no id in use is above: it runs ahead of what is given out by a few hundred. So
-//! all inodes are looked through once, in the background, for those that have such objects; the others are destroyed,
-//! whether they were written or not, so that a client that still writes to one is told. After a stop in good order the marks
-//! are exact, which the store says, and nothing is done.
+//! Their ids are close to the recorded bound, which is at most a few hundred ids ahead of the last
+//! allocated one. So a background task reads all inodes once and collects the objects in that
+//! range; it destroys all others in the range, written or not, so that a client that still writes
+//! to one gets an error. After a clean stop the bounds are exact, the store records that, and
+//! nothing is scanned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,19 +20,20 @@ use crate::{
     store::{Inode, Store, keys},
 };
 
-/// How far below the mark ids are looked at: its step, and what is being created at one time.
+/// Number of ids below the bound that are scanned: the bound's step, and concurrent creates.
 const WINDOW: u32 = 4 * MARK_STEP;
-/// The setting that says that the marks are exact.
+/// The setting that records a clean stop.
 const EXACT: &str = "osp.exact";
 
-/// Says whether the marks are exact, with the last changes of a stop.
+/// Records a clean stop, after the exact bounds.
 pub(super) fn note_exact(store: &Store) -> Result<(), Errno> {
     let mut batch = Batch::new();
     batch.put(keys::setting(EXACT), Vec::new());
     Ok(store.index().apply(batch)?)
 }
 
-/// The ids of each OST that may have been given to no file; to be called before any more are given.
+/// The ranges of each OST that may contain orphan objects; must be called before new ids are
+/// allocated.
 pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno> {
     let exact = keys::setting(EXACT);
     let mut marks = BTreeMap::new();
@@ -55,7 +57,8 @@ pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno>
     Ok(marks)
 }
 
-/// Queues what is nobody's to be destroyed; how many objects that are. Reads the whole store: not for a runtime's worker.
+/// Queues the orphan objects for destruction; returns their number. Reads the whole store: not for
+/// a worker of the runtime.
 pub(crate) fn settle(
     store: &Store,
     marks: &BTreeMap<OstIndex, Mark>,
@@ -66,7 +69,7 @@ pub(crate) fn settle(
     }
     let mut used: BTreeSet<(OstIndex, Fid)> = BTreeSet::new();
     for_each_entry(&**store.index(), b"i", progress, |_, value| {
-        // One that cannot be read may have any object: then nothing is destroyed.
+        // An unreadable inode may have any object: then nothing is destroyed.
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
         if inode.is_file() {
             for Object { ost, fid } in layout::objects(&inode.lov)? {
@@ -95,7 +98,7 @@ pub(crate) fn settle(
     Ok(queued)
 }
 
-/// The ids that are doubtful: the first of a sequence is nobody's, and never made.
+/// The ids to scan. The first id of a sequence is never used.
 fn window(mark: &Mark) -> std::ops::RangeInclusive<u32> {
     mark.used.saturating_sub(WINDOW).max(1) + 1..=mark.used
 }
@@ -116,7 +119,7 @@ mod tests {
 
     const SEQ: u64 = 0x2_4000_0400;
 
-    /// A store with a file that has object `used` of OST 0, and this mark.
+    /// A store with a file that has object `used` of OST 0, and the recorded bound `mark`.
     fn store(used: u32, mark: u32) -> Arc<Store> {
         let mut f = Fixture::new();
         for n in 1..used {
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_closely_below_the_mark_that_no_file_has_are_destroyed() {
+    fn orphan_objects_just_below_the_bound_are_destroyed() {
         let store = store(5, 9);
         let marks = doubtful(&store).unwrap();
         settle(&store, &marks, &Progress::default()).unwrap();
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_further_down_is_not_touched() {
+    fn objects_further_below_the_bound_are_not_touched() {
         let store = store(2, 5000);
         let before = queued(&store);
         settle(&store, &doubtful(&store).unwrap(), &Progress::default()).unwrap();
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_stop_in_good_order_nothing_is_doubtful_once() {
+    fn clean_stop_skips_one_scan() {
         let store = store(2, 9);
         note_exact(&store).unwrap();
         assert!(doubtful(&store).unwrap().is_empty());
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_destroyed_while_a_file_cannot_be_read() {
+    fn unreadable_inode_prevents_all_destroys() {
         let store = store(5, 9);
         let before = queued(&store);
         let mut tx = store.begin();

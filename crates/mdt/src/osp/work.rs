@@ -1,9 +1,10 @@
-//! Working off what transactions queued for an OST: objects to remove or to give to a new owner.
+//! Sends the work that transactions queued for an OST: objects to destroy or to give to a new
+//! owner.
 //!
-//! The queue is in the store, put there by the transaction itself, so that a crash forgets nothing. Work is sent once
-//! its transaction is on disk (a file whose unlink a crash takes back keeps its data) and leaves the queue when what the
-//! OST did is on its disk: until then a crash of the OST may undo it. After each new connection everything that is in the
-//! queue is done again; doing it twice does no harm.
+//! The transaction itself puts the work into the queue in the store, so a crash loses nothing. Work
+//! is sent once its transaction is on disk (a file whose unlink a crash undoes keeps its data), and
+//! leaves the queue when the OST has committed it. After each new connection the whole queue is
+//! sent again; repeating work is harmless.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,28 +20,30 @@ use wire::{
 use super::ost::Ost;
 use crate::store::{Work, keys};
 
-/// Entries of the queue looked at together.
+/// Entries of the queue read at once.
 const FETCH: usize = 512;
-/// Requests in flight.
+/// Maximum number of requests in flight.
 pub(super) const PARALLEL: usize = 8;
-/// Objects that one request destroys at most: they are destroyed in turn, and each may wait for a client.
+/// Maximum number of objects per destroy request: the OST destroys them one after the other, and
+/// each may wait for a client.
 const TOGETHER: usize = 32;
-/// Work that is done and not on the OST's disk; what is more waits in the queue.
+/// Maximum number of entries done but not committed by the OST; further work waits in the queue.
 const UNCOMMITTED_MAX: usize = 65536;
-/// Between two looks at the queue: objects of files removed meanwhile go together, also where the index commits at once.
+/// Interval between reads of the queue: files removed meanwhile share requests, even if the index
+/// commits at once.
 const GATHER: Duration = Duration::from_millis(10);
-/// Before work that failed is tried again.
+/// Delay before failed work is repeated.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Work that the OST has done, by the OST's transaction.
+/// Work done but not committed, by the OST's transaction number.
 #[derive(Default)]
 struct Done {
     uncommitted: BTreeMap<Transno, Vec<Bytes>>,
     count: usize,
 }
 
-/// Works off the queue of one OST, for ever. The queue is in the order of transactions, so that what is done lies
-/// behind and is not looked at again.
+/// Sends the queue of one OST, forever. The queue is in the order of transactions, so finished work
+/// is behind the read position.
 pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
@@ -49,11 +52,11 @@ pub(super) async fn run(ost: Arc<Ost>) {
     loop {
         let now = ost.connected().await;
         if connection.replace(now) != Some(now) {
-            // What was done before may be undone.
+            // Uncommitted work may be lost by the OST's restart.
             (next, done) = (Transno::NONE, Done::default());
         }
         if let Err(e) = done.leave_queue(&ost) {
-            tracing::error!("{}: what is done stays in the queue: {e}", ost.name());
+            tracing::error!("{}: cannot remove finished work from the queue: {e}", ost.name());
         }
         let newest = *queued.borrow_and_update();
         let upto = *committed.borrow_and_update();
@@ -64,7 +67,7 @@ pub(super) async fn run(ost: Arc<Ost>) {
                     sleep(GATHER).await;
                 }
                 Err(e) => {
-                    tracing::debug!("{}: work waits: {e}", ost.name());
+                    tracing::debug!("{}: work failed, will retry: {e}", ost.name());
                     sleep(RETRY).await;
                 }
             }
@@ -82,7 +85,7 @@ pub(super) async fn run(ost: Arc<Ost>) {
 }
 
 impl Done {
-    /// Takes from the queue what is on the OST's disk by now.
+    /// Removes the entries that the OST has committed from the queue.
     fn leave_queue(&mut self, ost: &Ost) -> Result<(), Errno> {
         let upto = ost.last_committed();
         let mut batch = Batch::new();
@@ -99,7 +102,7 @@ impl Done {
     }
 }
 
-/// Does what the transactions `first..=last` queued.
+/// Sends the work of the transactions `first..=last`.
 async fn work_off(ost: &Arc<Ost>, first: Transno, last: Transno, done: &mut Done) -> Result<(), Errno> {
     let index = ost.store.index();
     let end = keys::work_from(ost.index(), last.next());
@@ -137,19 +140,19 @@ async fn work_off(ost: &Arc<Ost>, first: Transno, last: Transno, done: &mut Done
     }
 }
 
-/// What one request does.
+/// The work of one request.
 #[derive(Debug, PartialEq, Eq)]
 struct Job {
     work: Work,
-    /// The first object, and how many there are: more than one only to be destroyed.
+    /// The first object, and the number of objects: more than one only for a destroy.
     first: Fid,
     count: u32,
-    /// The entries of the queue that are done with it.
+    /// The entries of the queue that the request covers.
     keys: Vec<Bytes>,
 }
 
 impl Job {
-    /// Whether another object can be destroyed along: the next one, or the last one once more.
+    /// Whether a destroy can include another object: the next id, or the last one again.
     fn may_take(&self, object: Fid) -> bool {
         let last = self.first.f_oid + (self.count - 1);
         let known = object.f_oid == last;
@@ -158,14 +161,15 @@ impl Job {
     }
 }
 
-/// Entries of the queue as requests. Objects are given out in order, and files removed together were often made together.
+/// Groups entries of the queue into requests. Objects are allocated in order, and files removed
+/// together were often created together.
 fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     let mut work = Vec::with_capacity(rows.len());
     for (key, value) in rows {
         let object = keys::work_object(&key).ok_or(Errno::EIO)?;
         work.push((Work::decode(&value)?, object, key));
     }
-    // Changes stay in the order in which they were queued.
+    // Other changes keep the order of the queue.
     work.sort_by_key(|(work, object, _)| (*work == Work::Destroy).then_some(*object));
     let mut jobs: Vec<Job> = Vec::new();
     for (work, object, key) in work {
@@ -186,7 +190,7 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
-/// Has the OST do it; the OST's transaction, or 0 where there was nothing to do.
+/// Sends a request; returns the OST's transaction number, or 0 if nothing was changed.
 async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
     let oa = Obdo {
         o_oi: job.first.into(),
@@ -223,9 +227,9 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
     req.portal = Some(OST_REQUEST_PORTAL);
     match ost.call(req).await {
         Ok(reply) => Ok(Transno(reply.body.pb_transno)),
-        // There is no object: it was never written, or the work was done before.
+        // No such object: it was never written, or the work was done before.
         Err(RpcError::Status(Errno::ENOENT)) => Ok(Transno::NONE),
-        // Work that the OST refuses is refused again and again: it must not hold up the rest for ever.
+        // The OST would reject this work again and again: it must not block the rest.
         Err(RpcError::Status(e))
             if !matches!(
                 e,
@@ -242,7 +246,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 work, first, count, ..
             } = job;
             tracing::error!(
-                "{}: {work:?} of {count} from {first} on is refused: {e}",
+                "{}: OST rejected {work:?} of {count} objects from {first} on: {e}",
                 ost.name()
             );
             Ok(Transno::NONE)
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_destroyed_together_and_each_entry_is_done_once() {
+    fn adjacent_objects_share_a_destroy_and_each_entry_is_covered_once() {
         let chown = Work::Chown {
             uid: 1,
             gid: 2,
@@ -274,7 +278,7 @@ mod tests {
             (object(4), chown),
             (object(8), Work::Destroy),
             (object(4), Work::Destroy),
-            // Once more, by the look that follows a crash.
+            // Queued again, by the scan after a crash.
             (object(9), Work::Destroy),
             (object(10), Work::Destroy),
             (object(5), chown),
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_destroys_so_many_and_no_more() {
+    fn destroy_request_size_is_limited() {
         let rows = |oids: std::ops::RangeInclusive<u32>| -> Vec<_> {
             let row = |oid| {
                 (

@@ -1,4 +1,4 @@
-//! Is a store consistent? As `nacre fsck` sees it.
+//! Checks a store with the same code as `nacre fsck`.
 
 use crate::{check::examine, store::Store};
 

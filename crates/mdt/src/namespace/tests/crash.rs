@@ -1,5 +1,5 @@
-//! A process that works on a durable store is killed; what the next one finds is a consistent tree with everything
-//! that a sync had promised.
+//! Kills a process that works on a durable store: the next start must find a consistent tree with
+//! everything that was synced.
 
 use std::{
     env,
@@ -18,15 +18,15 @@ use crate::store::Store;
 const DIR: &str = "NACRE_MDT_CRASH_DIR";
 /// Operations between two syncs.
 const STEP: u32 = 40;
-/// Who works in one directory.
+/// Threads in one directory.
 const THREADS: u32 = 3;
 
 async fn store(dir: &Path) -> Store {
     Store::new(open_index(&StoreKind::Local(dir.to_owned())).await.unwrap())
 }
 
-/// Not a test of its own: what the child process of the next test does, until it is killed. Files are made in `a`,
-/// linked, renamed over each other into `b`, and removed again, each under its number.
+/// The child process of the next test, not a test itself. Until it is killed, it creates files in
+/// `a`, links them, renames them over each other into `b`, and removes them.
 #[tokio::test]
 async fn child() {
     let Some(dir) = env::var_os(DIR) else { return };
@@ -50,7 +50,7 @@ async fn child() {
     }
 }
 
-/// The same for several threads in one directory.
+/// The same with several threads in one directory.
 #[tokio::test]
 async fn children() {
     let Some(dir) = env::var_os(DIR) else { return };
@@ -82,7 +82,7 @@ fn run_and_kill(child: &str, dir: &Path, after: Duration) -> u32 {
         .unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     let (start, mut last, mut killed) = (Instant::now(), None, false);
-    // What it printed before the kill still comes out of the pipe.
+    // Lines printed before the kill are still in the pipe.
     for line in out.lines().map_while(Result::ok) {
         last = line.strip_prefix("synced ").map(|n| n.parse().unwrap()).or(last);
         if !killed && last.is_some() && start.elapsed() > after {
@@ -95,7 +95,7 @@ fn run_and_kill(child: &str, dir: &Path, after: Duration) -> u32 {
 }
 
 #[tokio::test]
-async fn a_killed_process_leaves_a_consistent_tree_with_all_that_was_synced() {
+async fn kill_leaves_a_consistent_tree_with_all_synced_changes() {
     for ms in [20, 150, 400] {
         let dir = tempfile::tempdir().unwrap();
         let synced = run_and_kill(
@@ -113,7 +113,7 @@ async fn a_killed_process_leaves_a_consistent_tree_with_all_that_was_synced() {
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_many_changes_of_a_directory_all_of_it_fits_together() {
+async fn kill_during_concurrent_changes_leaves_a_consistent_directory() {
     for ms in [20, 200] {
         let dir = tempfile::tempdir().unwrap();
         let killed = Duration::from_millis(ms);

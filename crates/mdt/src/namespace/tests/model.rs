@@ -1,4 +1,5 @@
-//! Random operations on the store and on a model of paths: same answers, same tree, and the store stays consistent.
+//! Random operations on the store and on a model: both give the same results and the same tree, and
+//! the store stays consistent.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use wire::{Errno, Fid, MDS_FMODE_READ};
 use super::{Fixture, ROOT, check};
 use crate::store::NameHash;
 
-/// One of a few directories, by the order in which they were made.
+/// One of a few directories, by order of creation.
 type Dir = u8;
 /// One of a few names.
 type Name = u8;
@@ -39,7 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The model: a map from (directory, name) to inode, which inodes are directories, and which are open.
+/// The model: entries, the directories among the inodes, and the open inodes.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<(Fid, String), Fid>,
@@ -60,7 +61,7 @@ impl Model {
         !self.entries.keys().any(|(d, _)| *d == dir)
     }
 
-    fn gone(&self, dir: Fid) -> bool {
+    fn removed(&self, dir: Fid) -> bool {
         dir != ROOT && !self.entries.values().any(|f| *f == dir)
     }
 
@@ -119,7 +120,7 @@ fn run(ops: Vec<Op>) {
         ..Model::default()
     };
     for op in ops {
-        let dirs: Vec<Fid> = m.dirs.iter().copied().filter(|d| !m.gone(*d)).collect();
+        let dirs: Vec<Fid> = m.dirs.iter().copied().filter(|d| !m.removed(*d)).collect();
         let at = |(d, n): (Dir, Name)| (dirs[usize::from(d) % dirs.len()], format!("n{n}"));
         match op {
             Op::Create(d, n) | Op::Mkdir(d, n) => {
@@ -185,7 +186,7 @@ fn run(ops: Vec<Op>) {
         }
     }
     check::consistent(&f.store);
-    for dir in m.dirs.iter().filter(|d| !m.gone(**d)) {
+    for dir in m.dirs.iter().filter(|d| !m.removed(**d)) {
         let mut found: Vec<_> = f.store.entries(*dir, NameHash(0), usize::MAX).unwrap();
         found.sort_by(|a, b| a.1.cmp(&b.1));
         let found: Vec<_> = found

@@ -1,4 +1,5 @@
-//! Several threads in one directory, each with names of its own: what they do to the directory adds up, and never goes back.
+//! Several threads change one directory, each with its own names: the changes add up, and the
+//! directory's times and version never decrease.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -13,12 +14,13 @@ use crate::store::Store;
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 60;
-/// FIDs of one thread.
+/// Number of FIDs reserved for one thread.
 const FIDS: u32 = 1 << 16;
 
-/// What one thread does in one round; a file and a subdirectory of it remain. The directory's version after each.
+/// The operations of one thread in one round; a file and a subdirectory remain. Returns the
+/// directory's last version.
 pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Transno {
-    let name = |what: &str| format!("{what}.{thread}.{n}");
+    let name = |kind: &str| format!("{kind}.{thread}.{n}");
     let file = f.file(dir, &name("file"));
     f.dir(dir, &name("stays"));
     f.dir(dir, &name("goes"));
@@ -64,18 +66,18 @@ fn all_adds_up(store: Store) {
     assert_eq!(Some(inode.mtime), last.iter().map(|(_, time)| *time).max());
     assert_eq!(inode.mtime, inode.ctime);
     check::consistent(&f.store);
-    // Nothing of it is in the cache alone.
+    // The cached inode equals the stored one.
     f.store.inodes().forget();
     assert_eq!(f.inode(dir), inode);
 }
 
 #[test]
-fn changes_of_a_directory_by_many_add_up_in_memory() {
+fn concurrent_changes_of_a_directory_add_up_in_memory() {
     all_adds_up(Store::new(std::sync::Arc::new(MemoryIndex::default())));
 }
 
 #[tokio::test]
-async fn changes_of_a_directory_by_many_add_up_on_disk() {
+async fn concurrent_changes_of_a_directory_add_up_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let kind = StoreKind::Local(dir.path().to_owned());
     all_adds_up(Store::new(open_index(&kind).await.unwrap()));

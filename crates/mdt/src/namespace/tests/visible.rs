@@ -1,4 +1,4 @@
-//! What others do with something new as soon as it is visible, before its maker knows that it is.
+//! Other clients use a new inode as soon as it is visible, before its creator continues.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::{Fixture, ROOT, check};
 use crate::store::{Store, keys, watched::Watched};
 
 #[test]
-fn what_is_made_in_a_new_directory_before_its_maker_goes_on_counts() {
+fn entry_created_in_a_just_visible_directory_counts() {
     let index = Arc::new(Watched::default());
     let mut f = Fixture::over(Store::new(index.clone()));
     let mut other = f.beside(1 << 16);

@@ -1,4 +1,4 @@
-//! Extended attributes.
+//! Tests of extended attributes.
 
 use bytes::Bytes;
 use wire::Errno;
